@@ -1,0 +1,170 @@
+"""A whole system as a person runs it: `qtopic run` as a process of its own, its nodes, and an HTTP client for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import psutil
+import yaml
+
+T = TypeVar("T")
+
+
+def eventually(what: str, check: Callable[[], T | None], seconds: float = 60) -> T:
+    """The first answer of `check` that is not None or False, or a failure that says what was waited for."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:.0f} s: {what}")
+        time.sleep(0.02)
+
+
+def resource(topic: str, bootstrap: str, **spec: Any) -> dict[str, Any]:
+    """A QueryableTopic over `topic`; anything in its spec may be said by keyword."""
+    return {
+        "apiVersion": "queryabletopics.io/v1alpha1",
+        "kind": "QueryableTopic",
+        "metadata": {"name": topic.replace("_", "-").lower()},
+        "spec": {"kafka": {"bootstrapServers": bootstrap}, "topic": topic, **spec},
+    }
+
+
+class System:
+    """A running `qtopic run` over a directory of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], data: Path, log: Path) -> None:
+        self.process, self.data, self.log = process, data, log
+        self.http = httpx.Client(timeout=15)
+
+    def described(self) -> dict[str, Any]:
+        """What `run.json` says now."""
+        return dict(json.loads((self.data / "run.json").read_text()))
+
+    def url(self, node: int = 0) -> str:
+        return str(self.described()["nodes"][node]["url"])
+
+    def pid(self, role: str, node: int = 0) -> int:
+        return int(self.described()["nodes"][node]["pids"][role])
+
+    def kill(self, role: str, node: int = 0) -> None:
+        """kill -9, then wait until the supervisor has replaced the process."""
+        old = self.pid(role, node)
+        os.kill(old, signal.SIGKILL)
+        eventually(f"{role} is replaced", lambda: self.pid(role, node) != old, 90)
+
+    def get(self, path: str, node: int = 0, **options: Any) -> httpx.Response:
+        return self.http.get(self.url(node) + path, **options)
+
+    def value(self, key: str, node: int = 0) -> Any:
+        """The key's value; None where the answer is 404 key_not_found. Anything else is a failure."""
+        answer = self.get(f"/v1/keys/{key}", node)
+        if answer.status_code == 404 and answer.json()["reason"] == "key_not_found":
+            return None
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def status(self, node: int = 0) -> dict[str, Any]:
+        return dict(self.get("/v1/status", node).json())
+
+    def partition(self, number: int, node: int = 0) -> dict[str, Any]:
+        return next(p for p in self.status(node)["partitions"] if p["partition"] == number)
+
+    def ready(self, node: int = 0) -> bool:
+        try:
+            return self.get("/readyz", node).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def wait_ready(self, nodes: int = 1, seconds: float = 90) -> None:
+        for node in range(nodes):
+            eventually(f"node {node} is ready\n{self.tail()}", lambda n=node: self.ready(n), seconds)  # type: ignore[misc]
+
+    def at_end(self, ends: Mapping[int, int], seconds: float = 60) -> None:
+        """Waits until node 0 has applied everything below `ends`."""
+
+        def reached() -> bool:
+            try:
+                positions = {p["partition"]: p["position"] for p in self.status()["partitions"]}
+            except httpx.TransportError:
+                return False
+            return all(positions.get(p, -1) >= end for p, end in ends.items())
+
+        eventually(f"positions {dict(ends)}\n{self.tail()}", reached, seconds)
+
+    def items(self, path: str = "/v1/scan", node: int = 0) -> Iterator[dict[str, Any]]:
+        """Every row, page by page."""
+        cursor, sign = "", "&" if "?" in path else "?"
+        while True:
+            answer = self.get(f"{path}{sign}limit=1000{cursor}", node)
+            assert answer.status_code == 200, answer.text
+            page = answer.json()
+            yield from page["items"]
+            if not page["cursor"]:
+                return
+            cursor = f"&cursor={page['cursor']}"
+
+    def node_logs(self) -> str:
+        return "\n".join(p.read_text(errors="replace") for p in sorted((self.data / "logs").glob("*.log")))
+
+    def tail(self) -> str:
+        return self.log.read_text(errors="replace")[-2000:] + self.node_logs()[-3000:]
+
+    def stop(self) -> None:
+        """Ctrl-C, and no process left behind."""
+        self.http.close()
+        family = (
+            psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
+        )
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        gone, alive = psutil.wait_procs(family, 10)
+        for left in alive:
+            left.kill()
+        assert not alive, f"left behind: {alive}"
+
+
+@contextmanager
+def running(
+    document: Mapping[str, Any], directory: Path, *options: str, nodes: int = 1, wait: bool = True
+) -> Iterator[System]:
+    """`qtopic run` on this document until the end of the block; waits until every node is ready unless told not to."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file, data, log = directory / "topic.yaml", directory / "data", directory / "run.log"
+    file.write_text(yaml.safe_dump(dict(document)))
+    command = [sys.executable, "-m", "queryable_app.cli", "run", "-f", str(file)]
+    command += ["--kafka", "file", "--nodes", str(nodes), "--data", str(data), *options]
+    with log.open("a") as out:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
+        )
+    system = System(process, data, log)
+    try:
+        if wait:
+
+            def described() -> bool:
+                assert process.poll() is None, f"qtopic run ended\n{system.tail()}"
+                return (data / "run.json").exists()
+
+            eventually(f"run.json\n{log.read_text()}", described, 120)
+            system.wait_ready(nodes)
+        yield system
+    finally:
+        system.stop()

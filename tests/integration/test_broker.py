@@ -1,0 +1,63 @@
+"""The broker goes away: at start, in the middle, and killed with -9."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queryable_app.local.embedded_kafka import EmbeddedKafka
+from tests.integration import topics
+from tests.integration.system import eventually, resource, running
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
+    """A broker of the test's own, since the test harms it."""
+    with EmbeddedKafka(tmp_path / "broker") as started:
+        yield started
+
+
+def test_reads_go_on_while_the_broker_is_away(broker: EmbeddedKafka, tmp_path: Path) -> None:
+    """Killed with -9: every read is answered, the lag grows and says so, strong reads refuse; then all is well again."""
+    topics.create(broker.bootstrap, "away", 2)
+    topics.produce(broker.bootstrap, "away", [(f"k-{n}".encode(), b"1") for n in range(100)])
+    with running(resource("away", broker.bootstrap, read={"ingest": True}), tmp_path / "run") as system:
+        assert system.value("k-7") == 1
+        broker.kill()
+        gone = time.monotonic()
+        while time.monotonic() < gone + 12:
+            answer = system.get("/v1/keys/k-7")
+            assert answer.status_code == 200
+            time.sleep(0.1)  # the pace of the reads, not a synchronisation
+        assert int(answer.headers["qt-lag-ms"]) > 5000
+        assert system.get("/v1/keys/k-7?max-lag-ms=1000").json()["reason"] == "not_fresh_enough"
+        assert system.get("/v1/keys/k-7?consistency=strong").json()["reason"] in {
+            "not_fresh_enough",
+            "deadline_exceeded",
+        }
+        wrote = system.http.post(system.url() + "/v1/records?deadline-ms=1000", json={"key": "k", "value": 1})
+        assert wrote.json()["reason"] in {"not_available", "deadline_exceeded"}
+
+        broker.start()
+        topics.produce(broker.bootstrap, "away", [(b"after", b"2")])
+        eventually("rows come again", lambda: system.value("after") == 2, 90)
+        eventually("fresh again", lambda: int(system.get("/v1/keys/after").headers["qt-lag-ms"]) < 2000, 30)
+
+
+def test_a_node_serves_what_it_has_without_a_broker(broker: EmbeddedKafka, tmp_path: Path) -> None:
+    """Started while the broker is away, a node answers from its disk and catches up when the broker comes."""
+    topics.create(broker.bootstrap, "cold", 2)
+    topics.produce(broker.bootstrap, "cold", [(b"k", b"1")])
+    document = resource("cold", broker.bootstrap)
+    with running(document, tmp_path / "run") as system:
+        assert system.value("k") == 1
+    broker.kill()
+    with running(document, tmp_path / "run", wait=False) as system:
+        eventually("run.json", lambda: (system.data / "run.json").exists(), 60)
+        eventually("an answer", lambda: system.value("k") == 1, 30)
+        broker.start()
+        topics.produce(broker.bootstrap, "cold", [(b"k", b"2")])
+        eventually("caught up", lambda: system.value("k") == 2, 120)

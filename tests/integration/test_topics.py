@@ -1,0 +1,181 @@
+"""Topics as they come: missing, empty, made again, compacted, transactional, with one partition and with fifty."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import TopicPartition
+
+from queryable_app.fold import fold
+from tests.integration import topics
+from tests.integration.system import System, eventually, resource, running
+
+
+def failed(system: System) -> list[str]:
+    return [p["failed"] for p in system.status()["partitions"] if p["failed"]]
+
+
+@pytest.mark.parametrize("partitions", [1, 50])
+def test_any_number_of_partitions(kafka: Any, tmp_path: Path, partitions: int) -> None:
+    """One partition and fifty are read completely by one node."""
+    topic = f"wide-{partitions}"
+    topics.create(kafka.bootstrap, topic, partitions)
+    values = {f"key-{n}": n for n in range(1000)}
+    topics.produce(kafka.bootstrap, topic, topics.json_records(values))
+    with running(resource(topic, kafka.bootstrap), tmp_path) as system:
+        assert {item["key"]: item["value"] for item in system.items()} == values
+        assert system.value("key-7") == 7
+
+
+def test_an_empty_topic_is_complete_at_once(kafka: Any, tmp_path: Path) -> None:
+    """Nothing in the log is a state like others: ready, and every key is key_not_found."""
+    topics.create(kafka.bootstrap, "empty", 2)
+    with running(resource("empty", kafka.bootstrap), tmp_path) as system:
+        assert system.value("anything") is None
+        assert system.get("/v1/count").json()["count"] == 0
+
+
+def test_a_missing_topic_is_waited_for(kafka: Any, tmp_path: Path) -> None:
+    """Until the topic exists the run says what it waits for; when it is made, it is read."""
+    with running(resource("late", kafka.bootstrap), tmp_path, wait=False) as system:
+        eventually("it says what it waits for", lambda: "late" in system.log.read_text(), 60)
+        topics.create(kafka.bootstrap, "late", 2)
+        topics.produce(kafka.bootstrap, "late", [(b"k", b"1")])
+        eventually("run.json", lambda: (system.data / "run.json").exists(), 90)
+        system.wait_ready()
+        assert system.value("k") == 1
+
+
+def test_a_missing_topic_is_not_waited_for_for_ever(kafka: Any, tmp_path: Path) -> None:
+    """After the deadline one sentence names the topic, and the exit code is not zero."""
+    document = resource("never", kafka.bootstrap)
+    with running(document, tmp_path, "--topic-wait", "3s", wait=False) as system:
+        assert system.process.wait(60) != 0
+        assert "never" in system.log.read_text()
+
+
+@pytest.mark.parametrize("policy", ["Fail", "Rebuild"])
+def test_a_topic_that_is_deleted_and_made_again(kafka: Any, tmp_path: Path, policy: str) -> None:
+    """Fail keeps what was there readable and says so; Rebuild starts over with the new topic's records."""
+    topic = f"again-{policy.lower()}"
+    topics.create(kafka.bootstrap, topic, 2)
+    topics.produce(kafka.bootstrap, topic, [(f"old-{n}".encode(), b"1") for n in range(50)])
+    with running(resource(topic, kafka.bootstrap, onDataLoss=policy), tmp_path) as system:
+        assert system.value("old-7") == 1
+        topics.delete(kafka.bootstrap, topic)
+        topics.create(kafka.bootstrap, topic, 2)
+        topics.produce(kafka.bootstrap, topic, [(f"new-{n}".encode(), b"2") for n in range(80)])
+
+        if policy == "Rebuild":
+            eventually("the new records", lambda: quietly(system, "new-7") == 2, 90)
+            system.at_end(topics.ends(kafka.bootstrap, topic))
+            assert {i["key"] for i in system.items()} == {f"new-{n}" for n in range(80)}
+        else:
+            eventually("it says so", lambda: len(failed(system)) == 2, 90)
+            assert system.value("old-7") == 1
+
+
+def quietly(system: System, key: str) -> Any:
+    """The value, or None while it is not available."""
+    try:
+        answer = system.get(f"/v1/keys/{key}")
+    except httpx.TransportError:
+        return None
+    return answer.json() if answer.status_code == 200 else None
+
+
+@pytest.mark.parametrize("policy", ["Fail", "Rebuild"])
+def test_offsets_that_retention_took(kafka: Any, tmp_path: Path, policy: str) -> None:
+    """Records that were deleted before they were read follow onDataLoss."""
+    topic = f"retention-{policy.lower()}"
+    topics.create(kafka.bootstrap, topic, 1)
+    document = resource(topic, kafka.bootstrap, onDataLoss=policy)
+    topics.produce(kafka.bootstrap, topic, [(f"old-{n}".encode(), b"1") for n in range(10)])
+    with running(document, tmp_path) as system:
+        assert system.value("old-7") == 1
+    topics.produce(kafka.bootstrap, topic, [(f"new-{n}".encode(), b"2") for n in range(100)])
+    lost = TopicPartition(topic, 0, 60)
+    next(iter(topics.admin(kafka.bootstrap).delete_records([lost]).values())).result(20)
+
+    with running(document, tmp_path, wait=False) as system:
+        eventually("run.json", lambda: (system.data / "run.json").exists(), 90)
+        if policy == "Rebuild":
+            eventually("the records that are left", lambda: quietly(system, "new-99") == 2, 90)
+            system.wait_ready()
+            assert {i["key"] for i in system.items()} == {f"new-{n}" for n in range(50, 100)}
+        else:
+            eventually("it says so", lambda: failed(system), 90)
+            assert system.value("old-7") == 1
+
+
+def test_only_committed_records_of_transactions_are_read(kafka: Any, tmp_path: Path) -> None:
+    """Aborted and open transactions are invisible, and markers at the log's end do not keep a copy behind."""
+    topics.create(kafka.bootstrap, "tx", 2)
+    client = topics.producer(kafka.bootstrap, **{"transactional.id": "tx-test"})
+    client.init_transactions(20)
+
+    def transaction(keys: range, commit: bool) -> None:
+        client.begin_transaction()
+        for n in keys:
+            client.produce("tx", key=f"key-{n}".encode(), value=b"true" if commit else b"false")
+        if commit:
+            client.commit_transaction(20)
+        else:
+            client.flush(20)
+            client.abort_transaction(20)
+
+    transaction(range(50), commit=True)
+    transaction(range(100), commit=False)
+    with running(resource("tx", kafka.bootstrap), tmp_path) as system:
+        assert {i["key"]: i["value"] for i in system.items()} == {f"key-{n}": True for n in range(50)}
+        system.at_end(topics.ends(kafka.bootstrap, "tx"))
+
+        client.begin_transaction()
+        client.produce("tx", key=b"open", value=b"1")
+        client.flush(20)
+        assert (
+            system.get("/v1/keys/open?consistency=strong&deadline-ms=5000").json()["reason"]
+            == "key_not_found"
+        )
+        client.commit_transaction(20)
+        strong = eventually("the marker is behind us", lambda: system.get("/v1/keys/open?consistency=strong"))
+        assert strong.json() == 1
+        system.at_end(topics.ends(kafka.bootstrap, "tx"))
+        assert all(p["lagRecords"] == 0 for p in system.status()["partitions"])
+
+
+def test_a_compacted_topic_with_gaps(kafka: Any, tmp_path: Path) -> None:
+    """What the cleaner took away leaves gaps in the offsets and nothing else."""
+    topics.create(
+        kafka.bootstrap,
+        "compacted",
+        1,
+        **{
+            "cleanup.policy": "compact",
+            "segment.ms": "100",
+            "segment.bytes": "1048576",
+            "min.cleanable.dirty.ratio": "0.01",
+            "max.compaction.lag.ms": "200",
+            "delete.retention.ms": "100",
+        },
+    )
+    for round_ in range(6):
+        records = [(f"key-{n % 50}".encode(), json.dumps([round_, n]).encode()) for n in range(500)]
+        topics.produce(kafka.bootstrap, "compacted", [*records, (f"key-{round_}".encode(), None)])
+        time.sleep(0.2)  # the broker rolls a segment by time
+
+    def has_gaps() -> bool:
+        topics.produce(kafka.bootstrap, "compacted", [(b"roll", b"1")])
+        return len(topics.records(kafka.bootstrap, "compacted")) < 2000
+
+    eventually("the cleaner has been there", has_gaps, 90)
+    with running(resource("compacted", kafka.bootstrap), tmp_path) as system:
+        log = topics.records(kafka.bootstrap, "compacted")
+        expected = {k.decode(): json.loads(r.value) for k, r in fold(log).items() if r.value is not None}
+        system.at_end(topics.ends(kafka.bootstrap, "compacted"))
+        assert {i["key"]: i["value"] for i in system.items()} == expected

@@ -1,0 +1,162 @@
+"""What a view makes of its records: SQL, formats, bad records, time to live."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from tests.integration import topics
+from tests.integration.system import eventually, resource, running
+
+SCHEMA = "user STRING, page STRING, bot BOOLEAN, n INT"
+SQL = "SELECT key, value.user AS user, upper(value.page) AS page FROM records WHERE value.bot = false"
+
+
+def view(user: str, page: str, bot: bool) -> bytes:
+    return json.dumps({"user": user, "page": page, "bot": bot}).encode()
+
+
+@pytest.mark.parametrize("mode", ["realtime", "microbatch"])
+def test_a_view_with_sql(kafka: Any, tmp_path: Path, mode: str) -> None:
+    """Columns are projected, a row that the filter drops deletes the older one, tombstones delete, bad records do not."""
+    topic = f"views-{mode}"
+    topics.create(kafka.bootstrap, topic, 3)
+    topics.produce(
+        kafka.bootstrap,
+        topic,
+        [
+            (b"a", view("ann", "home", False)),
+            (b"b", view("bob", "home", False)),
+            (b"b", view("bob", "cart", True)),
+            (b"c", view("cid", "home", True)),
+            (b"d", view("dan", "home", False)),
+            (b"d", None),
+            (b"e", view("eve", "home", False)),
+            (b"e", b"no json"),
+            (b"f", b'{"user": null, "page": "x", "bot": false}'),
+        ],
+    )
+    document = resource(
+        topic,
+        kafka.bootstrap,
+        value={"format": "json", "schema": SCHEMA},
+        transform={"sql": SQL},
+        ingest={"mode": mode},
+    )
+    with running(document, tmp_path) as system:
+        system.at_end(topics.ends(kafka.bootstrap, topic))
+        assert {i["key"]: i["value"] for i in system.items()} == {
+            "a": {"user": "ann", "page": "HOME"},
+            "e": {"user": "eve", "page": "HOME"},
+            "f": {"user": None, "page": "X"},
+        }
+        partitions = system.status()["partitions"]
+        assert sum(p["bad"] for p in partitions) == 1
+        assert system.status()["ingest"]["mode"] == mode
+
+        topics.produce(kafka.bootstrap, topic, [(b"a", view("ann", "cart", True))])
+        eventually("the filter drops it", lambda: system.value("a") is None)
+
+
+@pytest.mark.parametrize(
+    ("transform", "sentence"),
+    [
+        ("SELEC key FROM records", "SELEC"),
+        ("SELECT key, nope FROM records", "nope"),
+        ("SELECT value.user AS key FROM records", "keyBy"),
+        ("SELECT key, count(*) AS n FROM records GROUP BY key", "aggregate"),
+    ],
+    ids=["syntax", "unknown column", "changes the key", "aggregates"],
+)
+def test_a_wrong_sql_is_refused_before_anything_starts(
+    kafka: Any, tmp_path: Path, transform: str, sentence: str
+) -> None:
+    """The run ends with Spark's own message or with advice, and no node was started."""
+    document = resource(
+        "whatever", kafka.bootstrap, value={"format": "json", "schema": SCHEMA}, transform={"sql": transform}
+    )
+    with running(document, tmp_path, wait=False) as system:
+        assert system.process.wait(90) != 0
+        assert sentence in system.log.read_text()
+        assert not (system.data / "run.json").exists()
+
+
+def test_numbers_as_keys_and_values(kafka: Any, tmp_path: Path) -> None:
+    """Long keys sort by value, negatives first, and doubles are answered as numbers."""
+    topics.create(kafka.bootstrap, "numbers", 3)
+    numbers = [-5_000_000_000, -2, -1, 0, 1, 7, 5_000_000_000]
+    records = [(struct.pack(">q", n), struct.pack(">d", n / 2)) for n in numbers]
+    topics.produce(kafka.bootstrap, "numbers", [*records, (b"short", struct.pack(">d", 1.0))])
+    document = resource("numbers", kafka.bootstrap, key={"format": "long"}, value={"format": "double"})
+    with running(document, tmp_path) as system:
+        system.at_end(topics.ends(kafka.bootstrap, "numbers"))
+        assert system.value("-5000000000") == -2_500_000_000
+        assert [i["key"] for i in system.items()] == numbers
+        assert [i["key"] for i in system.items("/v1/range?from=-2&to=7")] == [-2, -1, 0, 1]
+        assert [i["key"] for i in system.items("/v1/range?from=-2&to=7&order=desc")] == [1, 0, -1, -2]
+        assert sum(p["bad"] for p in system.status()["partitions"]) == 1
+
+
+def test_bad_records_go_to_the_dead_letter_topic(kafka: Any, tmp_path: Path) -> None:
+    """DeadLetter keeps the record with where it came from and why; the rows around it are read."""
+    topics.create(kafka.bootstrap, "letters", 1)
+    topics.produce(kafka.bootstrap, "letters", [(b"a", b"1"), (b"bad", b"{nope"), (b"b", b"2")])
+    with running(resource("letters", kafka.bootstrap, onBadRecord="DeadLetter"), tmp_path) as system:
+        system.at_end(topics.ends(kafka.bootstrap, "letters"))
+        assert (system.value("a"), system.value("b"), system.value("bad")) == (1, 2, None)
+        dead = f"{system.status()['applicationId']}.dead-letter"
+    letter, *more = topics.records(kafka.bootstrap, dead)
+    assert (letter.key, letter.value, more) == (b"bad", b"{nope", [])
+
+    reader = Consumer(
+        {"bootstrap.servers": kafka.bootstrap, "group.id": "dead", "auto.offset.reset": "earliest"}
+    )
+    reader.subscribe([dead])
+    headers = dict(eventually("the letter", lambda: reader.poll(1)).headers())
+    reader.close()
+    assert (headers["topic"], headers["partition"], headers["offset"]) == (b"letters", b"0", b"1")
+    assert headers["reason"]
+
+
+def test_a_bad_record_stops_its_partition_where_the_file_says_so(kafka: Any, tmp_path: Path) -> None:
+    """Fail stops before the record and says so; what is there stays readable and other partitions go on."""
+    topics.create(kafka.bootstrap, "strict", 2)
+    with running(resource("strict", kafka.bootstrap, onBadRecord="Fail"), tmp_path) as system:
+        client = topics.producer(kafka.bootstrap)
+        for partition, key, value in [
+            (0, b"a", b"1"),
+            (0, b"bad", b"{nope"),
+            (0, b"b", b"2"),
+            (1, b"c", b"3"),
+        ]:
+            client.produce("strict", key=key, value=value, partition=partition)
+        assert client.flush(20) == 0
+
+        eventually("the partition has failed", lambda: system.partition(0)["failed"])
+        assert system.partition(0)["position"] == 1
+        eventually("the other goes on", lambda: system.partition(1)["position"] == 1)
+        client.produce("strict", key=b"d", value=b"4", partition=1)
+        client.flush(20)
+        eventually("and on", lambda: system.partition(1)["position"] == 2)
+
+
+def test_an_expired_row_is_nowhere(kafka: Any, tmp_path: Path) -> None:
+    """A moment after its time a row is in no answer, and its space comes back."""
+    topics.create(kafka.bootstrap, "short", 1)
+    with running(resource("short", kafka.bootstrap, view={"ttl": "3s"}), tmp_path) as system:
+        topics.produce(kafka.bootstrap, "short", [(f"k-{n}".encode(), b"1") for n in range(2000)])
+        born = time.monotonic()
+        eventually("readable", lambda: system.value("k-7") == 1, 3)
+        eventually("expired", lambda: system.value("k-7") is None, 5)
+        assert time.monotonic() - born > 2.5
+        eventually("all expired", lambda: list(system.items()) == [], 3)
+        assert system.get("/v1/count").json()["count"] == 0
+        eventually(
+            "the space is back", lambda: system.get("/v1/count?approximate=true").json()["count"] == 0, 30
+        )

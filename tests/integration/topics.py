@@ -1,0 +1,130 @@
+"""Topics for tests: made, filled and read back with a client that is not the product's."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from queryable_app.fold import LogRecord
+
+
+def admin(bootstrap: str) -> Any:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
+def create(bootstrap: str, topic: str, partitions: int = 4, **config: str) -> None:
+    """Makes the topic and waits until every partition has a leader."""
+    client = admin(bootstrap)
+    made = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config))
+    client.create_topics([made])[topic].result(20)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        known = client.list_topics(timeout=5).topics.get(topic)
+        if (
+            known
+            and len(known.partitions) == partitions
+            and all(p.leader >= 0 for p in known.partitions.values())
+        ):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{topic} has no leaders")
+
+
+def delete(bootstrap: str, topic: str) -> None:
+    client = admin(bootstrap)
+    client.delete_topics([topic])[topic].result(20)
+    deadline = time.monotonic() + 20
+    while topic in client.list_topics(timeout=5).topics:
+        assert time.monotonic() < deadline, f"{topic} is still there"
+        time.sleep(0.05)
+
+
+def producer(bootstrap: str, **config: Any) -> Any:
+    """A producer with Java's partitioner; `partitioner="consistent_random"` is librdkafka's own."""
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "partitioner": "murmur2_random",
+        "acks": "all",
+        "linger.ms": 1,
+    }
+    return Producer({**settings, "message.max.bytes": 8_000_000, "log_level": 0, **config})
+
+
+def produce(
+    bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes | None]], **config: Any
+) -> None:
+    """All of them acknowledged when this returns."""
+    client = producer(bootstrap, **config)
+    for key, value in records:
+        while True:
+            try:
+                client.produce(topic, key=key, value=value)
+                break
+            except BufferError:
+                client.poll(0.05)
+    assert client.flush(60) == 0
+
+
+def ends(bootstrap: str, topic: str) -> dict[int, int]:
+    """The end of each partition, as a read_committed reader sees it."""
+    client = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "ends",
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        }
+    )
+    try:
+        partitions = client.list_topics(topic, timeout=10).topics[topic].partitions
+        return {p: client.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
+    finally:
+        client.close()
+
+
+def records(bootstrap: str, topic: str) -> list[LogRecord]:
+    """Every committed record of the topic, partition by partition in offset order."""
+    client = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "records",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    partitions = client.list_topics(topic, timeout=10).topics[topic].partitions
+    client.assign([TopicPartition(topic, p, 0) for p in partitions])
+    open_partitions, found = set(partitions), []
+    try:
+        while open_partitions:
+            message = client.poll(20)
+            assert message is not None, "the broker is silent"
+            error = message.error()
+            if error is not None:
+                if error.code() != -191:  # the end of a partition
+                    raise KafkaException(error)
+                open_partitions.discard(message.partition())
+                continue
+            found.append(
+                LogRecord(
+                    message.partition(),
+                    message.offset(),
+                    message.timestamp()[1],
+                    message.key(),
+                    message.value(),
+                )
+            )
+    finally:
+        client.close()
+    return sorted(found, key=lambda r: (r.partition, r.offset))
+
+
+def json_records(values: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
+    return [(k.encode(), json.dumps(v).encode()) for k, v in values.items()]
