@@ -58,9 +58,7 @@ def _copies(raw: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(o) for o in copies) for copies in raw)
 
 
-def first_placement(
-    application_id: str, partitions: int, addresses: Sequence[str], copies: int
-) -> Placement:
+def first_placement(application_id: str, partitions: int, addresses: Sequence[str], copies: int) -> Placement:
     """The placement of a view that has no data yet: round robin, so copies and firsts are balanced to one."""
     nodes = len(addresses)
     each = min(copies, nodes)

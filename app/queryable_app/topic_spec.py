@@ -90,7 +90,9 @@ class TopicSpec:
 def duration_ms(text: str, path: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise SpecError(f"{path}: {text!r} is not a duration; write a number and a unit, like 500ms, 30s, 5m, 12h or 7d")
+        raise SpecError(
+            f"{path}: {text!r} is not a duration; write a number and a unit, like 500ms, 30s, 5m, 12h or 7d"
+        )
     return int(match[1]) * _DURATION_MS[match[2]]
 
 
@@ -105,21 +107,29 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         for name in path:
             node = node.get(name) if isinstance(node, Mapping) else None
         if node:
-            raise SpecError(f"spec.{'.'.join(path)}: {feature} is not in this version yet; leave the field out")
+            raise SpecError(
+                f"spec.{'.'.join(path)}: {feature} is not in this version yet; leave the field out"
+            )
     key, value, view = spec.get("key", {}), spec.get("value", {}), spec.get("view", {})
     kind = view.get("kind", "latest")
     if kind != "latest":
-        raise SpecError(f"spec.view.kind: {kind!r} is not in this version yet; leave the field out for the latest value")
+        raise SpecError(
+            f"spec.view.kind: {kind!r} is not in this version yet; leave the field out for the latest value"
+        )
     key_format = _one_of(key.get("format", "string"), KeyFormat, "spec.key.format")
     value_format = _one_of(value.get("format", "json"), ValueFormat, "spec.value.format")
     schema = value.get("schema")
     if schema and value_format != "json":
-        raise SpecError(f"spec.value.schema: only JSON values have a schema, and spec.value.format is {value_format!r}")
+        raise SpecError(
+            f"spec.value.schema: only JSON values have a schema, and spec.value.format is {value_format!r}"
+        )
     read, ingest, transform = spec.get("read", {}), spec.get("ingest", {}), spec.get("transform", {})
     ttl = view.get("ttl")
     ttl_ms = duration_ms(ttl, "spec.view.ttl") if ttl else None
     if ttl_ms == 0:
-        raise SpecError("spec.view.ttl: a row that expires at once can never be read; leave the field out to keep rows")
+        raise SpecError(
+            "spec.view.ttl: a row that expires at once can never be read; leave the field out to keep rows"
+        )
     replicas, standby = spec.get("replicas", 1), spec.get("standbyReplicas", 0)
     if standby >= replicas:
         raise SpecError(
@@ -128,10 +138,14 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         )
     consistency = _one_of(read.get("consistency", "bounded"), ConsistencyName, "spec.read.consistency")
     if consistency == "at-least":
-        raise SpecError("spec.read.consistency: at-least needs a position with each request and cannot be a default")
+        raise SpecError(
+            "spec.read.consistency: at-least needs a position with each request and cannot be a default"
+        )
     batch_ms = duration_ms(ingest.get("batch", "5m"), "spec.ingest.batch")
     if batch_ms < 5000:
-        raise SpecError("spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s; 5m is the default")
+        raise SpecError(
+            "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s; 5m is the default"
+        )
     return TopicSpec(
         bootstrap_servers=spec["kafka"]["bootstrapServers"],
         topic=spec["topic"],
@@ -139,7 +153,9 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         key_format=cast(KeyFormat, key_format),
         value_format=cast(ValueFormat, value_format),
         value_schema=schema,
-        on_bad_record=cast(OnBadRecord, _one_of(spec.get("onBadRecord", "Skip"), OnBadRecord, "spec.onBadRecord")),
+        on_bad_record=cast(
+            OnBadRecord, _one_of(spec.get("onBadRecord", "Skip"), OnBadRecord, "spec.onBadRecord")
+        ),
         partitioner=cast(
             PartitionerName, _one_of(spec.get("partitioner", "auto"), PartitionerName, "spec.partitioner")
         ),
@@ -148,7 +164,10 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         replicas=replicas,
         standby_replicas=standby,
         read=Read(
-            cast(ConsistencyName, consistency), read.get("maxLagMs"), read.get("ingest", False), read.get("maxConcurrent", 512)
+            cast(ConsistencyName, consistency),
+            read.get("maxLagMs"),
+            read.get("ingest", False),
+            read.get("maxConcurrent", 512),
         ),
         ingest=Ingest(
             cast(IngestMode, _one_of(ingest.get("mode", "realtime"), IngestMode, "spec.ingest.mode")),
@@ -164,5 +183,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
 
 def _one_of(value: str, allowed: Any, path: str) -> str:
     if value not in get_args(allowed):
-        raise SpecError(f"{path}: {value!r} is not in this version; use one of {', '.join(get_args(allowed))}")
+        raise SpecError(
+            f"{path}: {value!r} is not in this version; use one of {', '.join(get_args(allowed))}"
+        )
     return value

@@ -1,0 +1,187 @@
+"""The row socket's frames: what the JVM writer sends and serve applies.
+
+Strategy: a frame is `u32 length | payload`, a payload `u8 type | body`, all little-endian (docs/architecture.md has the
+layout). The reader of the socket cuts payloads out of the stream; here they become values. Two ways to read a slice:
+`puts` for the plain case, a list that goes straight into a WriteBatch, and `rows` with everything, for replays and bad
+records. Either returns a whole slice or raises: half a slice is never applied.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+PROTOCOL: Final = 1
+HELLO, SLICE, END = 0, 1, 2
+ACK: Final = b"\x01"
+
+LENGTH: Final = struct.Struct("<I")
+# A slice is sent at 256 KiB, but one row may be as large as Kafka lets a record be.
+PAYLOAD_BYTES_MAX: Final = 256 * 1024 * 1024
+
+ROW, BAD = 0, 1  # a row's kind
+
+_HELLO: Final = struct.Struct("<BIQiq")
+_SLICE: Final = struct.Struct("<BiqqqIIIIIII")
+_END: Final = struct.Struct("<Biq")
+_ROW: Final = struct.Struct("<IIBq")
+_ROW_LENGTHS: Final = struct.Struct("<II")
+_REASON_LENGTH: Final = struct.Struct("<I")
+
+
+class FrameError(Exception):
+    """The other side does not speak the protocol; the connection is of no more use."""
+
+
+class Hello(NamedTuple):
+    generation: int
+    task: int
+    epoch: int
+
+
+class SliceHeader(NamedTuple):
+    partition: int
+    first_offset: int
+    last_offset: int
+    last_timestamp_ms: int
+    rows: int
+    null_keys: int
+    bad: int
+    dropped: int
+    mismatches_murmur2: int
+    mismatches_crc32: int
+    mismatches_fnv1a: int
+
+
+class End(NamedTuple):
+    task: int
+    epoch: int
+
+
+class SliceRow(NamedTuple):
+    disk_key: bytes
+    stored: bytes
+    kind: int
+    offset: int
+
+
+class BadRecord(NamedTuple):
+    reason: str
+    value: bytes
+
+
+def payload_length(prefix: bytes) -> int:
+    (length,) = LENGTH.unpack(prefix)
+    if not 0 < length <= PAYLOAD_BYTES_MAX:
+        raise FrameError(f"a frame of {length} bytes; allowed are 1 to {PAYLOAD_BYTES_MAX}")
+    return int(length)
+
+
+def decode_hello(payload: bytes) -> Hello:
+    _, protocol, generation, task, epoch = _unpack(_HELLO, payload, HELLO, len(payload))
+    if protocol != PROTOCOL:
+        raise FrameError(
+            f"the writer speaks protocol {protocol}, this node {PROTOCOL}: they are not from one release"
+        )
+    return Hello(generation, task, epoch)
+
+
+def decode_end(payload: bytes) -> End:
+    _, task, epoch = _unpack(_END, payload, END, len(payload))
+    return End(task, epoch)
+
+
+def decode_slice_header(payload: bytes) -> SliceHeader:
+    header = SliceHeader._make(_unpack(_SLICE, payload, SLICE, _SLICE.size)[1:])
+    if not 0 <= header.first_offset <= header.last_offset or header.partition < 0:
+        raise FrameError(
+            f"a slice of partition {header.partition}, {header.first_offset} to {header.last_offset}"
+        )
+    return header
+
+
+def puts(payload: bytes, header: SliceHeader) -> list[tuple[bytes, bytes]]:
+    """Disk keys and stored bytes of a slice that is no replay and has no bad record. The hot path: nothing else."""
+    lengths, pairs, end = _ROW_LENGTHS.unpack_from, [], _SLICE.size
+    try:
+        for _ in range(header.rows):
+            key_length, stored_length = lengths(payload, end)
+            stored_at = end + 17 + key_length
+            pairs.append(
+                (payload[end + 17 : stored_at], payload[stored_at : (end := stored_at + stored_length)])
+            )
+    except struct.error:
+        raise FrameError("a slice ends within a row") from None
+    _require_whole(payload, end)
+    return pairs
+
+
+def rows(payload: bytes, header: SliceHeader) -> list[SliceRow]:
+    """Every row of a slice, bad ones too."""
+    found, end = [], _SLICE.size
+    try:
+        for _ in range(header.rows):
+            key_length, stored_length, kind, offset = _ROW.unpack_from(payload, end)
+            if kind not in (ROW, BAD):
+                raise FrameError(f"a row of kind {kind}")
+            stored_at = end + _ROW.size + key_length
+            key = payload[end + _ROW.size : stored_at]
+            end = stored_at + stored_length
+            found.append(SliceRow(key, payload[stored_at:end], kind, offset))
+    except struct.error:
+        raise FrameError("a slice ends within a row") from None
+    _require_whole(payload, end)
+    return found
+
+
+def decode_bad(stored: bytes) -> BadRecord:
+    """What a row of kind BAD carries in place of stored bytes."""
+    try:
+        (length,) = _REASON_LENGTH.unpack_from(stored)
+    except struct.error:
+        raise FrameError("a bad record without its reason") from None
+    reason_end = _REASON_LENGTH.size + length
+    if reason_end > len(stored):
+        raise FrameError("a bad record ends within its reason")
+    return BadRecord(stored[_REASON_LENGTH.size : reason_end].decode(errors="replace"), stored[reason_end:])
+
+
+def encode_hello(generation: int, task: int, epoch: int, protocol: int = PROTOCOL) -> bytes:
+    return _frame(_HELLO.pack(HELLO, protocol, generation, task, epoch))
+
+
+def encode_slice(header: SliceHeader, slice_rows: Iterable[SliceRow]) -> bytes:
+    """`header.rows` is what it says, also when it is wrong: that is for tests to try."""
+    parts = [_SLICE.pack(SLICE, *header)]
+    for row in slice_rows:
+        parts += (
+            _ROW.pack(len(row.disk_key), len(row.stored), row.kind, row.offset),
+            row.disk_key,
+            row.stored,
+        )
+    return _frame(b"".join(parts))
+
+
+def encode_end(task: int, epoch: int) -> bytes:
+    return _frame(_END.pack(END, task, epoch))
+
+
+def encode_bad(bad: BadRecord) -> bytes:
+    reason = bad.reason.encode()
+    return _REASON_LENGTH.pack(len(reason)) + reason + bad.value
+
+
+def _frame(payload: bytes) -> bytes:
+    return LENGTH.pack(len(payload)) + payload
+
+
+def _unpack(layout: struct.Struct, payload: bytes, kind: int, length: int) -> tuple[int, ...]:
+    if payload[:1] != bytes((kind,)) or length != layout.size or len(payload) < length:
+        raise FrameError(f"{len(payload)} bytes are no frame of type {kind}")
+    return layout.unpack_from(payload)
+
+
+def _require_whole(payload: bytes, end: int) -> None:
+    if end != len(payload):
+        raise FrameError(f"a slice of {len(payload)} bytes whose rows end at {end}")
