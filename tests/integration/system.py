@@ -135,7 +135,7 @@ class System:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
-        gone, alive = psutil.wait_procs(family, 10)
+        _gone, alive = psutil.wait_procs(family, 10)
         for left in alive:
             left.kill()
         assert not alive, f"left behind: {alive}"

@@ -1,0 +1,46 @@
+"""`python -m bench [NAME ...]`: runs the benchmarks, prints their table, and writes it as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+NAMES = ("point_read", "multi_get", "scan", "startup", "hydration", "freshness", "boundaries", "memory")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(NAMES)}; all by default"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="smaller and shorter: shows that it works, not how fast"
+    )
+    parser.add_argument(
+        "--json", type=Path, default=Path("bench/results/latest.json"), help="where the figures go"
+    )
+    chosen = parser.parse_args()
+    unknown = [n for n in chosen.names if n not in NAMES]
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
+    results = []
+    for name in chosen.names or NAMES:
+        module = importlib.import_module(f"bench.{name}")
+        print(f"\n{name}: {(module.__doc__ or '').strip().splitlines()[0]}", flush=True)
+        with tempfile.TemporaryDirectory(prefix="qtbench-") as directory:
+            for result in module.measure(Path(directory), chosen.quick):
+                print(result.line(), flush=True)
+                results.append(asdict(result))
+    chosen.json.parent.mkdir(parents=True, exist_ok=True)
+    chosen.json.write_text(json.dumps(results, indent=1))
+    print(f"\nwritten to {chosen.json}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

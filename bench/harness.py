@@ -1,0 +1,82 @@
+"""What every benchmark needs: figures with their quantiles, processes with their cost, and a broker to talk to."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+
+@dataclass
+class Result:
+    """One line of the table: what was measured, what came out, what was asked for."""
+
+    bench: str
+    case: str
+    figures: dict[str, float | int | str]
+    target: str = ""
+    load: float = field(default_factory=lambda: round(os.getloadavg()[0], 1))
+
+    def line(self) -> str:
+        figures = "  ".join(f"{name} {_short(value)}" for name, value in self.figures.items())
+        target = f"   [target: {self.target}]" if self.target else ""
+        return f"{self.bench:<14} {self.case:<34} {figures}   load {self.load}{target}"
+
+
+def _short(value: float | int | str) -> str:
+    if isinstance(value, float):
+        return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def quantiles(samples: Sequence[float]) -> dict[str, float]:
+    """p50, p99 and the maximum of samples in milliseconds."""
+    ordered = sorted(samples)
+    pick = lambda q: round(ordered[min(len(ordered) - 1, int(len(ordered) * q))], 2)  # noqa: E731
+    return {"p50": pick(0.5), "p99": pick(0.99), "max": round(ordered[-1], 2)}
+
+
+class Meter:
+    """CPU and memory of a process and of the JVM below it, from one reading to the next."""
+
+    def __init__(self, pid: int) -> None:
+        self.process = psutil.Process(pid)
+        self.since, self.cpu_s = time.monotonic(), self._cpu_s()
+
+    def _family(self) -> list[psutil.Process]:
+        return [self.process, *self.process.children(recursive=True)]
+
+    def _cpu_s(self) -> float:
+        total = 0.0
+        for member in self._family():
+            times = member.cpu_times()
+            total += times.user + times.system
+        return total
+
+    def rss_mb(self) -> int:
+        return sum(int(p.memory_info().rss) for p in self._family()) >> 20
+
+    def cpu_percent(self) -> float:
+        """Of one core, since the last call."""
+        now, cpu_s = time.monotonic(), self._cpu_s()
+        percent = 100 * (cpu_s - self.cpu_s) / max(0.001, now - self.since)
+        self.since, self.cpu_s = now, cpu_s
+        return round(percent, 1)
+
+
+def median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+def document(topic: str, bootstrap: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "queryabletopics.io/v1alpha1",
+        "kind": "QueryableTopic",
+        "metadata": {"name": topic},
+        "spec": {"kafka": {"bootstrapServers": bootstrap}, "topic": topic, **spec},
+    }

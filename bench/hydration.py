@@ -1,0 +1,114 @@
+"""How fast does a node take in a topic, and what do readers see meanwhile?
+
+Two million records (16 B keys, 100 B JSON) are in the topic before the node starts. The rate is taken from the first to
+the last row between two looks at the positions, so that the start of the JVM is not in it; the whole time is given too. A bare
+consumer that only reads the same topic runs in the same table, before and after, as the measure of the machine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+from confluent_kafka import Consumer, TopicPartition
+
+from bench.harness import Meter, Result, document
+from queryable_app.local.embedded_kafka import EmbeddedKafka
+from tests.integration import topics
+from tests.integration.system import System, eventually, running
+
+PARTITIONS = 4
+SQL = "SELECT key, value.name AS name, value.amount AS amount FROM records WHERE value.amount > 0"
+SCHEMA = "name STRING, status STRING, amount DOUBLE, city STRING"
+
+
+def fill(bootstrap: str, topic: str, count: int) -> None:
+    topics.create(bootstrap, topic, PARTITIONS)
+    value = b'{"name":"customer","status":"active","amount":12345.67,"city":"Munich","pad":"%012d"}'
+    records = ((b"%016x" % (n * 2654435761 % 2**48), value % n) for n in range(count))
+    topics.produce(bootstrap, topic, records, **{"linger.ms": 50, "compression.type": "lz4"})
+
+
+def bare_consumer(bootstrap: str, topic: str, count: int) -> float:
+    """Records per second of a consumer that throws everything away."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "bare", "enable.auto.commit": False}
+    client = Consumer(settings)
+    client.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+    seen, started = 0, 0.0
+    while seen < count:
+        messages = client.consume(10_000, timeout=5)
+        started = started or time.perf_counter()
+        seen += len(messages)
+    rate = seen / (time.perf_counter() - started)
+    client.close()
+    return rate
+
+
+class Reader:
+    """Point reads at a steady pace while the node hydrates, counted by what came back."""
+
+    def __init__(self, system: System) -> None:
+        self.system, self.seen, self.stop = system, Counter[str](), threading.Event()
+        self.worst_ms = 0.0
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with httpx.Client(timeout=10) as client:
+            n = 0
+            while not self.stop.wait(0.02):
+                n += 1
+                started = time.perf_counter()
+                answer = client.get(f"{self.system.url()}/v1/keys/{n * 2654435761 % 2**48:016x}")
+                self.worst_ms = max(self.worst_ms, (time.perf_counter() - started) * 1000)
+                self.seen["value" if answer.status_code == 200 else answer.json()["reason"]] += 1
+
+
+def hydrate(directory: Path, spec: dict[str, Any], count: int, reading: bool) -> dict[str, float | int | str]:
+    started = time.perf_counter()
+    with running(spec, directory, wait=False) as system:
+        eventually("run.json", lambda: (system.data / "run.json").exists(), 120)
+        reader = Reader(system)
+        if reading:
+            reader.thread.start()
+        samples: list[tuple[float, int]] = []
+        while not samples or samples[-1][1] < count:
+            position = sum(max(0, p["position"]) for p in system.status()["partitions"])
+            samples.append((time.perf_counter(), position))
+            time.sleep(0.1)  # how often we look
+        moving = [s for s in samples if s[1] > 0]
+        first, last = moving[0], samples[-1]
+        rate = (last[1] - first[1]) / max(0.001, last[0] - first[0])
+        figures: dict[str, float | int | str] = {"rows/s": rate, "whole s": last[0] - started}
+        figures["ingest MB"] = Meter(system.pid("ingest")).rss_mb()
+        figures["serve MB"] = Meter(system.pid("serve")).rss_mb()
+        if reading:
+            reader.stop.set()
+            reader.thread.join()
+            figures |= {"reads": str(dict(reader.seen)), "slowest read ms": reader.worst_ms}
+        return figures
+
+
+def measure(directory: Path, quick: bool) -> Iterator[Result]:
+    count = 300_000 if quick else 2_000_000
+    with EmbeddedKafka(directory / "broker") as kafka:
+        fill(kafka.bootstrap, "hydrate", count)
+        yield Result(
+            "hydration", "bare consumer", {"rows/s": bare_consumer(kafka.bootstrap, "hydrate", count)}
+        )
+        for mode in ("realtime", "microbatch"):
+            spec = document("hydrate", kafka.bootstrap, ingest={"mode": mode})
+            figures = hydrate(directory / mode, spec, count, reading=False)
+            yield Result("hydration", f"{mode}", figures, ">= 150 K rows/s")
+        spec = document("hydrate", kafka.bootstrap)
+        figures = hydrate(directory / "reading", spec, count, reading=True)
+        yield Result("hydration", "realtime, 50 reads/s meanwhile", figures)
+        spec = document("hydrate", kafka.bootstrap, value={"schema": SCHEMA}, transform={"sql": SQL})
+        yield Result("hydration", "realtime, SQL", hydrate(directory / "sql", spec, count, reading=False))
+        yield Result(
+            "hydration", "bare consumer, again", {"rows/s": bare_consumer(kafka.bootstrap, "hydrate", count)}
+        )
