@@ -1,0 +1,135 @@
+"""A node without Spark: a librdkafka consumer that speaks the control and row sockets, as the measure of Spark's share.
+
+Only for measuring: no transform, no formats, no restarts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from queryable_app import frames
+from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, NodeSettings
+from queryable_app.disk_format import Row, encode_row
+from queryable_app.partitioners import ALGORITHMS, partition_for
+from queryable_app.placement import first_placement
+from tests.integration.system import System, eventually
+
+
+class PlainIngest(threading.Thread):
+    def __init__(self, run_dir: Path, bootstrap: str, topic: str, partitions: int) -> None:
+        super().__init__(daemon=True)
+        self.run_dir, self.topic, self.partitions = run_dir, topic, partitions
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "plain",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+            }
+        )
+
+    def run(self) -> None:
+        control = socket.socket(socket.AF_UNIX)
+        control.connect(str(self.run_dir / CONTROL_SOCKET))
+        lines = control.makefile("r")
+
+        def say(**message: Any) -> None:
+            control.sendall(json.dumps(message).encode() + b"\n")
+
+        say(type="hello", protocol=1, pid=os.getpid())
+        ends = {}
+        for p in range(self.partitions):
+            ends[p] = self.consumer.get_watermark_offsets(TopicPartition(self.topic, p), timeout=10)
+        for line in lines:
+            message = json.loads(line)
+            if message["type"] == "wanted":
+                earliest, latest = ({str(p): e[i] for p, e in ends.items()} for i in (0, 1))
+                say(type="topic", id="plain", partitions=self.partitions, earliest=earliest, latest=latest)
+            elif message["type"] == "start" and message["positions"]:
+                say(type="state", state="streaming", mode="realtime", detail="", starts=1)
+                self.stream(message["generation"], {int(p): o for p, o in message["positions"].items()})
+
+    def stream(self, generation: int, positions: dict[int, int]) -> None:
+        rows = socket.socket(socket.AF_UNIX)
+        rows.connect(str(self.run_dir / ROW_SOCKET))
+        rows.sendall(frames.encode_hello(generation, 0, 0))
+        self.consumer.assign([TopicPartition(self.topic, p, max(o, 0)) for p, o in positions.items()])
+        while True:
+            batch = self.consumer.consume(1000, timeout=0.001)
+            grouped = defaultdict(list)
+            for message in batch:
+                grouped[message.partition()].append(message)
+            for partition, messages in grouped.items():
+                rows.sendall(self.slice_of(partition, messages))
+
+    def slice_of(self, partition: int, messages: list[Any]) -> bytes:
+        mismatches = [0, 0, 0]
+        found = []
+        for message in messages:
+            key, when = message.key(), message.timestamp()[1]
+            for i, algorithm in enumerate(ALGORITHMS):
+                mismatches[i] += partition_for(key, algorithm, self.partitions) != partition
+            stored = encode_row(Row(message.offset(), when, 0, message.value()))
+            found.append(frames.SliceRow(key, stored, frames.ROW, message.offset()))
+        first, last = messages[0].offset(), messages[-1].offset()
+        header = frames.SliceHeader(
+            partition, first, last, messages[-1].timestamp()[1], len(found), 0, 0, 0, *mismatches
+        )
+        return frames.encode_slice(header, found)
+
+
+@contextmanager
+def plain_node(document: dict[str, Any], directory: Path, partitions: int) -> Iterator[System]:
+    """serve alone, as `qtopic run` would start it, with PlainIngest in place of Spark."""
+    run_dir, data = directory / "run", directory / "data"
+    for made in (run_dir, data / "logs"):
+        made.mkdir(parents=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    spec, name, url = document["spec"], document["metadata"]["name"], f"http://127.0.0.1:{port}"
+    placement = directory / "placement.json"
+    application_id = f"local.{name}.r1"
+    placement.write_text(first_placement(application_id, partitions, [url], 1).to_json())
+    settings = NodeSettings(
+        name=f"{name}-r1-0",
+        ordinal=0,
+        application_id=application_id,
+        spec=json.dumps(spec),
+        bootstrap_servers=spec["kafka"]["bootstrapServers"],
+        advertised_url=url,
+        data_dir=str(data),
+        run_dir=str(run_dir),
+        placement_path=str(placement),
+        http_host="127.0.0.1",
+        http_port=port,
+    )
+    with (data / "logs" / "serve.log").open("w") as log:
+        command = [sys.executable, "-m", "queryable_app.serve"]
+        process = subprocess.Popen(
+            command, env={**os.environ, **settings.to_env()}, stdout=log, stderr=log, text=True
+        )
+    described = {"kafka": settings.bootstrap_servers, "nodes": [{"name": settings.name, "url": url}]}
+    described["nodes"][0]["pids"] = {"serve": process.pid, "ingest": os.getpid()}  # type: ignore[index]
+    (data / "run.json").write_text(json.dumps(described))
+    system = System(process, data, data / "logs" / "serve.log")
+    try:
+        eventually("the control socket", lambda: (run_dir / CONTROL_SOCKET).exists(), 20)
+        PlainIngest(run_dir, settings.bootstrap_servers, spec["topic"], partitions).start()
+        system.wait_ready()
+        yield system
+    finally:
+        process.terminate()
+        process.wait(20)
