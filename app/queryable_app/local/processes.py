@@ -1,0 +1,85 @@
+"""Child processes of this machine: each in a session of its own, tethered to its parent, stopped with all it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from queryable_app.local import tether
+
+_POLL_SECONDS: Final = 0.02
+
+
+class Process:
+    """One running command. Its process group is its own, so that what it started is stopped with it."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environ: Mapping[str, str] | None = None,
+        inherited: Sequence[int] = (),
+    ) -> None:
+        launcher = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            self._popen = subprocess.Popen(
+                [*launcher, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=dict(environ) if environ is not None else None,
+                start_new_session=True,
+                pass_fds=tuple(inherited),
+            )
+        self.pid = self._popen.pid
+        self.started_at = time.monotonic()
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._popen.poll()
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """kill -9 for the process and whatever is left of its group, also when the process itself is gone."""
+        self._signal(signal.SIGKILL)
+        self._popen.wait()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+
+def stop(processes: Iterable[Process], seconds: float) -> None:
+    """Asks all of them at once to end, and kills what has not ended in time."""
+    asked = list(processes)
+    for process in asked:
+        if process.exit_code is None:
+            process.terminate()
+    deadline = time.monotonic() + seconds
+    while any(p.exit_code is None for p in asked) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    for process in asked:
+        process.kill()
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,30 @@
+"""The broker of one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from queryable_app.local import topics
+from tests.support.kafka import embedded_kafka
+
+
+def test_a_killed_broker_comes_back_with_its_topics_at_the_same_address(tmp_path: Path) -> None:
+    """After kill -9 and another start, address and topics are what they were."""
+    with embedded_kafka(tmp_path) as broker:
+        address = broker.bootstrap
+        broker.create_topic("kept", 3)
+        broker.kill()
+        broker.start()
+
+        assert broker.bootstrap == address
+        assert topics.partitions_of(address, "kept") == 3
+
+
+def test_a_later_broker_over_the_same_directory_has_the_same_address(tmp_path: Path) -> None:
+    """Ports and records belong to the directory, not to the process."""
+    with embedded_kafka(tmp_path) as broker:
+        address = broker.bootstrap
+        broker.create_topic("kept", 1)
+    with embedded_kafka(tmp_path) as broker:
+        assert broker.bootstrap == address
+        assert topics.partitions_of(address, "kept") == 1

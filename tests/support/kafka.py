@@ -1,0 +1,30 @@
+"""The embedded Kafka as tests use it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from queryable_app import jars
+from queryable_app.local import topics
+from queryable_app.local.embedded_kafka import EmbeddedKafka
+
+
+class KafkaForTests(EmbeddedKafka):
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        topics.create_topic(self.bootstrap, name, partitions, config)
+
+
+@contextmanager
+def embedded_kafka(directory: Path) -> Iterator[KafkaForTests]:
+    """A started broker over `directory`, stopped at the end."""
+    broker = KafkaForTests(
+        directory, jars.broker_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))), jars.find_java()
+    )
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
