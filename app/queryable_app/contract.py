@@ -1,12 +1,14 @@
 """What the one who starts a node (the operator, `qtopic run`) and the node agree on.
 
-A node is configured through environment variables alone, one per field of NodeSettings, `QT_` and the field's name in
-capitals. Both processes of a node, serve and ingest, get the same ones. No secret is among them: those are files.
+A node is configured through environment variables alone, one per field of NodeSettings, `QT_` and the field's
+name in capitals. Both processes of a node, serve and ingest, get the same ones. No secret is among them:
+those are files.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Final
@@ -23,6 +25,8 @@ CONTROL_PROTOCOL: Final = 1
 GENERATION_FILE: Final = "generation"
 PLACEMENT_FILE: Final = "placement.json"
 
+_WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+
 
 class SettingsError(Exception):
     """A variable is missing or wrong; the message names it and what it should be."""
@@ -37,7 +41,7 @@ class NodeSettings:
     """The node's place in the placement."""
 
     application_id: str
-    """`<namespace>.<name>.r<N>`: whose data this is. Also the Kafka group under which positions are committed."""
+    """`<namespace>.<name>.r<N>`: whose data this is, and the Kafka group that positions are committed under."""
 
     spec: str
     """The resource's `spec` as JSON, already validated."""
@@ -125,8 +129,10 @@ class NodeSettings:
                     raise SettingsError(f"{variable} is not set; it is the node's {field.name}")
                 continue
             if field.type == "int":
-                if not text.lstrip("-").isdigit():
-                    raise SettingsError(f"{variable} must be a whole number, not {text!r}")
+                if _WHOLE_NUMBER.fullmatch(text) is None:
+                    raise SettingsError(
+                        f"{variable} must be a whole number of at most 9 digits, not {text!r}"
+                    )
                 values[field.name] = int(text)
             else:
                 values[field.name] = text

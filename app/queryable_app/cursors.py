@@ -1,8 +1,8 @@
 """Where a scan goes on: an opaque text that holds the last key of a page.
 
-Strategy: `version | order | digest of the scope | key | CRC-32`, as base64url. The checksum finds what was cut or edited,
-the scope a cursor that belongs to another query. It is no secret and no signature: all that a forged cursor can do is
-start a scan somewhere else. A node keeps nothing for it, so any node can go on.
+Strategy: `version | order | digest of the scope | key | CRC-32`, as base64url. The checksum finds what was
+cut or edited, the scope a cursor that belongs to another query. It is no secret and no signature: all that a
+forged cursor can do is start a scan somewhere else. A node keeps nothing for it, so any node can go on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from queryable_app.errors import Failure, Reason, invalid
 Order = Literal["asc", "desc"]
 
 VERSION: Final = 1
-# In a request's head (64 KiB by default) there must be room for the cursor, a third longer than the key, and the rest.
+# A cursor, a third longer than its key, must fit into a request's head, 64 KiB by default.
 KEY_BYTES_MAX: Final = 32 * 1024
 
 _ORDERS: Final[tuple[Order, Order]] = ("asc", "desc")
@@ -40,7 +40,7 @@ class Cursor:
         if len(self.last_key) > KEY_BYTES_MAX:
             raise Failure(
                 Reason.TOO_LARGE,
-                f"the page ends on a key of {len(self.last_key)} bytes; a cursor holds one of {KEY_BYTES_MAX}",
+                f"the page ends on a key of {len(self.last_key)} bytes; a cursor holds up to {KEY_BYTES_MAX}",
                 "ask with another limit, or stream all rows with Accept: application/x-ndjson",
             )
         body = _HEAD.pack(VERSION, _ORDERS.index(self.order), _digest(self.scope)) + self.last_key

@@ -1,14 +1,15 @@
 """What lies on disk: column families, keys, row headers, and the version of it all.
 
-Strategy: a store is one RocksDB per partition copy with two column families. `default` holds the rows, under the
-record's key in an order-preserving form and nothing else, so that no key is reserved. `meta` holds the copy's own
-state, written in the same WriteBatch as the rows it speaks of.
+Strategy: a store is one RocksDB per partition copy with two column families. `default` holds the rows, under
+the record's key in an order-preserving form and nothing else, so that no key is reserved. `meta` holds the
+copy's own state, written in the same WriteBatch as the rows it speaks of.
 
-A row is a header followed by the value's bytes. A tombstone (a deleted key, or a row that the view's filter dropped) is
-a header alone, with its flag set: it must outlive older records of the same key that mixed producers wrote to another
-partition. The sweeper removes it a day later, as Kafka's own compaction does.
+A row is a header followed by the value's bytes. A tombstone (a deleted key, or a row that the view's filter
+dropped) is a header alone, with its flag set: it must outlive older records of the same key that mixed
+producers wrote to another partition. The sweeper removes it a day later, as Kafka's own compaction does.
 
-The JVM writer (`ingest/writer/RowWriter.java`) builds rows in this very layout, so that serve never copies a value.
+The JVM writer (`ingest/writer/RowWriter.java`) builds rows in this very layout, so that serve never copies a
+value.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ META_LAST_BAD_KEY: Final = b"last-bad"  # JSON of the newest record that could n
 TOMBSTONE: Final = 1
 TOMBSTONE_KEPT_MS: Final = 24 * 3600 * 1000
 
-# flags, offset, record timestamp (ms), expiry (ms since the epoch; 0: never). Big-endian, as everything on disk.
+# flags, offset, record timestamp (ms), expiry (ms since the epoch; 0: never). Big-endian, as all of the disk.
 ROW_HEADER: Final = struct.Struct(">BqqQ")
 ROW_HEADER_SIZE: Final = ROW_HEADER.size
 
-# position, complete, rows, deletes, null keys, bad, dropped, last record's timestamp, mismatches: murmur2, crc32, fnv1a
+# position, complete, rows, deletes, null keys, bad, dropped, last record's timestamp, mismatches: murmur2,
+# crc32, fnv1a
 _STATE: Final = struct.Struct(">qBQQQQQqQQQ")
 
 _SIGN_INT: Final = 0x80
@@ -110,8 +112,8 @@ def decode_row(stored: bytes) -> Row:
 class KeyOrder:
     """How a record's key bytes become an on-disk key that sorts as its values do, and back.
 
-    Bytes that do not have the format's length are kept as they are: they cannot be asked for as a number, but a scan
-    still shows them and nothing is lost.
+    Bytes that do not have the format's length are kept as they are: they cannot be asked for as a number, but
+    a scan still shows them and nothing is lost.
     """
 
     PLAIN: Final = "plain"  # string, uuid, bytes, json: bytes sort as they are

@@ -1,14 +1,19 @@
 """The closed set of ways in which a request can fail.
 
-Whoever reads an answer can tell a missing key from missing data, and what to do next from the advice. There is no
-other failure: an exception that is not one of these is a defect, answered as INTERNAL with an id that is in the log.
+Whoever reads an answer can tell a missing key from missing data, and what to do next from the advice. There
+is no other failure: an exception that is not one of these is a defect, answered as INTERNAL with an id that
+is in the log.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from reprlib import Repr
+from typing import Any, Final
+
+_SHORT: Final = Repr()
+_SHORT.maxstring = 64
 
 
 class Reason(Enum):
@@ -71,3 +76,8 @@ class Failure(Exception):
 def invalid(field: str, problem: str, advice: str) -> Failure:
     """The caller's mistake, naming the field it made it in."""
     return Failure(Reason.INVALID_REQUEST, f"{field}: {problem}", advice)
+
+
+def shown(value: object) -> str:
+    """Enough of a wrong value to recognise it, never a megabyte of it."""
+    return _SHORT.repr(value)

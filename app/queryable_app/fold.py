@@ -41,9 +41,9 @@ def fold(
 ) -> dict[bytes, FoldedRow]:
     """The live rows by record key.
 
-    Within a partition the highest offset wins, whatever the timestamps say. A key that producers wrote to several
-    partitions has the newest of their rows by timestamp, then offset, then partition. A tombstone, and a record that
-    `keep` refuses, deletes. Order and repetition of `records` do not matter.
+    Within a partition the highest offset wins, whatever the timestamps say. A key that producers wrote to
+    several partitions has the newest of their rows by timestamp, then offset, then partition. A tombstone,
+    and a record that `keep` refuses, deletes. Order and repetition of `records` do not matter.
     """
     last_of_partition: dict[tuple[int, bytes], LogRecord] = {}
     for record in records:

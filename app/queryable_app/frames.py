@@ -1,9 +1,10 @@
 """The row socket's frames: what the JVM writer sends and serve applies.
 
-Strategy: a frame is `u32 length | payload`, a payload `u8 type | body`, all little-endian (docs/architecture.md has the
-layout). The reader of the socket cuts payloads out of the stream; here they become values. Two ways to read a slice:
-`puts` for the plain case, a list that goes straight into a WriteBatch, and `rows` with everything, for replays and bad
-records. Either returns a whole slice or raises: half a slice is never applied.
+Strategy: a frame is `u32 length | payload`, a payload `u8 type | body`, all little-endian
+(docs/architecture.md has the layout). The reader of the socket cuts payloads out of the stream; here they
+become values. Two ways to read a slice: `puts` for the plain case, a list that goes straight into a
+WriteBatch, and `rows` with everything, for replays and bad records. Either returns a whole slice or raises:
+half a slice is never applied.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _HELLO: Final = struct.Struct("<BIQiq")
 _SLICE: Final = struct.Struct("<BiqqqIIIIIII")
 _END: Final = struct.Struct("<Biq")
 _ROW: Final = struct.Struct("<IIBq")
+_ROW_SIZE: Final = _ROW.size
 _ROW_LENGTHS: Final = struct.Struct("<II")
 _REASON_LENGTH: Final = struct.Struct("<I")
 
@@ -102,15 +104,16 @@ def decode_slice_header(payload: bytes) -> SliceHeader:
 
 
 def puts(payload: bytes, header: SliceHeader) -> list[tuple[bytes, bytes]]:
-    """Disk keys and stored bytes of a slice that is no replay and has no bad record. The hot path: nothing else."""
-    lengths, pairs, end = _ROW_LENGTHS.unpack_from, [], _SLICE.size
+    """Disk keys and stored bytes of a slice that is no replay and has no bad record: the hot path."""
+    pairs: list[tuple[bytes, bytes]] = []
+    unpack, append, end = _ROW_LENGTHS.unpack_from, pairs.append, _SLICE.size
     try:
         for _ in range(header.rows):
-            key_length, stored_length = lengths(payload, end)
-            stored_at = end + 17 + key_length
-            pairs.append(
-                (payload[end + 17 : stored_at], payload[stored_at : (end := stored_at + stored_length)])
-            )
+            key_length, stored_length = unpack(payload, end)
+            key_at = end + _ROW_SIZE
+            stored_at = key_at + key_length
+            end = stored_at + stored_length
+            append((payload[key_at:stored_at], payload[stored_at:end]))
     except struct.error:
         raise FrameError("a slice ends within a row") from None
     _require_whole(payload, end)
@@ -125,10 +128,10 @@ def rows(payload: bytes, header: SliceHeader) -> list[SliceRow]:
             key_length, stored_length, kind, offset = _ROW.unpack_from(payload, end)
             if kind not in (ROW, BAD):
                 raise FrameError(f"a row of kind {kind}")
-            stored_at = end + _ROW.size + key_length
-            key = payload[end + _ROW.size : stored_at]
+            key_at = end + _ROW_SIZE
+            stored_at = key_at + key_length
             end = stored_at + stored_length
-            found.append(SliceRow(key, payload[stored_at:end], kind, offset))
+            found.append(SliceRow(payload[key_at:stored_at], payload[stored_at:end], kind, offset))
     except struct.error:
         raise FrameError("a slice ends within a row") from None
     _require_whole(payload, end)

@@ -1,8 +1,8 @@
 """May this copy answer this request? The consistency levels, as one decision.
 
-Strategy: `parse_asked` turns what a caller sent into a frozen value, or names the field that is wrong. `judge` looks at one
-copy at one moment and says None or why not; waiting for a copy to catch up is for the caller, who asks again. The table
-is in docs/architecture.md, "Freshness".
+Strategy: `parse_asked` turns what a caller sent into a frozen value, or names the field that is wrong.
+`judge` looks at one copy at one moment and says None or why not; waiting for a copy to catch up is for the
+caller, who asks again. The table is in docs/architecture.md, "Freshness".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
-from queryable_app.errors import Failure, Reason, invalid
+from queryable_app.errors import Failure, Reason, invalid, shown
 
 DEADLINE_MS_MAX: Final = 60_000
 LAG_MAX: Final = 10**12  # both in ms and in records: beyond any log, within a double
@@ -83,7 +83,7 @@ def lag_ms(copy: CopyLike, now_ms: int) -> int:
 
 
 def judge(copy: CopyLike, asked: Asked, now_ms: int, needed_position: int | None) -> Failure | None:
-    """None when the copy may answer. `needed_position` comes from `min-position`, or is the log's end for `strong`."""
+    """None when the copy may answer. `needed_position` is from `min-position`, or the log's end for strong."""
     if asked.consistency is Consistency.ANY:
         return None
     if not copy.complete:
@@ -112,8 +112,8 @@ def judge(copy: CopyLike, asked: Asked, now_ms: int, needed_position: int | None
 
 
 def _not_available(copy: CopyLike) -> Failure:
-    of_end = f" of {copy.end}" if copy.end >= 0 else ""
-    detail = f"the copy of partition {copy.partition} is still being built, at offset {max(copy.position, 0)}{of_end}"
+    progress = f"{max(copy.position, 0)} of {copy.end}" if copy.end >= 0 else str(max(copy.position, 0))
+    detail = f"the copy of partition {copy.partition} is still being built, at offset {progress}"
     return _failure(copy, Reason.NOT_AVAILABLE, detail, _RETRY_INCOMPLETE_MS)
 
 
@@ -138,10 +138,10 @@ def _failure(copy: CopyLike, reason: Reason, detail: str, retry_after_ms: int) -
 
 
 def parse_asked(values: Mapping[str, Sequence[str]], defaults: Asked, partitions: int) -> Asked:
-    """`values` has the query's parameters, or the `Qt-` headers without their prefix. Other names are not looked at.
+    """`values` has the query's parameters, or the `Qt-` headers without their prefix; other names are ignored.
 
-    A bound goes with one consistency and implies it: `max-lag-*` is for bounded, `min-position` for at-least. With
-    another one it would be ignored in silence, so it is refused.
+    A bound goes with one consistency and implies it: `max-lag-*` is for bounded, `min-position` for at-least.
+    With another one it would be ignored in silence, so it is refused.
     """
     min_positions = _min_positions(values.get("min-position", ()), partitions)
     max_lag_ms = _number(values, "max-lag-ms", 0, LAG_MAX)
@@ -191,7 +191,7 @@ def _one_of(values: Mapping[str, Sequence[str]], name: str, allowed: Sequence[st
     text = _single(values, name)
     if text is not None and text not in allowed:
         raise invalid(
-            name, f"{_shown(text)} is not one of {', '.join(allowed)}", f"ask with {name}={allowed[0]}"
+            name, f"{shown(text)} is not one of {', '.join(allowed)}", f"ask with {name}={allowed[0]}"
         )
     return text
 
@@ -202,12 +202,12 @@ def _number(values: Mapping[str, Sequence[str]], name: str, low: int, high: int)
         return None
     number = _digits(text)
     if number is None or not low <= number <= high:
-        raise invalid(name, f"{_shown(text)} is not allowed", f"give a whole number from {low} to {high}")
+        raise invalid(name, f"{shown(text)} is not allowed", f"give a whole number from {low} to {high}")
     return number
 
 
 def _min_positions(texts: Sequence[str], partitions: int) -> dict[int, int]:
-    """Repeatable; a header that was given several times arrives joined by commas. The highest of a partition counts."""
+    """Repeatable, and joined by commas when it was a header. The highest of a partition counts."""
     positions: dict[int, int] = {}
     for text in (part.strip() for joined in texts for part in joined.split(",")):
         left, _, right = text.partition(":")
@@ -215,8 +215,9 @@ def _min_positions(texts: Sequence[str], partitions: int) -> dict[int, int]:
         if partition is None or offset is None or partition >= partitions or offset > OFFSET_MAX:
             raise invalid(
                 "min-position",
-                f"{_shown(text)} is no position of this topic",
-                f"give <partition>:<offset> with a partition from 0 to {partitions - 1} and an offset from 0 to {OFFSET_MAX}",
+                f"{shown(text)} is no position of this topic",
+                f"give <partition>:<offset> with a partition from 0 to {partitions - 1} "
+                f"and an offset from 0 to {OFFSET_MAX}",
             )
         positions[partition] = max(offset, positions.get(partition, 0))
     return positions
@@ -224,7 +225,3 @@ def _min_positions(texts: Sequence[str], partitions: int) -> dict[int, int]:
 
 def _digits(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else None
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 64 else text[:61] + "...")

@@ -1,11 +1,12 @@
 """Key bytes → partition, exactly as producers compute it.
 
-Strategy: three algorithms cover the clients there are. Java, aiokafka, kafka-python, franz-go and KafkaJS hash with
-murmur2; librdkafka, and with it most of Python, Go, .NET, Node and PHP, with CRC-32; Sarama with FNV-1a. Which of them
-filled a topic is decided by contradiction: an algorithm that a single record went against is not the one.
+Strategy: three algorithms cover the clients there are. Java, aiokafka, kafka-python, franz-go and KafkaJS
+hash with murmur2; librdkafka, and with it most of Python, Go, .NET, Node and PHP, with CRC-32; Sarama with
+FNV-1a. Which of them filled a topic is decided by contradiction: an algorithm that a single record went
+against is not the one.
 
-The empty key is special: librdkafka's default (`consistent_random`) sends it anywhere. Such a record contradicts CRC-32
-as any other does, so that it is found.
+The empty key is special: librdkafka's default (`consistent_random`) sends it anywhere. Such a record
+contradicts CRC-32 as any other does, so that it is found.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def partition_for(key: bytes, algorithm: str, partitions: int) -> int:
 def algorithm_in_use(declared: str, mismatches: tuple[int, int, int]) -> str:
     """What point reads go by: one of ALGORITHMS, or SCATTER.
 
-    `declared` is the resource's `partitioner`; `mismatches` counts the records that contradict each of ALGORITHMS, over
-    all partitions. A declared algorithm that is contradicted is not replaced by another one: keys found so far must
-    stay found.
+    `declared` is the resource's `partitioner`; `mismatches` counts the records that contradict each of
+    ALGORITHMS, over all partitions. A declared algorithm that is contradicted is not replaced by another one:
+    keys found so far must stay found.
     """
     candidates = ALGORITHMS if declared == "auto" else (declared,)
     uncontradicted = (

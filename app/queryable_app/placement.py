@@ -1,7 +1,8 @@
 """Who holds which partition: a value that the placer computes and every node follows.
 
-`serving[p]` lists the nodes (by ordinal) that hold a complete copy of partition p, in the order in which they are
-asked; the first is the active copy, the others are standbys. `hydrating[p]` lists nodes that are building one.
+`serving[p]` lists the nodes (by ordinal) that hold a complete copy of partition p, in the order in which they
+are asked; the first is the active copy, the others are standbys. `hydrating[p]` lists nodes that are building
+one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Text and JSON ↔ the bytes of Kafka's serializers, for keys and values.
 
-Strategy: one pair of functions knows the scalar formats (string, int, long, double, uuid); keys and values differ only in
-what `bytes` and `json` look like. A key is text in a URL and a JSON value in a body; a value is JSON. What a format cannot
-express is reachable all the same: a key as base64url of its bytes, and an answer marks such keys.
+Strategy: one pair of functions knows the scalar formats (string, int, long, double, uuid); keys and values
+differ only in what `bytes` and `json` look like. A key is text in a URL and a JSON value in a body; a value
+is JSON. What a format cannot express is reachable all the same: a key as base64url of its bytes, and an
+answer marks such keys.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import math
 import re
 import struct
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from queryable_app.disk_format import KeyOrder, to_disk_key, to_record_key
-from queryable_app.errors import Failure, invalid
+from queryable_app.errors import Failure, invalid, shown
 from queryable_app.topic_spec import KeyFormat, ValueFormat
 
 _WHOLE_NUMBERS: Final = {"int": struct.Struct(">i"), "long": struct.Struct(">q")}
@@ -26,12 +27,14 @@ _WIDTHS: Final = {"int": 4, "long": 8, "double": 8}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 # Bounded: Python's own parser takes any number of digits, and time for them.
-_WHOLE_NUMBER_TEXT: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_WHOLE_NUMBER_TEXT: Final = re.compile(r"-?[0-9]{1,19}")
 _DOUBLE_TEXT: Final = re.compile(
     r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,4})?"
 )
 _UUID_TEXT: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BASE64URL_TEXT: Final = re.compile(r"[A-Za-z0-9_-]*={0,2}")
+
+_to_json: Final = json.JSONEncoder(ensure_ascii=False).encode  # made once: `json.dumps` would for every row
 
 _RAW_KEY_ADVICE: Final = (
     "write it as its format asks for, or give the key's bytes with key-encoding=base64url"
@@ -40,7 +43,7 @@ _RAW_KEY_ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class KeyCodec:
-    """A key in its four shapes: text or JSON from outside, the record's bytes, the on-disk bytes, JSON to outside."""
+    """A key's shapes: text or JSON from outside, the record's bytes, the on-disk bytes, JSON to outside."""
 
     format: KeyFormat
     order: str
@@ -56,21 +59,20 @@ class KeyCodec:
             raise invalid("key", f"is not UTF-8, and so no {self.format}", _RAW_KEY_ADVICE) from None
 
     def from_text(self, text: str) -> bytes:
-        if self.format == "bytes":
-            return _utf8(text, "key")
         if self.format == "json":
             _require_json(text)
+        if self.format in ("json", "bytes"):
             return _utf8(text, "key")
         return _encode_text(text, self.format, "key")
 
     def from_json(self, value: object) -> bytes:
-        """An element of a body's `keys`: a number or its text for int, long and double, text for the others."""
+        """An element of a body's `keys`: for int, long and double a number or its text, else text."""
         if isinstance(value, str):
             return self.from_text(value)
         if self.format in _WIDTHS:
             return _encode_number(value, self.format, "key")
         raise invalid(
-            "key", f"{_shown(value)} is not text", "write each key as a JSON string, as it stands in a URL"
+            "key", f"{shown(value)} is not text", "write each key as a JSON string, as it stands in a URL"
         )
 
     @staticmethod
@@ -78,9 +80,7 @@ class KeyCodec:
         """The record's key itself, whatever the format; padding may be left out."""
         bare = text.rstrip("=")
         if not _BASE64URL_TEXT.fullmatch(text) or len(bare) % 4 == 1:
-            raise invalid(
-                "key", f"{_shown(text)} is not base64url", "use A-Z a-z 0-9 - _ without line breaks"
-            )
+            raise invalid("key", f"{shown(text)} is not base64url", "use A-Z a-z 0-9 - _ without line breaks")
         return base64.urlsafe_b64decode(bare + "=" * (-len(bare) % 4))
 
     def to_disk(self, record_key: bytes) -> bytes:
@@ -92,13 +92,10 @@ class KeyCodec:
     def to_json(self, record_key: bytes) -> tuple[bytes, str | None]:
         """JSON that `from_json` turns into these very bytes, or base64url and the name of that encoding."""
         try:
-            shown: str | float
-            if self.format in _WIDTHS:
-                shown = _decode_number(record_key, self.format)
-            else:
-                shown = record_key.decode()
-            if self.from_json(shown) == record_key:
-                return _json(shown), None
+            number = self.format in _WIDTHS
+            value = _decode_number(record_key, self.format) if number else record_key.decode()
+            if self.from_json(value) == record_key:
+                return _to_json(value).encode(), None
         except (UnicodeDecodeError, struct.error, Failure):
             pass
         return b'"' + base64.urlsafe_b64encode(record_key).rstrip(b"=") + b'"', "base64url"
@@ -118,12 +115,12 @@ def value_to_json(stored_value: bytes, format: ValueFormat) -> bytes:
     if format == "bytes":
         return b'"' + base64.b64encode(stored_value) + b'"'
     if format in _WIDTHS:
-        return _json(_decode_number(stored_value, format))
-    return _json(stored_value.decode())
+        return _to_json(_decode_number(stored_value, format)).encode()
+    return _to_json(stored_value.decode()).encode()
 
 
 def value_from_json(value: object, format: ValueFormat) -> bytes:
-    """The bytes that a producer with the format's serializer would have sent. Deletion (`null`) is the caller's."""
+    """The bytes that a producer with the format's serializer sends. Deletion is the caller's to tell apart."""
     if format == "json":
         try:
             return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -134,13 +131,13 @@ def value_from_json(value: object, format: ValueFormat) -> bytes:
     if format in _WIDTHS and not isinstance(value, str):
         return _encode_number(value, format, "value")
     if not isinstance(value, str):
-        raise invalid("value", f"{_shown(value)} is not text", f"write a {format} value as a JSON string")
+        raise invalid("value", f"{shown(value)} is not text", f"write a {format} value as a JSON string")
     if format == "bytes":
         try:
             return base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
             raise invalid(
-                "value", f"{_shown(value)} is not base64", "write the value's bytes as base64"
+                "value", f"{shown(value)} is not base64", "write the value's bytes as base64"
             ) from None
     return _encode_text(value, format, "value")
 
@@ -152,7 +149,7 @@ def _encode_text(text: str, format: str, field: str) -> bytes:
         lower = text.lower()
         if not _UUID_TEXT.fullmatch(lower):
             raise invalid(
-                field, f"{_shown(text)} is not a UUID", "write it like 123e4567-e89b-12d3-a456-426614174000"
+                field, f"{shown(text)} is not a UUID", "write it like 123e4567-e89b-12d3-a456-426614174000"
             )
         return lower.encode()
     if format == "double":
@@ -161,10 +158,10 @@ def _encode_text(text: str, format: str, field: str) -> bytes:
         if _DOUBLE_TEXT.fullmatch(text) and math.isfinite(number := float(text)):
             return _DOUBLE.pack(number)
         raise invalid(
-            field, f"{_shown(text)} is not a double", "write it like 2.5, -1e300, NaN, Infinity or -Infinity"
+            field, f"{shown(text)} is not a double", "write it like 2.5, -1e300, NaN, Infinity or -Infinity"
         )
     if not _WHOLE_NUMBER_TEXT.fullmatch(text):
-        raise invalid(field, f"{_shown(text)} is not a whole number", f"write {_range(format)}")
+        raise invalid(field, f"{shown(text)} is not a whole number", f"write {_range(format)}")
     return _encode_number(int(text), format, field)
 
 
@@ -176,7 +173,7 @@ def _encode_number(value: object, format: str, field: str) -> bytes:
             return _DOUBLE.pack(value)
         return _WHOLE_NUMBERS[format].pack(value)
     except (struct.error, OverflowError, TypeError):
-        raise invalid(field, f"{_shown(value)} is no {format}", f"write {_range(format)}") from None
+        raise invalid(field, f"{shown(value)} is no {format}", f"write {_range(format)}") from None
 
 
 def _decode_number(raw: bytes, format: str) -> float | str:
@@ -210,22 +207,6 @@ def _require_json(text: str) -> None:
     except (ValueError, RecursionError):
         raise invalid(
             "key",
-            f"{_shown(text)} is not JSON",
+            f"{shown(text)} is not JSON",
             'a JSON key is its exact text, e.g. "a" with the quotes, or {"id":1}',
         ) from None
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode()
-
-
-def _shown(value: object) -> str:
-    """Enough of a wrong value to recognise it, never a megabyte of it."""
-    text = (
-        repr(value)
-        if not isinstance(value, int)
-        else "a number that is too large"
-        if abs(value) > 2**256
-        else str(value)
-    )
-    return text if len(text) <= 64 else text[:61] + "..."

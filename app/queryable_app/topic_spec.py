@@ -1,8 +1,8 @@
 """The resource's `spec` as frozen values, or an error that names the field.
 
-Strategy: the schema in `crds/queryabletopic.yaml` decides what a field may be; here the fields become typed values with
-their defaults, and what crosses fields is checked. A field that this version does not carry out yet is refused by name
-rather than silently ignored.
+Strategy: the schema in `crds/queryabletopic.yaml` decides what a field may be; here the fields become typed
+values with their defaults, and what crosses fields is checked. A field that this version does not carry out
+yet is refused by name rather than silently ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PartitionerName = Literal["auto", "murmur2", "crc32", "fnv1a", "scatter"]
 ConsistencyName = Literal["any", "bounded", "at-least", "strong"]
 IngestMode = Literal["realtime", "microbatch"]
 
-_DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+_DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
 _DURATION_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 # In the contract, not carried out yet: named here so that nobody believes otherwise.
