@@ -1,0 +1,226 @@
+"""The copies this node holds, and how far each one is.
+
+Strategy: a Copy is the only one who writes to its store, so its position, what waits for a position, and what was on
+disk can never disagree. Freshness is learned by samples: "at that moment the log ended there". Once the position has
+reached a sample's end, the copy holds all that was in the log at the sample's moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from queryable_app.disk_format import CopyState
+from queryable_app.errors import Failure, Reason
+from queryable_app.log import event
+from queryable_app.partitioners import algorithm_in_use
+from queryable_app.placement import Placement
+from queryable_app.serve.store import Store, StoreError
+
+Role = Literal["active", "standby", "hydrating"]
+Phase = Literal["failed", "hydrating", "behind", "caught-up"]
+
+BEHIND_MS: Final = 10_000  # a copy older than that is called behind, in the log and in status
+_SAMPLES_MAX: Final = 128
+_RATE_SMOOTHING: Final = 0.3
+
+
+class Copy:
+    """One partition's copy. `failed` says why it stopped; what is there stays readable."""
+
+    def __init__(self, partition: int, role: Role, store: Store | None, failed: str | None = None) -> None:
+        self.partition = partition
+        self.role = role
+        self.failed = failed
+        self.end = -1
+        """The log's end when Kafka was last asked; -1: not known."""
+        self.fresh_as_of_ms = -1
+        """The copy holds everything that was in the log at this moment; -1: it never did since the start."""
+        self.rate = 0.0
+        """Records a second by which the position moves, smoothed."""
+        self.last_slice_at = -1.0
+        """Monotonic time of the last slice; -1: none since the start."""
+        self._store = store
+        self._waiting: list[tuple[int, asyncio.Future[bool]]] = []
+        self._samples: list[tuple[int, int]] = []  # (moment in ms, end), ends not reached yet
+        self._measured: tuple[float, int] | None = None  # (monotonic time, position)
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            raise Failure(
+                Reason.NOT_AVAILABLE,
+                f"the copy of partition {self.partition} could not be opened: {self.failed}",
+                "ask again when what stopped it is mended, see /v1/status",
+                partition=self.partition,
+            )
+        return self._store
+
+    @property
+    def opened(self) -> bool:
+        return self._store is not None
+
+    @property
+    def state(self) -> CopyState:
+        return self._store.state if self._store else CopyState()
+
+    @property
+    def position(self) -> int:
+        return self._store.state.position if self._store else -1
+
+    @property
+    def complete(self) -> bool:
+        return self._store is not None and self._store.state.complete
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Until the log's end at the present rate; None when nobody can tell."""
+        if self.end < 0 or self.rate < 1:
+            return None
+        return max(0, self.end - max(0, self.position)) / self.rate
+
+    def phase(self, now_ms: int) -> Phase:
+        if self.failed is not None:
+            return "failed"
+        if not self.complete:
+            return "hydrating"
+        return "caught-up" if 0 <= now_ms - self.fresh_as_of_ms <= BEHIND_MS else "behind"
+
+    def apply(
+        self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None
+    ) -> None:
+        """Write rows and their state; then wake who waits for the position. A store that cannot be written fails the
+        copy."""
+        if 0 <= self.end <= state.position and not state.complete:
+            state = replace(state, complete=True)
+        try:
+            self.store.apply(puts, state, last_bad)
+        except StoreError as error:
+            self.fail(str(error))
+            raise
+        self._position_changed()
+
+    def sample(self, as_of_ms: int, end: int) -> None:
+        """The log ended at `end` when asked at `as_of_ms`."""
+        self.end = end
+        if self.position >= end:
+            self._samples.clear()
+            self.fresh_as_of_ms = as_of_ms
+            if not self.complete and self.failed is None:
+                self.apply((), self.state)
+            return
+        self._samples.append((as_of_ms, end))
+        if len(self._samples) > _SAMPLES_MAX:  # far behind: coarser steps will do
+            del self._samples[1::2]
+
+    def measure(self, now: float) -> None:
+        """Called at intervals: updates the rate. `now` is monotonic."""
+        position = max(0, self.position)
+        if self._measured is not None:
+            then, before = self._measured
+            if now <= then:
+                return
+            self.rate += _RATE_SMOOTHING * (max(0, position - before) / (now - then) - self.rate)
+        self._measured = (now, position)
+
+    def fail(self, why: str) -> None:
+        if self.failed is None:
+            event("failed", partition=self.partition, position=self.position, reason=why)
+        self.failed = why
+        for _, reached in self._waiting:
+            if not reached.done():
+                reached.set_result(False)
+
+    def rebuild(self) -> None:
+        """Empty the copy; it starts again at the earliest record."""
+        self.store.clear()
+        self.failed = None
+        self.end = self.fresh_as_of_ms = -1
+        self._samples.clear()
+        self._measured = None
+
+    async def reach(self, position: int, deadline: float) -> bool:
+        if self.position >= position or self.failed is not None:
+            return self.position >= position
+        waiter = (position, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await waiter[1]
+        except TimeoutError:
+            return self.position >= position
+        finally:
+            self._waiting.remove(waiter)
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def _position_changed(self) -> None:
+        position = self.position
+        while self._samples and position >= self._samples[0][1]:
+            self.fresh_as_of_ms = self._samples.pop(0)[0]
+        for needed, reached in self._waiting:
+            if position >= needed and not reached.done():
+                reached.set_result(True)
+
+
+class Copies:
+    """Every copy this node holds, the placement they follow from, and the partitioner they have seen."""
+
+    def __init__(self, placement: Placement, declared_partitioner: str, held: Iterable[Copy]) -> None:
+        self.placement = placement
+        self.by_partition = {copy.partition: copy for copy in held}
+        self._declared = declared_partitioner
+        self.algorithm = ""
+        self.note_mismatches()
+
+    @property
+    def partitions(self) -> int:
+        """Of the topic, not of this node."""
+        return self.placement.partitions
+
+    @property
+    def mismatches(self) -> tuple[int, int, int]:
+        """Records that contradict murmur2, crc32 and fnv1a, over the copies of this node."""
+        murmur2 = crc32 = fnv1a = 0
+        for copy in self.by_partition.values():
+            seen = copy.state.mismatches
+            murmur2, crc32, fnv1a = murmur2 + seen[0], crc32 + seen[1], fnv1a + seen[2]
+        return murmur2, crc32, fnv1a
+
+    def note_mismatches(self) -> None:
+        """Decide anew which partitioner is in use; a change is logged, since reads go elsewhere from now on."""
+        mismatches = self.mismatches
+        # In a topic of one partition every algorithm is right, and the first one is as good as any.
+        algorithm = algorithm_in_use(self._declared, mismatches)
+        if algorithm != self.algorithm:
+            if self.algorithm:
+                murmur2, crc32, fnv1a = mismatches
+                event(
+                    "partitioner",
+                    declared=self._declared,
+                    was=self.algorithm,
+                    now=algorithm,
+                    contradicting_murmur2=murmur2,
+                    contradicting_crc32=crc32,
+                    contradicting_fnv1a=fnv1a,
+                )
+            self.algorithm = algorithm
+
+    async def wait_for(self, partition: int, position: int, deadline: float) -> bool:
+        """True as soon as the copy's position is at least `position`; False when the deadline (loop time) passes or
+        the copy has failed."""
+        return await self.by_partition[partition].reach(position, deadline)
+
+    def measure(self) -> None:
+        now = time.monotonic()
+        for copy in self.by_partition.values():
+            copy.measure(now)
+
+    def close(self) -> None:
+        for copy in self.by_partition.values():
+            copy.close()

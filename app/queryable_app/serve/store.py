@@ -1,0 +1,268 @@
+"""One RocksDB per copy of a partition: rows, and what the copy knows of itself, always written together.
+
+Strategy: every write is one WriteBatch over both column families, so that a position never speaks of rows that are not
+there. Nothing is synced to disk: after a crash RocksDB recovers a prefix of its batches, and the log refills the rest
+from the position in that prefix. Both families are flushed together, or the small one would keep old WAL files alive.
+
+All stores of a node share one block cache and one budget for memtables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteBufferManager,
+)
+
+from queryable_app.disk_format import (
+    FORMAT_VERSION,
+    META,
+    META_FORMAT_KEY,
+    META_IDENTITY_KEY,
+    META_LAST_BAD_KEY,
+    META_STATE_KEY,
+    ROWS,
+    CopyState,
+    Identity,
+)
+
+_MB: Final = 1 << 20
+_MEMTABLE_BYTES_MIN: Final = 2 * _MB
+_META_MEMTABLE_BYTES: Final = 4 * _MB
+_ARENA_BLOCK_BYTES: Final = 64 * 1024  # the default of 1 MB would be paid by every idle store, twice
+_WAL_BYTES_MAX: Final = 64 * _MB  # what is read again after a crash, before the store answers
+
+
+class StoreError(Exception):
+    """The store cannot be used. The message says why, and what to do."""
+
+
+class SharedMemory:
+    """What the stores of one node share: a block cache and a budget for memtables."""
+
+    def __init__(self, block_cache_mb: int = 128, write_buffer_mb: int = 64, stores: int = 1) -> None:
+        self.block_cache_bytes = block_cache_mb * _MB
+        self.cache = Cache(self.block_cache_bytes)
+        self.write_buffers = WriteBufferManager(write_buffer_mb * _MB, False)
+        # A share for each, since the manager only ever flushes the store that is being written to: full memtables of
+        # quiet stores would make the busy one flush at every write.
+        self.memtable_bytes = max(_MEMTABLE_BYTES_MIN, write_buffer_mb * _MB // max(1, stores))
+
+
+class Store:
+    """Use `Store.open`. Calls are synchronous, short, and made from the event loop's thread alone."""
+
+    def __init__(self, path: Path, db: Rdict, identity: Identity, state: CopyState, last_bad: Any) -> None:
+        self.path = path
+        self.identity = identity
+        self.state = state
+        self.last_bad: dict[str, Any] | None = last_bad
+        self._db = db
+        self._meta = db.get_column_family_handle(META)
+
+    @staticmethod
+    def open(path: Path, identity: Identity, memory: SharedMemory) -> Store:
+        """Create the store or open it; refuse one of another version or with another one's rows."""
+        path.mkdir(parents=True, exist_ok=True)
+        rows = _options(memory, memory.memtable_bytes)
+        try:
+            # Without `column_families` a re-opened store silently falls back to an 8 MB cache and no bloom filter.
+            families = {ROWS: rows, META: _options(memory, _META_MEMTABLE_BYTES)}
+            db = Rdict(str(path), rows, column_families=families)
+        except Exception as error:  # rocksdict raises nothing more particular
+            raise StoreError(_why_not_opened(path, str(error))) from error
+        try:
+            capacity = db.property_int_value("rocksdb.block-cache-capacity")
+            if capacity != memory.block_cache_bytes:
+                raise StoreError(
+                    f"{path}: RocksDB did not take the options it was given; it caches {capacity} bytes"
+                )
+            return _checked(path, db, identity)
+        except BaseException:
+            db.close()
+            raise
+
+    def get(self, disk_key: bytes) -> bytes | None:
+        """Stored bytes: row header and value."""
+        stored: bytes | None = self._db.get(disk_key)
+        return stored
+
+    def multi_get(self, disk_keys: list[bytes]) -> list[bytes | None]:
+        stored: list[bytes | None] = self._db.get(disk_keys)  # type: ignore[arg-type, assignment]
+        return stored
+
+    def rows(
+        self, start: bytes | None = None, stop: bytes | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """`[start, stop)` in the order of disk keys. The view is that of the first step, whatever is written meanwhile.
+
+        The bounds are compared here: rocksdict encodes the ones in ReadOptions as if the store were not raw.
+        """
+        if reverse:
+            for key, stored in self._db.items(backwards=True, from_key=stop):
+                if start is not None and key < start:
+                    return
+                if key != stop:
+                    yield key, stored
+        else:
+            for key, stored in self._db.items(from_key=start):
+                if stop is not None and key >= stop:
+                    return
+                yield key, stored
+
+    def apply(
+        self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None
+    ) -> None:
+        """Rows and the state that speaks of them, in one batch."""
+        batch = WriteBatch(raw_mode=True)
+        put = batch.put
+        for key, stored in puts:
+            put(key, stored)
+        put(META_STATE_KEY, state.encode(), self._meta)
+        if last_bad is not None:
+            put(META_LAST_BAD_KEY, json.dumps(last_bad).encode(), self._meta)
+        self._write(batch)
+        self.state = state
+        if last_bad is not None:
+            self.last_bad = last_bad
+
+    def delete(self, disk_keys: Iterable[bytes]) -> None:
+        """Remove rows that nobody can read any more. The position does not change."""
+        batch = WriteBatch(raw_mode=True)
+        for key in disk_keys:
+            batch.delete(key)
+        self._write(batch)
+
+    def clear(self) -> None:
+        """Forget everything: rows, counters and position. What is left is an empty copy of nobody's topic."""
+        batch = WriteBatch(raw_mode=True)
+        last = next(self.rows(reverse=True), None)
+        if last is not None:
+            batch.delete_range(b"", last[0] + b"\0")
+        identity, state = replace(self.identity, topic_id=""), CopyState()
+        batch.put(META_STATE_KEY, state.encode(), self._meta)
+        batch.put(META_IDENTITY_KEY, _identity_json(identity), self._meta)
+        batch.delete(META_LAST_BAD_KEY, self._meta)
+        self._write(batch)
+        self.identity, self.state, self.last_bad = identity, state, None
+
+    def learn_topic_id(self, topic_id: str) -> None:
+        """From now on these are rows of this very topic, not of one made again under the same name."""
+        identity = replace(self.identity, topic_id=topic_id)
+        batch = WriteBatch(raw_mode=True)
+        batch.put(META_IDENTITY_KEY, _identity_json(identity), self._meta)
+        self._write(batch)
+        self.identity = identity
+
+    def compact(self, start: bytes | None, stop: bytes | None) -> None:
+        """Give the space of deleted rows back. Takes long, and lets other threads run: not for the event loop."""
+        self._db.compact_range(start, stop)
+
+    def estimate_keys(self) -> int:
+        """Rows, tombstones included, as RocksDB guesses."""
+        return self._db.property_int_value("rocksdb.estimate-num-keys") or 0
+
+    def size_bytes(self) -> int:
+        """On disk, the write-ahead log counted by what it protects."""
+        files = self._db.property_int_value("rocksdb.total-sst-files-size") or 0
+        return files + (self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
+
+    def close(self) -> None:
+        """Write memtables out first: the next start then has no log to read. The handle of a column family would keep
+        the store open and locked."""
+        self._db.flush()
+        del self._meta
+        self._db.close()
+
+    def _write(self, batch: WriteBatch) -> None:
+        try:
+            self._db.write(batch)
+        except Exception as error:  # rocksdict raises nothing more particular
+            raise StoreError(
+                f"{self.path} cannot be written ({error}); free or mend the disk, then restart"
+            ) from error
+
+
+def _options(memory: SharedMemory, memtable_bytes: int) -> Options:
+    table = BlockBasedOptions()
+    table.set_block_cache(memory.cache)
+    table.set_bloom_filter(10, False)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_manager(memory.write_buffers)
+    options.set_write_buffer_size(memtable_bytes)
+    options.set_arena_block_size(_ARENA_BLOCK_BYTES)
+    options.set_atomic_flush(True)
+    options.set_max_total_wal_size(_WAL_BYTES_MAX)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(_MB)
+    options.set_stats_dump_period_sec(0)
+    options.set_skip_stats_update_on_db_open(True)
+    return options
+
+
+def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
+    """The opened store, once its version and owner are known to be right."""
+    meta = db.get_column_family(META)
+    version = meta.get(META_FORMAT_KEY)
+    if version is None:
+        if next(iter(db.keys()), None) is not None:
+            raise StoreError(
+                f"{path} has rows but no format version: it is not a store of this project; move it away"
+            )
+        meta[META_IDENTITY_KEY] = _identity_json(identity)
+        meta[META_STATE_KEY] = CopyState().encode()
+        meta[META_FORMAT_KEY] = str(FORMAT_VERSION).encode()  # last: without it the store counts as new
+        return Store(path, db, identity, CopyState(), None)
+    if version != str(FORMAT_VERSION).encode():
+        raise StoreError(
+            f"{path} has on-disk format {version.decode(errors='replace')}, and this version writes {FORMAT_VERSION}: "
+            f"run the version that wrote it, or delete the directory to build the copy again from the topic"
+        )
+    try:
+        owner = Identity(**json.loads(meta[META_IDENTITY_KEY]))
+        state = CopyState.decode(meta[META_STATE_KEY])
+        raw_bad = meta.get(META_LAST_BAD_KEY)
+        last_bad = json.loads(raw_bad) if raw_bad else None
+    except Exception as error:
+        raise StoreError(
+            _why_not_opened(path, f"Corruption: its own state is unreadable, {error!r}")
+        ) from error
+    if replace(owner, topic_id=identity.topic_id) != identity:
+        raise StoreError(
+            f"{path} holds partition {owner.partition} of topic {owner.topic!r} for {owner.application_id}, not "
+            f"partition {identity.partition} of {identity.topic!r} for {identity.application_id}: use another data "
+            f"directory, or delete this one"
+        )
+    return Store(path, db, owner, state, last_bad)
+
+
+def _identity_json(identity: Identity) -> bytes:
+    return json.dumps(asdict(identity)).encode()
+
+
+def _why_not_opened(path: Path, error: str) -> str:
+    if "lock hold" in error or "While lock file" in error:
+        return f"{path} is in use by another process; stop it first ({error})"
+    if "Corruption" in error:
+        return (
+            f"{path} is damaged ({error}); delete the directory, and the copy is built again from the topic"
+        )
+    return f"{path} cannot be opened ({error}); mend the disk or its permissions, then restart"
