@@ -1,0 +1,272 @@
+"""A resource file → its name and its spec, or every mistake in it, each with its path and in plain words.
+
+Strategy: the CRD's own schema is the only description of the fields. A cluster drops fields that the schema does not
+know; here they are mistakes, so that a misspelt field is found before it is missed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.resources
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+import yaml
+from jsonschema import Draft202012Validator, ValidationError, validators
+from jsonschema.protocols import Validator
+
+from queryable_app.topic_spec import SpecError, TopicSpec, parse_spec
+
+API_VERSION: Final = "queryabletopics.io/v1alpha1"
+KIND: Final = "QueryableTopic"
+_FILE_BYTES_MAX: Final = 1024 * 1024
+_CHECKOUT_CRD: Final = Path(__file__).resolve().parents[3] / "crds" / "queryabletopic.yaml"
+
+# The schema's types in words.
+_TYPES: Final = {
+    "object": "a group of fields",
+    "array": "a list",
+    "string": "text",
+    "integer": "a whole number",
+    "boolean": "true or false",
+}
+
+
+class ResourceError(Exception):
+    """The file is not a valid resource; one line for each mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    name: str
+    document: Mapping[str, Any]
+    spec: TopicSpec
+
+
+def load_resource(file: Path) -> Resource:
+    return parse_resource(_read(file), str(file))
+
+
+def parse_resource(text: str, where: str) -> Resource:
+    """`where` is how messages call the source of the text."""
+    document = _single_document(text, where)
+    mistakes = sorted(set(_mistakes(document)))
+    if mistakes:
+        raise ResourceError("\n".join(f"{where}: {mistake}" for mistake in mistakes))
+    try:
+        spec = parse_spec(document["spec"])
+    except SpecError as e:
+        raise ResourceError(f"{where}: {e}") from e
+    return Resource(str(document["metadata"]["name"]), document, spec)
+
+
+@cache
+def crd() -> Mapping[str, Any]:
+    """The CustomResourceDefinition: inside the package when it was installed, beside it in a checkout."""
+    packaged = importlib.resources.files("queryable_app") / "crds" / "queryabletopic.yaml"
+    text = packaged.read_text() if packaged.is_file() else _CHECKOUT_CRD.read_text()
+    loaded: Mapping[str, Any] = yaml.safe_load(text)
+    return loaded
+
+
+def _read(file: Path) -> str:
+    try:
+        if file.stat().st_size > _FILE_BYTES_MAX:
+            raise ResourceError(f"{file}: larger than 1 MiB, which a cluster would not take either")
+        return file.read_text(encoding="utf-8")
+    except OSError as e:
+        raise ResourceError(f"{file}: cannot be read: {e.strerror}") from e
+    except UnicodeDecodeError as e:
+        raise ResourceError(f"{file}: not text in UTF-8") from e
+
+
+def _single_document(text: str, where: str) -> Mapping[str, Any]:
+    try:
+        documents = [d for d in yaml.load_all(text, _StrictLoader) if d is not None]
+    except yaml.YAMLError as e:
+        said = " ".join(str(e).replace('"<unicode string>", ', "").split())
+        raise ResourceError(f"{where}: not YAML: {said}") from e
+    except RecursionError as e:
+        raise ResourceError(f"{where}: nested too deeply") from e
+    if len(documents) != 1:
+        raise ResourceError(f"{where}: {len(documents)} YAML documents; give a file with one {KIND}")
+    document = documents[0]
+    if not isinstance(document, Mapping):
+        raise ResourceError(
+            f"{where}: not a resource; it begins with `apiVersion: {API_VERSION}` and `kind: {KIND}`"
+        )
+    if document.get("kind") != KIND or document.get("apiVersion") != API_VERSION:
+        what = f"{document.get('apiVersion')} {document.get('kind')}"
+        raise ResourceError(f"{where}: a resource of {API_VERSION} {KIND} is needed, and this is {what}")
+    if not isinstance(document.get("metadata"), Mapping) or not document["metadata"].get("name"):
+        raise ResourceError(f"{where}: metadata.name: missing; give the view a name")
+    return document
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML keeps the last of two equal keys without a word; here it is a mistake. Aliases are not read: a few
+    lines of them unfold to gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.constructor.ConstructorError(None, None, "aliases (*) are not read")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the field {key.value!r} is there twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _matches(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
+    # Where a cluster's `$` is the end of the text, Python's is also before a last line break.
+    if isinstance(value, str) and not re.search(pattern.replace("$", r"\Z"), value):
+        yield ValidationError("the pattern does not match")
+
+
+def _is_integer(_: Any, value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)  # 2.0 is no whole number of nodes
+
+
+_Validator: Final[type[Validator]] = validators.extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator,
+    {"pattern": _matches},
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
+)
+
+
+@cache
+def _validator() -> Validator:
+    return _Validator(_closed(crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"], path=()))
+
+
+def _closed(schema: Any, path: tuple[str, ...]) -> Any:
+    """The schema, with unknown fields made mistakes where a cluster would drop them."""
+    closed = dict(schema)
+    if "properties" in schema:
+        closed["properties"] = {name: _closed(s, (*path, name)) for name, s in schema["properties"].items()}
+        keeps = schema.get("x-kubernetes-preserve-unknown-fields") or path == ("metadata",)
+        if not keeps and "additionalProperties" not in schema:
+            closed["additionalProperties"] = False
+    if "items" in schema:
+        closed["items"] = _closed(schema["items"], (*path, "[]"))
+    if schema.get("x-kubernetes-list-type") == "set":
+        closed["uniqueItems"] = True
+    return closed
+
+
+def _mistakes(document: Mapping[str, Any]) -> Iterator[str]:
+    for error in _validator().iter_errors(document):
+        path, value, schema = _path(error), cast(Any, error.instance), cast(Any, error.schema)
+        match error.validator:
+            case "additionalProperties":
+                for name in set(value) - set(schema["properties"]):
+                    yield f"{_join(path, name)}: unknown field{_nearest(name, schema['properties'])}"
+            case "required":
+                for name in schema["required"]:
+                    if name not in value:
+                        yield f"{_join(path, name)}: missing"
+            case _:
+                yield f"{path}: {_in_words(error)}"
+    yield from _same_names(document.get("spec"))
+
+
+def _same_names(spec: Any) -> Iterator[str]:
+    """List items with a name of their own, which a cluster takes once."""
+    view = spec.get("view") if isinstance(spec, Mapping) else None
+    if not isinstance(view, Mapping):
+        return
+    aggregate = view.get("aggregate")
+    lists = {
+        "spec.view.indexes": view.get("indexes"),
+        "spec.view.aggregate.columns": aggregate.get("columns") if isinstance(aggregate, Mapping) else None,
+    }
+    for path, items in lists.items():
+        names = [i.get("name") for i in items if isinstance(i, Mapping)] if isinstance(items, list) else []
+        for name in {n for n in names if isinstance(n, str) and names.count(n) > 1}:
+            yield f"{path}: the name {name!r} is there twice"
+
+
+def _in_words(error: ValidationError) -> str:
+    value: Any = error.instance
+    wanted: Any = error.validator_value
+    shown = _shown(value)
+    match error.validator:
+        case "type":
+            hint = ""
+            if wanted == "string" and isinstance(value, bool | int | float):
+                hint = "; put it in quotes"
+            return f"must be {_TYPES[str(wanted)]}, not {shown}{hint}"
+        case "enum":
+            choices = [str(choice) for choice in wanted]
+            return f"{shown} is not one of {', '.join(choices)}{_nearest(value, choices)}"
+        case "minimum":
+            return f"must be at least {wanted}, not {shown}"
+        case "maximum":
+            return f"must be at most {wanted}, not {shown}"
+        case "minLength" | "minItems":
+            return "must not be empty" if wanted == 1 else f"{shown} is too short"
+        case "maxLength":
+            return f"must be at most {wanted} characters long, and is {len(value)}"
+        case "maxItems" | "maxProperties":
+            return f"must have at most {wanted} entries, and has {len(value)}"
+        case "uniqueItems":
+            return "the same entry is there twice"
+        case "pattern":
+            return f"{shown} is not {_PATTERNS.get(str(wanted), f'of the form {wanted}')}"
+        case _:
+            return error.message
+
+
+_DURATION: Final = "a duration: write a number and a unit, like 500ms, 30s, 5m, 12h or 7d"
+# What the schema's patterns mean.
+_PATTERNS: Final = {
+    r"^[0-9]+(ms|s|m|h|d)$": _DURATION,
+    r"^[1-9][0-9]*(ms|s|m|h|d)$": _DURATION,
+    r"^[a-zA-Z0-9._-]+$": "a topic's name: letters, digits, dots, underscores and hyphens",
+    r"^[^\s,]+:[0-9]{1,5}(,\s*[^\s,]+:[0-9]{1,5})*$": "host:port, or several of them with commas",
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "a name: lower-case letters, digits and hyphens, a letter or digit at both ends",
+    r"^[1-9][0-9]*[kmgKMG]$": "an amount of memory, like 512m or 2g",
+    r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$": "an amount of storage, like 10Gi",
+    r"^https?://": "an address that begins with http:// or https://",
+    r"^(0(\.[0-9]+)?|1(\.0+)?)$": "a number from 0 to 1",
+}
+
+
+def _nearest(name: object, names: Any) -> str:
+    by_folded = {str(n).lower(): str(n) for n in names}
+    near = difflib.get_close_matches(str(name).lower(), list(by_folded), n=1, cutoff=0.6)
+    return f"; did you mean {by_folded[near[0]]}?" if near else ""
+
+
+def _path(error: ValidationError) -> str:
+    path = ""
+    for step in error.absolute_path:
+        path = f"{path}[{step}]" if isinstance(step, int) else _join(path, step)
+    return path
+
+
+def _join(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "an empty value"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "a group of fields"
+    if isinstance(value, list):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,134 @@
+"""Resource files: what is accepted, and how each mistake is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queryable_app.local.resource_file import ResourceError, load_resource, parse_resource
+
+SMALL = """\
+apiVersion: queryabletopics.io/v1alpha1
+kind: QueryableTopic
+metadata: {name: users}
+spec:
+  kafka: {bootstrapServers: "kafka:9092"}
+  topic: users
+"""
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(ResourceError) as caught:
+        parse_resource(text, "f.yaml")
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith("f.yaml: ") for line in lines)
+    return [line.removeprefix("f.yaml: ") for line in lines]
+
+
+def test_the_smallest_resource() -> None:
+    """Where Kafka is and the topic's name are enough."""
+    resource = parse_resource(SMALL, "f.yaml")
+
+    assert (resource.name, resource.spec.topic, resource.spec.replicas) == ("users", "users", 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ("standbyReplica: 1", "spec.standbyReplica: unknown field; did you mean standbyReplicas?"),
+        ("onbadrecord: Skip", "spec.onbadrecord: unknown field; did you mean onBadRecord?"),
+        ("xyz: 1", "spec.xyz: unknown field"),
+        ("view: {tll: 1d}", "spec.view.tll: unknown field; did you mean ttl?"),
+        ("replicas: many", "spec.replicas: must be a whole number, not 'many'"),
+        ("replicas: 2.0", "spec.replicas: must be a whole number, not 2.0"),
+        ("replicas: true", "spec.replicas: must be a whole number, not true"),
+        ("replicas: 0", "spec.replicas: must be at least 1, not 0"),
+        ("replicas: 5000", "spec.replicas: must be at most 1000, not 5000"),
+        ("key: text", "spec.key: must be a group of fields, not 'text'"),
+        ("key:", "spec.key: must be a group of fields, not an empty value"),
+        ("read: {ingest: 1}", "spec.read.ingest: must be true or false, not 1"),
+        ("transform: {sql: 5}", "spec.transform.sql: must be text, not 5; put it in quotes"),
+        ("transform: {sql: ''}", "spec.transform.sql: must not be empty"),
+        ("key: {format: strng}", "spec.key.format: 'strng' is not one of string, "),
+        ("ingest: {mode: RealTime}", "microbatch; did you mean realtime?"),
+        ("view: {ttl: 30 days}", "spec.view.ttl: '30 days' is not a duration: write a number and a unit"),
+        ("view: {ttl: 0s}", "spec.view.ttl: '0s' is not a duration"),
+        ('view: {ttl: "1d\\n"}', "spec.view.ttl: '1d\\n' is not a duration"),
+        ("ingest: {batch: 1s}", "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s"),
+        ("ingest: {driverMemory: lots}", "spec.ingest.driverMemory: 'lots' is not an amount of memory"),
+        ("standbyReplicas: 1", "spec.standbyReplicas: 1 standby copies need at least 2 nodes"),
+        ("read: {consistency: at-least}", "spec.read.consistency: 'at-least' is not one of any, bounded, strong"),
+        ("view: {indexes: [{name: a, field: b, type: long, kind: x}]}", "spec.view.indexes[0].kind: unknown field"),
+        ("view: {indexes: [{name: a, field: b}]}", "spec.view.indexes[0].type: missing"),
+        ("view: {keyBy: [a, a]}", "spec.view.keyBy: the same entry is there twice"),
+        ("view: {changes: true}", "spec.view.changes: the change feed is not in this version yet"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named(fields: str, expected: str) -> None:
+    """One line with the path, what is wrong and, where there is one, the nearest right name."""
+    [line] = mistakes(f"{SMALL}  {fields}\n")
+
+    assert expected in line
+
+
+def test_every_mistake_is_named_at_once() -> None:
+    """A person mends a file once, not mistake by mistake."""
+    found = mistakes(f"{SMALL}  replicas: 0\n  kye: {{}}\n  view: {{ttl: x}}\n")
+
+    assert [line.split(":")[0] for line in found] == ["spec.kye", "spec.replicas", "spec.view.ttl"]
+
+
+def test_names_that_must_differ() -> None:
+    """Two indexes cannot have one name, as in a cluster."""
+    index = "{name: a, field: b, type: long}"
+
+    assert "spec.view.indexes: the name 'a' is there twice" in mistakes(
+        f"{SMALL}  view: {{indexes: [{index}, {index}]}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "0 YAML documents; give a file with one QueryableTopic"),
+        (SMALL + "---\n" + SMALL, "2 YAML documents"),
+        ("a: b: c", "not YAML: mapping values are not allowed here in line 1"),
+        (SMALL + "  topic: other\n", "not YAML: the field 'topic' is there twice in line 7"),
+        ("a: &a [1]\nb: *a", "not YAML: aliases (*) are not read"),
+        ("[" * 5000, "nested too deeply"),
+        ("- 1", "not a resource; it begins with `apiVersion: queryabletopics.io/v1alpha1`"),
+        ("kind: Pod\napiVersion: v1", "is needed, and this is v1 Pod"),
+        (SMALL.replace("name: users", ""), "metadata.name: missing; give the view a name"),
+        (SMALL.replace("name: users", "name: Us_ers"), "metadata.name: 'Us_ers' is not a name: lower-case letters"),
+        (SMALL.replace("topic: users", ""), "spec.topic: missing"),
+        (SMALL.replace("topic: users", "topic: a/b"), "spec.topic: 'a/b' is not a topic's name"),
+        (SMALL.replace("kafka:9092", "kafka"), "spec.kafka.bootstrapServers: 'kafka' is not host:port"),
+    ],
+    ids=lambda text: text[:30] if "\n" not in text else None,
+)  # fmt: skip
+def test_what_is_no_resource_gets_one_sentence(text: str, expected: str) -> None:
+    """Empty, broken, of another kind or without a name: one line says what is needed."""
+    [line] = mistakes(text)
+
+    assert expected in line
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"\xff\xfe", "not text in UTF-8"),
+        (b"#" * 1_100_000, "larger than 1 MiB"),
+    ],
+    ids=["missing", "not-text", "large"],
+)
+def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None, expected: str) -> None:
+    """Missing, binary and very large files are refused with one sentence that names the file."""
+    file = tmp_path / "topic.yaml"
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(ResourceError, match=expected) as caught:
+        load_resource(file)
+    assert str(caught.value).startswith(str(file))
