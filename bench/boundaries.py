@@ -14,9 +14,9 @@ from typing import Any
 from bench.freshness import Load, probe
 from bench.harness import Result, document, quantiles
 from bench.plain_ingest import plain_node
-from queryable_app.local.embedded_kafka import EmbeddedKafka
 from tests.integration import topics
 from tests.integration.system import System, running
+from tests.support.kafka import embedded_kafka
 
 PARTITIONS = 12
 RATE = 1000
@@ -33,7 +33,7 @@ def samples_of(system: System, bootstrap: str, topic: str, seconds: float) -> di
 
 
 def measure(directory: Path, quick: bool) -> Iterator[Result]:
-    with EmbeddedKafka(directory / "broker") as kafka:
+    with embedded_kafka(directory / "broker") as kafka:
 
         def case(name: str, seconds: float, target: str = "", **spec: Any) -> Result:
             topics.create(kafka.bootstrap, name, PARTITIONS)

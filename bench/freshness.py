@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.harness import Meter, Result, document, quantiles
-from queryable_app.local.embedded_kafka import EmbeddedKafka
 from tests.integration import topics
 from tests.integration.system import System, running
+from tests.support.kafka import embedded_kafka
 
 TARGETS = {
     (1000, "realtime"): "p50 <= 5, p99 <= 40 ms",
@@ -87,7 +87,7 @@ def probe(
 
 def measure(directory: Path, quick: bool) -> Iterator[Result]:
     seconds = 10 if quick else 30
-    with EmbeddedKafka(directory / "broker") as kafka:
+    with embedded_kafka(directory / "broker") as kafka:
         for mode in ("realtime", "microbatch"):
             for partitions in (4, 12):
                 topic = f"fresh-{mode}-{partitions}"

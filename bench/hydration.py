@@ -18,9 +18,9 @@ import httpx
 from confluent_kafka import Consumer, TopicPartition
 
 from bench.harness import Meter, Result, document
-from queryable_app.local.embedded_kafka import EmbeddedKafka
 from tests.integration import topics
 from tests.integration.system import System, eventually, running
+from tests.support.kafka import embedded_kafka
 
 PARTITIONS = 4
 SQL = "SELECT key, value.name AS name, value.amount AS amount FROM records WHERE value.amount > 0"
@@ -95,7 +95,7 @@ def hydrate(directory: Path, spec: dict[str, Any], count: int, reading: bool) ->
 
 def measure(directory: Path, quick: bool) -> Iterator[Result]:
     count = 300_000 if quick else 2_000_000
-    with EmbeddedKafka(directory / "broker") as kafka:
+    with embedded_kafka(directory / "broker") as kafka:
         fill(kafka.bootstrap, "hydrate", count)
         yield Result(
             "hydration", "bare consumer", {"rows/s": bare_consumer(kafka.bootstrap, "hydrate", count)}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from bench.freshness import Load, probe
 from bench.harness import Meter, Result, document, quantiles
-from queryable_app.local.embedded_kafka import EmbeddedKafka
 from tests.integration import topics
 from tests.integration.system import running
+from tests.support.kafka import embedded_kafka
 
 
 def slope_mb_per_10_minutes(samples: Sequence[tuple[float, float]]) -> float:
@@ -25,7 +25,7 @@ def slope_mb_per_10_minutes(samples: Sequence[tuple[float, float]]) -> float:
 
 def measure(directory: Path, quick: bool) -> Iterator[Result]:
     minutes = 2 if quick else 22
-    with EmbeddedKafka(directory / "broker") as kafka:
+    with embedded_kafka(directory / "broker") as kafka:
         topics.create(kafka.bootstrap, "soak", 4)
         with running(document("soak", kafka.bootstrap), directory) as system:
             meters = {role: Meter(system.pid(role)) for role in ("serve", "ingest")}

@@ -14,9 +14,9 @@ import httpx
 import yaml
 
 from bench.harness import Result, document
-from queryable_app.local.embedded_kafka import EmbeddedKafka
 from tests.integration import topics
 from tests.integration.system import System, eventually, running
+from tests.support.kafka import embedded_kafka
 
 
 def first_answer(directory: Path, nodes: int) -> float:
@@ -50,7 +50,7 @@ def first_answer(directory: Path, nodes: int) -> float:
 
 def serve_again(directory: Path, keys: int) -> tuple[float, float]:
     """Seconds from kill -9 of serve until it answers a read, and of ingest's JVM until a new record is readable."""
-    with EmbeddedKafka(directory / "broker") as kafka:
+    with embedded_kafka(directory / "broker") as kafka:
         topics.create(kafka.bootstrap, "again", 4)
         records = ((b"%016x" % n, b'{"n":%d,"pad":"%080d"}' % (n, n)) for n in range(keys))
         topics.produce(kafka.bootstrap, "again", records, **{"linger.ms": 50})

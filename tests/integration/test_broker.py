@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from queryable_app.local.embedded_kafka import EmbeddedKafka
 from tests.integration import topics
 from tests.integration.system import eventually, resource, running
+from tests.support.kafka import KafkaForTests, embedded_kafka
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
+def broker(tmp_path: Path) -> Iterator[KafkaForTests]:
     """A broker of the test's own, since the test harms it."""
-    with EmbeddedKafka(tmp_path / "broker") as started:
+    with embedded_kafka(tmp_path / "broker") as started:
         yield started
 
 
-def test_reads_go_on_while_the_broker_is_away(broker: EmbeddedKafka, tmp_path: Path) -> None:
+def test_reads_go_on_while_the_broker_is_away(broker: KafkaForTests, tmp_path: Path) -> None:
     """Killed with -9: every read is answered, the lag grows and says so, strong reads refuse; then all is well again."""
     topics.create(broker.bootstrap, "away", 2)
     topics.produce(broker.bootstrap, "away", [(f"k-{n}".encode(), b"1") for n in range(100)])
@@ -47,7 +47,7 @@ def test_reads_go_on_while_the_broker_is_away(broker: EmbeddedKafka, tmp_path: P
         eventually("fresh again", lambda: int(system.get("/v1/keys/after").headers["qt-lag-ms"]) < 2000, 30)
 
 
-def test_a_node_serves_what_it_has_without_a_broker(broker: EmbeddedKafka, tmp_path: Path) -> None:
+def test_a_node_serves_what_it_has_without_a_broker(broker: KafkaForTests, tmp_path: Path) -> None:
     """Started while the broker is away, a node answers from its disk and catches up when the broker comes."""
     topics.create(broker.bootstrap, "cold", 2)
     topics.produce(broker.bootstrap, "cold", [(b"k", b"1")])
