@@ -1,0 +1,94 @@
+"""Requests on a schedule: each is due at its moment, whether or not earlier ones were answered.
+
+Latency is counted from the due moment, so a server that stalls cannot hide it. A request that finds every connection busy
+waits in a queue, with its clock running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Outcome:
+    latencies_ms: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, load: _Load) -> None:
+        self.load, self.due, self.buffer = load, 0.0, b""
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def ask(self, request: bytes, due: float) -> None:
+        self.due = due
+        self.transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        head_end = self.buffer.find(b"\r\n\r\n")
+        if head_end < 0:
+            return
+        head = self.buffer[:head_end].lower()
+        at = head.find(b"content-length:") + 15
+        length = int(head[at : (head.find(b"\r\n", at) + 1 or len(head) + 1) - 1])
+        if len(self.buffer) < head_end + 4 + length:
+            return
+        self.buffer = b""
+        self.load.answered(self, int(head[9:12]), self.due)
+
+
+class _Load:
+    def __init__(self, requests: Sequence[bytes]) -> None:
+        self.requests, self.next = requests, 0
+        self.free: deque[_Connection] = deque()
+        self.waiting: deque[float] = deque()
+        self.outcome = Outcome()
+
+    def _request(self) -> bytes:
+        self.next = (self.next + 1) % len(self.requests)
+        return self.requests[self.next]
+
+    def due(self, moment: float) -> None:
+        if self.free:
+            self.free.popleft().ask(self._request(), moment)
+        else:
+            self.waiting.append(moment)
+
+    def answered(self, connection: _Connection, status: int, due: float) -> None:
+        self.outcome.latencies_ms.append((time.perf_counter() - due) * 1000)
+        self.outcome.statuses[status] += 1
+        if self.waiting:
+            connection.ask(self._request(), self.waiting.popleft())
+        else:
+            self.free.append(connection)
+
+
+async def open_loop(
+    port: int, requests: Sequence[bytes], per_second: float, seconds: float, connections: int = 64
+) -> Outcome:
+    load = _Load(requests)
+    loop = asyncio.get_running_loop()
+    for _ in range(connections):
+        _, protocol = await loop.create_connection(lambda: _Connection(load), "127.0.0.1", port)
+        load.free.append(protocol)
+    started, sent = time.perf_counter(), 0
+    while (now := time.perf_counter() - started) < seconds:
+        while sent < now * per_second:
+            load.due(started + sent / per_second)
+            sent += 1
+        await asyncio.sleep(0.0005)
+    deadline = time.perf_counter() + 10
+    while len(load.free) < connections and time.perf_counter() < deadline:
+        await asyncio.sleep(0.01)
+    for connection in load.free:
+        connection.transport.close()
+    return load.outcome

@@ -1,0 +1,115 @@
+"""Point reads on one core: the product with its fast lane, beside a raw ASGI handler and a FastAPI route.
+
+All three answer the same million keys from the same store. The server has core 0, the load core 1. Capacity is closed
+loop (wrk, 32 connections), in several rounds that take turns, so that a noisy machine harms all alike; latency is
+open loop at half of the measured capacity.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.harness import Result, median, quantiles
+from bench.server import key_of, value_of
+
+PORTS = {"node": 18080, "asgi": 18081, "fastapi": 18082}
+KEYS = 1_000_000
+
+WRK_SCRIPT = """
+local n = 0
+request = function()
+  n = (n * 1103515245 + 12345) % 2147483648
+  return wrk.format("GET", string.format("/v1/keys/%016x", ((n % KEYS) * 2654435761) % 281474976710656))
+end
+"""
+
+
+@contextmanager
+def server(kind: str, directory: Path) -> Iterator[int]:
+    """One kind of server on core 0; the port it answers on."""
+    port = PORTS[kind]
+    command = ["taskset", "-c", "0", sys.executable, "-m", "bench.server", kind, str(directory), str(port)]
+    process = subprocess.Popen(command)
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                url = f"http://127.0.0.1:{port}/v1/keys/{key_of(7).decode()}"
+                with urllib.request.urlopen(url, timeout=1) as answer:
+                    assert answer.read() == value_of(7)
+                    break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def closed_loop(port: int, script: Path, seconds: int) -> float:
+    """Requests per second, all of them answered 200."""
+    command = ["taskset", "-c", "1", "wrk", "-t1", "-c32", f"-d{seconds}s", "-s", str(script)]
+    out = subprocess.run(
+        [*command, f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "Non-2xx" not in out, out
+    found = re.search(r"Requests/sec:\s+([\d.]+)", out)
+    assert found is not None, out
+    return float(found[1])
+
+
+def open_loop_latency(port: int, per_second: float, seconds: float) -> dict[str, float]:
+    """From a process of its own, so that it can have core 1 to itself."""
+    program = (
+        "import asyncio, json, sys; from bench.open_loop import open_loop; from bench.point_read import requests;"
+        f"outcome = asyncio.run(open_loop({port}, requests(), {per_second}, {seconds}));"
+        "assert set(outcome.statuses) == {200}, outcome.statuses; print(json.dumps(outcome.latencies_ms))"
+    )
+    command = ["taskset", "-c", "1", sys.executable, "-c", program]
+    return quantiles(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+
+
+def requests(count: int = 20_000) -> list[bytes]:
+    dice = random.Random(1)
+    return [
+        b"GET /v1/keys/%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % key_of(dice.randrange(KEYS))
+        for _ in range(count)
+    ]
+
+
+def measure(directory: Path, quick: bool) -> Iterator[Result]:
+    if shutil.which("wrk") is None or not hasattr(os, "sched_setaffinity"):
+        print("point_read needs Linux and wrk (Debian: apt-get install wrk)")
+        return
+    seconds, rounds = (2, 1) if quick else (8, 5)
+    store, script = directory / "store", directory / "wrk.lua"
+    store.mkdir()
+    script.write_text(WRK_SCRIPT.replace("KEYS", str(KEYS)))
+    subprocess.run([sys.executable, "-m", "bench.server", "fill", str(store), str(KEYS)], check=True)
+    rates: dict[str, list[float]] = {kind: [] for kind in PORTS}
+    for _ in range(rounds):
+        for kind in PORTS:
+            with server(kind, store) as port:
+                rates[kind].append(closed_loop(port, script, seconds))
+    node, asgi, route = (median(rates[kind]) for kind in ("node", "asgi", "fastapi"))
+    for kind, target in (("node", ">= 40 K/s"), ("asgi", ""), ("fastapi", "")):
+        figures = {"requests/s": median(rates[kind]), "min": min(rates[kind]), "max": max(rates[kind])}
+        yield Result("point_read", kind, {**figures}, target)
+    ratios = {"x raw ASGI": round(node / asgi, 2), "x FastAPI": round(node / route, 2)}
+    yield Result("point_read", "node beside them", {**ratios}, ">= 3 and >= 6")
+    with server("node", store) as port:
+        figures = open_loop_latency(port, node / 2, seconds)
+    yield Result("point_read", f"node, open loop at {node / 2:,.0f}/s", {**figures}, "p99 <= 5 ms")

@@ -1,0 +1,144 @@
+"""A server for the read benchmarks: one store, three ways to put HTTP in front of it.
+
+    python -m bench.server fill DIR KEYS
+    python -m bench.server node|asgi|fastapi DIR PORT
+
+`node` is the product: fast lane, routing, freshness headers. `asgi` and `fastapi` are the shortest handlers that
+answer the same key from the same store, without any of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI, Response
+
+from queryable_app.contract import NodeSettings
+from queryable_app.disk_format import ROW_HEADER_SIZE, CopyState, Row, encode_row
+from queryable_app.partitioners import partition_for
+from queryable_app.placement import first_placement
+from queryable_app.serve.api.app import create_app
+from queryable_app.serve.fast_lane import protocol_class
+from queryable_app.serve.node import Node
+
+PARTITIONS = 4
+TOPIC = "bench"
+
+
+def key_of(number: int) -> bytes:
+    return b"%016x" % (number * 2654435761 % 2**48)
+
+
+def value_of(number: int) -> bytes:
+    return b'{"name":"customer","status":"active","amount":12345.67,"city":"Munich","pad":"%022d"}' % number
+
+
+def settings(directory: Path, port: int) -> NodeSettings:
+    placement = directory / "placement.json"
+    url = f"http://127.0.0.1:{port}"
+    placement.write_text(first_placement("bench.r1", PARTITIONS, [url], 1).to_json())
+    return NodeSettings(
+        name="bench-0",
+        ordinal=0,
+        application_id="bench.r1",
+        spec=json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": TOPIC}),
+        bootstrap_servers="127.0.0.1:1",
+        advertised_url=url,
+        data_dir=str(directory),
+        run_dir=str(directory),
+        placement_path=str(placement),
+        http_host="127.0.0.1",
+        http_port=port,
+    )
+
+
+def fill(directory: Path, keys: int) -> None:
+    node = Node.open(settings(directory, 1))
+    by_partition: list[list[int]] = [[] for _ in range(PARTITIONS)]
+    for number in range(keys):
+        by_partition[partition_for(key_of(number), "murmur2", PARTITIONS)].append(number)
+    now_ms = time.time_ns() // 1_000_000
+    for partition, numbers in enumerate(by_partition):
+        store = node.copies.by_partition[partition].store
+        for start in range(0, len(numbers), 1000):
+            slice_ = enumerate(numbers[start : start + 1000], start)
+            puts = [(key_of(n), encode_row(Row(offset, now_ms, 0, value_of(n)))) for offset, n in slice_]
+            position = start + len(puts)
+            state = CopyState(position, True, position, last_timestamp_ms=now_ms, mismatches=(0, 1, 1))
+            store.apply(puts, state)
+    node.copies.close()
+
+
+def opened(directory: Path, port: int) -> Node:
+    node = Node.open(settings(directory, port))
+    node.copies.note_mismatches()
+    return node
+
+
+async def fresh(node: Node) -> None:
+    """Stands in for the look-ups of the log's end: it is where the copies are."""
+    while True:
+        for copy in node.copies.by_partition.values():
+            copy.sample(time.time_ns() // 1_000_000, copy.position)
+        await asyncio.sleep(0.5)
+
+
+Scope = MutableMapping[str, Any]
+
+
+def raw_asgi(node: Node) -> Callable[..., Awaitable[None]]:
+    stores = [node.copies.by_partition[p].store for p in range(PARTITIONS)]
+
+    async def application(scope: Scope, receive: Callable[..., Any], send: Callable[..., Any]) -> None:
+        key = scope["raw_path"][9:]
+        stored = stores[partition_for(key, "murmur2", PARTITIONS)].get(key)
+        body = stored[ROW_HEADER_SIZE:] if stored is not None else b"{}"
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        status = 200 if stored is not None else 404
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return application
+
+
+def fastapi_route(node: Node) -> FastAPI:
+    stores = [node.copies.by_partition[p].store for p in range(PARTITIONS)]
+    application = FastAPI()
+
+    @application.get("/v1/keys/{key}")
+    async def read(key: str) -> Response:
+        raw = key.encode()
+        stored = stores[partition_for(raw, "murmur2", PARTITIONS)].get(raw)
+        body = stored[ROW_HEADER_SIZE:] if stored is not None else b"{}"
+        return Response(body, 200 if stored is not None else 404, media_type="application/json")
+
+    return application
+
+
+async def serve(kind: str, directory: Path, port: int) -> None:
+    node = opened(directory, port)
+    options: dict[str, Any] = {"host": "127.0.0.1", "port": port, "access_log": False, "log_level": "warning"}
+    if kind == "node":
+        config = uvicorn.Config(create_app(node), http=protocol_class(node), lifespan="off", **options)
+    else:
+        application = raw_asgi(node) if kind == "asgi" else fastapi_route(node)
+        config = uvicorn.Config(application, http="httptools", lifespan="off", **options)
+    keeper = asyncio.create_task(fresh(node))
+    await uvicorn.Server(config).serve()
+    keeper.cancel()
+
+
+if __name__ == "__main__":
+    command, where, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    if command == "fill":
+        fill(where, number)
+    else:
+        uvloop.run(serve(command, where, number))
