@@ -67,14 +67,19 @@ class CopyLike(Protocol):
     def failed(self) -> str | None: ...  # why it stopped
 
 
+def next_offset(copy: CopyLike) -> int:
+    """A copy that has applied nothing has reached offset 0: an empty log is up to date at once."""
+    return max(copy.position, 0)
+
+
 def position_text(copy: CopyLike) -> str:
     """`<partition>:<next offset>`, as in `Qt-Position` and `min-position`."""
-    return f"{copy.partition}:{max(copy.position, 0)}"
+    return f"{copy.partition}:{next_offset(copy)}"
 
 
 def lag_records(copy: CopyLike) -> int:
     """Records between the copy and the log's end; -1 when the end is not known."""
-    return -1 if copy.end < 0 else max(0, copy.end - max(copy.position, 0))
+    return -1 if copy.end < 0 else max(0, copy.end - next_offset(copy))
 
 
 def lag_ms(copy: CopyLike, now_ms: int) -> int:
@@ -88,10 +93,10 @@ def judge(copy: CopyLike, asked: Asked, now_ms: int, needed_position: int | None
         return None
     if not copy.complete:
         return _not_available(copy)
-    if needed_position is not None and copy.position < needed_position:
-        behind = needed_position - max(copy.position, 0)
+    if needed_position is not None and next_offset(copy) < needed_position:
+        short = needed_position - next_offset(copy)
         return _not_fresh(
-            copy, f"is {behind} records short of the position {copy.partition}:{needed_position}"
+            copy, f"is {short} records short of the position {copy.partition}:{needed_position}"
         )
     if asked.consistency is Consistency.BOUNDED:
         for bound, lag, unit in (
@@ -112,7 +117,7 @@ def judge(copy: CopyLike, asked: Asked, now_ms: int, needed_position: int | None
 
 
 def _not_available(copy: CopyLike) -> Failure:
-    progress = f"{max(copy.position, 0)} of {copy.end}" if copy.end >= 0 else str(max(copy.position, 0))
+    progress = f"{next_offset(copy)} of {copy.end}" if copy.end >= 0 else str(next_offset(copy))
     detail = f"the copy of partition {copy.partition} is still being built, at offset {progress}"
     return _failure(copy, Reason.NOT_AVAILABLE, detail, _RETRY_INCOMPLETE_MS)
 

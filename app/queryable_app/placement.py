@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 
@@ -60,8 +61,17 @@ def _copies(raw: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def first_placement(application_id: str, partitions: int, addresses: Sequence[str], copies: int) -> Placement:
-    """The placement of a view that has no data yet: round robin, so copies and firsts are balanced to one."""
+    """The placement of a view that has no data yet: copies and first copies are balanced to one.
+
+    Copies are dealt round like cards. After `round_length` partitions the same nodes come together again: then the
+    next of them goes first, or some nodes would never.
+    """
     nodes = len(addresses)
     each = min(copies, nodes)
-    serving = tuple(tuple((p + c) % nodes for c in range(each)) for p in range(partitions))
-    return Placement(1, application_id, tuple(addresses), serving, tuple(() for _ in range(partitions)))
+    round_length = nodes // gcd(each, nodes)
+    serving = []
+    for partition in range(partitions):
+        dealt = [(partition * each + copy) % nodes for copy in range(each)]
+        first = partition // round_length % each
+        serving.append(tuple(dealt[first:] + dealt[:first]))
+    return Placement(1, application_id, tuple(addresses), tuple(serving), tuple(() for _ in serving))
