@@ -41,8 +41,8 @@ class Copy:
         """The copy holds everything that was in the log at this moment; -1: it never did since the start."""
         self.rate = 0.0
         """Records a second by which the position moves, smoothed."""
-        self.last_slice_at = -1.0
-        """Monotonic time of the last slice; -1: none since the start."""
+        self.moved_at = time.monotonic()
+        """When the position last moved, monotonic."""
         self._store = store
         self._waiting: list[tuple[int, asyncio.Future[bool]]] = []
         self._samples: list[tuple[int, int]] = []  # (moment in ms, end), ends not reached yet
@@ -92,15 +92,15 @@ class Copy:
     def apply(
         self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None
     ) -> None:
-        """Write rows and their state; then wake who waits for the position. A store that cannot be written fails the
-        copy."""
+        """Write rows and their state; then wake who waits for the position. A store that cannot be written fails this
+        copy and raises nothing: the others go on."""
         if 0 <= self.end <= state.position and not state.complete:
             state = replace(state, complete=True)
         try:
             self.store.apply(puts, state, last_bad)
         except StoreError as error:
             self.fail(str(error))
-            raise
+            return
         self._position_changed()
 
     def sample(self, as_of_ms: int, end: int) -> None:
@@ -161,6 +161,7 @@ class Copy:
 
     def _position_changed(self) -> None:
         position = self.position
+        self.moved_at = time.monotonic()
         while self._samples and position >= self._samples[0][1]:
             self.fresh_as_of_ms = self._samples.pop(0)[0]
         for needed, reached in self._waiting:
@@ -175,6 +176,7 @@ class Copies:
         self.placement = placement
         self.by_partition = {copy.partition: copy for copy in held}
         self._declared = declared_partitioner
+        self._phases: dict[int, Phase] = {}
         self.algorithm = ""
         self.note_mismatches()
 
@@ -216,10 +218,21 @@ class Copies:
         the copy has failed."""
         return await self.by_partition[partition].reach(position, deadline)
 
+    @property
+    def ready(self) -> bool:
+        """Every copy is complete, and none has failed."""
+        return all(copy.complete and copy.failed is None for copy in self.by_partition.values())
+
     def measure(self) -> None:
-        now = time.monotonic()
-        for copy in self.by_partition.values():
+        """Called at intervals: rates, and an event for each copy that fell behind or caught up."""
+        now, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+        for partition, copy in self.by_partition.items():
             copy.measure(now)
+            phase, before = copy.phase(now_ms), self._phases.get(partition)
+            if phase != before:
+                self._phases[partition] = phase
+                if phase == "caught-up" or (phase == "behind" and before is not None):
+                    event(phase, partition=partition, position=copy.position, end=copy.end)
 
     def close(self) -> None:
         for copy in self.by_partition.values():

@@ -7,31 +7,30 @@ the stores cleanly.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from queryable_app.contract import PLACEMENT_FILE, NodeSettings
+from queryable_app.contract import CONTROL_SOCKET, PLACEMENT_FILE, ROW_SOCKET, NodeSettings
 from queryable_app.disk_format import Identity
+from queryable_app.kafka_settings import kafka_connection
 from queryable_app.log import event
 from queryable_app.placement import Placement
 from queryable_app.serde import key_codec
+from queryable_app.serve.control_socket import ControlSocket, IngestStatus
 from queryable_app.serve.copies import Copies, Copy, Role
+from queryable_app.serve.gaps import Gaps
+from queryable_app.serve.kafka_clients import client_arguments
+from queryable_app.serve.log_end import LogEnd
+from queryable_app.serve.producer import Producer
+from queryable_app.serve.row_socket import RowSocket
+from queryable_app.serve.slices import Slices
 from queryable_app.serve.store import SharedMemory, Store, StoreError
+from queryable_app.serve.sweeper import Sweeper
 from queryable_app.topic_spec import TopicSpec, parse_spec_json
 
-
-@dataclass(slots=True)
-class IngestStatus:
-    """What ingest last said of itself."""
-
-    state: str = "absent"  # no ingest is connected
-    mode: str = ""
-    detail: str = ""
-    pid: int = 0
-    starts: int = 0
-    since_ms: int = 0  # when it came into this state
+_MEASURE_SECONDS: Final = 0.5
 
 
 class Node:
@@ -49,12 +48,34 @@ class Node:
         """Monotonic time of the last answered read, kept by whoever answers. Ingest then leaves room for reads."""
         self.peers: Any = None
 
+        kafka = client_arguments(kafka_connection(settings.bootstrap_servers, spec.kafka_config))
+        self.producer = Producer(kafka, spec.topic, settings.application_id)
+        self.log_end = LogEnd(kafka, spec.topic, copies, settings.log_end_interval_ms)
+        self.slices = Slices(copies, self.codec, spec.on_bad_record, self.producer)
+        run_dir = Path(settings.run_dir)
+        self._rows = RowSocket(run_dir / ROW_SOCKET, self.slices, lambda: self.last_read_at)
+        self._control = ControlSocket(
+            run_dir / CONTROL_SOCKET,
+            Path(settings.data_dir),
+            spec.topic,
+            spec.on_data_loss,
+            copies,
+            self._rows,
+            self.ingest_status,
+        )
+        self._gaps = Gaps(kafka, spec.topic, copies)
+        self._sweeper = Sweeper(copies, spec.ttl_ms)
+        self._measuring: asyncio.Task[None] | None = None
+
     @staticmethod
     def open(settings: NodeSettings) -> Node:
         """Open the stores of the partitions that the placement gives this node. One that cannot be opened is failed; the
         others serve."""
         spec = parse_spec_json(settings.spec)
         placement = load_placement(settings)
+        run_dir = Path(settings.run_dir)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        run_dir.chmod(0o700)  # the sockets are nobody else's business on this machine
         held = placement.held_by(settings.ordinal)
         memory = SharedMemory(settings.block_cache_mb, settings.write_buffer_mb, len(held))
         copies = [_open_copy(settings, spec, placement, partition, memory) for partition in held]
@@ -66,10 +87,30 @@ class Node:
 
     async def start(self) -> None:
         """Begin to listen to ingest and to ask Kafka. Neither needs to be there."""
+        for part in (self._rows, self._control, self.log_end, self._gaps, self._sweeper):
+            await part.start()
+        self._measuring = asyncio.create_task(self._measure())
 
     async def stop(self) -> None:
         """End what `start` began, and close the stores."""
+        for part in (self._control, self._rows, self._sweeper, self._gaps, self.log_end, self.producer):
+            await part.stop()
+        if self._measuring is not None:
+            self._measuring.cancel()
         self.copies.close()
+
+    async def _measure(self) -> None:
+        ready = False
+        while True:
+            self.copies.measure()
+            if self.copies.ready and not ready:
+                ready = True
+                event(
+                    "ready",
+                    partitions=len(self.copies.by_partition),
+                    seconds=round(time.time() - self.started_at, 3),
+                )
+            await asyncio.sleep(_MEASURE_SECONDS)
 
 
 def load_placement(settings: NodeSettings) -> Placement:

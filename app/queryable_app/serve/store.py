@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -165,9 +166,16 @@ class Store:
         self._write(batch)
         self.identity = identity
 
-    def compact(self, start: bytes | None, stop: bytes | None) -> None:
+    def compact(self, start: bytes, stop: bytes) -> None:
         """Give the space of deleted rows back. Takes long, and lets other threads run: not for the event loop."""
-        self._db.compact_range(start, stop)
+        with suppress(
+            Exception
+        ):  # cancelled, or a broken disk: the next write says so, and here nothing is lost
+            self._db.compact_range(start, stop)
+
+    def cancel_compaction(self) -> None:
+        """The last thing before `close`: RocksDB starts no other one."""
+        self._db.cancel_all_background(False)
 
     def estimate_keys(self) -> int:
         """Rows, tombstones included, as RocksDB guesses."""
@@ -181,7 +189,8 @@ class Store:
     def close(self) -> None:
         """Write memtables out first: the next start then has no log to read. The handle of a column family would keep
         the store open and locked."""
-        self._db.flush()
+        with suppress(Exception):  # then the log is read after all
+            self._db.flush()
         del self._meta
         self._db.close()
 

@@ -1,0 +1,260 @@
+"""The Unix socket on which serve and ingest agree where to start: control.sock.
+
+Strategy: JSON, one object a line; docs/architecture.md has the messages. There is one ingest at a time and the newest wins.
+Every start gets a new generation, and before its positions are read nobody of an older one can write any more: so rows
+arrive from exactly there, whatever still runs.
+
+What has become of the topic is judged here: if records that the copy still needs are gone, `onDataLoss` says what
+happens. `Fail` leaves the copy readable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from queryable_app.contract import CONTROL_PROTOCOL, GENERATION_FILE
+from queryable_app.log import event
+from queryable_app.serve.copies import Copies, Copy
+from queryable_app.serve.row_socket import RowSocket
+from queryable_app.topic_spec import OnDataLoss
+
+LINE_BYTES_MAX: Final = 1024 * 1024
+EARLIEST: Final = -2
+STATES: Final = ("starting", "streaming", "waiting-for-topic", "waiting-for-kafka", "restarting", "failed")
+_DETAIL_CHARS_MAX: Final = 2000
+_SEND_SECONDS_MAX: Final = 5.0
+
+
+class _ProtocolError(Exception):
+    """The other side does not speak the protocol."""
+
+
+@dataclass(slots=True)
+class IngestStatus:
+    """What ingest last said of itself."""
+
+    state: str = "absent"  # no ingest is connected
+    mode: str = ""
+    detail: str = ""
+    pid: int = 0
+    starts: int = 0
+    since_ms: int = 0  # when it came into this state
+
+    def become(self, state: str, detail: str = "") -> None:
+        if state != self.state:
+            self.since_ms = time.time_ns() // 1_000_000
+            event("ingest", state=state, detail=detail)
+        self.state, self.detail = state, detail
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSeen:
+    """The topic as ingest found it."""
+
+    id: str
+    partitions: int
+    earliest: Mapping[int, int]
+    latest: Mapping[int, int]
+
+
+class ControlSocket:
+    """Listens from `start` to `stop`."""
+
+    def __init__(
+        self,
+        path: Path,
+        data_dir: Path,
+        topic: str,
+        on_data_loss: OnDataLoss,
+        copies: Copies,
+        rows: RowSocket,
+        status: IngestStatus,
+    ) -> None:
+        self._path = path
+        self._generation_path = data_dir / GENERATION_FILE
+        self._topic = topic
+        self._on_data_loss = on_data_loss
+        self._copies = copies
+        self._rows = rows
+        self._status = status
+        self._server: asyncio.Server | None = None
+        self._current: asyncio.StreamWriter | None = None
+        self._conversations: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._path.unlink(missing_ok=True)  # left behind by a process that was killed
+        self._server = await asyncio.start_unix_server(self._accept, self._path, limit=LINE_BYTES_MAX)
+        self._path.chmod(0o600)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for conversation in self._conversations:
+            conversation.cancel()
+        if self._conversations:
+            await asyncio.wait(self._conversations)
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        conversation = asyncio.create_task(self._serve(reader, writer))
+        self._conversations.add(conversation)
+        conversation.add_done_callback(self._conversations.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._converse(reader, writer)
+        except _ProtocolError as error:
+            event("refused", socket=self._path.name, reason=str(error))
+        except (ConnectionError, TimeoutError):
+            pass  # ingest is gone; its supervisor starts another one
+        except OSError as error:
+            event("failed", socket=self._path.name, reason=str(error))
+        finally:
+            writer.close()
+            if self._current is writer:
+                self._current = None
+                self._status.become("absent")
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = await _receive(reader)
+        if hello is None:
+            return
+        if hello.get("type") != "hello" or hello.get("protocol") != CONTROL_PROTOCOL:
+            raise _ProtocolError(f"a first message that is no hello of protocol {CONTROL_PROTOCOL}")
+        pid = _whole(hello, "pid")
+        older, self._current = self._current, writer
+        if older is not None:
+            event("refused", socket=self._path.name, pid=self._status.pid, reason=f"ingest {pid} is newer")
+            older.close()
+        self._status.pid, self._status.starts, self._status.mode = pid, 0, ""
+        self._status.become("starting")
+        wanted = sorted(p for p, copy in self._copies.by_partition.items() if copy.opened)
+        await _send(writer, {"type": "wanted", "topic": self._topic, "partitions": wanted})
+        while (message := await _receive(reader)) is not None and self._current is writer:
+            kind = message.get("type")
+            if kind == "state":
+                self._note_state(message)
+            elif kind == "topic":
+                if message.get("id") is not None:
+                    await _send(writer, await self._next_start(_topic_seen(message)))
+            else:
+                raise _ProtocolError(f"a message of type {str(kind)[:40]!r}")
+
+    def _note_state(self, message: Mapping[str, Any]) -> None:
+        state, detail = message.get("state"), message.get("detail")
+        if state not in STATES:
+            raise _ProtocolError(f"a state that is none of {', '.join(STATES)}")
+        self._status.mode = str(message.get("mode") or "")[:40]
+        self._status.starts = _whole(message, "starts")
+        self._status.become(state, "" if detail is None else str(detail)[:_DETAIL_CHARS_MAX])
+
+    async def _next_start(self, topic: TopicSeen) -> dict[str, Any]:
+        """Shut out everybody older, then read the positions."""
+        self._rows.generation = generation = self._raise_generation()
+        await self._rows.close_connections()
+        positions = {}
+        for partition, copy in self._copies.by_partition.items():
+            if copy.opened and copy.failed is None:
+                self._judge(copy, topic)
+            if copy.failed is None:
+                positions[str(partition)] = copy.position if copy.position >= 0 else EARLIEST
+        event("start", generation=generation, partitions=len(positions))
+        return {"type": "start", "generation": generation, "positions": positions}
+
+    def _judge(self, copy: Copy, topic: TopicSeen) -> None:
+        if copy.partition not in topic.earliest or copy.partition not in topic.latest:
+            copy.fail(f"the topic has {topic.partitions} partitions, and this is not one of them")
+            return
+        loss = data_loss(copy.position, copy.store.identity.topic_id, copy.partition, topic)
+        if loss is not None:
+            if self._on_data_loss == "Fail":
+                copy.fail(
+                    f"{loss}, and onDataLoss is Fail; what is there stays readable. Rebuild would start afresh"
+                )
+                return
+            event("rebuild", partition=copy.partition, position=copy.position, reason=loss)
+            copy.rebuild()
+        if copy.store.identity.topic_id != topic.id:
+            copy.store.learn_topic_id(topic.id)
+
+    def _raise_generation(self) -> int:
+        """Kept on disk, so that it never comes again, not even after a restart."""
+        try:
+            kept = int(self._generation_path.read_text())
+        except (
+            FileNotFoundError,
+            ValueError,
+        ):  # none yet, or lost in a crash of the machine, and writers with it
+            kept = 0
+        generation = max(kept, self._rows.generation) + 1
+        new = self._generation_path.with_suffix(".new")
+        new.write_text(str(generation))
+        os.replace(new, self._generation_path)
+        return generation
+
+
+def data_loss(position: int, topic_id: str, partition: int, topic: TopicSeen) -> str | None:
+    """Why the copy cannot go on from its position; None when it can."""
+    if topic_id and topic_id != topic.id:
+        return "the topic was deleted and made again"
+    earliest, latest = topic.earliest[partition], topic.latest[partition]
+    if position > latest:
+        return f"the log ends at {latest}, before the position {position}"
+    if 0 <= position < earliest:
+        return f"records from {position} to {earliest} are gone from the log"
+    return None
+
+
+def _topic_seen(message: Mapping[str, Any]) -> TopicSeen:
+    id = message.get("id")
+    if not isinstance(id, str) or not 0 < len(id) <= 200:
+        raise _ProtocolError("a topic whose id is no text")
+    return TopicSeen(
+        id, _whole(message, "partitions"), _offsets(message, "earliest"), _offsets(message, "latest")
+    )
+
+
+def _offsets(message: Mapping[str, Any], field: str) -> dict[int, int]:
+    raw = message.get(field)
+    if not isinstance(raw, dict):
+        raise _ProtocolError(f"{field} is no object of partition and offset")
+    try:
+        return {int(partition): _whole(raw, partition) for partition in raw}
+    except ValueError:
+        raise _ProtocolError(f"{field} has a partition that is no number") from None
+
+
+def _whole(message: Mapping[str, Any], field: str) -> int:
+    value = message.get(field)
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise _ProtocolError(f"{field[:40]} is no whole number")
+    return value
+
+
+async def _receive(reader: asyncio.StreamReader) -> dict[str, Any] | None:
+    try:
+        line = await reader.readline()
+    except ValueError:
+        raise _ProtocolError(f"a line of more than {LINE_BYTES_MAX} bytes") from None
+    if not line.endswith(b"\n"):
+        return None  # the other side has closed; half a line is none
+    try:
+        message = json.loads(line)
+    except ValueError:
+        raise _ProtocolError("a line that is no JSON") from None
+    if not isinstance(message, dict):
+        raise _ProtocolError("a line that is no JSON object")
+    return message
+
+
+async def _send(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
+    writer.write(json.dumps(message).encode() + b"\n")
+    async with asyncio.timeout(_SEND_SECONDS_MAX):
+        await writer.drain()

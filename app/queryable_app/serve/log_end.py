@@ -1,0 +1,123 @@
+"""Where the log ends, as Kafka says: what freshness is measured against.
+
+Strategy: one loop asks for the ends of all partitions of this node, at intervals and at once when a strong read waits. A
+caller is answered by a look-up that began after it came, and all who wait meanwhile share the next one. The end is the
+last stable offset (read_committed): what readers may see.
+
+Kafka may be away for as long as it likes. It is said once when it goes and once when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from queryable_app.log import event
+from queryable_app.serve.copies import Copies
+from queryable_app.serve.kafka_clients import KafkaAway
+
+_AWAY_SECONDS_MIN: Final = 0.2  # between attempts while Kafka is away, doubled up to the maximum
+_AWAY_SECONDS_MAX: Final = 5.0
+
+
+class LogEnd:
+    """Runs from `start` to `stop`. `arguments` are those of an aiokafka client."""
+
+    def __init__(self, arguments: dict[str, Any], topic: str, copies: Copies, interval_ms: int) -> None:
+        self._arguments = arguments
+        self._partitions = [TopicPartition(topic, partition) for partition in copies.by_partition]
+        self._copies = copies
+        self._interval_seconds = interval_ms / 1000
+        self._consumer: AIOKafkaConsumer | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._asked: asyncio.Future[dict[int, int]] | None = None
+        self._answering: asyncio.Future[dict[int, int]] | None = None
+        self._wanted = asyncio.Event()
+        self.away: str | None = None
+        """Why Kafka cannot be asked at present; None when it answers."""
+
+    async def start(self) -> None:
+        if self._partitions:
+            self._running = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+            self._running = None
+        self._answer_failed("the node is stopping")
+        await self._drop_consumer()
+
+    async def ends(self, partitions: Iterable[int]) -> dict[int, int]:
+        """The ends as of now or later. The caller brings its own deadline; raises KafkaAway."""
+        if self._running is None:
+            raise KafkaAway("this node does not ask Kafka")
+        if self._asked is None:
+            self._asked = asyncio.get_running_loop().create_future()
+            self._wanted.set()
+        ends = await asyncio.shield(self._asked)
+        return {partition: ends[partition] for partition in partitions}
+
+    async def _run(self) -> None:
+        pause = _AWAY_SECONDS_MIN
+        while True:
+            self._wanted.clear()
+            try:
+                await self._look_up()
+            except (KafkaError, OSError, TimeoutError) as error:
+                why = str(error) or type(error).__name__
+                if self.away is None:
+                    event("kafka-away", reason=why)
+                    pause = _AWAY_SECONDS_MIN
+                self.away = why
+                self._answer_failed(why)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _AWAY_SECONDS_MAX)
+                continue
+            if self.away is not None:
+                event("kafka-back")
+                self.away = None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_seconds):
+                    await self._wanted.wait()
+
+    async def _look_up(self) -> None:
+        consumer = await self._connected()
+        self._answering, self._asked = self._asked, None
+        as_of_ms = time.time_ns() // 1_000_000  # before the question: what is there then is below the answer
+        raw = await consumer.end_offsets(self._partitions)
+        ends = {where.partition: end for where, end in raw.items()}
+        for partition, end in ends.items():
+            self._copies.by_partition[partition].sample(as_of_ms, end)
+        if self._answering is not None:
+            self._answering.set_result(ends)
+            self._answering = None
+
+    def _answer_failed(self, why: str) -> None:
+        for asked in (self._answering, self._asked):
+            if asked is not None:
+                asked.set_exception(KafkaAway(why))
+                asked.exception()  # seen, also when everybody who asked has given up
+        self._answering = self._asked = None
+
+    async def _connected(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            consumer = AIOKafkaConsumer(**self._arguments, group_id=None, isolation_level="read_committed")
+            try:
+                await consumer.start()
+            except BaseException:
+                await consumer.stop()
+                raise
+            self._consumer = consumer
+        return self._consumer
+
+    async def _drop_consumer(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.stop()

@@ -1,0 +1,186 @@
+"""The Unix socket on which Spark's tasks write: rows.sock.
+
+Strategy: one coroutine a connection reads a frame, applies it, and only then reads on: what serve does not keep up with
+stays in the socket, and Spark waits. All connections share one turn at the event loop, so that twelve of them take no
+more of it than one. While reads are being answered, ingest gives back as much time as it took.
+
+A connection says which generation it belongs to, and only the current one may write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from queryable_app import frames
+from queryable_app.frames import FrameError
+from queryable_app.log import event
+from queryable_app.serve.slices import Slices
+
+FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
+CONNECTIONS_MAX: Final = 512
+READING_SECONDS: Final = 0.05  # a read that recent means that someone is reading
+_OWED_SECONDS_MIN: Final = 0.001  # the loop's timers are no finer
+_BUFFER_BYTES: Final = 320 * 1024  # a little more than a full slice
+_RECEIVE_BUFFER_BYTES: Final = 1024 * 1024
+
+
+class LoopShare:
+    """Ingest's turn at the event loop: one slice at a time, and half of the time at most while someone reads."""
+
+    def __init__(self, last_read_at: Callable[[], float]) -> None:
+        self._last_read_at = last_read_at
+        self._turn = asyncio.Lock()
+        self._owed_seconds = 0.0
+
+    async def run(self, work: Callable[[bytes], None], payload: bytes) -> None:
+        async with self._turn:
+            started = time.monotonic()
+            work(payload)
+            now = time.monotonic()
+            if now - self._last_read_at() > READING_SECONDS:
+                self._owed_seconds = 0.0
+                await asyncio.sleep(0)
+                return
+            self._owed_seconds += now - started
+            if self._owed_seconds >= _OWED_SECONDS_MIN:
+                owed, self._owed_seconds = self._owed_seconds, 0.0
+                await asyncio.sleep(owed)
+
+
+class RowSocket:
+    """Listens from `start` to `stop`. Nobody may write before a generation is set."""
+
+    def __init__(self, path: Path, slices: Slices, last_read_at: Callable[[], float]) -> None:
+        self.generation = 0
+        self._path = path
+        self._slices = slices
+        self._share = LoopShare(last_read_at)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._path.unlink(missing_ok=True)  # left behind by a process that was killed
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(self._path))
+        self._path.chmod(0o600)
+        listener.listen(CONNECTIONS_MAX)
+        listener.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(listener))
+
+    async def stop(self) -> None:
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait([self._accepting])
+        await self.close_connections()
+        self._path.unlink(missing_ok=True)
+
+    async def close_connections(self) -> None:
+        """Afterwards nothing that was sent on them is applied any more, and positions stand still."""
+        connections = list(self._connections)
+        for connection in connections:
+            connection.cancel()
+        if connections:
+            await asyncio.wait(connections)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listener:
+            while True:
+                connection, _ = await loop.sock_accept(listener)
+                if len(self._connections) >= CONNECTIONS_MAX:
+                    event("refused", socket=self._path.name, reason=f"{CONNECTIONS_MAX} connections are open")
+                    connection.close()
+                    continue
+                connection.setblocking(False)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+                task = asyncio.create_task(self._serve(connection))
+                self._connections.add(task)
+                task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                await self._converse(connection)
+            except FrameError as error:
+                event("refused", socket=self._path.name, reason=str(error))
+            except OSError:
+                pass  # the task is gone; ingest says why, and what it sent is applied or is sent again
+
+    async def _converse(self, connection: socket.socket) -> None:
+        read = FrameReader(connection)
+        first = await read.frame()
+        if first is None:
+            return
+        hello = frames.decode_hello(first)
+        if hello.generation != self.generation:
+            reason = f"generation {hello.generation} is not the current one, {self.generation}"
+            event("refused", socket=self._path.name, task=hello.task, reason=reason)
+            return
+        while (payload := await read.frame()) is not None:
+            kind = payload[0]
+            if kind == frames.SLICE:
+                await self._slices.before(payload)
+                await self._share.run(self._slices.apply, payload)
+            elif kind == frames.END:
+                frames.decode_end(payload)
+                await asyncio.get_running_loop().sock_sendall(connection, frames.ACK)
+            else:
+                raise FrameError(f"a frame of type {kind} after the first")
+
+
+class FrameReader:
+    """Cuts frames out of a stream. A frame that is larger than the buffer gets one of its own."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._view = memoryview(bytearray(_BUFFER_BYTES))
+        self._start = self._end = 0
+
+    async def frame(self) -> bytes | None:
+        """The next payload; None when the other side has closed between frames."""
+        prefix = frames.LENGTH.size
+        if not await self._have(prefix):
+            return None
+        length = frames.payload_length(bytes(self._view[self._start : self._start + prefix]))
+        if length > FRAME_BYTES_MAX:
+            raise FrameError(f"a frame of {length} bytes; at most {FRAME_BYTES_MAX} are taken")
+        self._start += prefix
+        if length > len(self._view):
+            return await self._large(length)
+        await self._have(length)
+        payload = bytes(self._view[self._start : self._start + length])
+        self._start += length
+        return payload
+
+    async def _have(self, size: int) -> bool:
+        """Read until `size` bytes are in the buffer. False: the stream ended before the first of them."""
+        while self._end - self._start < size:
+            if self._start + size > len(self._view) or self._start == self._end:
+                rest = self._end - self._start
+                self._view[:rest] = self._view[self._start : self._end]
+                self._start, self._end = 0, rest
+            received = await self._loop.sock_recv_into(self._connection, self._view[self._end :])
+            if received == 0:
+                if self._end > self._start or size != frames.LENGTH.size:
+                    raise FrameError("the stream ends within a frame")
+                return False
+            self._end += received
+        return True
+
+    async def _large(self, length: int) -> bytes:
+        whole = memoryview(bytearray(length))
+        filled = self._end - self._start
+        whole[:filled] = self._view[self._start : self._end]
+        self._start = self._end = 0
+        while filled < length:
+            received = await self._loop.sock_recv_into(self._connection, whole[filled:])
+            if received == 0:
+                raise FrameError("the stream ends within a frame")
+            filled += received
+        return bytes(whole)

@@ -1,0 +1,171 @@
+"""A slice of rows becomes one write to its copy.
+
+Strategy: what comes whole and without a bad record, nearly everything, goes straight from the frame into the batch, with the
+counters its header brings. A slice of which a part was applied before (a replay), or with bad records, is looked at row by
+row, and counts what it applies. Offsets above the position are a gap, and normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol
+
+from queryable_app import frames
+from queryable_app.disk_format import TOMBSTONE, CopyState
+from queryable_app.frames import BadRecord, FrameError, SliceHeader, SliceRow
+from queryable_app.partitioners import ALGORITHMS, partition_for
+from queryable_app.serde import KeyCodec
+from queryable_app.serve.copies import Copies, Copy
+from queryable_app.topic_spec import OnBadRecord
+
+_SHOWN_KEY_BYTES: Final = 200
+_SHOWN_REASON_CHARS: Final = 500
+
+
+class DeadLetter(NamedTuple):
+    partition: int
+    offset: int
+    key: bytes
+    bad: BadRecord
+
+
+class DeadLetters(Protocol):
+    """Who keeps them. Returns when every one is acknowledged, however long that takes."""
+
+    async def send_dead_letters(self, letters: Sequence[DeadLetter]) -> None: ...
+
+
+class Slices:
+    """Applies slices to the copies of this node."""
+
+    def __init__(
+        self,
+        copies: Copies,
+        codec: KeyCodec,
+        on_bad_record: OnBadRecord,
+        dead_letters: DeadLetters | None = None,
+    ) -> None:
+        self._copies = copies
+        self._codec = codec
+        self._fail_on_bad = on_bad_record == "Fail"
+        self._dead_letters = dead_letters if on_bad_record == "DeadLetter" else None
+
+    async def before(self, payload: bytes) -> None:
+        """What must have happened before the slice is applied: its dead letters are safe."""
+        if self._dead_letters is None:
+            return
+        header, copy = self._addressed(payload)
+        if header.bad == 0 or copy.failed is not None:
+            return
+        letters = [
+            DeadLetter(header.partition, row.offset, row.disk_key, frames.decode_bad(row.stored))
+            for row in frames.rows(payload, header)
+            if row.kind == frames.BAD and row.offset >= copy.position
+        ]
+        if letters:
+            await self._dead_letters.send_dead_letters(letters)
+
+    def apply(self, payload: bytes) -> None:
+        """One slice, one write. A copy that has failed takes nothing more; other copies go on."""
+        header, copy = self._addressed(payload)
+        if copy.failed is not None or header.last_offset < copy.position:
+            return
+        before = copy.state.mismatches
+        if header.first_offset >= copy.position and header.bad == 0:
+            self._apply_whole(copy, header, payload)
+        else:
+            self._apply_row_by_row(copy, header, payload)
+        if copy.state.mismatches != before:
+            self._copies.note_mismatches()
+
+    def _addressed(self, payload: bytes) -> tuple[SliceHeader, Copy]:
+        header = frames.decode_slice_header(payload)
+        copy = self._copies.by_partition.get(header.partition)
+        if copy is None:
+            raise FrameError(f"a slice of partition {header.partition}, which this node does not hold")
+        return header, copy
+
+    def _apply_whole(self, copy: Copy, header: SliceHeader, payload: bytes) -> None:
+        puts = frames.puts(payload, header)
+        tombstones = sum([stored[0] & TOMBSTONE for _, stored in puts])
+        state = copy.state
+        murmur2, crc32, fnv1a = state.mismatches
+        mismatches = (
+            murmur2 + header.mismatches_murmur2,
+            crc32 + header.mismatches_crc32,
+            fnv1a + header.mismatches_fnv1a,
+        )
+        copy.apply(
+            puts,
+            CopyState(
+                position=header.last_offset + 1,
+                complete=state.complete,
+                rows=state.rows + len(puts) - tombstones,
+                deletes=state.deletes + tombstones - header.dropped,
+                null_keys=state.null_keys + header.null_keys,
+                bad=state.bad,
+                dropped=state.dropped + header.dropped,
+                last_timestamp_ms=header.last_timestamp_ms,
+                mismatches=mismatches,
+            ),
+        )
+
+    def _apply_row_by_row(self, copy: Copy, header: SliceHeader, payload: bytes) -> None:
+        state, position = copy.state, header.last_offset + 1
+        kept = [row for row in frames.rows(payload, header) if row.offset >= state.position]
+        bad = [row for row in kept if row.kind == frames.BAD]
+        stopped = bool(bad) and self._fail_on_bad
+        if stopped:
+            position = bad[0].offset
+            kept = [row for row in kept if row.offset < position]
+        puts = [(row.disk_key, row.stored) for row in kept if row.kind == frames.ROW]
+        tombstones = sum(stored[0] & TOMBSTONE for _, stored in puts)
+        last_bad = _shown(bad[0 if stopped else -1], header) if bad else None
+
+        # A whole slice's header also counts what left no row. Of a part, rows alone can be told: null keys and drops that
+        # were replayed are not told apart from new ones, and dropped rows count as deletes.
+        whole = header.first_offset >= state.position and not stopped
+        dropped = header.dropped if whole else 0
+        copy.apply(
+            puts,
+            replace(
+                state,
+                position=max(position, state.position),
+                rows=state.rows + len(puts) - tombstones,
+                deletes=state.deletes + tombstones - dropped,
+                null_keys=state.null_keys + (header.null_keys if whole else 0),
+                bad=state.bad + (header.bad if whole else 1 if stopped else len(bad)),
+                dropped=state.dropped + dropped,
+                last_timestamp_ms=header.last_timestamp_ms,
+                mismatches=self._mismatches(state.mismatches, kept, header.partition),
+            ),
+            last_bad,
+        )
+        if stopped and last_bad is not None:
+            copy.fail(
+                f"the record at offset {position} cannot be decoded ({last_bad['reason']}) and onBadRecord is Fail; "
+                f"set it to Skip or DeadLetter, or mend the producer and go on with a new revision"
+            )
+
+    def _mismatches(
+        self, before: tuple[int, int, int], rows: Sequence[SliceRow], partition: int
+    ) -> tuple[int, int, int]:
+        keys = [
+            row.disk_key if row.kind == frames.BAD else self._codec.to_record(row.disk_key) for row in rows
+        ]
+        murmur2, crc32, fnv1a = (
+            sum(partition_for(key, algorithm, self._copies.partitions) != partition for key in keys)
+            for algorithm in ALGORITHMS
+        )
+        return before[0] + murmur2, before[1] + crc32, before[2] + fnv1a
+
+
+def _shown(row: SliceRow, header: SliceHeader) -> dict[str, Any]:
+    """A bad record for people: bounded, and as text. The timestamp is the slice's, the record's own does not come along."""
+    return {
+        "offset": row.offset,
+        "timestampMs": header.last_timestamp_ms,
+        "reason": frames.decode_bad(row.stored).reason[:_SHOWN_REASON_CHARS],
+        "key": row.disk_key[:_SHOWN_KEY_BYTES].decode(errors="replace"),
+    }
