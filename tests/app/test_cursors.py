@@ -69,15 +69,48 @@ def test_a_cursor_of_another_query(cursor: Cursor, scope: str) -> None:
         decode_cursor(cursor.encode(), scope)
 
 
+def signed(body: bytes) -> str:
+    """Any body, with the checksum that belongs to it."""
+    return base64.urlsafe_b64encode(body + struct.pack(">I", crc32(body))).rstrip(b"=").decode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", bytes(9), struct.pack(">BB8s", 1, 2, bytes(8))],
+    ids=["nothing", "no digest", "an unknown order"],
+)
+def test_a_cursor_with_the_right_checksum(body: bytes) -> None:
+    """A forged cursor whose checksum is right is still an invalid_request."""
+    with pytest.raises(Failure) as failure:
+        decode_cursor(signed(body), "scope")
+    assert failure.value.reason is Reason.INVALID_REQUEST
+
+
+def test_a_cursor_longer_than_any_given_out() -> None:
+    """A cursor that holds more than the longest key is refused, though all else about it is right."""
+    longest = Cursor(bytes(KEY_BYTES_MAX), "asc", "scope").encode()
+    body = base64.urlsafe_b64decode(longest + "=" * (-len(longest) % 4))[:-4]
+    assert decode_cursor(signed(body), "scope").last_key == bytes(KEY_BYTES_MAX)
+    with pytest.raises(Failure):
+        decode_cursor(signed(body + bytes(3)), "scope")
+
+
 def test_a_cursor_of_another_release() -> None:
     """A cursor of a version that is not known is refused, and the advice is to start again."""
-    body = struct.pack(">BB8s", 99, 0, bytes(8)) + b"key"
-    text = base64.urlsafe_b64encode(body + struct.pack(">I", crc32(body))).rstrip(b"=").decode()
-
     with pytest.raises(Failure, match="another release") as failure:
-        decode_cursor(text, "scope")
-
+        decode_cursor(signed(struct.pack(">BB8s", 99, 0, bytes(8)) + b"key"), "scope")
     assert "start again" in failure.value.advice
+
+
+def test_two_texts_are_never_one_cursor() -> None:
+    """A cursor whose last character differs only in bits that base64 leaves unused is refused."""
+    text = Cursor(b"", "asc", "scope").encode()
+    assert len(text) % 4 == 3  # two of the last character's bits are unused
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    other = text[:-1] + alphabet[alphabet.index(text[-1]) + 1]
+    assert base64.urlsafe_b64decode(other + "=") == base64.urlsafe_b64decode(text + "=")
+    with pytest.raises(Failure):
+        decode_cursor(other, "scope")
 
 
 def test_a_cursor_fits_into_a_request() -> None:

@@ -66,7 +66,7 @@ def test_a_null_key_is_no_row() -> None:
     [
         ((0, 9, 1), (1, 0, 2), 1),
         ((0, 9, 2), (1, 0, 1), 0),
-        ((0, 1, 5), (1, 2, 5), 1),
+        ((1, 1, 5), (0, 2, 5), 1),
         ((0, 3, 5), (1, 3, 5), 1),
     ],
     ids=["timestamp", "timestamp before offset", "offset", "partition"],

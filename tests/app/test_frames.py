@@ -172,6 +172,16 @@ def test_a_header_that_cannot_be(wrong: dict[str, int]) -> None:
         frames.decode_slice_header(payload(frames.encode_slice(header([], **wrong), [])))
 
 
+def test_a_frame_of_another_type() -> None:
+    """A frame of the right length but another type is a frame error."""
+    with pytest.raises(FrameError, match="no frame of type 0"):
+        frames.decode_hello(b"\x02" + payload(frames.encode_hello(1, 2, 3))[1:])
+    with pytest.raises(FrameError, match="no frame of type 1"):
+        frames.decode_slice_header(b"\x00" + payload(frames.encode_slice(header([]), []))[1:])
+    with pytest.raises(FrameError, match="no frame of type 2"):
+        frames.decode_end(b"\x01" + payload(frames.encode_end(1, 2))[1:])
+
+
 @given(st.binary(max_size=80))
 def test_any_bytes_are_a_frame_or_an_error(raw: bytes) -> None:
     """Whatever arrives, decoding answers or raises FrameError and nothing else."""
