@@ -8,13 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from queryable_app import jars
+from queryable_app.kafka_settings import kafka_connection
 from queryable_app.local import topics
 from queryable_app.local.embedded_kafka import EmbeddedKafka
 
 
 class KafkaForTests(EmbeddedKafka):
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-        topics.create_topic(self.bootstrap, name, partitions, config)
+        topics.create_topic(kafka_connection(self.bootstrap, {}), name, partitions, config)
+
+    def partitions_of(self, name: str) -> int:
+        return topics.partitions_of(kafka_connection(self.bootstrap, {}), name)
 
 
 @contextmanager

@@ -1,0 +1,105 @@
+"""The Spark session of a node: one JVM in local mode, sized and silenced for streaming.
+
+Strategy: the settings that decide were measured (docs/benchmarks.md). Threads are as many as the topic has partitions,
+because Real-Time Mode holds one for each as long as a batch lasts. Everything the JVM writes goes below one scratch
+directory, which whoever starts it empties, so that it may be killed at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from queryable_app.ingest import class_archive
+from queryable_app.ingest.writer_jar import writer_jar
+from queryable_app.jars import connector_jars, find_java
+
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    threads: int
+    """Tasks that can run at once: at least the partitions of the topic."""
+
+    heap: str
+    """The JVM's heap, such as `512m`."""
+
+    scratch: Path
+    """A directory of this process alone. It must exist."""
+
+    cache: Path
+    """Where jars and class archives are kept."""
+
+
+def start_session(profile: Profile, archive: bool = True) -> SparkSession:
+    """Starts the JVM. Seconds, not minutes; what is missing in the cache is fetched or made first."""
+    class_path = [writer_jar(profile.cache), *connector_jars(profile.cache)]
+    options = class_archive.options(profile.cache, class_path) if archive else []
+    # PySpark reads these when it starts the JVM and its workers.
+    os.environ["JAVA_HOME"] = str(find_java().parent.parent)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    # A Spark installation of the machine's own would be another version than the one that pip brought.
+    os.environ.pop("SPARK_HOME", None)
+    os.environ.pop("SPARK_CONF_DIR", None)
+    conf = SparkConf(loadDefaults=False).setAll(list(_settings(profile, class_path, options).items()))
+    # Refused SQL is reported by whoever asked for the check.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def jvm_process(session: SparkSession) -> subprocess.Popen[bytes]:
+    """The JVM, to be watched and killed."""
+    gateway: Any = SparkContext._gateway
+    process: subprocess.Popen[bytes] = gateway.proc
+    return process
+
+
+def _settings(profile: Profile, class_path: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
+    log4j = resources.files("queryable_app.ingest").joinpath("log4j2.properties")
+    java_options = [
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",  # the better compiler costs memory and start-up and gained nothing here
+        "-Xss8m",  # Spark recognises a stopped query by a regular expression that recurses deeply
+        "-XX:+ExitOnOutOfMemoryError",  # whoever supervises ingest starts it again
+        f"-Djava.io.tmpdir={profile.scratch}",
+        f"-Dlog4j2.configurationFile={log4j}",
+        *options,
+    ]
+    return {
+        "spark.app.name": "queryable-topics",
+        "spark.master": f"local[{max(2, profile.threads)}]",
+        "spark.driver.memory": profile.heap,
+        "spark.driver.extraJavaOptions": " ".join(java_options),
+        "spark.driver.extraClassPath": ":".join(map(str, class_path)),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(profile.scratch),
+        "spark.sql.warehouse.dir": str(profile.scratch / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "false",  # a cast that cannot be gives NULL; an error would stop the stream
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
+        # The default manager forks a process for every little file: 80 ms a batch against 13.
+        "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.sql.streaming.minBatchesToRetain": "10",
+        "spark.sql.streaming.pollingDelay": "10ms",
+        "spark.sql.streaming.numRecentProgressUpdates": "10",
+        "spark.sql.streaming.stopTimeout": "10s",  # a query with unreachable brokers may never stop by itself
+    }

@@ -1,0 +1,103 @@
+"""The streaming query: Kafka, projection, writer; in Real-Time Mode or in micro-batches.
+
+Strategy: one query over all partitions of the node, from positions that serve gave, with a checkpoint directory of its
+own that nobody reads again: positions live in serve's stores, in the same write as the rows. Both modes use the
+same writer and differ in the trigger and in how Kafka is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from queryable_app.ingest.transform import View, rows
+from queryable_app.topic_spec import IngestMode, TopicSpec
+
+# A task that waits for records holds one request at the broker. With Kafka's own settings that costs nothing; in
+# micro-batches each task waits for its answer, so that there the broker must not wait for records.
+_REAL_TIME_FETCH: Final = {"kafka.max.poll.records": "5000"}
+_MICRO_BATCH_FETCH: Final = {
+    "kafka.fetch.max.wait.ms": "0",
+    "kafka.fetch.min.bytes": "0",
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(4 << 20),
+}
+_REAL_TIME_REFUSED: Final = "STREAMING_REAL_TIME_MODE"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a query starts with."""
+
+    spec: TopicSpec
+    bootstrap_servers: str
+    topic_partitions: int
+    positions: Mapping[int, int]  # -2: the earliest record
+    generation: int
+    row_socket: Path
+    mode: IngestMode
+    reads_headers: bool = False
+
+
+def view_of(spec: TopicSpec) -> View:
+    return View(spec.key_format, spec.value_format, spec.value_schema, spec.sql or None)
+
+
+def start_query(session: SparkSession, start: Start, checkpoints: Path) -> StreamingQuery:
+    """Starts it and returns at once; whether it runs shows later."""
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    checkpoint = checkpoints / str(start.generation)
+    checkpoint.mkdir(parents=True)
+    frame = rows(session, _source(session, start), view_of(start.spec))
+    ingest = start.spec.ingest
+    writer = frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
+    if start.mode == "realtime":
+        writer = writer.trigger(realTime=f"{ingest.batch_ms} milliseconds")
+    else:
+        writer = writer.trigger(processingTime=f"{ingest.trigger_ms} milliseconds")
+    # PySpark has a foreach for Python alone: one written in Java is attached below it.
+    writer._jwrite = writer._jwrite.foreach(row_writer(session, start))  # type: ignore[attr-defined]
+    return writer.start()
+
+
+def row_writer(session: SparkSession, start: Start) -> Any:
+    jvm: Any = session._jvm
+    spec = start.spec
+    return jvm.io.queryabletopics.RowWriter(
+        str(start.row_socket),
+        start.generation,
+        start.topic_partitions,
+        spec.key_format,
+        spec.value_format,
+        spec.ttl_ms or 0,
+        bool(spec.sql),
+    )
+
+
+def refused_real_time(error: BaseException) -> bool:
+    """Whether Spark says that this query cannot run in Real-Time Mode, rather than that it failed in it."""
+    return _REAL_TIME_REFUSED in str(error)
+
+
+def _source(session: SparkSession, start: Start) -> DataFrame:
+    spec = start.spec
+    options = dict(_REAL_TIME_FETCH if start.mode == "realtime" else _MICRO_BATCH_FETCH)
+    options |= {f"kafka.{name}": value for name, value in spec.kafka_config.items()}
+    options |= {
+        "kafka.bootstrap.servers": start.bootstrap_servers,
+        "kafka.isolation.level": "read_committed",  # what was aborted has never happened
+        "assign": json.dumps({spec.topic: sorted(start.positions)}),
+        "startingOffsets": json.dumps({spec.topic: {str(p): o for p, o in start.positions.items()}}),
+        "failOnDataLoss": "true",  # what that means is serve's to decide, from the offsets that it is told
+        "includeHeaders": str(start.reads_headers).lower(),
+    }
+    if start.mode == "microbatch":
+        options["maxOffsetsPerTrigger"] = str(spec.ingest.offsets_per_trigger_max)
+    return session.readStream.format("kafka").options(**options).load()

@@ -1,0 +1,48 @@
+package io.queryabletopics;
+
+import java.nio.ByteBuffer;
+import org.apache.spark.sql.api.java.UDF1;
+import org.apache.spark.sql.api.java.UDF2;
+
+/** The functions that the user's SQL finds under it: what is wrong with a record, and numbers out of Kafka's bytes. */
+public final class Decoding {
+  private Decoding() {}
+
+  /** (key, value) to what is wrong, or null. */
+  public static final class Problem implements UDF2 {
+    private static final long serialVersionUID = 1L;
+    private final String keyFormat;
+    private final String valueFormat;
+
+    public Problem(String keyFormat, String valueFormat) {
+      this.keyFormat = keyFormat;
+      this.valueFormat = valueFormat;
+    }
+
+    public Object call(Object key, Object value) {
+      return key == null ? null : Checks.problem(keyFormat, (byte[]) key, valueFormat, (byte[]) value);
+    }
+  }
+
+  /** Kafka's IntegerSerializer, LongSerializer, DoubleSerializer. Null when the width is another. */
+  public static final class Number implements UDF1 {
+    private static final long serialVersionUID = 1L;
+    private final String format;
+
+    public Number(String format) {
+      this.format = format;
+    }
+
+    public Object call(Object data) {
+      byte[] bytes = (byte[]) data;
+      if (bytes == null || bytes.length != (format.equals("int") ? 4 : 8)) {
+        return null;
+      }
+      ByteBuffer number = ByteBuffer.wrap(bytes);
+      if (format.equals("int")) {
+        return Integer.valueOf(number.getInt());
+      }
+      return format.equals("long") ? (Object) Long.valueOf(number.getLong()) : (Object) Double.valueOf(number.getDouble());
+    }
+  }
+}

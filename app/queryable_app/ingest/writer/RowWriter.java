@@ -1,0 +1,306 @@
+package io.queryabletopics;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.spark.sql.ForeachWriter;
+import org.apache.spark.sql.Row;
+
+/**
+ * Sends the rows of one Spark task, which reads one Kafka partition in offset order, to serve's row socket.
+ *
+ * Strategy: rows are collected in a buffer that is a slice in the making; docs/architecture.md has the layout of slices
+ * and disk_format.py that of rows. What is cheap here and dear in Python is done here: decoding checks, key order, row
+ * headers, hashes. A lone row leaves at once; rows that come within a millisecond of the last send leave together.
+ * Any failure ends the task, and with it the query: who supervises it starts a new one where the store is.
+ *
+ * Columns: partition int, offset long, timestamp ms long, key binary, value binary; and after the user's SQL also dropped
+ * boolean and problem string (null: none). The language is what Janino compiles: no generics, no lambdas.
+ */
+public final class RowWriter extends ForeachWriter {
+  private static final long serialVersionUID = 1L;
+
+  private static final int PROTOCOL = 1;
+  private static final byte HELLO = 0, SLICE = 1, END = 2;
+  private static final byte ROW = 0, BAD = 1;
+  private static final byte TOMBSTONE = 1;
+
+  private static final int SLICE_HEADER = 4 + 1 + 4 + 3 * 8 + 7 * 4; // with the frame's length and type
+  private static final int ROW_PREFIX = 4 + 4 + 1 + 8;
+  private static final int ROW_HEADER = 1 + 8 + 8 + 8; // disk_format.ROW_HEADER
+  private static final int ROWS_MAX = 1000;
+  private static final int BYTES_MAX = 256 * 1024;
+  private static final long SEND_AFTER_NANOS = 1000000L;
+
+  private final String socketPath;
+  private final long generation;
+  private final int partitions;
+  private final String keyFormat;
+  private final String valueFormat;
+  private final long ttlMs;
+  private final boolean decoded;
+
+  private transient SocketChannel channel;
+  private transient ByteBuffer buffer;
+  private transient Thread sender;
+  private transient int task;
+  private transient long epoch;
+  private transient long lastSentNanos;
+  private transient volatile boolean waiting; // the buffer holds something that the sender must not forget
+  private transient volatile boolean closed;
+  private transient volatile IOException failed;
+
+  // The slice in the making.
+  private transient boolean started;
+  private transient int partition;
+  private transient long firstOffset, lastOffset, lastTimestampMs;
+  private transient int rows, nullKeys, bad, dropped, notMurmur2, notCrc32, notFnv1a;
+
+  /**
+   * @param partitions the topic's number of partitions, for the partitioner's check
+   * @param ttlMs      how long a row lives after its record's timestamp; 0: for ever
+   * @param decoded    the rows come out of the user's SQL, which has checked them
+   */
+  public RowWriter(String socketPath, long generation, int partitions, String keyFormat, String valueFormat, long ttlMs,
+      boolean decoded) {
+    this.socketPath = socketPath;
+    this.generation = generation;
+    this.partitions = partitions;
+    this.keyFormat = keyFormat;
+    this.valueFormat = valueFormat;
+    this.ttlMs = ttlMs;
+    this.decoded = decoded;
+  }
+
+  public boolean open(long partitionId, long epochId) {
+    task = (int) partitionId;
+    epoch = epochId;
+    closed = false;
+    waiting = false;
+    failed = null;
+    buffer = allocate(BYTES_MAX);
+    clear();
+    try {
+      channel = SocketChannel.open(StandardProtocolFamily.UNIX);
+      channel.connect(UnixDomainSocketAddress.of(socketPath));
+      ByteBuffer hello = allocate(32);
+      hello.putInt(25).put(HELLO).putInt(PROTOCOL).putLong(generation).putInt(task).putLong(epoch);
+      write(hello);
+    } catch (IOException e) {
+      throw new UncheckedIOException("serve cannot be reached at " + socketPath, e);
+    }
+    sender = new Thread(new Runnable() {
+      public void run() {
+        sendWhatWaits();
+      }
+    }, "row-sender-" + task);
+    sender.setDaemon(true);
+    sender.start();
+    return true;
+  }
+
+  public void process(Object object) {
+    Row row = (Row) object;
+    if (failed != null) {
+      throw new UncheckedIOException(failed);
+    }
+    boolean wake = false;
+    try {
+      synchronized (this) {
+        add(row);
+        if (rows >= ROWS_MAX || System.nanoTime() - lastSentNanos >= SEND_AFTER_NANOS) {
+          send();
+        } else if (!waiting) {
+          waiting = true;
+          wake = true;
+        }
+      }
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
+    }
+    if (wake) {
+      LockSupport.unpark(sender);
+    }
+  }
+
+  public void close(Throwable error) {
+    try {
+      synchronized (this) {
+        closed = true;
+        if (channel == null || !channel.isConnected() || error != null) {
+          return;
+        }
+        if (failed != null) {
+          throw failed;
+        }
+        send();
+        ByteBuffer end = allocate(32);
+        end.putInt(13).put(END).putInt(task).putLong(epoch);
+        write(end);
+        ByteBuffer ack = ByteBuffer.allocate(1);
+        if (channel.read(ack) != 1) {
+          throw new IOException("serve closed the row socket: the query's generation is over, or serve stopped");
+        }
+      }
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
+    } finally {
+      LockSupport.unpark(sender);
+      try {
+        if (channel != null) {
+          channel.close();
+        }
+      } catch (IOException ignored) {
+        // It is being given up anyway.
+      }
+    }
+  }
+
+  private void sendWhatWaits() {
+    while (!closed) {
+      if (!waiting) {
+        LockSupport.park(this);
+        continue;
+      }
+      LockSupport.parkNanos(this, SEND_AFTER_NANOS);
+      try {
+        synchronized (this) {
+          if (waiting && !closed) {
+            send();
+          }
+        }
+      } catch (IOException e) {
+        failed = e; // the task learns of it with its next row or its end
+        return;
+      }
+    }
+  }
+
+  private void add(Row row) throws IOException {
+    long offset = row.getLong(1);
+    long timestampMs = row.getLong(2);
+    if (row.isNullAt(3)) {
+      cover(row.getInt(0), offset, timestampMs);
+      nullKeys++;
+      return;
+    }
+    byte[] key = (byte[]) row.get(3);
+    byte[] value = row.isNullAt(4) ? null : (byte[]) row.get(4);
+    String problem = decoded ? (row.isNullAt(6) ? null : row.getString(6)) : Checks.problem(keyFormat, key, valueFormat, value);
+    boolean isDropped = decoded && row.getBoolean(5);
+    if (problem == null) {
+      int stored = ROW_HEADER + (value == null ? 0 : value.length);
+      makeRoom(key.length + stored);
+      cover(row.getInt(0), offset, timestampMs);
+      buffer.putInt(key.length).putInt(stored).put(ROW).putLong(offset);
+      putOrdered(key);
+      buffer.order(ByteOrder.BIG_ENDIAN);
+      buffer.put(value == null ? TOMBSTONE : (byte) 0).putLong(offset).putLong(timestampMs);
+      buffer.putLong(value == null || ttlMs == 0 ? 0 : expiry(timestampMs)).order(ByteOrder.LITTLE_ENDIAN);
+      if (value != null) {
+        buffer.put(value);
+      }
+      if (isDropped) {
+        dropped++;
+      }
+    } else {
+      byte[] reason = problem.getBytes(StandardCharsets.UTF_8);
+      int stored = 4 + reason.length + (value == null ? 0 : value.length);
+      makeRoom(key.length + stored);
+      cover(row.getInt(0), offset, timestampMs);
+      buffer.putInt(key.length).putInt(stored).put(BAD).putLong(offset).put(key).putInt(reason.length).put(reason);
+      if (value != null) {
+        buffer.put(value);
+      }
+      bad++;
+    }
+    rows++;
+    notMurmur2 += Partitioners.murmur2(key, partitions) == partition ? 0 : 1;
+    notCrc32 += Partitioners.crc32(key, partitions) == partition ? 0 : 1;
+    notFnv1a += Partitioners.fnv1a(key, partitions) == partition ? 0 : 1;
+  }
+
+  /** An expiry of 0 means none, so that a row from before 1970 expires at the first millisecond after it. */
+  private long expiry(long timestampMs) {
+    return Math.max(1, timestampMs + ttlMs);
+  }
+
+  private void cover(int of, long offset, long timestampMs) {
+    if (!started) {
+      started = true;
+      partition = of;
+      firstOffset = offset;
+    } else if (of != partition) {
+      throw new IllegalStateException("task " + task + " got records of partitions " + partition + " and " + of);
+    }
+    lastOffset = offset;
+    lastTimestampMs = timestampMs;
+  }
+
+  private void makeRoom(int bytes) throws IOException {
+    int needed = ROW_PREFIX + bytes;
+    if (buffer.remaining() < needed && rows > 0) {
+      send();
+    }
+    if (buffer.remaining() < needed) { // one record larger than a slice: it gets a buffer of its own
+      ByteBuffer larger = allocate(buffer.position() + needed);
+      buffer.flip();
+      larger.put(buffer);
+      buffer = larger;
+    }
+  }
+
+  /** Numbers are stored so that bytes sort as values do: disk_format.to_disk_key. */
+  private void putOrdered(byte[] key) {
+    if (keyFormat.equals("int") || keyFormat.equals("long") || keyFormat.equals("double")) {
+      boolean flipAll = keyFormat.equals("double") && key[0] < 0;
+      buffer.put((byte) (key[0] ^ (flipAll ? 0xff : 0x80)));
+      for (int i = 1; i < key.length; i++) {
+        buffer.put((byte) (key[i] ^ (flipAll ? 0xff : 0)));
+      }
+    } else {
+      buffer.put(key);
+    }
+  }
+
+  private void send() throws IOException { // whoever calls it holds the monitor
+    waiting = false;
+    if (!started) {
+      return;
+    }
+    int end = buffer.position();
+    buffer.putInt(0, end - 4).put(4, SLICE).putInt(5, partition);
+    buffer.putLong(9, firstOffset).putLong(17, lastOffset).putLong(25, lastTimestampMs);
+    buffer.putInt(33, rows).putInt(37, nullKeys).putInt(41, bad).putInt(45, dropped);
+    buffer.putInt(49, notMurmur2).putInt(53, notCrc32).putInt(57, notFnv1a);
+    write(buffer);
+    if (buffer.capacity() > BYTES_MAX) {
+      buffer = allocate(BYTES_MAX);
+    }
+    clear();
+    lastSentNanos = System.nanoTime();
+  }
+
+  private void clear() {
+    buffer.clear().position(SLICE_HEADER);
+    started = false;
+    rows = nullKeys = bad = dropped = notMurmur2 = notCrc32 = notFnv1a = 0;
+  }
+
+  private void write(ByteBuffer frame) throws IOException {
+    frame.flip();
+    while (frame.hasRemaining()) {
+      channel.write(frame);
+    }
+  }
+
+  private static ByteBuffer allocate(int bytes) {
+    return ByteBuffer.allocateDirect(bytes).order(ByteOrder.LITTLE_ENDIAN);
+  }
+}

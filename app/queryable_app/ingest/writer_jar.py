@@ -1,0 +1,71 @@
+"""The writer's Java as a jar on Spark's class path, compiled once into the cache.
+
+Strategy: pyspark ships Janino, a Java compiler in a jar, and Janino has a command line: neither a JDK nor a binary in the
+repository is needed. The jar's name holds a digest of the sources and of the Spark they were compiled against, so
+that an old one is never picked up. A jar rather than a directory, since class data sharing takes nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from queryable_app.jars import JarsError, find_java, locked, pyspark_jars
+
+_COMPILE_SECONDS_MAX: Final = 120
+_NEVER: Final = (2020, 1, 1, 0, 0, 0)  # the same classes make the same jar
+
+
+def writer_jar(cache: Path) -> Path:
+    sources = {
+        source.name: source.read_bytes()
+        for source in resources.files("queryable_app.ingest").joinpath("writer").iterdir()
+        if source.name.endswith(".java")
+    }
+    digest = hashlib.sha256(importlib.metadata.version("pyspark").encode())
+    for name in sorted(sources):
+        digest.update(name.encode() + sources[name])
+    jar = cache / f"row-writer-{digest.hexdigest()[:16]}.jar"
+    if not jar.exists():
+        with locked(cache, "row-writer"), tempfile.TemporaryDirectory(dir=cache) as scratch:
+            if not jar.exists():  # another process may have been faster
+                _compile(sources, Path(scratch)).rename(jar)
+    return jar
+
+
+def _compile(sources: dict[str, bytes], scratch: Path) -> Path:
+    written = []
+    for name, text in sources.items():
+        written.append(scratch / name)
+        written[-1].write_bytes(text)
+    libraries = pyspark_jars()
+    janino = _class_path([*libraries.glob("janino-*.jar"), *libraries.glob("commons-compiler-*.jar")])
+    classes = scratch / "classes"
+    classes.mkdir()
+    command = [str(find_java()), "-XX:TieredStopAtLevel=1", "-cp", janino]
+    command += ["org.codehaus.commons.compiler.samples.CompilerDemo", "-g", "-encoding", "UTF-8"]
+    command += ["-d", str(classes), "-classpath", _class_path(sorted(libraries.glob("*.jar")))]
+    command += [str(path) for path in written]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS_MAX)
+    except subprocess.TimeoutExpired as error:
+        raise JarsError("The row writer did not compile in time; is the machine very busy?") from error
+    # This compiler's exit code is 0 whatever happens.
+    if not all(list(classes.rglob(name.replace(".java", ".class"))) for name in sources):
+        raise JarsError(f"The row writer does not compile: {(done.stdout + done.stderr).strip()}")
+    jar = scratch / "row-writer.jar"
+    with zipfile.ZipFile(jar, "w") as archive:
+        for path in sorted(classes.rglob("*.class")):
+            archive.writestr(zipfile.ZipInfo(str(path.relative_to(classes)), _NEVER), path.read_bytes())
+    return jar
+
+
+def _class_path(jars: Sequence[Path]) -> str:
+    return ":".join(map(str, jars))

@@ -1,0 +1,148 @@
+"""The other end of ingest's two sockets, for tests: keeps what it gets and answers as serve does."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from queryable_app import frames
+from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
+from queryable_app.frames import Hello, SliceHeader, SliceRow
+
+
+class RowSink:
+    """Accepts writers' connections on a row socket and collects slices, acknowledging every end."""
+
+    def __init__(self, path: Path, keep: bool = True) -> None:
+        self.path = path
+        self.hellos: list[Hello] = []
+        self.slices: list[tuple[SliceHeader, list[SliceRow]]] = []
+        self.ends = 0
+        self.count = 0
+        self.records = 0
+        self.generation: int | None = None  # None: any is good
+        self._keep = keep
+        self._connections: list[socket.socket] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def rows(self, partition: int | None = None) -> list[SliceRow]:
+        return [row for header, rows in self.slices if partition in (None, header.partition) for row in rows]
+
+    def close(self) -> None:
+        """As a killed serve does: listener and connections are gone."""
+        self._listener.close()
+        for connection in self._connections:
+            connection.close()
+        self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> RowSink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            with connection, connection.makefile("rb", buffering=1 << 20) as stream:
+                while prefix := stream.read(4):
+                    payload = stream.read(frames.payload_length(prefix))
+                    if payload[0] == frames.HELLO:
+                        hello = frames.decode_hello(payload)
+                        if self.generation not in (None, hello.generation):
+                            return
+                        self.hellos.append(hello)
+                    elif payload[0] == frames.SLICE:
+                        header = frames.decode_slice_header(payload)
+                        self.count += header.rows
+                        self.records += header.last_offset - header.first_offset + 1
+                        if self._keep:
+                            self.slices.append((header, frames.rows(payload, header)))
+                    else:
+                        frames.decode_end(payload)
+                        self.ends += 1
+                        connection.sendall(frames.ACK)
+        except (OSError, ValueError):
+            return  # the connection was closed under it
+
+
+class FakeServe:
+    """Both sockets of a node's run directory. What ingest says on the control socket is in `said`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.rows = RowSink(run_dir / ROW_SOCKET)
+        self.said: list[dict[str, Any]] = []
+        self._path = run_dir / CONTROL_SOCKET
+        self._connection: socket.socket | None = None
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._path))
+        self._listener.listen(4)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def say(self, message: dict[str, Any]) -> None:
+        assert self._connection is not None
+        self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def wait_for(
+        self, predicate: Callable[[dict[str, Any]], bool], seconds: float = 30, skip: int = 0
+    ) -> dict[str, Any]:
+        """The first message from the `skip`th on that satisfies the predicate."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for message in self.said[skip:]:
+                if predicate(message):
+                    return message
+            time.sleep(0.01)
+        raise AssertionError(f"ingest did not say what was waited for, but {self.said[skip:]}")
+
+    def wait_for_type(self, type_: str, seconds: float = 30, skip: int = 0) -> dict[str, Any]:
+        return self.wait_for(lambda message: message["type"] == type_, seconds, skip)
+
+    def wait_for_state(self, state: str, seconds: float = 30, skip: int = 0) -> dict[str, Any]:
+        return self.wait_for(lambda m: m["type"] == "state" and m["state"] == state, seconds, skip)
+
+    def close(self) -> None:
+        self._listener.close()
+        if self._connection is not None:
+            self._connection.close()
+        self._path.unlink(missing_ok=True)
+        self.rows.close()
+
+    def __enter__(self) -> FakeServe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connection = connection
+            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            with connection.makefile("rb") as stream:
+                for line in stream:
+                    self.said.append(json.loads(line))
+        except (OSError, ValueError):
+            return

@@ -1,0 +1,88 @@
+"""A node over real stores in a directory of its own, and the frames that ingest's writer would send it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from queryable_app.contract import NodeSettings
+from queryable_app.disk_format import Row, encode_row
+from queryable_app.frames import BAD, ROW, BadRecord, SliceHeader, SliceRow, encode_bad, encode_slice
+from queryable_app.placement import first_placement
+from queryable_app.serve.node import Node
+
+APPLICATION_ID = "tests.users.r1"
+NOBODY = "127.0.0.1:1"  # no Kafka answers there
+
+
+def node_settings(
+    directory: Path,
+    partitions: int = 1,
+    topic: str = "users",
+    bootstrap: str = NOBODY,
+    settings: Mapping[str, Any] | None = None,
+    **spec: Any,
+) -> NodeSettings:
+    """Settings of a node that holds every partition; keywords are fields of the resource's spec."""
+    placement = directory / "first-placement.json"
+    placement.write_text(first_placement(APPLICATION_ID, partitions, ["http://127.0.0.1:8080"], 1).to_json())
+    return NodeSettings(
+        name="users-r1-0",
+        ordinal=0,
+        application_id=APPLICATION_ID,
+        spec=json.dumps({"kafka": {"bootstrapServers": bootstrap}, "topic": topic, **spec}),
+        bootstrap_servers=bootstrap,
+        advertised_url="http://127.0.0.1:8080",
+        data_dir=str(directory / "data"),
+        run_dir=str(directory / "run"),
+        placement_path=str(placement),
+        **dict(settings or {}),
+    )
+
+
+def open_node(directory: Path, partitions: int = 1, **options: Any) -> Node:
+    return Node.open(node_settings(directory, partitions, **options))
+
+
+def put(offset: int, key: bytes, value: bytes | None, timestamp_ms: int = 1, expiry_ms: int = 0) -> SliceRow:
+    """A row, or a tombstone where the value is None, as the writer sends it."""
+    return SliceRow(key, encode_row(Row(offset, timestamp_ms, expiry_ms, value)), ROW, offset)
+
+
+def bad(offset: int, key: bytes, reason: str, value: bytes = b"\xff") -> SliceRow:
+    return SliceRow(key, encode_bad(BadRecord(reason, value)), BAD, offset)
+
+
+def slice_frame(
+    *rows: SliceRow, partition: int = 0, first: int | None = None, last: int | None = None, **header: int
+) -> bytes:
+    """A whole SLICE frame; what is not said in `header` follows from the rows."""
+    first = rows[0].offset if first is None else first
+    last = rows[-1].offset if last is None else last
+    counters = {
+        "null_keys": 0,
+        "bad": sum(row.kind == BAD for row in rows),
+        "dropped": 0,
+        "mismatches_murmur2": 0,
+        "mismatches_crc32": 0,
+        "mismatches_fnv1a": 0,
+        **header,
+    }
+    return encode_slice(SliceHeader(partition, first, last, 7, len(rows), **counters), rows)
+
+
+def slice_payload(*rows: SliceRow, **header: Any) -> bytes:
+    """The same without its length, as serve's applier gets it."""
+    return slice_frame(*rows, **header)[4:]
+
+
+async def until(what: str, check: Callable[[], object], seconds: float = 20) -> None:
+    """Wait until `check` is true, or fail saying what was waited for."""
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        await asyncio.sleep(0.01)
