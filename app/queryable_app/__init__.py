@@ -3,5 +3,6 @@
 Files directly in this package think: frozen values in, values out, nothing but the standard library and one
 another. What acts on the world lives in a room of its own, named after its role: `serve` owns RocksDB and the
 HTTP port, `ingest` owns Spark, `local` owns processes on one machine, `client` owns outgoing HTTP. The
-exceptions are `jars` (owns the cache of JVM libraries) and `cli` (owns the terminal).
+exceptions are `jars` (owns the cache of JVM libraries), `log` (owns standard error) and `cli` (owns the
+terminal).
 """
