@@ -13,6 +13,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,6 @@ CONNECTIONS_MAX: Final = 512
 READING_SECONDS: Final = 0.05  # a read that recent means that someone is reading
 _OWED_SECONDS_MIN: Final = 0.001  # the loop's timers are no finer
 _BUFFER_BYTES: Final = 320 * 1024  # a little more than a full slice
-_RECEIVE_BUFFER_BYTES: Final = 1024 * 1024
 
 
 class LoopShare:
@@ -61,6 +61,7 @@ class RowSocket:
         self._slices = slices
         self._share = LoopShare(last_read_at)
         self._connections: set[asyncio.Task[None]] = set()
+        self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -70,12 +71,15 @@ class RowSocket:
         self._path.chmod(0o600)
         listener.listen(CONNECTIONS_MAX)
         listener.setblocking(False)
+        self._listener = listener
         self._accepting = asyncio.create_task(self._accept(listener))
 
     async def stop(self) -> None:
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.wait([self._accepting])
+        if self._listener is not None:
+            self._listener.close()
         await self.close_connections()
         self._path.unlink(missing_ok=True)
 
@@ -89,27 +93,29 @@ class RowSocket:
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        with listener:
-            while True:
-                connection, _ = await loop.sock_accept(listener)
-                if len(self._connections) >= CONNECTIONS_MAX:
-                    event("refused", socket=self._path.name, reason=f"{CONNECTIONS_MAX} connections are open")
-                    connection.close()
-                    continue
-                connection.setblocking(False)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
-                task = asyncio.create_task(self._serve(connection))
-                self._connections.add(task)
-                task.add_done_callback(self._connections.discard)
+        while True:
+            connection, _ = await loop.sock_accept(listener)
+            if len(self._connections) >= CONNECTIONS_MAX:
+                event("refused", socket=self._path.name, reason=f"{CONNECTIONS_MAX} connections are open")
+                connection.close()
+                continue
+            connection.setblocking(False)
+            task = asyncio.create_task(self._serve(connection))
+            self._connections.add(task)
+            task.add_done_callback(partial(self._ended, connection))
+
+    def _ended(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        """Not the task's own business: cancelled before its first step, it would never close anything."""
+        self._connections.discard(task)
+        connection.close()
 
     async def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                await self._converse(connection)
-            except FrameError as error:
-                event("refused", socket=self._path.name, reason=str(error))
-            except OSError:
-                pass  # the task is gone; ingest says why, and what it sent is applied or is sent again
+        try:
+            await self._converse(connection)
+        except FrameError as error:
+            event("refused", socket=self._path.name, reason=str(error))
+        except OSError:
+            pass  # the task is gone; ingest says why, and what it sent is applied or is sent again
 
     async def _converse(self, connection: socket.socket) -> None:
         read = FrameReader(connection)

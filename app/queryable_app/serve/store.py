@@ -71,6 +71,7 @@ class Store:
         self.last_bad: dict[str, Any] | None = last_bad
         self._db = db
         self._meta = db.get_column_family_handle(META)
+        self._closed = False
 
     @staticmethod
     def open(path: Path, identity: Identity, memory: SharedMemory) -> Store:
@@ -189,6 +190,9 @@ class Store:
     def close(self) -> None:
         """Write memtables out first: the next start then has no log to read. The handle of a column family would keep
         the store open and locked."""
+        if self._closed:
+            return
+        self._closed = True
         with suppress(Exception):  # then the log is read after all
             self._db.flush()
         del self._meta
