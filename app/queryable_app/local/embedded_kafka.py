@@ -1,26 +1,23 @@
 """A real Kafka on this machine: KRaft, broker and controller in one small JVM, no Docker.
 
 Strategy: everything is in one directory. Ports and the cluster's id are chosen once and kept there, so that a
-start after a stop, or after kill -9, comes back at the same address with the same records.
+start after a stop, or after kill -9, comes back at the same address with the same records. (Only when someone else
+has taken a port meanwhile, another one is chosen.)
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import random
+import secrets
 import subprocess
 import time
-import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from queryable_app.local.processes import Process, is_free, stop
+from queryable_app.local.processes import Process, free_ports, is_free, stop
 
-# Below the range that Linux gives to outgoing connections: a killed broker finds its port free again.
-_PORTS: Final = range(20_000, 32_000)
 _READY: Final = b"Kafka Server started"
 _STOP_SECONDS: Final = 10
 _FORMAT_SECONDS: Final = 60
@@ -90,27 +87,27 @@ class EmbeddedKafka:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self._address.port}"
 
-    @property
-    def process(self) -> Process | None:
-        """The broker's process since the last start."""
-        return self._process
-
-    def start(self, timeout_seconds: float = 60) -> None:
+    def start(self, timeout_seconds: float = 60) -> Process:
         """Returns when the broker answers."""
-        settings = self._write_settings()
-        self._format(settings)
         log_start = self._log.stat().st_size if self._log.exists() else 0
-        self._process = Process(
-            [*self._java, *_HEAP, "kafka.Kafka", str(settings)], self._log, inherited=self._inherited
-        )
+        process = self.launch()
         deadline = time.monotonic() + timeout_seconds
         while _READY not in (said := self._log_since(log_start)):
-            if self._process.exit_code is not None or time.monotonic() > deadline:
+            if process.exit_code is not None or time.monotonic() > deadline:
                 self.stop()
                 raise BrokerError(
                     f"the embedded Kafka did not start, {self._log} says:\n{said[-2000:].decode(errors='replace')}"
                 )
             time.sleep(0.02)
+        return process
+
+    def launch(self) -> Process:
+        """Starts the process and waits for nothing but the format of a new directory."""
+        settings = self._write_settings()
+        self._format(settings)
+        command = [*self._java, *_HEAP, "kafka.Kafka", str(settings)]
+        self._process = Process(command, self._log, inherited=self._inherited)
+        return self._process
 
     def kill(self) -> None:
         """kill -9: nothing is flushed, nothing is said."""
@@ -123,12 +120,12 @@ class EmbeddedKafka:
 
     def _kept_address(self) -> _Address:
         file = self._directory / "address.json"
-        if file.exists():
-            return _Address(**json.loads(file.read_text()))
-        port, controller_port = _free_ports(2)
+        kept = _Address(**json.loads(file.read_text())) if file.exists() else None
+        if kept and is_free(kept.port) and is_free(kept.controller_port):
+            return kept
         # A random id may begin with "-", which the format tool takes for an option.
-        cluster_id = "Q" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
-        address = _Address(cluster_id, port, controller_port)
+        cluster_id = kept.cluster_id if kept else "Q" + secrets.token_urlsafe(16)[1:]
+        address = _Address(cluster_id, *free_ports(2))
         partial = file.with_suffix(".partial")
         partial.write_text(json.dumps(asdict(address)))
         partial.replace(file)
@@ -159,6 +156,7 @@ class EmbeddedKafka:
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
+            pass_fds=self._inherited,
             timeout=_FORMAT_SECONDS,
             check=False,
         )
@@ -170,12 +168,3 @@ class EmbeddedKafka:
         with self._log.open("rb") as log:
             log.seek(start)
             return log.read()
-
-
-def _free_ports(count: int) -> list[int]:
-    chosen: list[int] = []
-    while len(chosen) < count:
-        port = random.choice(_PORTS)  # noqa: S311  (not a secret)
-        if port not in chosen and is_free(port):
-            chosen.append(port)
-    return chosen

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from queryable_app.local import tether
 
+# Below the range that Linux gives to outgoing connections: who was killed finds its port free again.
+_PORTS: Final = range(20_000, 32_000)
 _POLL_SECONDS: Final = 0.02
+_RESTART_SECONDS: Final = 0.2
+_RESTART_SECONDS_MAX: Final = 15.0
+_LIVED_LONG_SECONDS: Final = 30.0
 
 
 class Process:
@@ -83,3 +89,44 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
         except OSError:
             return False
         return True
+
+
+class Kept:
+    """A process that is started again when it ends, later and later while it does not live long."""
+
+    def __init__(self, name: str, start: Callable[[], Process], process: Process) -> None:
+        self.name = name
+        self.process = process
+        self.deaths = 0
+        """How often it has ended since it last lived long."""
+        self._start = start
+        self._due: float | None = None
+
+    def tend(self) -> str | None:
+        """To be called again and again: what has happened since the last time, in words, or None."""
+        now = time.monotonic()
+        if self._due is not None:
+            if now < self._due:
+                return None
+            self._due = None
+            self.process = self._start()
+            return f"{self.name} is started again, as process {self.process.pid}"
+        code = self.process.exit_code
+        if code is None:
+            return None
+        self.process.kill()  # what it started must not live on beside its successor
+        self.deaths = 1 if now - self.process.started_at > _LIVED_LONG_SECONDS else self.deaths + 1
+        delay = min(_RESTART_SECONDS * 2 ** (self.deaths - 1), _RESTART_SECONDS_MAX)
+        self._due = now + delay
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"{self.name} {how} and is started again in {delay:.1f} s"
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports on which nobody listens now."""
+    chosen: list[int] = []
+    while len(chosen) < count:
+        port = random.choice(_PORTS)  # noqa: S311  (not a secret)
+        if port not in chosen and is_free(port):
+            chosen.append(port)
+    return chosen

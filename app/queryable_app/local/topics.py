@@ -1,17 +1,25 @@
-"""What one machine asks Kafka: does a topic exist, make one."""
+"""What one machine asks of Kafka: does a topic exist, make one, write a record."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-_REQUEST_MS: Final = 10_000
+from queryable_app import partitioners
+from queryable_app.kafka_settings import KafkaConnection
+from queryable_app.serve.kafka_clients import client_arguments
+
+Send = Callable[[bytes, bytes | None], Awaitable[tuple[int, int]]]
+
+_RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
 _LEADERS_SECONDS: Final = 30
 _ASK_AGAIN_SECONDS: Final = 0.1
 
@@ -24,33 +32,58 @@ class TopicRefused(Exception):
     """The broker does not make such a topic; the message says why."""
 
 
-def partitions_of(bootstrap: str, topic: str) -> int:
+def partitions_of(kafka: KafkaConnection, topic: str) -> int:
     """How many partitions the topic has; 0 while it does not exist or one of them has no leader."""
-    return asyncio.run(_partitions_of(bootstrap, topic))
+    return asyncio.run(_partitions_of(kafka, topic))
 
 
 def create_topic(
-    bootstrap: str, topic: str, partitions: int, config: Mapping[str, str] | None = None
+    kafka: KafkaConnection, topic: str, partitions: int, config: Mapping[str, str] | None = None
 ) -> None:
     """Returns when every partition has a leader. A topic that exists already is left as it is."""
-    asyncio.run(_create_topic(bootstrap, topic, partitions, dict(config or {})))
+    asyncio.run(_create_topic(kafka, topic, partitions, dict(config or {})))
 
 
-async def _partitions_of(bootstrap: str, topic: str) -> int:
-    async with _Admin(bootstrap) as admin:
+@asynccontextmanager
+async def producing(kafka: KafkaConnection, topic: str, partitioner: str) -> AsyncIterator[Send]:
+    """A function that sends one record and returns its partition and offset when the broker has it."""
+    algorithm = partitioner if partitioner in partitioners.ALGORITHMS else partitioners.ALGORITHMS[0]
+
+    def partition_for(key: bytes, partitions: list[int], _: list[int]) -> int:
+        return partitions[partitioners.partition_for(key, algorithm, len(partitions))]
+
+    producer = AIOKafkaProducer(
+        **client_arguments(kafka), acks="all", max_request_size=_RECORD_BYTES_MAX, partitioner=partition_for
+    )
+
+    async def send(key: bytes, value: bytes | None) -> tuple[int, int]:
+        try:
+            written = await producer.send_and_wait(topic, key=key, value=value)
+        except KafkaError as e:
+            raise TopicRefused(f"a record of topic {topic!r} was not taken: {e}") from e
+        return written.partition, written.offset
+
+    async with _connected(producer, kafka):
+        if not await producer.client.force_metadata_update() or topic not in producer.client.cluster.topics():
+            raise TopicRefused(f"there is no topic {topic!r}")
+        yield send
+
+
+async def _partitions_of(kafka: KafkaConnection, topic: str) -> int:
+    admin = AIOKafkaAdminClient(**client_arguments(kafka))
+    async with _connected(admin, kafka):
         return await _ready_partitions(admin, topic)
 
 
-async def _create_topic(bootstrap: str, topic: str, partitions: int, config: dict[str, str]) -> None:
-    async with _Admin(bootstrap) as admin:
-        wanted = NewTopic(topic, partitions, replication_factor=1, topic_configs=config)
-        answer = await admin.create_topics([wanted])
+async def _create_topic(kafka: KafkaConnection, topic: str, partitions: int, config: dict[str, str]) -> None:
+    admin = AIOKafkaAdminClient(**client_arguments(kafka))
+    async with _connected(admin, kafka):
+        answer = await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=config)])
         for _, code, *message in answer.topic_errors:
             error = for_code(code)
             if code and error is not TopicAlreadyExistsError:
-                raise TopicRefused(
-                    f"the topic {topic!r} cannot be made: {(message or [None])[0] or error.__name__}"
-                )
+                why = (message or [None])[0] or error.__name__
+                raise TopicRefused(f"the topic {topic!r} cannot be made: {why}")
         deadline = time.monotonic() + _LEADERS_SECONDS
         while not await _ready_partitions(admin, topic):
             if time.monotonic() > deadline:
@@ -65,21 +98,17 @@ async def _ready_partitions(admin: Any, topic: str) -> int:
     return len(partitions) if all(p["leader"] >= 0 and not p["error_code"] for p in partitions) else 0
 
 
-class _Admin:
-    """A connected admin client that says in one sentence when nothing is there."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
-
-    async def __aenter__(self) -> Any:
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say is in our own sentence
-        self._admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap, request_timeout_ms=_REQUEST_MS)
+@asynccontextmanager
+async def _connected(client: Any, kafka: KafkaConnection) -> AsyncIterator[None]:
+    """Starts an aiokafka client and stops it; when nothing is there, one sentence says so."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say is in our own sentence
+    stop = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
+    try:
         try:
-            await self._admin.start()
-        except (KafkaError, OSError, ValueError) as e:
-            await self._admin.close()
-            raise KafkaUnreachable(f"Kafka cannot be reached at {self._bootstrap}: {e}") from e
-        return self._admin
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._admin.close()
+            await client.start()
+        except (KafkaError, OSError) as e:
+            servers = ",".join(kafka.arguments["bootstrap_servers"])
+            raise KafkaUnreachable(f"Kafka cannot be reached at {servers}") from e
+        yield
+    finally:
+        await stop()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
-from queryable_app.local import topics
 from tests.support.kafka import embedded_kafka
 
 
@@ -17,7 +17,7 @@ def test_a_killed_broker_comes_back_with_its_topics_at_the_same_address(tmp_path
         broker.start()
 
         assert broker.bootstrap == address
-        assert topics.partitions_of(address, "kept") == 3
+        assert broker.partitions_of("kept") == 3
 
 
 def test_a_later_broker_over_the_same_directory_has_the_same_address(tmp_path: Path) -> None:
@@ -27,4 +27,14 @@ def test_a_later_broker_over_the_same_directory_has_the_same_address(tmp_path: P
         broker.create_topic("kept", 1)
     with embedded_kafka(tmp_path) as broker:
         assert broker.bootstrap == address
-        assert topics.partitions_of(address, "kept") == 1
+        assert broker.partitions_of("kept") == 1
+
+
+def test_a_taken_port_does_not_keep_a_broker_from_its_records(tmp_path: Path) -> None:
+    """When another program listens at the kept address, the broker comes back at another one with its topics."""
+    with embedded_kafka(tmp_path) as broker:
+        broker.create_topic("kept", 1)
+        port = int(broker.bootstrap.split(":")[1])
+    with socket.create_server(("127.0.0.1", port)), embedded_kafka(tmp_path) as broker:
+        assert broker.bootstrap != f"127.0.0.1:{port}"
+        assert broker.partitions_of("kept") == 1

@@ -1,0 +1,142 @@
+"""`qtopic produce`: text becomes records in the topic's own formats."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from queryable_app.cli_common import (
+    BROKEN,
+    DATA,
+    INVALID,
+    JSON,
+    UNREACHABLE,
+    described_run,
+    fail,
+    run_directory,
+    with_exit_codes,
+)
+from queryable_app.errors import Failure
+from queryable_app.kafka_settings import KafkaSettingsError, kafka_connection
+from queryable_app.local.resource_file import ResourceError, load_resource
+from queryable_app.local.run import RESOURCE_FILE
+from queryable_app.local.topics import KafkaUnreachable, TopicRefused, producing
+from queryable_app.serde import key_codec, value_from_json
+from queryable_app.topic_spec import SpecError, TopicSpec, parse_spec
+
+Record = tuple[bytes, bytes | None]
+
+
+@click.command(
+    name="produce",
+    help=with_exit_codes(
+        """Writes one record, or one for each line of standard input, and prints where it went.
+
+        A line is JSON with `key` and `value`, as a scan answers them; a `value` of null deletes the key. The topic, its
+        formats and its Kafka are those of the newest `qtopic run`, unless they are given.
+
+        \b
+        qtopic produce user-1 '{"page": "/"}'
+        qtopic produce user-1 --delete
+        echo '{"key": "user-1", "value": {"page": "/"}}' | qtopic produce
+        qtopic produce -f topic.yaml --kafka broker:9092 user-1 '{"page": "/"}'
+        """
+    ),
+)
+@click.argument("key", required=False)
+@click.argument("value", required=False)
+@click.option("--delete", is_flag=True, help="Deletes KEY, with a record without a value.")
+@click.option(
+    "-f", "--file", type=click.Path(path_type=Path), help="The resource that says topic and formats."
+)
+@click.option("--topic", help="Another topic; its keys are strings and its values are JSON.")
+@click.option("--kafka", metavar="HOST:PORT", help="Another Kafka than the run's.")
+@DATA
+@JSON
+def produce_command(
+    key: str | None,
+    value: str | None,
+    delete: bool,
+    file: Path | None,
+    topic: str | None,
+    kafka: str | None,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    if key is not None and (value is None) != delete:
+        raise click.UsageError("give KEY and VALUE, or KEY and --delete, or lines on standard input")
+    if key is None and delete:
+        raise click.UsageError("--delete needs a KEY")
+    try:
+        bootstrap = kafka or described_run(data)["kafka"]
+        spec = _spec(file, topic, bootstrap, data)
+        records = _records(spec, sys.stdin) if key is None else iter([_record(spec, key, value)])
+        asyncio.run(_produce(spec, bootstrap, records, as_json))
+    except (ResourceError, KafkaSettingsError, SpecError) as e:
+        fail(INVALID, str(e))
+    except Failure as e:
+        fail(INVALID, f"{e.detail}: {e.advice}")
+    except KafkaUnreachable as e:
+        fail(UNREACHABLE, str(e))
+    except TopicRefused as e:
+        fail(BROKEN, str(e))
+
+
+def _spec(file: Path | None, topic: str | None, bootstrap: str, data: Path | None) -> TopicSpec:
+    """Topic and formats: from the file, by the topic's name alone, or those of the run."""
+    if file is not None:
+        return load_resource(file).spec
+    if topic is not None:
+        return TopicSpec(bootstrap, topic)
+    document = json.loads((run_directory(data) / RESOURCE_FILE).read_text())
+    return parse_spec(document["spec"])
+
+
+def _record(spec: TopicSpec, key: str, value: str | None) -> Record:
+    """A record as it was typed: values of text formats as they are, others as JSON."""
+    typed = key_codec(spec.key_format).from_text(key)
+    if value is None:
+        return typed, None
+    if spec.value_format in ("string", "uuid", "bytes"):
+        return typed, value_from_json(value, spec.value_format)
+    return typed, value_from_json(_json(value, "VALUE"), spec.value_format)
+
+
+def _records(spec: TopicSpec, lines: Iterable[str]) -> Iterator[Record]:
+    codec = key_codec(spec.key_format)
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"line {number}"
+        record = _json(line, where)
+        if not isinstance(record, dict) or "key" not in record or "value" not in record:
+            raise SpecError(f"{where}: not an object with `key` and `value`")
+        value = record["value"]
+        yield (
+            codec.from_json(record["key"]),
+            None if value is None else value_from_json(value, spec.value_format),
+        )
+
+
+def _json(text: str, where: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise SpecError(f"{where}: not JSON: {e}") from None
+
+
+async def _produce(spec: TopicSpec, bootstrap: str, records: Iterator[Record], as_json: bool) -> None:
+    connection = kafka_connection(bootstrap, spec.kafka_config)
+    async with producing(connection, spec.topic, spec.partitioner) as send:
+        for key, value in records:
+            partition, offset = await send(key, value)
+            if as_json:
+                position = f"{partition}:{offset + 1}"
+                click.echo(json.dumps({"partition": partition, "offset": offset, "position": position}))
+            else:
+                click.echo(f"partition {partition}, offset {offset}")

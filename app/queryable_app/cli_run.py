@@ -1,0 +1,127 @@
+"""`qtopic run`: the file and the options become a run, and what can go wrong becomes a sentence and an exit code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from queryable_app.cli_common import BROKEN, INVALID, UNREACHABLE, fail, with_exit_codes
+from queryable_app.contract import SettingsError
+from queryable_app.jars import JarsError
+from queryable_app.kafka_settings import KafkaSettingsError
+from queryable_app.local.data_directory import DirectoryError
+from queryable_app.local.embedded_kafka import BrokerError
+from queryable_app.local.progress import Progress
+from queryable_app.local.resource_file import ResourceError, load_resource
+from queryable_app.local.run import Options, RunError, SqlRefused
+from queryable_app.local.run import run as run_resource
+from queryable_app.local.topics import KafkaUnreachable, TopicRefused
+from queryable_app.topic_spec import SpecError, duration_ms
+
+_ADDRESSES: Final = re.compile(r"[^\s,]+:\d{1,5}(,[^\s,]+:\d{1,5})*")
+
+
+class _Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return duration_ms(str(value), param.name or "" if param else "") / 1000
+        except SpecError as e:
+            self.fail(str(e).split(": ", 1)[-1], param, ctx)
+
+
+@click.command(
+    name="run",
+    help=with_exit_codes(
+        """Runs a view on this machine until Ctrl-C: a Kafka of its own, the topic, and the nodes.
+
+        FILE is the same QueryableTopic that a cluster takes. When the nodes answer, DIR/run.json says where they are.
+
+        \b
+        qtopic run -f topic.yaml
+        qtopic run -f topic.yaml --data ./data --nodes 3
+        qtopic run -f topic.yaml --kafka broker:9092
+        """
+    ),
+)
+@click.option("-f", "--file", required=True, type=click.Path(path_type=Path), help="The resource to run.")
+@click.option(
+    "--kafka",
+    default="embedded",
+    show_default=True,
+    metavar="embedded|file|HOST:PORT",
+    help="`embedded` starts a Kafka, whatever address the file names; `file` uses that address.",
+)
+@click.option("--nodes", type=click.IntRange(1, 64), help="How many nodes.  [default: spec.replicas]")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Keeps records and rows between runs.  [default: gone at the end]",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_000),
+    default=8080,
+    show_default=True,
+    help="The first node's port; the others follow. 0 takes free ones.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 1000),
+    default=4,
+    show_default=True,
+    help="Of the topic, when the embedded Kafka makes it.",
+)
+@click.option(
+    "--topic-wait",
+    type=_Duration(),
+    default="5m",
+    show_default=True,
+    help="How long a topic on another Kafka is waited for.",
+)
+@click.option(
+    "--produce-examples",
+    type=click.IntRange(0, 10_000),
+    default=0,
+    metavar="RATE",
+    help="Produces RATE example records (page views) a second to the topic.",
+)
+def run_command(
+    file: Path,
+    kafka: str,
+    nodes: int | None,
+    data: Path | None,
+    port: int,
+    partitions: int,
+    topic_wait: float,
+    produce_examples: int,
+) -> None:
+    if kafka not in ("embedded", "file") and not _ADDRESSES.fullmatch(kafka):
+        raise click.BadParameter(
+            f"{kafka!r} is neither embedded, nor file, nor host:port", param_hint="--kafka"
+        )
+    _run(file, Options(kafka, nodes, data, port, partitions, topic_wait, produce_examples))
+
+
+def _run(file: Path, options: Options) -> None:
+    progress = Progress(Console(stderr=False))
+    try:
+        run_resource(load_resource(file), options, progress)
+    except ResourceError as e:
+        fail(INVALID, str(e))
+    except SqlRefused as e:
+        fail(INVALID, f"{file}: {e}")
+    except KafkaSettingsError as e:
+        fail(INVALID, f"{file}: spec.kafka.config: {e}")
+    except KafkaUnreachable as e:
+        fail(UNREACHABLE, str(e))
+    except (RunError, DirectoryError, JarsError, BrokerError, TopicRefused, SettingsError) as e:
+        fail(BROKEN, str(e))

@@ -1,0 +1,174 @@
+"""The directory of one `qtopic run`: who may use it, what lies where, and what is told to scripts.
+
+    kafka/            the embedded broker: its records, address and log
+    nodes/<ordinal>/  a node's stores
+    logs/             one file for each process
+    placement.json    who holds which partition
+    view.json         which revision the stores hold
+    run.json          the nodes and their processes, while they answer
+    resource.json     the resource that runs
+
+Two locks guard it. One is the run's own. The other is inherited by every process of the run, so that it is free only
+when the last of them is gone: a run after a kill -9 waits for that, and never meets a dying process on its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+_LEFTOVERS_SECONDS: Final = 20
+_RUN_FILE: Final = "run.json"
+
+
+class DirectoryError(Exception):
+    """The directory cannot be used; the message says why."""
+
+
+class DataDirectory:
+    """Get it with `opened`."""
+
+    def __init__(self, path: Path, sockets: Path, lock: int) -> None:
+        self.path = path
+        self.lock = lock
+        """The file descriptor that every process of the run inherits."""
+        self.kafka = path / "kafka"
+        self._sockets = sockets
+
+    def log(self, process: str) -> Path:
+        return self.path / "logs" / f"{process}.log"
+
+    def node_data(self, ordinal: int) -> Path:
+        return self.path / "nodes" / str(ordinal)
+
+    def node_sockets(self, ordinal: int) -> Path:
+        directory = self._sockets / str(ordinal)
+        directory.mkdir(exist_ok=True)
+        return directory
+
+    def internal_token(self) -> Path:
+        """A file that only its owner can read, with the token that nodes show one another."""
+        file = self.path / "internal-token"
+        if not file.exists():
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                out.write(secrets.token_urlsafe(32))
+        return file
+
+    def read(self, name: str) -> Mapping[str, Any] | None:
+        try:
+            found: Mapping[str, Any] = json.loads((self.path / name).read_text())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def write(self, name: str, content: Mapping[str, Any]) -> Path:
+        """Whole or not at all: a reader never sees half of it."""
+        file = self.path / name
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(content, indent=2) + "\n")
+        partial.replace(file)
+        return file
+
+    def write_run(self, run: Mapping[str, Any]) -> None:
+        self.write(_RUN_FILE, run)
+
+    def forget_run(self) -> None:
+        (self.path / _RUN_FILE).unlink(missing_ok=True)
+
+    def forget_rows(self) -> None:
+        """Takes every node's stores away."""
+        shutil.rmtree(self.path / "nodes", ignore_errors=True)
+
+
+@contextmanager
+def opened(path: Path | None) -> Iterator[DataDirectory]:
+    """The directory at `path`, for this run alone; without a path, one that is gone at the end."""
+    with contextlib.ExitStack() as stack:
+        if path is None:
+            path = Path(tempfile.mkdtemp(prefix="qtopic-"))
+            stack.callback(shutil.rmtree, path, ignore_errors=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            _lock(
+                stack,
+                path / ".run.lock",
+                0,
+                f"another qtopic run uses {path}: stop it, or give another --data",
+            )
+            lock = _lock(
+                stack,
+                path / ".processes.lock",
+                _LEFTOVERS_SECONDS,
+                f"processes of an earlier run still use {path}",
+            )
+        except OSError as e:
+            raise DirectoryError(f"the directory {path} cannot be used: {e.strerror}") from e
+        path = path.resolve()
+        sockets = _socket_directory(path)
+        stack.callback(shutil.rmtree, sockets, ignore_errors=True)
+        (sockets / "data").symlink_to(path)
+        directory = DataDirectory(path, sockets, lock)
+        directory.forget_run()
+        stack.callback(directory.forget_run)
+        yield directory
+
+
+def newest_run() -> Path | None:
+    """The data directory of the run that wrote its `run.json` last, of this user on this machine."""
+    found = []
+    for sockets in Path(tempfile.gettempdir()).glob(f"{_socket_prefix()}*"):
+        with contextlib.suppress(OSError):
+            if sockets.stat().st_uid == os.getuid():
+                run_file = sockets / "data" / _RUN_FILE
+                found.append((run_file.stat().st_mtime, run_file.parent.resolve()))
+    return max(found)[1] if found else None
+
+
+def run_description(data: Path) -> Mapping[str, Any] | None:
+    """What the run over this directory says of itself; None while it says nothing."""
+    try:
+        found: Mapping[str, Any] = json.loads((data / _RUN_FILE).read_text())
+    except OSError:
+        return None
+    return found
+
+
+def _lock(stack: contextlib.ExitStack, file: Path, seconds: float, refusal: str) -> int:
+    handle = stack.enter_context(file.open("a"))
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle.fileno()
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise DirectoryError(refusal) from None
+            time.sleep(0.05)
+
+
+def _socket_directory(data: Path) -> Path:
+    """An empty directory with a short path, since that of a Unix socket is bounded. The same one for the same data, so
+    that what a killed run left is found."""
+    name = _socket_prefix() + hashlib.sha256(str(data).encode()).hexdigest()[:12]
+    directory = Path(tempfile.gettempdir()) / name
+    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        directory.mkdir(mode=0o700)  # fails where another user was faster
+    except FileExistsError as e:
+        raise DirectoryError(f"{directory} belongs to someone else: remove it, or give another --data") from e
+    return directory
+
+
+def _socket_prefix() -> str:
+    return f"qtopic-{os.getuid()}-"

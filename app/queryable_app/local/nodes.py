@@ -1,0 +1,121 @@
+"""The nodes of one machine: for each its settings, its two processes, and what it says of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from queryable_app.contract import ENV_PREFIX, NodeSettings
+from queryable_app.local.data_directory import DataDirectory
+from queryable_app.local.processes import Kept, Process
+from queryable_app.placement import Placement, first_placement
+
+HOST: Final = "127.0.0.1"
+PLACEMENT_FILE: Final = "placement.json"
+
+
+class Node:
+    """Its processes run from the moment it is made."""
+
+    def __init__(self, settings: NodeSettings, data: DataDirectory) -> None:
+        self.name = settings.name
+        self.url = settings.advertised_url
+        self._environ = {**os.environ, **settings.to_env()}
+        self._data = data
+        self.serve = self._kept("serve")
+        self.ingest = self._kept("ingest")
+
+    def log(self, role: str) -> Path:
+        return self._data.log(f"{self.name}-{role}")
+
+    def describe(self) -> dict[str, Any]:
+        pids = {"serve": self.serve.process.pid, "ingest": self.ingest.process.pid}
+        return {"name": self.name, "url": self.url, "pids": pids}
+
+    def answers(self, http: httpx.Client) -> bool:
+        return self._is_ok(http, "/livez")
+
+    def is_ready(self, http: httpx.Client) -> bool:
+        return self._is_ok(http, "/readyz")
+
+    def hydration(self, http: httpx.Client) -> str:
+        """How far its copies are, in words."""
+        try:
+            status: Mapping[str, Any] = http.get(f"{self.url}/v1/status").raise_for_status().json()
+        except (httpx.HTTPError, ValueError):
+            return f"{self.name} does not answer"
+        partitions = status["partitions"]
+        failed = [p for p in partitions if p.get("failed")]
+        if failed:
+            return f"{self.name} has failed at partition {failed[0]['partition']}: {failed[0]['failed']}"
+        if any(p["end"] < 0 or p["position"] < 0 for p in partitions):
+            return f"{self.name} {status['ingest']['state']}"
+        behind = sum(max(0, p["end"] - p["position"]) for p in partitions)
+        end = sum(p["end"] for p in partitions)
+        return f"{self.name} {100 * (end - behind) // end if end else 100} %"
+
+    def _is_ok(self, http: httpx.Client, path: str) -> bool:
+        try:
+            return http.get(self.url + path).is_success
+        except httpx.HTTPError:
+            return False
+
+    def _kept(self, role: str) -> Kept:
+        command = [sys.executable, "-m", f"queryable_app.{role}"]
+
+        def start() -> Process:
+            return Process(command, self.log(role), self._environ, [self._data.lock])
+
+        return Kept(f"{role} of {self.name}", start, start())
+
+
+def settings_of_nodes(
+    name: str, spec: Mapping[str, Any], placement: Placement, data: DataDirectory
+) -> list[NodeSettings]:
+    """The settings of every node of the placement, which is written to where they say that it is."""
+    data.write(PLACEMENT_FILE, json.loads(placement.to_json()))
+    return [
+        node_settings(f"{name}-{ordinal}", ordinal, spec, placement, data)
+        for ordinal in range(len(placement.addresses))
+    ]
+
+
+def node_settings(
+    name: str, ordinal: int, spec: Mapping[str, Any], placement: Placement, data: DataDirectory
+) -> NodeSettings:
+    """What this machine decides; the rest are the defaults, or what the person has set in `QT_` variables."""
+    url = placement.addresses[ordinal]
+    own = {
+        "name": name,
+        "ordinal": ordinal,
+        "application_id": placement.application_id,
+        "spec": json.dumps(spec),
+        "bootstrap_servers": spec["kafka"]["bootstrapServers"],
+        "advertised_url": url,
+        "data_dir": data.node_data(ordinal),
+        "run_dir": data.node_sockets(ordinal),
+        "placement_path": data.path / PLACEMENT_FILE,
+        "http_host": HOST,
+        "http_port": httpx.URL(url).port,
+        "internal_token_path": data.internal_token(),
+    }
+    variables = {ENV_PREFIX + field.upper(): str(value) for field, value in own.items()}
+    return NodeSettings.from_env({**os.environ, **variables})
+
+
+def next_placement(
+    kept: Mapping[str, Any] | None, application_id: str, partitions: int, urls: Sequence[str], copies: int
+) -> Placement:
+    """The first placement, under a number that makes nodes prefer it to the one of an earlier run."""
+    wanted = first_placement(application_id, partitions, urls, copies)
+    if kept is None:
+        return wanted
+    before = Placement.from_json(json.dumps(kept))
+    return replace(wanted, epoch=before.epoch + (replace(before, epoch=wanted.epoch) != wanted))
