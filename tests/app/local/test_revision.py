@@ -1,0 +1,68 @@
+"""What a kept directory's stores depend on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from queryable_app.local.nodes import next_placement
+from queryable_app.local.revision import next_revision, view_of
+from queryable_app.placement import Placement
+
+SPEC: dict[str, Any] = {"topic": "users", "transform": {"sql": "SELECT 1"}, "replicas": 1}
+
+
+def kept(spec: dict[str, Any], kafka: str = "embedded", partitions: int = 4) -> dict[str, Any]:
+    return {"revision": 3, "view": view_of(spec, kafka, partitions)}
+
+
+def test_a_new_directory_begins_with_the_first_revision() -> None:
+    """Nothing has changed, since there was nothing."""
+    assert next_revision(None, view_of(SPEC, "embedded", 4)) == (1, [])
+
+
+def test_what_alters_no_answer_keeps_the_rows() -> None:
+    """The number of nodes, or what a read gets by default, is no new revision."""
+    again = view_of({**SPEC, "replicas": 3, "read": {"consistency": "strong"}}, "embedded", 4)
+
+    assert next_revision(kept(SPEC), again) == (3, [])
+
+
+@pytest.mark.parametrize(
+    ("view", "changed"),
+    [
+        (view_of({**SPEC, "transform": {"sql": "SELECT 2"}}, "embedded", 4), ["transform"]),
+        (view_of({"topic": "users"}, "embedded", 4), ["transform"]),
+        (view_of({**SPEC, "key": {"format": "long"}, "topic": "x"}, "embedded", 4), ["key", "topic"]),
+        (view_of(SPEC, "broker:9092", 4), ["kafka"]),
+        (view_of(SPEC, "embedded", 5), ["partitions"]),
+        (view_of({**SPEC, "redeployNonce": 1}, "embedded", 4), ["redeployNonce"]),
+    ],
+    ids=["sql", "sql-gone", "key-and-topic", "broker", "partitions", "nonce"],
+)
+def test_what_alters_answers_is_a_new_revision(view: dict[str, Any], changed: list[str]) -> None:
+    """The fields that made it one are named."""
+    assert next_revision(kept(SPEC), view) == (4, changed)
+
+
+def place(before: Placement | None, urls: list[str], application_id: str = "local.users.r1") -> Placement:
+    kept_one = None if before is None else json.loads(before.to_json())
+    return next_placement(kept_one, application_id, 4, urls, 1)
+
+
+def test_the_same_placement_keeps_its_number() -> None:
+    """Nodes that start again find what they know."""
+    first = place(None, ["http://a", "http://b"])
+
+    assert place(first, ["http://a", "http://b"]) == first
+
+
+def test_another_placement_is_preferred_to_the_kept_one() -> None:
+    """Its number is higher, whatever has changed."""
+    first = place(None, ["http://a", "http://b"])
+
+    assert place(first, ["http://a"]).epoch == 2
+    assert place(first, ["http://a", "http://c"]).epoch == 2
+    assert place(first, ["http://a", "http://b"], "local.users.r2").epoch == 2
