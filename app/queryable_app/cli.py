@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from queryable_app.cli_common import with_exit_codes
-from queryable_app.cli_produce import produce_command
-from queryable_app.cli_read import get_command, status_command
-from queryable_app.cli_run import run_command
+from queryable_app.commands.common import with_exit_codes
+from queryable_app.commands.produce import produce_command
+from queryable_app.commands.read import get_command, status_command
+from queryable_app.commands.run import run_command
 
 
 @click.group(

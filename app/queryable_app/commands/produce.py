@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from queryable_app.cli_common import (
+from queryable_app.commands.common import (
     BROKEN,
     DATA,
     INVALID,

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from queryable_app.cli_common import BROKEN, INVALID, UNREACHABLE, fail, with_exit_codes
+from queryable_app.commands.common import BROKEN, INVALID, UNREACHABLE, fail, with_exit_codes
 from queryable_app.contract import SettingsError
 from queryable_app.jars import JarsError
 from queryable_app.kafka_settings import KafkaSettingsError
