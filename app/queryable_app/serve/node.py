@@ -20,7 +20,9 @@ from queryable_app.placement import Placement
 from queryable_app.serde import key_codec
 from queryable_app.serve.control_socket import ControlSocket, IngestStatus
 from queryable_app.serve.copies import Copies, Copy, Role
+from queryable_app.serve.counters import Counters
 from queryable_app.serve.gaps import Gaps
+from queryable_app.serve.group_positions import GroupPositions
 from queryable_app.serve.kafka_clients import client_arguments
 from queryable_app.serve.log_end import LogEnd
 from queryable_app.serve.producer import Producer
@@ -46,6 +48,7 @@ class Node:
         self.started_at = time.time()
         self.last_read_at = -1.0
         """Monotonic time of the last answered read, kept by whoever answers. Ingest then leaves room for reads."""
+        self.counters = Counters()
         self.peers: Any = None
 
         kafka = client_arguments(kafka_connection(settings.bootstrap_servers, spec.kafka_config))
@@ -64,6 +67,7 @@ class Node:
             self.ingest_status,
         )
         self._gaps = Gaps(kafka, spec.topic, copies)
+        self._group_positions = GroupPositions(kafka, spec.topic, settings.application_id, copies)
         self._sweeper = Sweeper(copies, spec.ttl_ms)
         self._measuring: asyncio.Task[None] | None = None
 
@@ -87,13 +91,28 @@ class Node:
 
     async def start(self) -> None:
         """Begin to listen to ingest and to ask Kafka. Neither needs to be there."""
-        for part in (self._rows, self._control, self.log_end, self._gaps, self._sweeper):
+        for part in (
+            self._rows,
+            self._control,
+            self.log_end,
+            self._gaps,
+            self._group_positions,
+            self._sweeper,
+        ):
             await part.start()
         self._measuring = asyncio.create_task(self._measure())
 
     async def stop(self) -> None:
         """End what `start` began, and close the stores."""
-        for part in (self._control, self._rows, self._sweeper, self._gaps, self.log_end, self.producer):
+        for part in (
+            self._control,
+            self._rows,
+            self._sweeper,
+            self._group_positions,
+            self._gaps,
+            self.log_end,
+            self.producer,
+        ):
             await part.stop()
         if self._measuring is not None:
             self._measuring.cancel()

@@ -1,0 +1,176 @@
+"""What goes over the wire, as text: header lines, problems, entity tags, parameters, content negotiation.
+
+Strategy: an answer's headers are the very bytes that are sent, `name: value\r\n` each, since both ways in (the fast
+lane and FastAPI) send the same answer. Parameters are looked up in a closed list of names, so that a misspelt one is
+refused with the right one rather than ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl
+
+from queryable_app.errors import Failure, Reason, invalid, shown
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+BYTES: Final = "application/octet-stream"
+PROBLEM: Final = "application/problem+json"
+
+PARAMETERS_MAX: Final = 100  # in one query string; a view of 50 partitions needs 50 for min-position
+_OPTION_PREFIX: Final = "qt-"
+
+
+class Answer(NamedTuple):
+    """A finished answer. `headers` has neither a status line nor what the server adds (Date, Connection)."""
+
+    status: int
+    headers: bytes
+    body: bytes
+
+    def header_list(self) -> list[tuple[bytes, bytes]]:
+        """As ASGI wants them."""
+        lines = self.headers.split(b"\r\n")[:-1]
+        return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
+
+
+def json_answer(body: object, headers: bytes = b"", status: int = 200) -> Answer:
+    return body_answer(
+        json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(), JSON, headers, status
+    )
+
+
+def body_answer(body: bytes, content_type: str, headers: bytes = b"", status: int = 200) -> Answer:
+    return Answer(status, _content(content_type, len(body)) + headers, body)
+
+
+def problem_answer(failure: Failure, headers: bytes = b"") -> Answer:
+    """`application/problem+json` of one failed request."""
+    body = json.dumps(failure.problem(), ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    if failure.retry_after_ms is not None:
+        headers += b"retry-after: %d\r\n" % max(1, -(-failure.retry_after_ms // 1000))
+    return body_answer(body, PROBLEM, headers, failure.reason.status)
+
+
+def _content(content_type: str, length: int) -> bytes:
+    return b"content-type: %b\r\ncontent-length: %d\r\n" % (content_type.encode(), length)
+
+
+def header_text(value: str) -> bytes:
+    """A value that is safe in a header, whatever it was."""
+    return bytes(byte if 0x20 <= byte < 0x7F else 0x3F for byte in value.encode())
+
+
+def matches_etag(if_none_match: str, etag: str) -> bool:
+    """If-None-Match compares weakly, and `*` matches whatever is there."""
+    given = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return etag in given or given == ["*"]
+
+
+def negotiate(accept: str, offered: Sequence[str]) -> str:
+    """The type to answer with: what the caller likes best, the first offered one among equals."""
+    if not accept.strip():
+        return offered[0]
+    likes = dict(_quality(part) for part in accept.split(","))
+    best, best_quality = "", 0.0
+    for name in offered:
+        group = name.partition("/")[0] + "/*"
+        quality = likes.get(name, likes.get(group, likes.get("*/*", 0.0)))
+        if quality > best_quality:
+            best, best_quality = name, quality
+    if not best:
+        raise invalid("Accept", f"{shown(accept)} is not answered here", f"ask for {' or '.join(offered)}")
+    return best
+
+
+def _quality(part: str) -> tuple[str, float]:
+    name, *parameters = (piece.strip().lower() for piece in part.split(";"))
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return name, min(1.0, max(0.0, float(parameter[2:])))
+            except ValueError:
+                return name, 0.0
+    return name, 1.0
+
+
+def parse_query(query: bytes, allowed: Sequence[str]) -> dict[str, list[str]]:
+    """Parameter → its values, each character one byte (`as_text` and `as_bytes` make them whole)."""
+    try:
+        pairs = parse_qsl(
+            query.decode("latin-1"), keep_blank_values=True, encoding="latin-1", max_num_fields=PARAMETERS_MAX
+        )
+    except ValueError:
+        raise invalid("query", f"has more than {PARAMETERS_MAX} parameters", "send fewer") from None
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        if name not in allowed:
+            raise _unknown(name, "is no parameter of this request", allowed)
+        values.setdefault(name, []).append(value)
+    return values
+
+
+def parse_options(headers: Iterable[tuple[bytes, bytes]], allowed: Sequence[str]) -> dict[str, list[str]]:
+    """The `Qt-` headers among `headers`, without their prefix. Names are lower case, as ASGI has them."""
+    values: dict[str, list[str]] = {}
+    for raw_name, value in headers:
+        if not raw_name.startswith(b"qt-"):
+            continue
+        name = raw_name.decode("latin-1").removeprefix(_OPTION_PREFIX)
+        if name not in allowed:
+            raise _unknown("Qt-" + name, "is no header of this request", ["Qt-" + known for known in allowed])
+        values.setdefault(name, []).append(value.decode("latin-1"))
+    return values
+
+
+def as_bytes(value: str) -> bytes:
+    return value.encode("latin-1")
+
+
+def single(values: Mapping[str, Sequence[str]], name: str) -> str | None:
+    given = values.get(name, ())
+    if len(given) > 1:
+        raise invalid(name, f"is given {len(given)} times", "give it once")
+    return given[0] if given else None
+
+
+def choice(values: Mapping[str, Sequence[str]], name: str, allowed: Sequence[str]) -> str:
+    """One of `allowed`; the first when it is not given."""
+    text = single(values, name)
+    if text is None:
+        return allowed[0]
+    if text not in allowed:
+        raise invalid(
+            name, f"{shown(text)} is not one of {', '.join(allowed)}", f"ask with {name}={allowed[0]}"
+        )
+    return text
+
+
+def whole_number(values: Mapping[str, Sequence[str]], name: str, low: int, high: int) -> int | None:
+    text = single(values, name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and low <= int(text) <= high):
+        raise invalid(name, f"{shown(text)} is not allowed", f"give a whole number from {low} to {high}")
+    return int(text)
+
+
+def no_such_resource(path: str, known: Sequence[str]) -> Failure:
+    nearest = get_close_matches(path[:200], known, 1, 0.75)
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    return Failure(
+        Reason.NO_SUCH_RESOURCE,
+        f"{shown(path)} is not a path of this node",
+        f"{hint}There are {', '.join(known)}",
+    )
+
+
+def _unknown(name: str, problem: str, allowed: Sequence[str]) -> Failure:
+    if not allowed:
+        return invalid(shown(name), problem, "leave it out; this request takes none")
+    nearest = get_close_matches(name[:100].lower(), allowed, 1, 0.5)
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    return invalid(shown(name), problem, f"{hint}There are {', '.join(allowed)}")

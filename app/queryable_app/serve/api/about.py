@@ -1,0 +1,57 @@
+"""What the node says of itself: status, placement, probes, metrics, the page."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from queryable_app.http_text import Answer, body_answer, json_answer, matches_etag
+from queryable_app.serve import metrics
+from queryable_app.serve.api.request import respond
+from queryable_app.serve.node import Node
+from queryable_app.serve.page import PAGE_HEADERS, page_html
+from queryable_app.serve.reads import Reads
+from queryable_app.serve.status import placement_of, readiness, status_of
+
+
+def routes(node: Node, reads: Reads) -> APIRouter:
+    router = APIRouter(tags=["node"])
+    registry = metrics.registry(node)
+
+    @router.get("/v1/status")
+    async def status() -> Response:
+        """The copies of this node: position, the log's end, lag, progress; and what feeds them."""
+        return respond(json_answer(status_of(node), reads.identity))
+
+    @router.get("/v1/placement")
+    async def placement(request: Request) -> Response:
+        """Which node holds which partition. Its entity tag is the epoch, which a changed placement raises."""
+        etag = f'"{node.placement.epoch}"'
+        headers = b"etag: %b\r\n%b" % (etag.encode(), reads.identity)
+        given = request.headers.getlist("if-none-match")
+        if given and matches_etag(",".join(given), etag):
+            return respond(Answer(304, headers, b""))
+        return respond(json_answer(placement_of(node), headers))
+
+    @router.get("/livez")
+    async def live() -> Response:
+        """The process answers."""
+        return respond(json_answer({"live": True}))
+
+    @router.get("/readyz")
+    async def ready() -> Response:
+        """200 when every copy of this node is complete, else 503 with how far they are."""
+        body = readiness(node)
+        return respond(json_answer(body, status=200 if body["ready"] else 503))
+
+    @router.get("/metrics")
+    async def prometheus() -> Response:
+        """In Prometheus' text format."""
+        return respond(body_answer(metrics.exposition(registry), metrics.CONTENT_TYPE))
+
+    @router.get("/", include_in_schema=False)
+    async def node_page() -> Response:
+        return respond(body_answer(page_html(), "text/html; charset=utf-8", PAGE_HEADERS))
+
+    return router

@@ -1,0 +1,34 @@
+"""The node as an ASGI application."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from queryable_app.serve.api import about, keys, records, scans
+from queryable_app.serve.api.guard import Guard, router_refusals
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads import Reads
+
+_DESCRIPTION = """Every answer says how fresh it is (`Qt-` headers), and every failure is `application/problem+json`
+with one of a closed set of reasons."""
+
+
+def create_app(node: Node) -> FastAPI:
+    """What uvicorn serves; `fast_lane.protocol_class` goes with it."""
+    reads = Reads(node)
+    rooms = [room.routes(node, reads) for room in (keys, scans, records, about)]
+    paths = [route.path for room in rooms for route in room.routes if isinstance(route, APIRoute)]
+    app = FastAPI(
+        title=f"Queryable topic {node.spec.topic}",
+        version="1",
+        description=_DESCRIPTION,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+        redirect_slashes=False,
+        exception_handlers=router_refusals([*paths, "/openapi.json", "/docs"]),
+    )
+    for room in rooms:
+        app.include_router(room)
+    app.add_middleware(Guard, node=node, identity=reads.identity)
+    return app

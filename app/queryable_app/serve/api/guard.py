@@ -1,0 +1,106 @@
+"""Around every route: how many requests at once, keys out of the path, and failures into problems.
+
+Strategy: one ASGI middleware, and the only place where an exception becomes an answer. Whatever is not a Failure is a
+defect: it is logged with an id, and the caller gets the id alone.
+"""
+
+from __future__ import annotations
+
+import secrets
+import traceback
+from collections.abc import Sequence
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.http_text import no_such_resource, problem_answer
+from queryable_app.log import event
+from queryable_app.serve.api.request import IS_HEAD, Gone, keyed_path, respond
+from queryable_app.serve.node import Node
+
+_ALWAYS_ANSWERED: Final = ("/livez", "/readyz", "/metrics")
+_INTERNAL: Final = "/internal/"
+
+
+class Guard:
+    """`identity` is in every problem: header lines that say which node it is from."""
+
+    def __init__(self, app: ASGIApp, node: Node, identity: bytes) -> None:
+        self._app = app
+        self._counters = node.counters
+        self._identity = identity
+        self._concurrent_max = min(node.settings.concurrent_max, node.spec.read.concurrent_max)
+        self._bounded = 0  # requests in flight that count against the bound
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        inner = keyed_path(scope)
+        if scope["method"] == "HEAD":  # every GET answers it; uvicorn, whose scope stays, leaves the body out
+            inner |= {"method": "GET", IS_HEAD: True}
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                route = getattr(inner.get("route"), "path", "")
+                self._counters.answers[route, message["status"]] += 1
+            await send(message)
+
+        counted = inner["path"] not in _ALWAYS_ANSWERED and not inner["path"].startswith(_INTERNAL)
+        self._bounded += counted
+        self._counters.in_flight += 1
+        try:
+            if counted and self._bounded > self._concurrent_max:
+                raise _overloaded(self._concurrent_max)
+            await self._app(inner, receive, sending)
+        except Gone:
+            pass
+        except Exception as error:
+            failure = _failure_of(error, inner["path"])
+            if started:
+                raise  # too late to say it; the answer is broken off, so that nobody takes it for a whole one
+            self._counters.failures[failure.reason.slug] += 1
+            await respond(problem_answer(failure, self._identity))(inner, receive, sending)
+        finally:
+            self._bounded -= counted
+            self._counters.in_flight -= 1
+
+
+def _failure_of(error: Exception, path: str) -> Failure:
+    if isinstance(error, Failure):
+        return error
+    identifier = secrets.token_hex(6)
+    trace = "".join(traceback.format_exception(error))
+    event("internal-error", id=identifier, path=path, error=repr(error), trace=trace)
+    return Failure(
+        Reason.INTERNAL,
+        f"a defect of this node; its log has more under the id {identifier}",
+        "report it with the id; another node may answer",
+    )
+
+
+def _overloaded(concurrent_max: int) -> Failure:
+    return Failure(
+        Reason.OVERLOADED,
+        f"the node is answering {concurrent_max} requests already",
+        "retry in a while, with fewer at once",
+        retry_after_ms=1000,
+    )
+
+
+def router_refusals(paths: Sequence[str]) -> dict[Any, Any]:
+    """`exception_handlers` for what the router itself refuses; `paths` are the ones there are."""
+
+    async def refuse(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "GET")
+            raise invalid("method", f"{shown(request.method)} is not answered at this path", f"use {allowed}")
+        raise no_such_resource(request.scope["path"], paths)
+
+    return {HTTPException: refuse}

@@ -1,0 +1,89 @@
+"""`GET /v1/keys/{key}` and `POST /v1/multi-get`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.http_text import BYTES, JSON, body_answer, choice, negotiate
+from queryable_app.serve.api.parameters import MANY_OPTIONS, POINT_OPTIONS, parameters
+from queryable_app.serve.api.request import (
+    Values,
+    accept_of,
+    asked_of,
+    json_body,
+    key_of,
+    respond,
+    values_of,
+)
+from queryable_app.serve.coverage import coverage, until
+from queryable_app.serve.multi_get import rows_of_keys, to_items
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads import Reads
+
+_POINT: Final = (*POINT_OPTIONS, "key-encoding")
+_MANY: Final = (*MANY_OPTIONS, "key-encoding")
+
+
+def routes(node: Node, reads: Reads) -> APIRouter:
+    router = APIRouter(tags=["reads"])
+
+    @router.get("/v1/keys/{key}", openapi_extra=parameters(*_POINT, path="key"))
+    async def read_key(request: Request) -> Response:
+        """The newest value of a key. Every byte string is a key, percent-encoded, the empty one too."""
+        values = values_of(request, POINT_OPTIONS, "key-encoding")
+        form = negotiate(accept_of(request), (JSON, BYTES))
+        record_key = key_of(request, values, node.codec)
+        asked, deadline = asked_of(values, reads)
+        tags = request.headers.getlist("if-none-match")
+        needed = await reads.caught_up(asked, reads.partitions_of(record_key), deadline)
+        return respond(reads.point(record_key, asked, needed, form, ",".join(tags) if tags else None))
+
+    @router.post("/v1/multi-get", openapi_extra=parameters(*_MANY))
+    async def read_keys(request: Request) -> Response:
+        """Many keys at once: `{"keys": [..]}`. Items come in the same order, one for each, repeated keys too."""
+        values = values_of(request, MANY_OPTIONS, "key-encoding")
+        negotiate(accept_of(request), (JSON,))
+        asked, deadline = asked_of(values, reads)
+        partial = choice(values, "partial", ("refuse", "allow")) == "allow"
+        async with until(deadline):
+            body = await json_body(request, node.settings.body_bytes_max)
+            record_keys = _keys_in(body, values, node)
+            partitions = {key: reads.partitions_of(key) for key in record_keys}
+            by_partition: dict[int, list[bytes]] = {}
+            for key, where in partitions.items():
+                for partition in where:
+                    by_partition.setdefault(partition, []).append(node.codec.to_disk(key))
+            covered = await coverage(reads, by_partition, asked, deadline, partial)
+            rows = await rows_of_keys(covered.copies, by_partition)
+        where_one = {key: where[0] if len(where) == 1 else None for key, where in partitions.items()}
+        items = to_items(record_keys, rows, covered.missing, where_one, node.codec, node.spec.stored_format)
+        return respond(
+            body_answer(b'{"items":[%b]%b' % (b",".join(items), covered.fields()), JSON, covered.headers)
+        )
+
+    return router
+
+
+def _keys_in(body: Any, values: Values, node: Node) -> list[bytes]:
+    """The record keys that a body asks for."""
+    if not isinstance(body, dict) or not isinstance(body.get("keys"), list):
+        raise invalid("body", 'has no list "keys"', 'send {"keys": ["a", "b"]}')
+    for name in body:
+        if name != "keys":
+            raise invalid(shown(name), "is no field of a multi-get", 'send {"keys": [..]} and nothing else')
+    keys, bound = body["keys"], node.settings.multi_get_keys_max
+    if len(keys) > bound:
+        raise Failure(
+            Reason.TOO_LARGE, f"keys: {len(keys)} keys, more than {bound}", "split them over several requests"
+        )
+    if choice(values, "key-encoding", ("text", "base64url")) == "text":
+        return [node.codec.from_json(key) for key in keys]
+    for key in keys:
+        if not isinstance(key, str):
+            raise invalid("keys", f"{shown(key)} is not text", "write each key as base64url in a JSON string")
+    return [node.codec.from_base64url(key) for key in keys]

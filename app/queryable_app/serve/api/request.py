@@ -1,0 +1,123 @@
+"""A request as the routes need it: the key's very bytes, checked parameters, a bounded body.
+
+Strategy: a key comes from the raw path, before anyone decodes, normalises or splits it. `keyed_path` takes it out before
+the router looks, so that a key may be empty, have slashes, dots, NUL or bytes that are no UTF-8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from queryable_app.errors import Failure, Reason, invalid
+from queryable_app.freshness import Asked, parse_asked
+from queryable_app.http_text import Answer, as_bytes, choice, parse_options, parse_query
+from queryable_app.serde import KeyCodec
+from queryable_app.serve.reads import Reads
+
+# In the scope.
+RAW_KEY: Final = "qt.key"
+IS_HEAD: Final = "qt.head"
+_KEYED: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
+
+Values = dict[str, list[str]]
+
+
+def keyed_path(scope: Scope) -> dict[str, Any]:
+    """A copy of the scope. A path that ends in a key becomes one that the router knows, with the key's bytes beside it."""
+    pieces = scope["raw_path"].split(b"/", 3)
+    if len(pieces) == 4:
+        first, second = unquote_to_bytes(pieces[1]), unquote_to_bytes(pieces[2])
+        if (first, second) in _KEYED:
+            return {**scope, "path": f"/v1/{second.decode()}/key", RAW_KEY: unquote_to_bytes(pieces[3])}
+    return dict(scope)
+
+
+def values_of(request: Request, options: Sequence[str], *others: str) -> Values:
+    """The parameters of a request, and its options, which may be `Qt-` headers as well."""
+    values = parse_query(request.scope["query_string"], (*options, *others))
+    for name, given in parse_options(request.scope["headers"], options).items():
+        values.setdefault(name, []).extend(given)
+    return values
+
+
+def key_of(request: Request, values: Values, codec: KeyCodec) -> bytes:
+    """The record key that the path ends in."""
+    return decode_key(request.scope[RAW_KEY], values, codec)
+
+
+def decode_key(raw: bytes, values: Values, codec: KeyCodec) -> bytes:
+    if choice(values, "key-encoding", ("text", "base64url")) == "base64url":
+        return codec.from_base64url(raw.decode("latin-1"))
+    return codec.from_url_bytes(raw)
+
+
+def key_parameter(values: Values, name: str, codec: KeyCodec) -> bytes | None:
+    """A key that is a parameter, such as `from`, in on-disk form."""
+    given = values.get(name, [])
+    if len(given) > 1:
+        raise invalid(name, f"is given {len(given)} times", "give it once")
+    if not given:
+        return None
+    try:
+        return codec.to_disk(decode_key(as_bytes(given[0]), values, codec))
+    except Failure as failure:
+        failure.detail = failure.detail.replace("key:", f"{name}:", 1)
+        raise
+
+
+def asked_of(values: Values, reads: Reads) -> tuple[Asked, float]:
+    """What is asked of the copies, and until when (loop time)."""
+    asked = parse_asked(values, reads.defaults, reads.copies.partitions)
+    return asked, asyncio.get_running_loop().time() + asked.deadline_ms / 1000
+
+
+def accept_of(request: Request) -> str:
+    return ",".join(request.headers.getlist("accept"))
+
+
+async def json_body(request: Request, bytes_max: int) -> Any:
+    body = await _body(request, bytes_max)
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        what = "is nested too deeply" if isinstance(error, RecursionError) else f"is not JSON ({error})"
+        raise invalid("body", what, "send one JSON document in UTF-8") from None
+
+
+async def _body(request: Request, bytes_max: int) -> bytes:
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise invalid("Content-Encoding", "a packed body is not read here", "send the body as it is")
+    too_large = Failure(
+        Reason.TOO_LARGE, f"the body is larger than {bytes_max} bytes", "split it over several requests"
+    )
+    declared = request.headers.get("content-length", "0")
+    if len(declared) > 18 or int(declared) > bytes_max:
+        raise too_large
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > bytes_max:
+                raise too_large
+    except ClientDisconnect:
+        raise Gone from None
+    return bytes(body)
+
+
+class Gone(Exception):
+    """The client went away; nobody is left to answer."""
+
+
+def respond(answer: Answer) -> Response:
+    response = Response(answer.body, answer.status)
+    response.raw_headers = answer.header_list()
+    return response

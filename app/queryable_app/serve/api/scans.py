@@ -1,0 +1,171 @@
+"""`GET /v1/scan`, `/v1/range`, `/v1/prefix/{prefix}` and `/v1/count`: reads over many rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final, cast
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from queryable_app.cursors import Cursor, Order, decode_cursor
+from queryable_app.errors import invalid
+from queryable_app.http_text import JSON, NDJSON, Answer, body_answer, choice, negotiate, single, whole_number
+from queryable_app.partitioners import SCATTER
+from queryable_app.serve.api.parameters import MANY_OPTIONS, parameters
+from queryable_app.serve.api.request import (
+    IS_HEAD,
+    RAW_KEY,
+    Gone,
+    Values,
+    accept_of,
+    asked_of,
+    key_parameter,
+    respond,
+    values_of,
+)
+from queryable_app.serve.coverage import Coverage, coverage, until
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads import Reads
+from queryable_app.serve.scans import (
+    Batches,
+    Bounds,
+    count,
+    ndjson,
+    newest_of_each_key,
+    page,
+    rows_here,
+    to_lines,
+)
+
+_LIMIT: Final = 100
+_SCAN: Final = ("limit", "order", "cursor", "key-encoding")
+_ORDERS: Final[tuple[Order, Order]] = ("asc", "desc")
+_STREAM: Final = b"content-type: %b\r\n" % NDJSON.encode()
+_TYPES: Final[dict[int | str, dict[str, object]]] = {200: {"content": {JSON: {}, NDJSON: {}}}}
+
+
+def routes(node: Node, reads: Reads) -> APIRouter:
+    router = APIRouter(tags=["reads"])
+
+    @router.get("/v1/scan", openapi_extra=parameters(*MANY_OPTIONS, *_SCAN), responses=_TYPES)
+    async def scan(request: Request) -> Response:
+        """All rows in key order. `Accept: application/x-ndjson` streams them, a row a line."""
+        values = values_of(request, MANY_OPTIONS, *_SCAN)
+        return await rows(request, values, Bounds(), "scan")
+
+    @router.get("/v1/range", openapi_extra=parameters(*MANY_OPTIONS, "from", "to", *_SCAN), responses=_TYPES)
+    async def key_range(request: Request) -> Response:
+        """The rows from the key `from` up to before the key `to`, in key order."""
+        values = values_of(request, MANY_OPTIONS, "from", "to", *_SCAN)
+        start, stop = (key_parameter(values, name, node.codec) for name in ("from", "to"))
+        if start is not None and stop is not None and stop < start:
+            raise invalid("to", "comes before `from`", "swap them; order=desc gives the rows in reverse")
+        return await rows(request, values, Bounds(start, stop), f"range {start!r} {stop!r}")
+
+    @router.get(
+        "/v1/prefix/{prefix}",
+        openapi_extra=parameters(*MANY_OPTIONS, *_SCAN, path="prefix"),
+        responses=_TYPES,
+    )
+    async def prefix(request: Request) -> Response:
+        """The rows whose key begins with these bytes, in key order."""
+        values = values_of(request, MANY_OPTIONS, *_SCAN)
+        if node.codec.width:
+            raise invalid("prefix", f"{node.codec.format} keys are numbers", "ask /v1/range with from and to")
+        encoded = choice(values, "key-encoding", ("text", "base64url")) == "base64url"
+        raw: bytes = request.scope[RAW_KEY]  # not decoded as a key: the beginning of one need not be one
+        head = node.codec.from_base64url(raw.decode("latin-1")) if encoded else raw
+        return await rows(request, values, Bounds.of_prefix(head), f"prefix {head!r}")
+
+    async def rows(request: Request, values: Values, bounds: Bounds, scope: str) -> Response:
+        form = negotiate(accept_of(request), (JSON, NDJSON))
+        limit = (
+            whole_number(values, "limit", 1, node.settings.page_rows_max)
+            if form == JSON
+            else _any_limit(values)
+        )
+        order = choice(values, "order", _ORDERS)
+        bounds = Bounds(bounds.start, bounds.stop, order == "desc")
+        token = single(values, "cursor")
+        if token is not None:
+            cursor = decode_cursor(token, scope)
+            if cursor.order != order:
+                raise invalid("cursor", f"goes {cursor.order}", f"ask with order={cursor.order}")
+            bounds = bounds.behind(cursor.last_key)
+        asked, deadline = asked_of(values, reads)
+        partial = choice(values, "partial", ("refuse", "allow")) == "allow"
+        async with until(deadline):
+            covered = await coverage(reads, range(reads.copies.partitions), asked, deadline, partial)
+            batches = rows_of(covered, bounds)
+            lines = to_lines(node.codec, node.spec.stored_format, form == NDJSON)
+            if form == NDJSON:
+                return RowStream(ndjson(batches, lines, limit), covered.headers)
+            found = await page(batches, lines, limit or _LIMIT)
+        following = b"null"
+        if found.last_key is not None:
+            following = b'"%b"' % Cursor(found.last_key, cast(Order, order), scope).encode().encode()
+        fields = (b",".join(found.items), following, covered.fields())
+        return respond(body_answer(b'{"items":[%b],"cursor":%b%b' % fields, JSON, covered.headers))
+
+    def rows_of(covered: Coverage, bounds: Bounds) -> Batches:
+        batches = rows_here(list(covered.copies.values()), bounds)
+        return newest_of_each_key(batches) if reads.copies.algorithm == SCATTER else batches
+
+    @router.get("/v1/count", openapi_extra=parameters(*MANY_OPTIONS, "approximate"))
+    async def count_rows(request: Request) -> Response:
+        """How many keys there are."""
+        values = values_of(request, MANY_OPTIONS, "approximate")
+        negotiate(accept_of(request), (JSON,))
+        approximate = choice(values, "approximate", ("false", "true"))
+        asked, deadline = asked_of(values, reads)
+        partial = choice(values, "partial", ("refuse", "allow")) == "allow"
+        async with until(deadline):
+            covered = await coverage(reads, range(reads.copies.partitions), asked, deadline, partial)
+            if approximate == "true":
+                counted = sum(copy.store.estimate_keys() for copy in covered.copies.values())
+            else:
+                async with aclosing(rows_of(covered, Bounds())) as batches:
+                    counted = await count(batches)
+        fields = (counted, approximate.encode(), covered.fields())
+        return respond(body_answer(b'{"count":%d,"approximate":%b%b' % fields, JSON, covered.headers))
+
+    return router
+
+
+def _any_limit(values: Values) -> int | None:
+    """A stream has no page, and so its limit is not a page's."""
+    return whole_number(values, "limit", 1, 10**12)
+
+
+class RowStream(Response):
+    """Sends chunks as they are made and taken. A client that goes away ends it, and the stores are released."""
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None], headers: bytes) -> None:
+        super().__init__()
+        self._chunks = chunks
+        self._header_lines = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.create_task(_gone(receive))
+        try:
+            async with aclosing(self._chunks) as chunks:
+                headers = Answer(200, _STREAM + self._header_lines, b"").header_list()
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                if IS_HEAD not in scope:
+                    async for chunk in chunks:
+                        if gone.done():
+                            raise Gone
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+        finally:
+            gone.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,294 @@
+"""The HTTP protocol of a node: plain point reads answered at once, everything else uvicorn's, and the bounds of both.
+
+Strategy: what arrives while a connection is between two messages, and is exactly one `GET /v1/keys/<key>` whose header
+lines say nothing that changes the answer, is answered by one synchronous read and one write, before there is a scope
+or a task. Kept-alive clients send the same header lines again and again, so whether a block of them is plain is looked
+up, not parsed. Any other bytes go to uvicorn untouched.
+
+The bounds that need the bytes are here as well: size and time of a request's head, time of its body, connections, and
+clients that do not read. One sweep a second over all connections keeps the times, so that a request sets no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any, ClassVar, Final
+from urllib.parse import unquote_to_bytes
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from queryable_app.errors import Failure, Reason, invalid
+from queryable_app.http_text import Answer, problem_answer
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads import Reads
+
+_PREFIX: Final = b"GET /v1/keys/"
+_SUFFIX: Final = b" HTTP/1.1"
+_REQUEST_BYTES_MAX: Final = 8192
+# What may stand in a path and mean nothing else. Other bytes are uvicorn's to accept or refuse.
+_PATH_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@/%"
+
+_HEADER_LINES: Final = re.compile(rb"\r\n(?:[A-Za-z0-9_-]+:[\t\x20-\x7e]*\r\n)+\r\n")
+_BLOCKS_MAX: Final = 1024
+_PLAIN_VALUES: Final = {b"accept": (b"*/*", b"application/json"), b"connection": (b"keep-alive",)}
+_NEVER_PLAIN: Final = (
+    b"authorization",
+    b"content-encoding",
+    b"content-length",
+    b"expect",
+    b"if-none-match",
+    b"proxy-connection",
+    b"transfer-encoding",
+    b"upgrade",
+)
+
+_SWEEP_SECONDS: Final = 1.0
+_LINGER_SWEEPS: Final = (
+    2  # for a refused client to read why: closing on unread bytes would reset the connection
+)
+
+
+def is_plain(block: bytes) -> bool:
+    """Whether these header lines leave a point read what it is without them."""
+    if _HEADER_LINES.fullmatch(block) is None:
+        return False
+    for line in block[2:-4].split(b"\r\n"):
+        raw_name, _, value = line.partition(b":")
+        name = raw_name.lower()
+        if name in _NEVER_PLAIN or name.startswith(b"qt-"):
+            return False
+        if name in _PLAIN_VALUES and value.strip(b" \t").lower() not in _PLAIN_VALUES[name]:
+            return False
+    return True
+
+
+class FastLane(HttpToolsProtocol):
+    """Made by `protocol_class`. Moments are counted in sweeps."""
+
+    node: ClassVar[Node]
+    reads: ClassVar[Reads]
+    plain_blocks: ClassVar[dict[bytes, bool]]
+    open: ClassVar[set[FastLane]]
+    sweeps: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.idle_since: int | None = None  # between two messages, with nothing left to answer
+        self.head_since: int | None = None
+        self.body_since: int | None = None
+        self.unread_since: int | None = None  # the client does not take what it asked for
+        self.refused_since: int | None = None
+        self.refusal: Failure | None = None
+        self.head_bytes = 0
+        self.server_headers: list[tuple[bytes, bytes]] | None = None
+        self.server_lines = b""
+
+    # The fast lane.
+
+    def data_received(self, data: bytes) -> None:
+        if self.idle_since is not None and data.startswith(_PREFIX) and len(data) <= _REQUEST_BYTES_MAX:
+            end = data.find(b"\r\n")
+            block = data[end:]
+            plain = self.plain_blocks.get(block)
+            if plain is None:
+                plain = self._learn(block)
+            key = data[len(_PREFIX) : end - len(_SUFFIX)]
+            if (
+                plain
+                and data.startswith(_SUFFIX, end - len(_SUFFIX))
+                and not key.translate(None, _PATH_BYTES)
+            ):
+                answer = self._answer(key)
+                if answer is not None and not self.flow.write_paused:
+                    self._write(answer)
+                    self.node.counters.fast_answers += 1
+                    self.idle_since = self.sweeps
+                    return
+        if self.refused_since is not None:
+            return
+        super().data_received(data)
+        if self.head_since is not None and self.refused_since is None:
+            self.head_bytes += len(data)
+            if self.head_bytes > self.node.settings.head_bytes_max:
+                self._refuse(self._head_too_large())
+
+    def _answer(self, key: bytes) -> Answer | None:
+        """None: the answer takes waiting, another node, or words. A defect is uvicorn's way to report."""
+        reads = self.reads
+        if reads.waits:
+            return None
+        try:
+            raw = unquote_to_bytes(key) if b"%" in key else key
+            return reads.point(self.node.codec.from_url_bytes(raw), reads.defaults)
+        except Exception:
+            return None
+
+    def _learn(self, block: bytes) -> bool:
+        if len(self.plain_blocks) >= _BLOCKS_MAX:
+            self.plain_blocks.clear()
+        plain = self.plain_blocks[block] = is_plain(block)
+        return plain
+
+    def _write(self, answer: Answer, more: bytes = b"") -> None:
+        state = self.server_state
+        if self.server_headers is not state.default_headers:  # made anew when the date changes
+            self.server_headers = state.default_headers
+            self.server_lines = b"".join(b"%b: %b\r\n" % header for header in self.server_headers)
+        state.total_requests += 1
+        self.transport.write(
+            b"%b%b%b%b\r\n%b"
+            % (STATUS_LINE[answer.status], self.server_lines, answer.headers, more, answer.body)
+        )
+
+    # Where the connection is, as uvicorn's parser tells.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self.open:
+            self._sweep_later()
+        self.open.add(self)
+        self.idle_since = self.sweeps
+        bound = self.node.settings.connections_max
+        if len(self.open) > 2 * bound:  # so many that not even a refusal can be waited for
+            transport.abort()
+        elif len(self.open) > bound:
+            self._refuse(
+                Failure(
+                    Reason.OVERLOADED,
+                    f"the node has {bound} connections open already",
+                    "come back later, and keep connections open rather than making new ones",
+                    retry_after_ms=1000,
+                )
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open.discard(self)
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.idle_since = None
+        self.head_since = self.sweeps
+        self.head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        self.head_since = None
+        received = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if received > self.node.settings.head_bytes_max:
+            self.refusal = self._head_too_large()
+            raise self.refusal  # the parser stops, and uvicorn calls `send_400_response`
+        self.body_since = self.sweeps
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self.body_since = None
+        self._note_idle()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if self.head_since is None and self.body_since is None and self.cycle.response_complete:
+            self.idle_since = self.sweeps
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unread_since = self.sweeps
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.unread_since = None
+
+    # Bounds.
+
+    def timeout_keep_alive_handler(self) -> None:
+        """uvicorn's timer would not know of fast reads; the sweep closes idle connections."""
+
+    def send_400_response(self, msg: str) -> None:
+        """What the parser refused, or one of our own bounds raised inside it."""
+        refusal = self.refusal or invalid(
+            "request", "does not follow HTTP/1.1", "check the client, and what is between it and this node"
+        )
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering and self.body_since is None:
+            self.cycle.keep_alive = (
+                False  # the request before the bad one gets its answer; then the connection ends
+            )
+        else:
+            self._refuse(refusal)
+
+    def _head_too_large(self) -> Failure:
+        bound = self.node.settings.head_bytes_max
+        return Failure(
+            Reason.TOO_LARGE,
+            f"request line and headers are longer than {bound} bytes",
+            "send fewer or shorter headers; many or long keys go into the body of POST /v1/multi-get",
+        )
+
+    def _refuse(self, failure: Failure) -> None:
+        """Say why, and listen no more. Closing lingers, so that the client can read it."""
+        self.refused_since = self.sweeps
+        self.idle_since = self.head_since = self.body_since = None
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # whoever is answering stops
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.close()
+                return
+        self._write(problem_answer(failure, self.reads.identity), b"connection: close\r\n")
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    @classmethod
+    def _sweep_later(cls) -> None:
+        asyncio.get_running_loop().call_later(_SWEEP_SECONDS, cls._sweep)
+
+    @classmethod
+    def _sweep(cls) -> None:
+        cls.sweeps += 1
+        for connection in tuple(cls.open):
+            connection._check_times()
+        if cls.open:
+            cls._sweep_later()
+
+    def _check_times(self) -> None:
+        settings, now = self.node.settings, self.sweeps
+        if self.refused_since is not None:
+            if now - self.refused_since > _LINGER_SWEEPS:
+                self.transport.abort()
+        elif self.unread_since is not None:
+            if now - self.unread_since > settings.idle_seconds_max:
+                self.transport.abort()  # closing would wait for the client to read
+        elif self.idle_since is not None:
+            if now - self.idle_since > settings.idle_seconds_max:
+                self.transport.close()
+        elif self.head_since is not None:
+            if now - self.head_since > settings.head_seconds_max:
+                self._refuse(_too_slow("request", "head", settings.head_seconds_max))
+        elif self.body_since is not None and now - self.body_since > settings.body_seconds_max:
+            self._refuse(_too_slow("body", "body", settings.body_seconds_max))
+
+
+def _too_slow(field: str, what: str, seconds: int) -> Failure:
+    return invalid(
+        field, f"its {what} did not arrive within {seconds} s", "send it faster, or in smaller requests"
+    )
+
+
+def protocol_class(node: Node) -> type[FastLane]:
+    """What uvicorn is given as `http=`: the protocol, bound to this node."""
+    return type(
+        "NodeProtocol", (FastLane,), {"node": node, "reads": Reads(node), "plain_blocks": {}, "open": set()}
+    )

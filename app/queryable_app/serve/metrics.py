@@ -1,0 +1,122 @@
+"""What Prometheus is told. Nothing is counted here: every scrape reads plain numbers that others keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import time_ns
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from queryable_app.freshness import lag_ms, lag_records
+from queryable_app.partitioners import ALGORITHMS
+from queryable_app.serve.node import Node
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def registry(node: Node) -> CollectorRegistry:
+    made = CollectorRegistry()
+    made.register(_NodeCollector(node))
+    ProcessCollector(registry=made)
+    PlatformCollector(registry=made)
+    GCCollector(registry=made)
+    return made
+
+
+def exposition(made: CollectorRegistry) -> bytes:
+    return generate_latest(made)
+
+
+class _NodeCollector(Collector):
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def describe(self) -> list[Metric]:
+        return []  # registering must not scrape
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._requests()
+        yield from self._copies()
+        ingest = self._node.ingest_status
+        yield _gauge("qt_ingest_starts", "How often ingest has started its query.", ingest.starts)
+        streaming = float(ingest.state == "streaming")
+        yield _gauge("qt_ingest_streaming", "1 while records stream in.", streaming)
+        yield _gauge(
+            "qt_kafka_away", "1 while Kafka does not answer.", float(self._node.log_end.away is not None)
+        )
+        yield _gauge(
+            "qt_placement_epoch", "Of the placement that the node follows.", self._node.placement.epoch
+        )
+        mismatches = CounterMetricFamily(
+            "qt_partitioner_mismatches", "Records that contradict a partitioner.", labels=["algorithm"]
+        )
+        for algorithm, count in zip(ALGORITHMS, self._node.copies.mismatches, strict=True):
+            mismatches.add_metric([algorithm], count)
+        yield mismatches
+
+    def _requests(self) -> Iterator[Metric]:
+        counters = self._node.counters
+        reads = CounterMetricFamily(
+            "qt_point_reads", "Point reads answered from this node.", labels=["result"]
+        )
+        reads.add_metric(["found"], counters.keys_found)
+        reads.add_metric(["absent"], counters.keys_absent)
+        yield reads
+        fast = CounterMetricFamily("qt_fast_answers", "Point reads answered in the protocol itself.")
+        fast.add_metric([], counters.fast_answers)
+        yield fast
+        answers = CounterMetricFamily(
+            "qt_answers", "Answers, without those of the fast lane.", labels=["route", "status"]
+        )
+        for (route, status), count in tuple(counters.answers.items()):
+            answers.add_metric([route, str(status)], count)
+        yield answers
+        failures = CounterMetricFamily("qt_failures", "Requests that failed.", labels=["reason"])
+        for reason, count in tuple(counters.failures.items()):
+            failures.add_metric([reason], count)
+        yield failures
+        yield _gauge("qt_requests_in_flight", "Requests being answered.", counters.in_flight)
+
+    def _copies(self) -> Iterator[Metric]:
+        now_ms = time_ns() // 1_000_000
+        copies = self._node.copies.by_partition.values()
+        for name, about, of in (
+            ("qt_position", "Offset of the next record.", lambda c: c.position),
+            ("qt_log_end", "The log's end when Kafka was last asked.", lambda c: c.end),
+            ("qt_lag_records", "Records between the copy and the log's end; -1: not known.", lag_records),
+            ("qt_lag_ms", "Age of what the copy holds; -1: not known.", lambda c: lag_ms(c, now_ms)),
+            ("qt_copy_complete", "1 when the copy has reached the log's end once.", lambda c: c.complete),
+            ("qt_copy_failed", "1 when the copy has stopped.", lambda c: c.failed is not None),
+            ("qt_copy_records_per_second", "By which the position moves.", lambda c: c.rate),
+            (
+                "qt_store_bytes",
+                "On disk and in memtables.",
+                lambda c: c.store.size_bytes() if c.opened else 0,
+            ),
+            ("qt_store_keys", "As RocksDB guesses.", lambda c: c.store.estimate_keys() if c.opened else 0),
+        ):
+            gauge = GaugeMetricFamily(name, about, labels=["partition"])
+            for copy in copies:
+                gauge.add_metric([str(copy.partition)], float(of(copy)))
+            yield gauge
+        records = CounterMetricFamily(
+            "qt_records", "Records since the copy was begun, by what they were.", labels=["partition", "kind"]
+        )
+        for copy in copies:
+            state = copy.state
+            for kind in ("rows", "deletes", "null_keys", "bad", "dropped"):
+                records.add_metric([str(copy.partition), kind], getattr(state, kind))
+        yield records
+
+
+def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, about, value=value)

@@ -1,0 +1,114 @@
+"""What a node says of its copies, as JSON values."""
+
+from __future__ import annotations
+
+from time import time_ns
+from typing import Any
+
+from queryable_app.freshness import lag_ms, lag_records, next_offset
+from queryable_app.partitioners import ALGORITHMS
+from queryable_app.serve.copies import Copy
+from queryable_app.serve.node import Node
+
+
+def status_of(node: Node) -> dict[str, Any]:
+    settings, copies, ingest = node.settings, node.copies, node.ingest_status
+    now_ms = time_ns() // 1_000_000
+    return {
+        "name": settings.name,
+        "applicationId": settings.application_id,
+        "topic": node.spec.topic,
+        "epoch": copies.placement.epoch,
+        "ready": copies.ready,
+        "startedAt": int(node.started_at * 1000),
+        "now": now_ms,
+        "partitioner": {
+            "declared": node.spec.partitioner,
+            "inUse": copies.algorithm,
+            "mismatches": _by_algorithm(copies.mismatches),
+        },
+        "kafka": {"away": node.log_end.away},
+        "ingest": {
+            "state": ingest.state,
+            "mode": ingest.mode,
+            "detail": ingest.detail,
+            "pid": ingest.pid,
+            "starts": ingest.starts,
+            "sinceMs": now_ms - ingest.since_ms,
+        },
+        "partitions": [_copy_status(copy, now_ms) for _, copy in sorted(copies.by_partition.items())],
+    }
+
+
+def _copy_status(copy: Copy, now_ms: int) -> dict[str, Any]:
+    state = copy.state
+    return {
+        "partition": copy.partition,
+        "role": copy.role,
+        "phase": copy.phase(now_ms),
+        "position": copy.position,
+        "end": copy.end,
+        "lagRecords": lag_records(copy),
+        "lagMs": lag_ms(copy, now_ms),
+        "complete": copy.complete,
+        "progress": progress(copy),
+        "recordsPerSecond": round(copy.rate, 1),
+        "remainingSeconds": _rounded(copy.remaining_seconds),
+        "failed": copy.failed,
+        "rows": state.rows,
+        "deletes": state.deletes,
+        "nullKeys": state.null_keys,
+        "bad": state.bad,
+        "dropped": state.dropped,
+        "lastBad": copy.store.last_bad if copy.opened else None,
+        "lastTimestamp": state.last_timestamp_ms,
+        "mismatches": _by_algorithm(state.mismatches),
+        "estimatedKeys": copy.store.estimate_keys() if copy.opened else 0,
+        "sizeBytes": copy.store.size_bytes() if copy.opened else 0,
+    }
+
+
+def readiness(node: Node) -> dict[str, Any]:
+    copies = node.copies.by_partition.values()
+    return {
+        "ready": node.copies.ready,
+        "complete": sum(copy.complete for copy in copies),
+        "copies": len(copies),
+        "progress": round(sum(progress(copy) for copy in copies) / max(1, len(copies)), 4),
+        "failed": {str(copy.partition): copy.failed for copy in copies if copy.failed is not None},
+    }
+
+
+def placement_of(node: Node) -> dict[str, Any]:
+    placement = node.placement
+    return {
+        "epoch": placement.epoch,
+        "applicationId": placement.application_id,
+        "partitioner": node.copies.algorithm,
+        "keyFormat": node.spec.key_format,
+        "partitions": [
+            {
+                "partition": partition,
+                "addresses": [placement.addresses[ordinal] for ordinal in placement.serving[partition]],
+                "hydrating": [placement.addresses[ordinal] for ordinal in placement.hydrating[partition]],
+            }
+            for partition in range(placement.partitions)
+        ],
+    }
+
+
+def progress(copy: Copy) -> float:
+    """Of the log's offsets, how many are behind the copy: 0 to 1. 0 while the end is not known."""
+    if copy.complete and copy.end <= 0:
+        return 1.0
+    if copy.end < 0:
+        return 0.0
+    return 1.0 if copy.end == 0 else round(min(1.0, next_offset(copy) / copy.end), 4)
+
+
+def _by_algorithm(mismatches: tuple[int, int, int]) -> dict[str, int]:
+    return dict(zip(ALGORITHMS, mismatches, strict=True))
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
