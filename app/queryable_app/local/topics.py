@@ -14,8 +14,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from queryable_app import partitioners
+from queryable_app.kafka_clients import client_arguments
 from queryable_app.kafka_settings import KafkaConnection
-from queryable_app.serve.kafka_clients import client_arguments
 
 Send = Callable[[bytes, bytes | None], Awaitable[tuple[int, int]]]
 

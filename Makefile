@@ -1,0 +1,61 @@
+# Needs Python 3.11 or newer, Java 17 or newer, and make. Everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+RUFF_PATHS := operator app tests bench
+DEMO_OPTIONS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench lock clean
+
+help:  ## Show what there is
+	@echo "Queryable Topics: a Kafka topic as a queryable key-value store"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PYTHON=python3.12 make demo     uses another Python"
+
+demo: needs-java $(READY)  ## Start a Kafka, example records and a node, and say what to try
+	@exec $(BIN)/qtopic run -f examples/demo.yaml --produce-examples 20 $(DEMO_OPTIONS)
+
+test: needs-java $(READY)  ## Run every test, against real Kafka, Spark and RocksDB
+	$(BIN)/pytest
+
+check: $(READY)  ## Style, types, and which file may import which
+	$(BIN)/ruff check $(RUFF_PATHS)
+	$(BIN)/ruff format --check $(RUFF_PATHS)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## Write code in the project's format
+	$(BIN)/ruff check --fix $(RUFF_PATHS)
+	$(BIN)/ruff format $(RUFF_PATHS)
+
+bench: needs-java $(READY)  ## Measure, and write bench/results
+	$(BIN)/python -m bench
+
+lock: $(READY)  ## Choose new versions of all dependencies
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --upgrade \
+	    --no-emit-index-url --no-emit-find-links --all-extras --group dev pyproject.toml -o requirements.lock
+
+clean:  ## Take away what was built; downloads in the cache stay
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.PHONY: needs-python needs-java
+needs-python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "Python 3.11 or newer is needed, and $(PYTHON) is not: say which one with PYTHON=..." >&2; exit 1; }
+
+needs-java:
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | grep -qE 'version "(1[7-9]|[2-9][0-9])' || { \
+	    echo "Java 17 or newer is needed: install a JRE, or set JAVA_HOME to one" >&2; exit 1; }
+
+# Order only: whether there is a Python is asked each time, but does not make the environment old.
+$(READY): requirements.lock pyproject.toml | needs-python
+	@echo "Installing the locked dependencies into $(VENV), once"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
