@@ -227,7 +227,6 @@ def _options(memory: SharedMemory, memtable_bytes: int) -> Options:
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(_MB)
     options.set_stats_dump_period_sec(0)
-    options.set_skip_stats_update_on_db_open(True)
     return options
 
 

@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from queryable_app.errors import Failure, Reason
+from queryable_app.serve.group_positions import GroupPositions
 from queryable_app.serve.kafka_clients import KafkaAway
 from queryable_app.serve.node import Node
 from tests.support.kafka import KafkaForTests, embedded_kafka
@@ -71,6 +72,33 @@ def test_a_strong_reader_gets_the_end_as_of_its_question(
             for count in range(1, 6):
                 await produce(kafka.bootstrap, topic, b"v")
                 assert await node.log_end.ends([0]) == {0: count}
+
+    asyncio.run(run())
+
+
+def test_a_look_up_under_way_does_not_answer_who_comes_later(
+    tmp_path: Path, kafka: KafkaForTests, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that Kafka gave before the question was asked may miss what was acknowledged in between."""
+
+    async def run() -> None:
+        under_way, go_on, look_up = asyncio.Event(), asyncio.Event(), AIOKafkaConsumer.end_offsets
+
+        async def held_up(self: AIOKafkaConsumer, partitions: Any) -> Any:
+            answer = await look_up(self, partitions)
+            under_way.set()
+            await go_on.wait()
+            return answer
+
+        monkeypatch.setattr(AIOKafkaConsumer, "end_offsets", held_up)
+        async with node_on(tmp_path, kafka.bootstrap, topic) as node:
+            earlier = asyncio.create_task(node.log_end.ends([0]))
+            await under_way.wait()
+            await produce(kafka.bootstrap, topic, b"v")
+            later = asyncio.create_task(node.log_end.ends([0]))
+            await asyncio.sleep(0)
+            go_on.set()
+            assert (await earlier, await later) == ({0: 0}, {0: 1})
 
     asyncio.run(run())
 
@@ -317,6 +345,28 @@ def test_a_dead_letter_says_where_it_came_from(tmp_path: Path, kafka: KafkaForTe
             while not records or records[-1].offset < end - 1:
                 records += (await consumer.getmany(where, timeout_ms=1000)).get(where, [])
             return records
+
+    asyncio.run(run())
+
+
+def test_positions_are_committed_for_lag_tools(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
+    """The application's group shows how far the copies are, and follows them."""
+    where = TopicPartition(topic, 0)
+
+    async def run() -> None:
+        await produce(kafka.bootstrap, topic, b"1", b"2")
+        node = open_node(tmp_path, topic=topic, bootstrap=kafka.bootstrap)
+        positions = GroupPositions(
+            {"bootstrap_servers": kafka.bootstrap}, topic, "tests.users.r1", node.copies
+        )
+        async with AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id="tests.users.r1") as tool:
+            tool.assign([where])
+            for offset in range(2):
+                node.slices.apply(slice_payload(put(offset, b"k", b"v")))
+                await positions.commit()
+                assert await tool.committed(where) == offset + 1
+        await positions.stop()
+        node.copies.close()
 
     asyncio.run(run())
 

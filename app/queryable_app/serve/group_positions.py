@@ -1,0 +1,92 @@
+"""Tells Kafka how far this node is, under the application's group, so that every lag tool can show it.
+
+Strategy: for show alone. Nobody ever reads these offsets back, the positions in the stores are the truth; a cluster that
+does not let us commit costs one line in the log and nothing else. The consumer that commits is assigned its partitions
+and paused, so it fetches nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from queryable_app.log import event
+from queryable_app.serve.copies import Copies
+
+_COMMIT_SECONDS: Final = 5.0
+
+
+class GroupPositions:
+    """Runs from `start` to `stop`. `arguments` are those of an aiokafka client."""
+
+    def __init__(self, arguments: dict[str, Any], topic: str, application_id: str, copies: Copies) -> None:
+        self._arguments = arguments
+        self._topic = topic
+        self._application_id = application_id
+        self._copies = copies
+        self._committed: dict[TopicPartition, int] = {}
+        self._consumer: AIOKafkaConsumer | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._running = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+            self._running = None
+        await self._drop_consumer()
+
+    async def _run(self) -> None:
+        said = False
+        while True:
+            await asyncio.sleep(_COMMIT_SECONDS)
+            try:
+                await self.commit()
+            except (KafkaError, OSError, TimeoutError) as error:
+                if not said:
+                    event("group-not-committed", group=self._application_id, reason=str(error))
+                    said = True
+                await self._drop_consumer()
+            else:
+                said = False
+
+    async def commit(self) -> None:
+        """Commit the positions that have changed since the last time."""
+        changed = {
+            where: copy.position
+            for partition, copy in self._copies.by_partition.items()
+            if copy.position >= 0
+            and self._committed.get(where := TopicPartition(self._topic, partition)) != copy.position
+        }
+        if changed:
+            consumer = await self._connected()
+            await consumer.commit(changed)
+            self._committed |= changed
+
+    async def _connected(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            consumer = AIOKafkaConsumer(
+                **self._arguments, group_id=self._application_id, enable_auto_commit=False
+            )
+            try:
+                await consumer.start()
+                partitions = [
+                    TopicPartition(self._topic, partition) for partition in self._copies.by_partition
+                ]
+                consumer.assign(partitions)
+                consumer.pause(*partitions)
+            except BaseException:
+                await consumer.stop()
+                raise
+            self._consumer = consumer
+        return self._consumer
+
+    async def _drop_consumer(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.stop()
