@@ -145,7 +145,7 @@ class Copy:
     async def reach(self, position: int, deadline: float) -> bool:
         if self.position >= position or self.failed is not None:
             return self.position >= position
-        waiter = (position, asyncio.get_running_loop().create_future())
+        waiter: tuple[int, asyncio.Future[bool]] = (position, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         try:
             async with asyncio.timeout_at(deadline):

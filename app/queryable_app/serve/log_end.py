@@ -18,9 +18,9 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from queryable_app.kafka_clients import KafkaAway
 from queryable_app.log import event
 from queryable_app.serve.copies import Copies
-from queryable_app.serve.kafka_clients import KafkaAway
 
 _AWAY_SECONDS_MIN: Final = 0.2  # between attempts while Kafka is away, doubled up to the maximum
 _AWAY_SECONDS_MAX: Final = 5.0

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from queryable_app.contract import CONTROL_SOCKET, PLACEMENT_FILE, ROW_SOCKET, NodeSettings
 from queryable_app.disk_format import Identity
+from queryable_app.kafka_clients import client_arguments
 from queryable_app.kafka_settings import kafka_connection
 from queryable_app.log import event
 from queryable_app.placement import Placement
@@ -23,7 +24,6 @@ from queryable_app.serve.copies import Copies, Copy, Role
 from queryable_app.serve.counters import Counters
 from queryable_app.serve.gaps import Gaps
 from queryable_app.serve.group_positions import GroupPositions
-from queryable_app.serve.kafka_clients import client_arguments
 from queryable_app.serve.log_end import LogEnd
 from queryable_app.serve.producer import Producer
 from queryable_app.serve.row_socket import RowSocket

@@ -112,13 +112,13 @@ class Store:
         The bounds are compared here: rocksdict encodes the ones in ReadOptions as if the store were not raw.
         """
         if reverse:
-            for key, stored in self._db.items(backwards=True, from_key=stop):
+            for key, stored in _raw(self._db.items(backwards=True, from_key=stop)):
                 if start is not None and key < start:
                     return
                 if key != stop:
                     yield key, stored
         else:
-            for key, stored in self._db.items(from_key=start):
+            for key, stored in _raw(self._db.items(from_key=start)):
                 if stop is not None and key >= stop:
                     return
                 yield key, stored
@@ -249,8 +249,10 @@ def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
             f"run the version that wrote it, or delete the directory to build the copy again from the topic"
         )
     try:
-        owner = Identity(**json.loads(meta[META_IDENTITY_KEY]))
-        state = CopyState.decode(meta[META_STATE_KEY])
+        raw_identity: Any = meta[META_IDENTITY_KEY]
+        raw_state: Any = meta[META_STATE_KEY]
+        owner = Identity(**json.loads(raw_identity))
+        state = CopyState.decode(raw_state)
         raw_bad = meta.get(META_LAST_BAD_KEY)
         last_bad = json.loads(raw_bad) if raw_bad else None
     except Exception as error:
@@ -264,6 +266,11 @@ def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
             f"directory, or delete this one"
         )
     return Store(path, db, owner, state, last_bad)
+
+
+def _raw(items: Any) -> Iterator[tuple[bytes, bytes]]:
+    """In a raw store keys and values are bytes; the package's types do not know."""
+    return items  # type: ignore[no-any-return]
 
 
 def _identity_json(identity: Identity) -> bytes:

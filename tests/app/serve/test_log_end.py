@@ -15,8 +15,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from queryable_app.errors import Failure, Reason
+from queryable_app.kafka_clients import KafkaAway
 from queryable_app.serve.group_positions import GroupPositions
-from queryable_app.serve.kafka_clients import KafkaAway
 from queryable_app.serve.node import Node
 from tests.support.kafka import KafkaForTests, embedded_kafka
 from tests.support.node import NOBODY, bad, open_node, put, slice_payload, until

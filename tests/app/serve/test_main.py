@@ -1,0 +1,130 @@
+"""`python -m queryable_app.serve` as a supervisor runs it, without Kafka and without ingest."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from queryable_app.contract import NodeSettings
+from tests.support.node import node_settings, open_node, put, slice_payload
+
+
+def _settings(directory: Path) -> NodeSettings:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return node_settings(directory, 2, settings={"http_host": "127.0.0.1", "http_port": port})
+
+
+@contextmanager
+def _serving(settings: NodeSettings) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process whose port answers, and its address."""
+    url = f"http://127.0.0.1:{settings.http_port}"
+    with _started(settings) as process:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                httpx.get(f"{url}/livez")
+                break
+            except httpx.TransportError:
+                assert time.monotonic() < deadline, "the port does not answer"
+                assert process.poll() is None, process.stderr and process.stderr.read()
+                time.sleep(0.02)
+        yield process, url
+
+
+@contextmanager
+def _started(settings: NodeSettings) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "queryable_app.serve"]
+    environment = {**os.environ, **settings.to_env()}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_rows_on_disk_are_answered_without_kafka_and_ingest(tmp_path: Path) -> None:
+    """A node answers from its stores as soon as its port is open; SIGTERM ends it cleanly, with one line an event."""
+    node = open_node(tmp_path, 2)
+    for partition in range(2):
+        node.copies.by_partition[partition].sample(1, 1)
+        node.slices.apply(slice_payload(put(0, b"k", b'{"a":1}'), partition=partition))
+    node.copies.close()
+
+    with _serving(_settings(tmp_path)) as (process, url):
+        answer = httpx.get(f"{url}/v1/keys/k")
+        assert (answer.status_code, answer.json()) == (200, {"a": 1})
+        process.send_signal(signal.SIGTERM)
+        _, logged = process.communicate(timeout=20)
+
+    assert process.returncode == 0
+    names = [event["event"] for event in _events(logged)]
+    assert names[0] == "starting"
+    assert names[-1] == "stopped"
+    assert {"serving", "ready"} <= set(names)
+
+
+def test_a_killed_node_starts_again(tmp_path: Path) -> None:
+    """kill -9 leaves sockets and locks behind; the next start takes no notice."""
+    settings = _settings(tmp_path)
+    for _ in range(2):
+        with _serving(settings) as (process, _url):
+            process.kill()
+
+
+def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
+    """The node does not start and says which port is taken."""
+    settings = _settings(tmp_path)
+    with socket.create_server(("127.0.0.1", settings.http_port)), _started(settings) as process:
+        _, logged = process.communicate(timeout=20)
+
+    assert process.returncode == 1
+    last = _events(logged)[-1]
+    assert last["event"] == "failed"
+    assert str(settings.http_port) in last["reason"]
+
+
+def test_a_missing_variable_is_named(tmp_path: Path) -> None:
+    """Without its settings a node says which one is missing."""
+    environment = {k: v for k, v in _settings(tmp_path).to_env().items() if k != "QT_SPEC"}
+    command = [sys.executable, "-m", "queryable_app.serve"]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30
+    )
+
+    assert done.returncode == 1
+    assert "QT_SPEC is not set" in done.stderr
+
+
+def test_one_damaged_store_does_not_stop_the_others(tmp_path: Path) -> None:
+    """Its copy has failed and says so; keys of other partitions are answered."""
+    node = open_node(tmp_path, 2)
+    for partition in range(2):
+        node.copies.by_partition[partition].sample(1, 1)
+        node.slices.apply(slice_payload(put(0, b"k", b"1"), partition=partition))
+    node.copies.close()
+    damaged = tmp_path / "data" / "tests.users.r1" / "p0000"
+    (damaged / "CURRENT").write_text("garbage\n")
+
+    reopened = open_node(tmp_path, 2)
+
+    failed, whole = reopened.copies.by_partition[0], reopened.copies.by_partition[1]
+    assert failed.failed is not None
+    assert "is damaged" in failed.failed
+    assert (whole.failed, whole.store.get(b"k") is not None) == (None, True)
+    reopened.copies.close()
