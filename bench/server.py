@@ -3,8 +3,8 @@
     python -m bench.server fill DIR KEYS
     python -m bench.server node|asgi|fastapi DIR PORT
 
-`node` is the product: fast lane, routing, freshness headers. `asgi` and `fastapi` are the shortest handlers that
-answer the same key from the same store, without any of that.
+`node` is the product. `asgi` and `fastapi` are the shortest handlers that give the very same answer, freshness headers
+and all, through a raw ASGI application and through a FastAPI route.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import uvloop
 from fastapi import FastAPI, Response
 
 from queryable_app.contract import NodeSettings
-from queryable_app.disk_format import ROW_HEADER_SIZE, CopyState, Row, encode_row
+from queryable_app.disk_format import CopyState, Row, encode_row
 from queryable_app.partitioners import partition_for
 from queryable_app.placement import first_placement
 from queryable_app.serve.api.app import create_app
 from queryable_app.serve.fast_lane import protocol_class
 from queryable_app.serve.node import Node
+from queryable_app.serve.reads import Reads
 
 PARTITIONS = 4
 TOPIC = "bench"
@@ -95,30 +96,26 @@ Scope = MutableMapping[str, Any]
 
 
 def raw_asgi(node: Node) -> Callable[..., Awaitable[None]]:
-    stores = [node.copies.by_partition[p].store for p in range(PARTITIONS)]
+    reads = Reads(node)
 
     async def application(scope: Scope, receive: Callable[..., Any], send: Callable[..., Any]) -> None:
-        key = scope["raw_path"][9:]
-        stored = stores[partition_for(key, "murmur2", PARTITIONS)].get(key)
-        body = stored[ROW_HEADER_SIZE:] if stored is not None else b"{}"
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        status = 200 if stored is not None else 404
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        answer = reads.point(scope["raw_path"][9:], reads.defaults)
+        start = {"type": "http.response.start", "status": answer.status, "headers": answer.header_list()}
+        await send(start)
+        await send({"type": "http.response.body", "body": answer.body})
 
     return application
 
 
 def fastapi_route(node: Node) -> FastAPI:
-    stores = [node.copies.by_partition[p].store for p in range(PARTITIONS)]
+    reads = Reads(node)
     application = FastAPI()
 
     @application.get("/v1/keys/{key}")
     async def read(key: str) -> Response:
-        raw = key.encode()
-        stored = stores[partition_for(raw, "murmur2", PARTITIONS)].get(raw)
-        body = stored[ROW_HEADER_SIZE:] if stored is not None else b"{}"
-        return Response(body, 200 if stored is not None else 404, media_type="application/json")
+        answer = reads.point(key.encode(), reads.defaults)
+        headers = {name.decode(): value.decode() for name, value in answer.header_list()}
+        return Response(answer.body, answer.status, headers)
 
     return application
 
