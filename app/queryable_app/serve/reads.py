@@ -23,7 +23,7 @@ from queryable_app.http_text import BYTES, Answer, header_text, matches_etag, pr
 from queryable_app.partitioners import SCATTER, partition_for
 from queryable_app.serde import value_to_json
 from queryable_app.serve.copies import Copy
-from queryable_app.serve.kafka_clients import KafkaAway
+from queryable_app.kafka_clients import KafkaAway
 from queryable_app.serve.node import Node
 
 _FRESHNESS: Final = (
