@@ -1,9 +1,10 @@
 """x"""
 
 from __future__ import annotations
-from pathlib import Path
-from collections.abc import Sequence
+
 import os
+from collections.abc import Sequence
+from pathlib import Path
 
 
 def options(cache: Path, class_path: Sequence[Path]) -> list[str]:

@@ -60,7 +60,7 @@ def start_session(profile: Profile, archive: bool = True) -> SparkSession:
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
-def jvm_process(session: SparkSession) -> subprocess.Popen[bytes]:
+def jvm_process() -> subprocess.Popen[bytes]:
     """The JVM, to be watched and killed."""
     gateway: Any = SparkContext._gateway
     process: subprocess.Popen[bytes] = gateway.proc
@@ -73,6 +73,7 @@ def _settings(profile: Profile, class_path: Sequence[Path], options: Sequence[st
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",  # the better compiler costs memory and start-up and gained nothing here
         "-Xss8m",  # Spark recognises a stopped query by a regular expression that recurses deeply
+        "-XX:-UsePerfData",  # a file in /tmp that nobody reads
         "-XX:+ExitOnOutOfMemoryError",  # whoever supervises ingest starts it again
         f"-Djava.io.tmpdir={profile.scratch}",
         f"-Dlog4j2.configurationFile={log4j}",

@@ -59,11 +59,11 @@ def start_query(session: SparkSession, start: Start, checkpoints: Path) -> Strea
     ingest = start.spec.ingest
     writer = frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
     if start.mode == "realtime":
-        writer = writer.trigger(realTime=f"{ingest.batch_ms} milliseconds")
+        writer = writer.trigger(realTime=f"{ingest.batch_ms} milliseconds")  # type: ignore[call-overload]
     else:
         writer = writer.trigger(processingTime=f"{ingest.trigger_ms} milliseconds")
     # PySpark has a foreach for Python alone: one written in Java is attached below it.
-    writer._jwrite = writer._jwrite.foreach(row_writer(session, start))  # type: ignore[attr-defined]
+    writer._jwrite = writer._jwrite.foreach(row_writer(session, start))
     return writer.start()
 
 

@@ -1,0 +1,120 @@
+"""`python -m queryable_app.ingest`: one node's reading process, configured by contract.NodeSettings' variables.
+
+It keeps nothing, so that ending it needs no care: the JVM is killed and the process is gone. When the JVM dies by
+itself, the process ends with an exit code, and whoever supervises it starts a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Final, NoReturn
+
+from queryable_app.contract import NodeSettings, SettingsError
+from queryable_app.ingest.session import Profile, jvm_process, start_session
+from queryable_app.ingest.stream import view_of
+from queryable_app.ingest.supervisor import Supervisor, first_line, report_failed
+from queryable_app.ingest.transform import SqlError, check_sql
+from queryable_app.ingest.writer_check import WriterBroken, check_writer
+from queryable_app.jars import JarsError, cache_dir
+from queryable_app.log import event
+from queryable_app.placement import Placement
+from queryable_app.topic_spec import SpecError, parse_spec_json
+
+JVM_DIED: Final = 3
+"""The exit code when the JVM has ended by itself."""
+
+_JVM_SAYS_SECONDS: Final = 2.0
+
+
+class Process:
+    """What must be gone when this process is: the JVM, and what it wrote."""
+
+    def __init__(self, run_dir: Path) -> None:
+        scratches = run_dir / "ingest"
+        shutil.rmtree(scratches, ignore_errors=True)  # of a predecessor that was killed
+        scratches.mkdir(parents=True)
+        self.scratch = Path(tempfile.mkdtemp(dir=scratches))
+        self._ending = threading.Lock()
+
+    def watch(self, jvm: subprocess.Popen[bytes]) -> None:
+        threading.Thread(target=self._wait_for_jvm, args=(jvm,), name="jvm-watch", daemon=True).start()
+
+    def end(self, exit_code: int, name: str, **fields: object) -> NoReturn:
+        """At once, whatever else is going on; the first reason wins."""
+        if not self._ending.acquire(blocking=False):
+            signal.pause()  # the other one ends the process
+        event(name, **fields)
+        for child in children():
+            os.kill(child, signal.SIGKILL)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        os._exit(exit_code)
+
+    def end_when_asked(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.end(0, "stopped"))
+
+    def _wait_for_jvm(self, jvm: subprocess.Popen[bytes]) -> None:
+        code = jvm.wait()
+        # A signal to the whole process group reaches the JVM too: then this process is being ended, and says so.
+        threading.Event().wait(0.2)
+        self.end(JVM_DIED, "jvm-died", code=code)
+
+
+def main() -> int:
+    try:
+        settings = NodeSettings.from_env()
+        spec = parse_spec_json(settings.spec)
+        partitions = Placement.from_json(Path(settings.placement_path).read_text()).partitions
+        process = Process(Path(settings.run_dir))
+    except (SettingsError, SpecError, OSError) as error:
+        event("failed", reason=str(error))
+        return 1
+    process.end_when_asked()
+    run_dir = Path(settings.run_dir)
+    try:
+        event("starting", node=settings.name, application=settings.application_id)
+        cache = cache_dir(settings.cache_dir)
+        session = start_session(Profile(partitions, driver_memory(settings), process.scratch, cache))
+        process.watch(jvm_process())
+        process.end_when_asked()  # Spark has put a handler of its own in the place of ours
+        check_writer(session, process.scratch)
+        try:
+            reads_headers = check_sql(session, view_of(spec))
+        except SqlError as error:
+            report_failed(run_dir, spec.ingest.mode, str(error))
+        event("spark", version=session.version, partitions=partitions)
+        Supervisor(session, spec, settings.bootstrap_servers, run_dir, process.scratch, reads_headers).run()
+    except (JarsError, WriterBroken) as error:
+        process.end(1, "failed", reason=str(error))
+    except Exception as error:
+        threading.Event().wait(_JVM_SAYS_SECONDS)  # if the JVM has died, that is the reason
+        process.end(1, "failed", reason=first_line(error))
+
+
+def children() -> list[int]:
+    """The JVM, also while PySpark is still starting it and has told nobody of it."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, parent = status.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state != "Z":
+                found.append(int(status.parent.name))
+    return found
+
+
+def driver_memory(settings: NodeSettings) -> str:
+    """The resource's, or else the node's."""
+    return str(json.loads(settings.spec).get("ingest", {}).get("driverMemory", settings.driver_memory))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""`python -m queryable_app.ingest.check`: whether Spark takes the view's SQL and schema, before a node is started.
+
+Configured as a node is. Exit code 0: it does. 2: it does not, and standard error says why in Spark's words. 1:
+it could not be asked.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from queryable_app.contract import NodeSettings, SettingsError
+from queryable_app.ingest.session import Profile, jvm_process, start_session
+from queryable_app.ingest.stream import view_of
+from queryable_app.ingest.transform import SqlError, check_sql
+from queryable_app.jars import JarsError, cache_dir
+from queryable_app.topic_spec import SpecError, parse_spec_json
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        settings = NodeSettings.from_env()
+        spec = parse_spec_json(settings.spec)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+            profile = Profile(1, settings.driver_memory, Path(scratch), cache_dir(settings.cache_dir))
+            with _silent_children():
+                session = start_session(profile)
+            try:
+                check_sql(session, view_of(spec))
+            finally:
+                jvm_process().kill()
+    except SqlError as error:
+        print(error, file=sys.stderr, flush=True)
+        return 2
+    except (SettingsError, SpecError, JarsError, OSError) as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+@contextmanager
+def _silent_children() -> Iterator[None]:
+    """The JVM says things at its start that would stand before the one sentence that matters."""
+    own = os.dup(2)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # the JVM is gone: PySpark need not part from it

@@ -1,0 +1,81 @@
+"""What ingest must know of the topic before it reads it, asked with Kafka's own client in Spark's JVM.
+
+Every question has a deadline, so that a broker that is away delays nobody for longer than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+_ASK_MS: Final = 3_000
+_MISSING: Final = "UnknownTopicOrPartitionException"
+
+
+class KafkaAway(Exception):
+    """Kafka did not answer, or not with what was asked for; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSeen:
+    id: str
+    partitions: int
+    earliest: Mapping[int, int]
+    latest: Mapping[int, int]
+    """Where readers of committed records have reached the end."""
+
+
+class KafkaAdmin:
+    def __init__(self, session: SparkSession, bootstrap_servers: str, config: Mapping[str, str]) -> None:
+        jvm: Any = session._jvm
+        self._jvm = jvm
+        settings = jvm.java.util.HashMap()
+        for name, value in config.items():
+            settings.put(name, value)
+        settings.put("bootstrap.servers", bootstrap_servers)
+        settings.put("default.api.timeout.ms", str(_ASK_MS))
+        settings.put("request.timeout.ms", str(_ASK_MS))
+        try:
+            self._client = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        except Py4JJavaError as error:
+            raise KafkaAway(_reason(error.java_exception)) from error
+
+    def look(self, topic: str, partitions: Collection[int]) -> TopicSeen | None:
+        """The topic, with the ends of those of the partitions that it has. None: it does not exist."""
+        names = self._jvm.java.util.ArrayList()
+        names.add(topic)
+        try:
+            described = self._get(self._client.describeTopics(names).allTopicNames()).get(topic)
+            count = described.partitions().size()
+            known = [partition for partition in partitions if partition < count]
+            earliest = self._offsets(topic, known, self._spec("earliest"))
+            latest = self._offsets(topic, known, self._spec("latest"))
+        except Py4JJavaError as error:
+            cause = error.java_exception.getCause() or error.java_exception
+            if cause.getClass().getSimpleName() == _MISSING:
+                return None
+            raise KafkaAway(_reason(cause)) from error
+        return TopicSeen(described.topicId().toString(), count, earliest, latest)
+
+    def _spec(self, which: str) -> Any:
+        return getattr(self._jvm.org.apache.kafka.clients.admin.OffsetSpec, which)()
+
+    def _offsets(self, topic: str, partitions: Collection[int], spec: Any) -> dict[int, int]:
+        kafka = self._jvm.org.apache.kafka
+        asked = self._jvm.java.util.HashMap()
+        for partition in partitions:
+            asked.put(kafka.common.TopicPartition(topic, partition), spec)
+        committed = kafka.clients.admin.ListOffsetsOptions(kafka.common.IsolationLevel.READ_COMMITTED)
+        found = self._get(self._client.listOffsets(asked, committed).all())
+        return {entry.getKey().partition(): entry.getValue().offset() for entry in found.entrySet()}
+
+    def _get(self, future: Any) -> Any:
+        return future.get(2 * _ASK_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
+
+
+def _reason(cause: Any) -> str:
+    return f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"

@@ -1,0 +1,227 @@
+"""Keeps one query running where serve wants it, for as long as the process lives.
+
+Strategy: one loop without threads. What it knows is few things: the connection to serve, what serve was last told of the
+topic, the query, and when to look at the topic next. Whatever goes wrong with the query or Kafka ends in the same
+place: stop the query, forget what serve was told, and look again a little later. serve then answers with new
+positions, and the query starts there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
+from queryable_app.ingest.control import Control, ServeGone
+from queryable_app.ingest.kafka_admin import KafkaAdmin, KafkaAway, TopicSeen
+from queryable_app.ingest.stream import Start, refused_real_time, start_query
+from queryable_app.log import event
+from queryable_app.topic_spec import TopicSpec
+
+TICK_SECONDS: Final = 0.2
+LOOK_SECONDS: Final = 5.0  # how soon a topic that was made again, or has grown, is noticed
+RETRY_SECONDS: Final = 1.0
+RETRY_SECONDS_MAX: Final = 30.0
+HEALTHY_SECONDS: Final = 60.0  # a query that has lived that long starts afresh with short retries
+_DETAIL_CHARS_MAX: Final = 600
+
+
+class Supervisor:
+    def __init__(
+        self,
+        session: SparkSession,
+        spec: TopicSpec,
+        bootstrap_servers: str,
+        run_dir: Path,
+        scratch: Path,
+        reads_headers: bool,
+    ) -> None:
+        self._session = session
+        self._spec = spec
+        self._bootstrap_servers = bootstrap_servers
+        self._run_dir = run_dir
+        self._checkpoints = scratch / "checkpoints"
+        self._reads_headers = reads_headers
+        self._mode = spec.ingest.mode
+        self._admin: KafkaAdmin | None = None
+        self._query: StreamingQuery | None = None
+        self._query_since = 0.0
+        self._starts = 0
+        self._deaths = 0  # in a row
+        self._state = ("", "")
+        self._topic = spec.topic
+        self._wanted: tuple[int, ...] | None = None
+        self._told: tuple[str, int] | None = None  # the topic's id and partitions, as serve last heard them
+        self._look_at = 0.0
+
+    def run(self) -> NoReturn:
+        """Until the process is ended."""
+        while True:
+            control = connect(self._run_dir)
+            self._wanted, self._told, self._state = None, None, ("", "")
+            try:
+                self._say(control, "starting")
+                while True:
+                    for message in control.receive(TICK_SECONDS):
+                        self._hear(control, message)
+                    self._tick(control)
+            except ServeGone as error:
+                event("serve-gone", reason=str(error))
+            finally:
+                control.close()
+                self._stop()
+
+    def _hear(self, control: Control, message: Mapping[str, Any]) -> None:
+        if message["type"] == "wanted":
+            self._topic = message["topic"]
+            self._wanted = tuple(message["partitions"])
+            self._told, self._look_at = None, 0.0
+        elif message["type"] == "start" and self._told is not None:
+            positions = {int(partition): offset for partition, offset in message["positions"].items()}
+            self._start(control, message["generation"], positions, self._told[1])
+
+    def _tick(self, control: Control) -> None:
+        if self._query is not None:
+            if not self._query.isActive:
+                self._fail(control, death(self._query))
+            elif self._state[0] == "starting" and self._query.status["message"] != "Initializing sources":
+                self._say(control, "streaming")
+            elif self._deaths and time.monotonic() - self._query_since > HEALTHY_SECONDS:
+                self._deaths = 0
+        if self._wanted is not None and time.monotonic() >= self._look_at:
+            self._look(control, self._wanted)
+
+    def _look(self, control: Control, wanted: tuple[int, ...]) -> None:
+        """At the topic: whether it is there, and still the same one."""
+        try:
+            if self._admin is None:
+                self._admin = KafkaAdmin(self._session, self._bootstrap_servers, self._spec.kafka_config)
+            seen = self._admin.look(self._topic, wanted)
+        except KafkaAway as error:
+            self._say(control, "waiting-for-kafka", str(error))
+            self._look_at = time.monotonic() + RETRY_SECONDS
+            return
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        if seen is None:
+            self._lose_topic(control)
+        elif self._told != (seen.id, seen.partitions):
+            self._tell(control, seen)
+        elif self._state[0] == "waiting-for-kafka" and self._query is not None:
+            self._say(control, "streaming")
+
+    def _lose_topic(self, control: Control) -> None:
+        self._stop()
+        self._told = None
+        self._look_at = time.monotonic() + RETRY_SECONDS
+        if self._state[0] != "waiting-for-topic":
+            control.tell_topic(None)
+            self._say(control, "waiting-for-topic", f"there is no topic {self._topic}")
+
+    def _tell(self, control: Control, seen: TopicSeen) -> None:
+        """serve answers with where to start, in a new generation: what an older query still sends is refused."""
+        if self._told is not None:
+            event("topic-changed", topic=self._topic, id=seen.id, partitions=seen.partitions)
+        self._stop()
+        self._told = (seen.id, seen.partitions)
+        control.tell_topic(seen)
+
+    def _start(
+        self, control: Control, generation: int, positions: Mapping[int, int], topic_partitions: int
+    ) -> None:
+        self._stop()
+        if not positions:
+            self._say(control, "failed" if self._wanted else "streaming", "there is no partition to read")
+            return
+        self._starts += 1
+        self._say(control, "starting")
+        start = Start(
+            self._spec,
+            self._bootstrap_servers,
+            topic_partitions,
+            positions,
+            generation,
+            self._run_dir / ROW_SOCKET,
+            self._mode,
+            self._reads_headers,
+        )
+        try:
+            self._query = start_query(self._session, start, self._checkpoints)
+        except (PySparkException, Py4JError) as error:
+            self._fail(control, error)
+            return
+        self._query_since = time.monotonic()
+        event("query", generation=generation, partitions=len(positions), mode=self._mode)
+
+    def _fail(self, control: Control, error: BaseException) -> None:
+        """The query has ended by itself, or did not start."""
+        detail = first_line(error)
+        self._stop()
+        self._told = None
+        if self._mode == "realtime" and refused_real_time(error):
+            event("real-time-refused", reason=detail, instead="microbatch")
+            self._mode = "microbatch"
+            delay = 0.0
+        else:
+            delay = min(RETRY_SECONDS * 2**self._deaths, RETRY_SECONDS_MAX)
+            self._deaths += 1
+            event("query-ended", reason=detail, again_in_seconds=delay)
+        self._say(control, "restarting", detail)
+        self._look_at = time.monotonic() + delay
+
+    def _stop(self) -> None:
+        query, self._query = self._query, None
+        if query is not None and query.isActive:
+            query.stop()  # raises when it does not end in time: then the process ends, which stops it for certain
+
+    def _say(self, control: Control, state: str, detail: str = "") -> None:
+        if self._state != (state, detail):
+            self._state = (state, detail)
+            control.tell_state(state, self._mode, detail, self._starts)
+
+
+def connect(run_dir: Path) -> Control:
+    """As soon as serve listens."""
+    waiting = False
+    while True:
+        try:
+            return Control(run_dir / CONTROL_SOCKET)
+        except ServeGone as error:
+            if not waiting:
+                event("waiting-for-serve", reason=str(error))
+                waiting = True
+            time.sleep(TICK_SECONDS)
+
+
+def report_failed(run_dir: Path, mode: str, reason: str) -> NoReturn:
+    """For what no retry mends: stays connected, so that it can be seen, until the process is ended."""
+    event("failed", reason=reason)
+    while True:
+        control = connect(run_dir)
+        try:
+            control.tell_state("failed", mode, reason, 0)
+            while True:
+                control.receive(HEALTHY_SECONDS)
+        except ServeGone:
+            control.close()
+
+
+def death(query: StreamingQuery) -> BaseException:
+    return query.exception() or RuntimeError("the query ended without saying why")
+
+
+def first_line(error: BaseException) -> str:
+    """The innermost cause in one line: what is around it only says that a query has failed."""
+    cause: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    text = str(error)
+    while cause is not None:
+        if message := cause.getMessage():
+            text = f"{cause.getClass().getSimpleName()}: {message}"
+        cause = cause.getCause()
+    return text.strip().split("\n")[0][:_DETAIL_CHARS_MAX]

@@ -1,0 +1,72 @@
+"""The start-up check: rows through the writer into a socket, before any of them matters.
+
+The writer's class and Spark's come from different hands. A row that does not arrive as it was sent must show here,
+in one sentence, and not as rubbish in a store.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from queryable_app import frames
+from queryable_app.disk_format import Row, encode_row
+from queryable_app.frames import SliceRow
+
+_SECONDS_MAX: Final = 20.0
+_TIMESTAMP_MS: Final = 1_700_000_000_000
+_ROWS: Final = (
+    f"VALUES (0, 7L, {_TIMESTAMP_MS}L, X'6B', X'31'), (0, 8L, {_TIMESTAMP_MS}L, X'6B', CAST(NULL AS BINARY))"
+)
+
+
+class WriterBroken(Exception):
+    """What arrived is not what was sent; streaming would harm the stores."""
+
+
+def check_writer(session: SparkSession, scratch: Path) -> None:
+    path = scratch / "check.sock"
+    received: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        listener.settimeout(_SECONDS_MAX)
+        reader = threading.Thread(target=_read, args=(listener, received), daemon=True)
+        reader.start()
+        try:
+            _write(session, path)
+        except Exception as error:
+            raise WriterBroken(f"the row writer does not work with this Spark: {error}") from error
+        reader.join(_SECONDS_MAX)
+    path.unlink()
+    wanted = [
+        SliceRow(b"k", encode_row(Row(7, _TIMESTAMP_MS, 0, b"1")), frames.ROW, 7),
+        SliceRow(b"k", encode_row(Row(8, _TIMESTAMP_MS, 0, None)), frames.ROW, 8),
+    ]
+    rows = [row for payload in received for row in frames.rows(payload, frames.decode_slice_header(payload))]
+    if rows != wanted:
+        raise WriterBroken(f"the row writer sent {rows!r} where {wanted!r} was expected")
+
+
+def _write(session: SparkSession, path: Path) -> None:
+    jvm: Any = session._jvm
+    writer = jvm.io.queryabletopics.RowWriter(str(path), 1, 1, "string", "json", 0, False)
+    writer.open(0, 0)
+    for row in session.sql(_ROWS)._jdf.collectAsList():
+        writer.process(row)
+    writer.close(None)
+
+
+def _read(listener: socket.socket, received: list[bytes]) -> None:
+    connection, _ = listener.accept()
+    with connection, connection.makefile("rb") as stream:
+        while prefix := stream.read(frames.LENGTH.size):
+            payload = stream.read(frames.payload_length(prefix))
+            if payload[0] == frames.SLICE:
+                received.append(payload)
+            elif payload[0] == frames.END:
+                connection.sendall(frames.ACK)

@@ -1,0 +1,228 @@
+"""A node over real stores and a real port, in a thread of its own. Nothing else is there: no Kafka, no ingest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import uvicorn
+import uvloop
+
+from queryable_app.contract import NodeSettings
+from queryable_app.disk_format import CopyState, Row, encode_row
+from queryable_app.partitioners import ALGORITHMS, partition_for
+from queryable_app.placement import Placement, first_placement
+from queryable_app.serve.api.app import create_app
+from queryable_app.serve.fast_lane import FastLane, protocol_class
+from queryable_app.serve.node import Node
+
+T = TypeVar("T")
+
+
+class Served:
+    """The node, its address, and ways to put rows into it."""
+
+    def __init__(self, node: Node, listener: socket.socket) -> None:
+        self.node = node
+        self.port: int = listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.app = create_app(node)
+        self.protocol: type[FastLane] = protocol_class(node)
+        self._listener = listener
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                self.app,
+                http=self.protocol,
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+            )
+        )
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()), daemon=True)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        serving = asyncio.create_task(self._server.serve([self._listener]))
+        while not self._server.started:
+            await asyncio.sleep(0.001)
+        self._started.set()
+        await serving
+        self.node.copies.close()
+
+    def __enter__(self) -> Served:
+        self._thread.start()
+        assert self._started.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+    def on_loop(self, function: Callable[[], T]) -> T:
+        """Stores belong to the event loop's thread."""
+        assert self._loop is not None
+
+        async def call() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(10)
+
+    def put(
+        self,
+        key: bytes,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        expiry_ms: int = 0,
+    ) -> tuple[int, int]:
+        """The next record of the key's partition, as ingest would write it; its partition and offset."""
+        partitions = self.node.copies.partitions
+        where = partition_for(key, "murmur2", partitions) if partition is None else partition
+
+        def write() -> tuple[int, int]:
+            copy = self.node.copies.by_partition[where]
+            offset = max(0, copy.position)
+            mismatches = tuple(
+                count + (partition_for(key, algorithm, partitions) != where)
+                for algorithm, count in zip(ALGORITHMS, copy.state.mismatches, strict=True)
+            )
+            state = replace(
+                copy.state,
+                position=offset + 1,
+                rows=copy.state.rows + 1,
+                mismatches=mismatches,  # type: ignore[arg-type]
+            )
+            row = Row(offset, now_ms() if timestamp_ms is None else timestamp_ms, expiry_ms, value)
+            copy.apply([(self.node.codec.to_disk(key), encode_row(row))], state)
+            if copy.complete:
+                copy.sample(now_ms(), copy.position)
+            self.node.copies.note_mismatches()
+            return where, offset
+
+        return self.on_loop(write)
+
+    def fill(self, rows: int, value: Callable[[int], bytes] = lambda n: b'{"n":%d}' % n) -> None:
+        """`key-000000` and on, in one batch a partition."""
+        partitions = self.node.copies.partitions
+
+        def write() -> None:
+            for partition, copy in self.node.copies.by_partition.items():
+                numbers = [n for n in range(rows) if partition_for(b"key-%06d" % n, "murmur2", partitions) == partition]
+                puts = [(b"key-%06d" % n, encode_row(Row(o, 1, 0, value(n)))) for o, n in enumerate(numbers)]
+                copy.apply(puts, replace(copy.state, position=len(puts), rows=len(puts)))
+                copy.sample(now_ms(), copy.position)
+
+        self.on_loop(write)
+
+    def client(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=15, **options)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@contextmanager
+def served(
+    directory: Path,
+    *,
+    partitions: int = 2,
+    ordinal: int = 0,
+    placement: Placement | None = None,
+    listener: socket.socket | None = None,
+    complete: bool = True,
+    settings: dict[str, Any] | None = None,
+    **spec: Any,
+) -> Iterator[Served]:
+    """A node of a topic that is empty, with complete copies unless told otherwise. Keywords are fields of its spec."""
+    directory.mkdir(parents=True, exist_ok=True)
+    listening = listener or socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    first = placement or first_placement("tests.users.r1", partitions, [url], 1)
+    (directory / "placement.json").write_text(first.to_json())
+    node = Node.open(
+        NodeSettings(
+            name=f"users-r1-{ordinal}",
+            ordinal=ordinal,
+            application_id="tests.users.r1",
+            spec=json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": "users", **spec}),
+            bootstrap_servers="127.0.0.1:1",
+            advertised_url=url,
+            data_dir=str(directory / "data"),
+            run_dir=str(directory / "run"),
+            placement_path=str(directory / "placement.json"),
+            **(settings or {}),
+        )
+    )
+    if complete:
+        for copy in node.copies.by_partition.values():
+            copy.apply((), CopyState(0, True))
+            copy.sample(now_ms(), 0)
+    with Served(node, listening) as running:
+        yield running
+
+
+def exchange(port: int, *pieces: bytes, timeout: float = 10) -> bytes:
+    """Sends the pieces one after the other, and gives back all that is answered until the node closes or is silent."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in pieces:
+            connection.sendall(piece)
+        return read_answers(connection, 1)
+
+
+def read_answers(connection: socket.socket, count: int) -> bytes:
+    """The bytes of `count` answers that say their length."""
+    received = b""
+    while not _holds(received, count):
+        chunk = connection.recv(1 << 16)
+        if not chunk:
+            break
+        received += chunk
+    return received
+
+
+def _holds(received: bytes, count: int) -> bool:
+    for _ in range(count):
+        head, separator, rest = received.partition(b"\r\n\r\n")
+        if not separator:
+            return False
+        length = next(
+            (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+        )
+        if len(rest) < length:
+            return False
+        received = rest[length:]
+    return True
+
+
+def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of one answer."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    return int(status.split(" ")[1]), headers, body
+
+
+def eventually(what: str, check: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.01)
+
+
