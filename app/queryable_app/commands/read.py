@@ -170,12 +170,13 @@ def _print_statuses(statuses: list[tuple[str, dict[str, Any] | None]]) -> None:
 
 
 def _progress(copy: dict[str, Any]) -> str:
-    if copy.get("failed"):
+    if copy["failed"]:
         return f"failed: {copy['failed']}"
-    if copy["end"] < 0 or copy["position"] < 0:
-        return "waiting"
-    done = 100 if copy["end"] <= 0 else min(100, 100 * copy["position"] // copy["end"])
-    return f"{done} %"
+    rate, remaining = copy["recordsPerSecond"], copy["remainingSeconds"]
+    said = f"{copy['phase']} {100 * copy['progress']:.0f} %"
+    if copy["complete"] or remaining is None:
+        return said
+    return f"{said}, {rate:,.0f} records/s, {remaining:.0f} s left"
 
 
 def _known(number: int | None) -> str:

@@ -40,32 +40,28 @@ class Node:
         return {"name": self.name, "url": self.url, "pids": pids}
 
     def answers(self, http: httpx.Client) -> bool:
-        return self._is_ok(http, "/livez")
+        try:
+            return http.get(f"{self.url}/livez").is_success
+        except httpx.HTTPError:
+            return False
 
-    def is_ready(self, http: httpx.Client) -> bool:
-        return self._is_ok(http, "/readyz")
-
-    def hydration(self, http: httpx.Client) -> str:
-        """How far its copies are, in words."""
+    def missing(self, http: httpx.Client) -> str:
+        """What it lacks before it is hydrated and streams, in words; empty when it lacks nothing."""
         try:
             status: Mapping[str, Any] = http.get(f"{self.url}/v1/status").raise_for_status().json()
         except (httpx.HTTPError, ValueError):
             return f"{self.name} does not answer"
-        partitions = status["partitions"]
-        failed = [p for p in partitions if p.get("failed")]
-        if failed:
-            return f"{self.name} has failed at partition {failed[0]['partition']}: {failed[0]['failed']}"
-        if any(p["end"] < 0 or p["position"] < 0 for p in partitions):
-            return f"{self.name} {status['ingest']['state']}"
-        behind = sum(max(0, p["end"] - p["position"]) for p in partitions)
-        end = sum(p["end"] for p in partitions)
-        return f"{self.name} {100 * (end - behind) // end if end else 100} %"
-
-    def _is_ok(self, http: httpx.Client, path: str) -> bool:
-        try:
-            return http.get(self.url + path).is_success
-        except httpx.HTTPError:
-            return False
+        copies, ingest = status["partitions"], status["ingest"]
+        for copy in copies:
+            if copy["failed"]:
+                return f"{self.name} has failed at partition {copy['partition']}: {copy['failed']}"
+        if ingest["state"] != "streaming":
+            return f"{self.name} has its Spark {ingest['state']} {ingest['detail']}".rstrip()
+        if status["ready"]:
+            return ""
+        done = 100 * sum(copy["progress"] for copy in copies) / max(1, len(copies))
+        rate = sum(copy["recordsPerSecond"] for copy in copies)
+        return f"{self.name} {done:.0f} % at {rate:,.0f} records/s"
 
     def _kept(self, role: str) -> Kept:
         command = [sys.executable, "-m", f"queryable_app.{role}"]

@@ -239,8 +239,8 @@ class _System:
         if self._options.example_rate:
             self._start_examples()
         with self._progress.waiting("Hydrating") as show:
-            while not all(node.is_ready(self._http) for node in self._nodes):
-                show(f"Hydrating: {', '.join(node.hydration(self._http) for node in self._nodes)}")
+            while missing := [said for node in self._nodes if (said := node.missing(self._http))]:
+                show(f"Hydrating: {', '.join(missing)}")
                 self._tend()
 
     def _start_examples(self) -> None:

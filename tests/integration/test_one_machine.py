@@ -1,0 +1,200 @@
+"""`qtopic` on one machine: the commands, and what happens when processes or the run itself die."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.integration.system import System, eventually, resource, running
+
+OWN_KAFKA = ("--kafka", "embedded", "--port", "0")
+
+
+def qtopic(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "queryable_app.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin)
+
+
+def produced(system: System, *arguments: object, stdin: str = "") -> dict[str, Any]:
+    """The answer to the last record."""
+    done = qtopic("produce", "--data", system.data, "--json", *arguments, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def got(system: System, key: str, *options: object) -> Any:
+    done = qtopic("get", "--data", system.data, key, "--deadline-ms", 60_000, *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    with running(
+        resource("notes", "elsewhere:9092"), tmp_path_factory.mktemp("one-machine"), *OWN_KAFKA
+    ) as started:
+        yield started
+
+
+def test_a_produced_record_is_read_back(system: System) -> None:
+    """The position that `produce` answers lets `get` read one's own write."""
+    position = produced(system, "greeting", '{"text": "hello"}')["position"]
+
+    assert got(system, "greeting", "--min-position", position) == {"text": "hello"}
+
+
+def test_get_in_json_says_how_fresh_the_answer_is(system: System) -> None:
+    """Value, partition, offset and lag, for scripts."""
+    written = produced(system, "fresh", "1")
+    answer = got(system, "fresh", "--min-position", written["position"], "--json")
+
+    assert answer["key"] == "fresh"
+    assert answer["value"] == 1
+    assert (answer["partition"], answer["offset"]) == (written["partition"], written["offset"])
+    assert answer["lagRecords"] >= 0
+
+
+@pytest.mark.parametrize("key", ["a/b", "..", "?x=1#y", "%2F", "grüße 🎈", "ALL"])
+def test_any_key_can_be_read(system: System, key: str) -> None:
+    """No character of a key has a meaning in the address."""
+    position = produced(system, stdin=json.dumps({"key": key, "value": {"of": key}}) + "\n")["position"]
+
+    assert got(system, key, "--min-position", position) == {"of": key}
+
+
+def test_lines_become_records_and_null_deletes(system: System) -> None:
+    """What a scan answers, line by line, can be produced again; a null value deletes."""
+    lines = [{"key": f"line-{n}", "value": n} for n in range(20)] + [{"key": "line-7", "value": None}]
+    done = qtopic("produce", "--data", system.data, stdin="".join(json.dumps(line) + "\n" for line in lines))
+
+    assert len(done.stdout.splitlines()) == 21
+    eventually("the last line", lambda: system.value("line-19") == 19)
+    eventually("the deletion", lambda: system.value("line-7") is None)
+
+
+def test_a_deleted_key_is_not_found(system: System) -> None:
+    """Exit code 1, and nothing on standard output."""
+    produced(system, "doomed", "1")
+    position = produced(system, "doomed", "--delete")["position"]
+    done = qtopic("get", "--data", system.data, "doomed", "--min-position", position)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "position" in done.stderr
+
+
+def test_what_is_not_fresh_enough_is_exit_code_3(system: System) -> None:
+    """A position that does not exist yet is waited for until the deadline and no longer."""
+    partition = produced(system, "x", "1")["partition"]
+    never = f"{partition}:1000000"
+    done = qtopic("get", "--data", system.data, "x", "--min-position", never, "--deadline-ms", "100")
+
+    assert done.returncode == 3, done.stderr
+
+
+def test_status_shows_every_partition(system: System) -> None:
+    """A line for each copy, and the same in JSON."""
+    table = qtopic("status", "--data", system.data)
+    [node] = json.loads(qtopic("status", "--data", system.data, "--json").stdout)
+
+    assert table.returncode == 0
+    assert [line.split()[1] for line in table.stdout.splitlines()[1:]] == ["0", "1", "2", "3"]
+    assert {p["partition"] for p in node["status"]["partitions"]} == {0, 1, 2, 3}
+
+
+def test_a_file_of_another_shape_is_refused_by_line(system: System) -> None:
+    """The first bad line is named; exit code 2."""
+    done = qtopic("produce", "--data", system.data, stdin='{"key": "ok", "value": 1}\n{"key": 1}\n')
+
+    assert done.returncode == 2
+    assert "line 2" in done.stderr
+
+
+@pytest.mark.parametrize("role", ["serve", "ingest"])
+def test_a_killed_process_is_replaced(system: System, role: str) -> None:
+    """`run.json` names the new process, and the node goes on with what it had."""
+    position = produced(system, f"before-{role}", "1")["position"]
+    assert got(system, f"before-{role}", "--min-position", position) == 1
+
+    system.kill(role)
+    system.wait_ready()
+
+    assert psutil.pid_exists(system.pid(role))
+    assert system.value(f"before-{role}") == 1
+    position = produced(system, f"after-{role}", "2")["position"]
+    eventually("a new record", lambda: system.value(f"after-{role}") == 2, 90)
+
+
+def test_a_killed_broker_comes_back(system: System) -> None:
+    """Reads go on meanwhile, and records are taken again afterwards."""
+    produced(system, "kept", "1")
+    eventually("it is there", lambda: system.value("kept") == 1)
+    [broker] = [p for p in psutil.Process(system.process.pid).children() if "kafka.Kafka" in p.cmdline()]
+    broker.kill()
+
+    assert system.value("kept") == 1
+    eventually("it is started again", lambda: "kafka is started again" in system.log.read_text())
+    eventually(
+        "a record is taken",
+        lambda: qtopic("produce", "--data", system.data, "later", "2").returncode == 0,
+    )
+    eventually("it is read", lambda: system.value("later") == 2, 90)
+
+
+def test_records_and_rows_are_kept_between_runs(tmp_path: Path) -> None:
+    """With --data the broker has its records and the node its rows again, also after a kill -9 of the run."""
+    document = resource("kept", "elsewhere:9092")
+    with running(document, tmp_path, *OWN_KAFKA) as first:
+        position = produced(first, "k", "1")["position"]
+        assert got(first, "k", "--min-position", position) == 1
+        family = psutil.Process(first.process.pid).children(recursive=True)
+        os.kill(first.process.pid, 9)
+        first.process.wait()
+        assert not psutil.wait_procs(family, 10)[1]
+    (first.data / "run.json").unlink()  # what the dead run said is there until the next one begins
+
+    with running(document, tmp_path, *OWN_KAFKA) as second:
+        assert second.value("k") == 1
+        assert second.partition(int(position.split(":")[0]))["position"] >= int(position.split(":")[1])
+
+
+def test_another_sql_builds_the_rows_anew(tmp_path: Path) -> None:
+    """After a change of what decides the answers no row of before is left, and the run says what has changed."""
+    with running(resource("shaped", "elsewhere:9092"), tmp_path, *OWN_KAFKA) as first:
+        position = produced(first, "k", '{"n": 1}')["position"]
+        assert got(first, "k", "--min-position", position) == {"n": 1}
+    sql = "SELECT key, value.n + 1 AS m FROM records"
+    changed = resource(
+        "shaped", "elsewhere:9092", transform={"sql": sql}, value={"format": "json", "schema": "n INT"}
+    )
+    with running(changed, tmp_path, *OWN_KAFKA) as second:
+        assert second.value("k") == {"m": 2}
+        assert "Changed since the last run: transform, value" in second.log.read_text()
+
+
+def test_a_wrong_sql_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """Spark's own words and the position, exit code 2, and no broker was started."""
+    document = resource("wrong", "elsewhere:9092", transform={"sql": "SELECT key, valu FROM records"})
+    with running(document, tmp_path, *OWN_KAFKA, wait=False) as system:
+        assert system.process.wait(60) == 2
+        assert "valu" in system.log.read_text()
+        assert not (system.data / "kafka").exists()
+
+
+def test_three_nodes_share_the_partitions(tmp_path: Path) -> None:
+    """Each has its own port and processes, and `get` finds a key wherever it is."""
+    with running(resource("shared", "elsewhere:9092"), tmp_path, *OWN_KAFKA, nodes=3) as system:
+        nodes = system.described()["nodes"]
+        assert len({node["url"] for node in nodes}) == 3
+        for n in range(12):
+            position = produced(system, f"k-{n}", str(n))["position"]
+            assert got(system, f"k-{n}", "--min-position", position) == n
+        held = [{p["partition"] for p in system.status(n)["partitions"]} for n in range(3)]
+        assert sorted(p for partitions in held for p in partitions) == [0, 1, 2, 3]
