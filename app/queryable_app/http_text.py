@@ -159,7 +159,7 @@ def whole_number(values: Mapping[str, Sequence[str]], name: str, low: int, high:
 
 
 def no_such_resource(path: str, known: Sequence[str]) -> Failure:
-    nearest = get_close_matches(path[:200], known, 1, 0.75)
+    nearest = get_close_matches(path[:200], known, 1, 0.72)
     hint = f"did you mean {nearest[0]}? " if nearest else ""
     return Failure(
         Reason.NO_SUCH_RESOURCE,

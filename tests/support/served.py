@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -122,7 +122,11 @@ class Served:
 
         def write() -> None:
             for partition, copy in self.node.copies.by_partition.items():
-                numbers = [n for n in range(rows) if partition_for(b"key-%06d" % n, "murmur2", partitions) == partition]
+                numbers = [
+                    n
+                    for n in range(rows)
+                    if partition_for(b"key-%06d" % n, "murmur2", partitions) == partition
+                ]
                 puts = [(b"key-%06d" % n, encode_row(Row(o, 1, 0, value(n)))) for o, n in enumerate(numbers)]
                 copy.apply(puts, replace(copy.state, position=len(puts), rows=len(puts)))
                 copy.sample(now_ms(), copy.position)
@@ -224,5 +228,3 @@ def eventually(what: str, check: Callable[[], object], seconds: float = 10) -> N
     while not check():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.01)
-
-

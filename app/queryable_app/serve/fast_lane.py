@@ -70,9 +70,11 @@ class FastLane(HttpToolsProtocol):
 
     node: ClassVar[Node]
     reads: ClassVar[Reads]
+    request_bytes_max: ClassVar[int]
     plain_blocks: ClassVar[dict[bytes, bool]]
     open: ClassVar[set[FastLane]]
     sweeps: ClassVar[int] = 0
+    sweeping: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class FastLane(HttpToolsProtocol):
     # The fast lane.
 
     def data_received(self, data: bytes) -> None:
-        if self.idle_since is not None and data.startswith(_PREFIX) and len(data) <= _REQUEST_BYTES_MAX:
+        if self.idle_since is not None and data.startswith(_PREFIX) and len(data) <= self.request_bytes_max:
             end = data.find(b"\r\n")
             block = data[end:]
             plain = self.plain_blocks.get(block)
@@ -153,9 +155,9 @@ class FastLane(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if not self.open:
-            self._sweep_later()
         self.open.add(self)
+        if not self.sweeping:
+            self._sweep_later()
         self.idle_since = self.sweeps
         bound = self.node.settings.connections_max
         if len(self.open) > 2 * bound:  # so many that not even a refusal can be waited for
@@ -253,11 +255,13 @@ class FastLane(HttpToolsProtocol):
 
     @classmethod
     def _sweep_later(cls) -> None:
+        cls.sweeping = True
         asyncio.get_running_loop().call_later(_SWEEP_SECONDS, cls._sweep)
 
     @classmethod
     def _sweep(cls) -> None:
         cls.sweeps += 1
+        cls.sweeping = False
         for connection in tuple(cls.open):
             connection._check_times()
         if cls.open:
@@ -289,6 +293,11 @@ def _too_slow(field: str, what: str, seconds: int) -> Failure:
 
 def protocol_class(node: Node) -> type[FastLane]:
     """What uvicorn is given as `http=`: the protocol, bound to this node."""
-    return type(
-        "NodeProtocol", (FastLane,), {"node": node, "reads": Reads(node), "plain_blocks": {}, "open": set()}
-    )
+    own = {
+        "node": node,
+        "reads": Reads(node),
+        "request_bytes_max": min(_REQUEST_BYTES_MAX, node.settings.head_bytes_max),
+        "plain_blocks": {},
+        "open": set(),
+    }
+    return type("NodeProtocol", (FastLane,), own)

@@ -11,19 +11,19 @@ tombstone too, is the answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from time import monotonic, time_ns
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from queryable_app.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
+from queryable_app.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE, CopyState
 from queryable_app.errors import Failure, Reason
-from queryable_app.freshness import Asked, Consistency, judge, lag_ms, lag_records, next_offset, position_text
-from queryable_app.http_text import BYTES, Answer, header_text, matches_etag, problem_answer
+from queryable_app.freshness import Asked, Consistency, judge, lag_ms, lag_records, position_text
+from queryable_app.http_text import JSON, Answer, header_text, matches_etag, problem_answer
+from queryable_app.kafka_clients import KafkaAway
 from queryable_app.partitioners import SCATTER, partition_for
 from queryable_app.serde import value_to_json
 from queryable_app.serve.copies import Copy
-from queryable_app.kafka_clients import KafkaAway
 from queryable_app.serve.node import Node
 
 _FRESHNESS: Final = (
@@ -31,6 +31,15 @@ _FRESHNESS: Final = (
 )
 _COMPLETE: Final = Asked()  # what a copy must be before it may say that a key is not there
 _NOTHING_NEEDED: Final[Mapping[int, int]] = {}
+
+
+class _Standing(NamedTuple):
+    """What all answers of a copy have in common for a millisecond, or until its state changes."""
+
+    now_ms: int
+    state: CopyState
+    refusal: Failure | None  # for a read that asks for nothing
+    headers: bytes
 
 
 class Found(NamedTuple):
@@ -80,13 +89,14 @@ class Reads:
         # An entity tag names record and revision: the same record has another value behind other SQL.
         self._revision = b"%08x" % crc32(application.encode())
         self._caching = b"cache-control: no-cache\r\nvary: accept\r\n" + self.identity
+        self._standings: dict[int, _Standing] = {}
 
     def point(
         self,
         record_key: bytes,
         asked: Asked,
         needed: Mapping[int, int] = _NOTHING_NEEDED,
-        form: str = "",
+        form: str = JSON,
         if_none_match: str | None = None,
     ) -> Answer:
         """The answer for a key, from the copies of this node as they are now. `needed` has the positions to have been
@@ -96,19 +106,57 @@ class Reads:
         now_ms = time_ns() // 1_000_000
         self.note_read()
         if algorithm == SCATTER:
-            partitions: Sequence[int] = range(copies.partitions)
-            row = self.newest(record_key, partitions, asked, needed, now_ms)
-            freshness = self.freshness([copies.by_partition[p] for p in partitions], now_ms)
-        else:
-            partition = partition_for(record_key, algorithm, copies.partitions)
-            partitions = (partition,)
-            copy = self.judged(partition, asked, needed, now_ms)
-            stored = copy.store.get(self._to_disk(record_key))
-            row = None if stored is None else found(partition, stored)
-            freshness = self._freshness_of_one(copy, now_ms)
-        if row is None or not row.live(now_ms):
-            return self._absent(record_key, partitions, freshness, now_ms)
-        return self._found(row, freshness, form, if_none_match)
+            return self._point_anywhere(record_key, asked, needed, form, if_none_match, now_ms)
+        partition = partition_for(record_key, algorithm, copies.partitions)
+        copy = copies.by_partition.get(partition)
+        if copy is None:
+            raise not_here(partition)
+        standing = self._standings.get(partition)
+        if standing is None or standing.now_ms != now_ms or standing.state is not copy.state:
+            standing = self._standings[partition] = self._stand(copy, now_ms)
+        refusal = (
+            standing.refusal if asked is self.defaults else judge(copy, asked, now_ms, needed.get(partition))
+        )
+        if refusal is not None:
+            raise refusal
+        stored = copy.store.get(self._to_disk(record_key))
+        if stored is not None:
+            flags, offset, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(stored)
+            if not flags & TOMBSTONE and not 0 < expiry_ms <= now_ms:
+                value = stored[ROW_HEADER_SIZE:]
+                return self._found(
+                    partition, offset, timestamp_ms, value, standing.headers, form, if_none_match
+                )
+        return self._absent((copy,), b"qt-partition: %d\r\n%b" % (partition, standing.headers), now_ms)
+
+    def _point_anywhere(
+        self,
+        record_key: bytes,
+        asked: Asked,
+        needed: Mapping[int, int],
+        form: str,
+        if_none_match: str | None,
+        now_ms: int,
+    ) -> Answer:
+        partitions = range(self.copies.partitions)
+        copies = [self.judged(partition, asked, needed, now_ms) for partition in partitions]
+        disk_key = self._to_disk(record_key)
+        rows = [
+            found(copy.partition, stored)
+            for copy in copies
+            if (stored := copy.store.get(disk_key)) is not None
+        ]
+        headers = self.freshness(copies, now_ms) + self._caching
+        newest = max(rows, default=None)
+        if newest is None or not newest.live(now_ms):
+            return self._absent(copies, headers, now_ms)
+        return self._found(
+            newest.partition, newest.offset, newest.timestamp_ms, newest.value, headers, form, if_none_match
+        )
+
+    def _stand(self, copy: Copy, now_ms: int) -> _Standing:
+        headers = self.freshness((copy,), now_ms) + self._caching
+        return _Standing(now_ms, copy.state, judge(copy, self.defaults, now_ms, None), headers)
 
     def note_read(self) -> None:
         """Ingest leaves room for reads while there are some."""
@@ -123,22 +171,6 @@ class Reads:
         if refusal is not None:
             raise refusal
         return copy
-
-    def newest(
-        self,
-        record_key: bytes,
-        partitions: Iterable[int],
-        asked: Asked,
-        needed: Mapping[int, int],
-        now_ms: int,
-    ) -> Found | None:
-        """The newest row of the key in any of the partitions; it may be a tombstone."""
-        disk_key, rows = self._to_disk(record_key), []
-        for partition in partitions:
-            stored = self.judged(partition, asked, needed, now_ms).store.get(disk_key)
-            if stored is not None:
-                rows.append(found(partition, stored))
-        return max(rows, default=None)
 
     async def caught_up(
         self, asked: Asked, partitions: Collection[int], deadline: float
@@ -179,47 +211,47 @@ class Reads:
             return range(copies.partitions)
         return (partition_for(record_key, copies.algorithm, copies.partitions),)
 
-    def _found(self, row: Found, freshness: bytes, form: str, if_none_match: str | None) -> Answer:
+    def _found(
+        self,
+        partition: int,
+        offset: int,
+        timestamp_ms: int,
+        value: bytes,
+        headers: bytes,
+        form: str,
+        if_none_match: str | None,
+    ) -> Answer:
         self._counters.keys_found += 1
-        etag = b"%b-%d-%d-%x" % (self._revision, row.partition, row.offset, row.timestamp_ms)
-        if form == BYTES:
-            etag += b"-b"
-            content_type, body = BYTES.encode(), row.value
+        etag = b'"%b-%d-%d-%x"' % (self._revision, partition, offset, timestamp_ms)
+        if form == JSON:
+            body = value if self._format == "json" else value_to_json(value, self._format)
         else:
-            content_type, body = b"application/json", value_to_json(row.value, self._format)
-        headers = b'etag: "%b"\r\nqt-partition: %d\r\nqt-offset: %d\r\n%b%b' % (
-            etag,
-            row.partition,
-            row.offset,
-            freshness,
-            self._caching,
-        )
-        if if_none_match is not None and matches_etag(if_none_match, f'"{etag.decode()}"'):
-            return Answer(304, headers, b"")
+            body = value
+            etag = etag[:-1] + b'-b"'  # another representation is another entity
+        about = b"etag: %b\r\nqt-partition: %d\r\nqt-offset: %d\r\n%b" % (etag, partition, offset, headers)
+        if if_none_match is not None and matches_etag(if_none_match, etag.decode()):
+            return Answer(304, about, b"")
         return Answer(
-            200,
-            b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, len(body), headers),
-            body,
+            200, b"content-type: %b\r\ncontent-length: %d\r\n%b" % (form.encode(), len(body), about), body
         )
 
-    def _absent(self, record_key: bytes, partitions: Sequence[int], freshness: bytes, now_ms: int) -> Answer:
+    def _absent(self, copies: Sequence[Copy], headers: bytes, now_ms: int) -> Answer:
         """key_not_found, on the word of complete copies alone."""
-        for partition in partitions:
-            self.judged(partition, _COMPLETE, _NOTHING_NEEDED, now_ms)
+        for copy in copies:
+            refusal = judge(copy, _COMPLETE, now_ms, None)
+            if refusal is not None:
+                raise refusal
         self._counters.keys_absent += 1
-        copies = [self.copies.by_partition[p] for p in partitions]
         position = ",".join(position_text(copy) for copy in copies)
-        one = copies[0].partition if len(copies) == 1 else None
         failure = Failure(
             Reason.KEY_NOT_FOUND,
             f"the key is not in the view as of position {position}",
             "it was never written, was deleted, was filtered out or has expired; "
             "to wait for a write of your own, read with min-position=<the position that it answered>",
-            partition=one,
+            partition=copies[0].partition if len(copies) == 1 else None,
             position=position,
         )
-        headers = b"" if one is None else b"qt-partition: %d\r\n" % one
-        return problem_answer(failure, headers + freshness + self._caching)
+        return problem_answer(failure, headers)
 
     def freshness(self, copies: Collection[Copy], now_ms: int) -> bytes:
         """What a read over several copies says: every position, and the lag of the one that is furthest behind."""
@@ -231,15 +263,6 @@ class Reads:
             (roles.pop() if len(roles) == 1 else "standby").encode(),
             -1 if -1 in lags else max(lags, default=0),
             -1 if -1 in lags_ms else max(lags_ms, default=0),
-            self.copies.placement.epoch,
-        )
-
-    def _freshness_of_one(self, copy: Copy, now_ms: int) -> bytes:
-        return _FRESHNESS % (
-            b"%d:%d" % (copy.partition, next_offset(copy)),
-            copy.role.encode(),
-            lag_records(copy),
-            lag_ms(copy, now_ms),
             self.copies.placement.epoch,
         )
 

@@ -1,0 +1,176 @@
+"""What the node says of itself, and what holds for every request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from queryable_app.disk_format import CopyState
+from queryable_app.errors import Reason
+from queryable_app.serve.reads import Reads
+from tests.support.served import Served, eventually, served
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("node")) as running:
+        running.put(b"a", b"1")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http(node: Served) -> Iterator[httpx.Client]:
+    with node.client() as client:
+        yield client
+
+
+def test_status_tells_of_every_copy(http: httpx.Client) -> None:
+    """Positions, lag, progress, counters, and what feeds them."""
+    status = http.get("/v1/status").json()
+
+    assert (status["applicationId"], status["topic"], status["ready"]) == ("tests.users.r1", "users", True)
+    assert [p["partition"] for p in status["partitions"]] == [0, 1]
+    one = next(p for p in status["partitions"] if p["rows"] == 1)
+    assert {k: one[k] for k in ("role", "position", "end", "lagRecords", "complete", "progress", "failed", "bad")} == {
+        "role": "active", "position": 1, "end": 1, "lagRecords": 0, "complete": True, "progress": 1.0, "failed": None,
+        "bad": 0}  # fmt: skip
+    assert status["ingest"]["state"] == "absent"
+
+
+def test_placement_has_its_epoch_as_entity_tag(node: Served, http: httpx.Client) -> None:
+    """A client that has the epoch already gets 304."""
+    answer = http.get("/v1/placement")
+
+    assert answer.json()["partitions"][1] == {"partition": 1, "addresses": [node.url], "hydrating": []}
+    assert (answer.headers["etag"], answer.json()["partitioner"]) == ('"1"', "murmur2")
+    assert http.get("/v1/placement", headers={"if-none-match": '"1"'}).status_code == 304
+
+
+def test_readiness_is_completeness(tmp_path: Path) -> None:
+    """503 with the progress until every copy is complete; alive all the while."""
+    with served(tmp_path, complete=False) as node, node.client() as http:
+
+        def complete(partition: int) -> None:
+            copy = node.node.copies.by_partition[partition]
+            copy.apply((), CopyState(0))
+            copy.sample(1, 0)
+
+        node.on_loop(lambda: complete(0))
+        hydrating = http.get("/readyz")
+        assert (hydrating.status_code, hydrating.json()["ready"], hydrating.json()["complete"]) == (
+            503,
+            False,
+            1,
+        )
+        assert http.get("/livez").status_code == 200
+        node.on_loop(lambda: complete(1))
+        assert http.get("/readyz").status_code == 200
+
+
+def test_metrics_are_prometheus(node: Served, http: httpx.Client) -> None:
+    """Reads of both lanes, lag and position of every copy, mismatches, and the process."""
+    http.get("/v1/keys/a")
+    http.get("/v1/keys/nobody?consistency=any")
+    http.get("/v1/nope")
+    families = {f.name: f for f in text_string_to_metric_families(http.get("/metrics").text)}
+
+    reads = {s.labels["result"]: s.value for s in families["qt_point_reads"].samples}
+    assert reads["found"] >= 1
+    assert reads["absent"] >= 1
+    assert {s.labels["partition"] for s in families["qt_lag_records"].samples} == {"0", "1"}
+    assert families["qt_fast_answers"].samples[0].value >= 1
+    assert {s.labels["reason"] for s in families["qt_failures"].samples} >= {"no_such_resource"}
+    assert {"qt_partitioner_mismatches", "process_resident_memory_bytes", "qt_records"} <= families.keys()
+
+
+def test_openapi_knows_every_route_and_its_parameters(http: httpx.Client) -> None:
+    """The document is made from what is checked."""
+    paths = http.get("/openapi.json").json()["paths"]
+
+    assert {"/v1/keys/{key}", "/v1/multi-get", "/v1/scan", "/v1/range", "/v1/prefix/{prefix}", "/v1/count",
+            "/v1/records", "/v1/records/{key}", "/v1/status", "/v1/placement"} <= paths.keys()  # fmt: skip
+    names = {p["name"] for p in paths["/v1/range"]["get"]["parameters"]}
+    assert {"from", "to", "limit", "order", "cursor", "consistency", "partial"} <= names
+    assert http.get("/docs").status_code == 200
+
+
+def test_the_page_needs_nothing_from_elsewhere(http: httpx.Client) -> None:
+    """One HTML file under a policy that allows nothing else."""
+    page = http.get("/")
+
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "http://" not in page.text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in page.text
+    assert "/v1/status" in page.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "reason", "said"),
+    [
+        ("GET", "/nope", Reason.NO_SUCH_RESOURCE, "/v1/keys/{key}"),
+        ("GET", "/v1/keys", Reason.NO_SUCH_RESOURCE, "did you mean /v1/keys/{key}"),
+        ("GET", "/v1/scan/", Reason.NO_SUCH_RESOURCE, "/v1/scan"),
+        ("GET", "/v1/sacn", Reason.NO_SUCH_RESOURCE, "did you mean /v1/scan"),
+        ("POST", "/v1/keys/a", Reason.INVALID_REQUEST, "use GET"),
+        ("DELETE", "/v1/keys/a", Reason.INVALID_REQUEST, "use GET"),
+        ("GET", "/v1/multi-get", Reason.INVALID_REQUEST, "use POST"),
+        ("HEAD", "/v1/multi-get", Reason.INVALID_REQUEST, ""),
+        ("OPTIONS", "/v1/scan", Reason.INVALID_REQUEST, "use GET"),
+        ("GET", "/%00", Reason.NO_SUCH_RESOURCE, "/v1/scan"),
+        ("GET", "/v1/keys%ff", Reason.NO_SUCH_RESOURCE, "/v1/keys/{key}"),
+    ],
+)
+def test_every_refusal_is_of_the_closed_set(
+    http: httpx.Client, method: str, path: str, reason: Reason, said: str
+) -> None:
+    """Unknown paths and methods are problems that say what there is."""
+    answer = http.request(method, path)
+
+    assert (answer.status_code, answer.headers["content-type"]) == (reason.status, "application/problem+json")
+    if method != "HEAD":
+        assert (answer.json()["reason"], said in answer.json()["advice"]) == (reason.slug, True)
+
+
+def test_a_defect_is_internal_with_an_id_that_is_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The caller gets the id and nothing else, in both lanes."""
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("secret details")
+
+    with served(tmp_path) as node, node.client() as http:
+        monkeypatch.setattr(Reads, "point", broken)
+        for path in ("/v1/keys/a", "/v1/keys/a?consistency=any"):
+            body = http.get(path).json()
+            assert (body["status"], body["reason"], "secret" in str(body)) == (500, "internal", False)
+            assert body["detail"].rsplit(" ", 1)[1] in capsys.readouterr().err
+
+
+def test_more_requests_than_allowed_are_told_to_come_back(tmp_path: Path) -> None:
+    """429 with Retry-After; probes and metrics are answered all the same, and there is room again afterwards."""
+    with served(tmp_path, partitions=1, read={"maxConcurrent": 2}) as node, node.client() as http:
+        waiting = "/v1/keys/a?min-position=0:1&deadline-ms=20000"
+        readers = [
+            threading.Thread(target=lambda: httpx.get(node.url + waiting, timeout=30)) for _ in range(2)
+        ]
+        for reader in readers:
+            reader.start()
+        eventually("both wait", lambda: node.node.counters.in_flight == 2)
+
+        refused = http.get("/v1/scan")
+        assert (refused.status_code, refused.json()["reason"]) == (429, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        for path in ("/livez", "/readyz", "/metrics"):
+            assert http.get(path).status_code == 200
+        node.put(b"a", b"1")
+        for reader in readers:
+            reader.join(20)
+        assert http.get("/v1/scan").status_code == 200

@@ -1,0 +1,126 @@
+"""Writes over HTTP: what goes to the producer, and what is refused. Real Kafka is in the integration tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queryable_app.errors import Failure, Reason
+from queryable_app.partitioners import partition_for
+from tests.support.served import Served, served
+
+
+class _Producer:
+    """Stands in for Kafka: keeps what it is given, and refuses values that say so."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, bytes | None, int]] = []
+
+    async def send(self, key: bytes, value: bytes | None, partition: int, deadline_seconds: float) -> int:
+        if value == b'"refuse"':
+            raise Failure(Reason.NOT_AVAILABLE, "Kafka is away", "retry", retry_after_ms=1000)
+        self.sent.append((key, value, partition))
+        return len(self.sent) - 1
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path, partitions=4, read={"ingest": True}) as running:
+        running.node.producer = _Producer()  # type: ignore[assignment]
+        yield running
+
+
+@pytest.fixture
+def http(node: Served) -> Iterator[httpx.Client]:
+    with node.client() as client:
+        yield client
+
+
+def sent(node: Served) -> Any:
+    return node.node.producer.sent  # type: ignore[attr-defined]
+
+
+def test_a_record_is_sent_where_producers_send_it(node: Served, http: httpx.Client) -> None:
+    """The answer is the position that makes a read wait for it."""
+    answer = http.post("/v1/records", json={"key": "a", "value": {"n": [1, None]}})
+
+    partition = partition_for(b"a", "murmur2", 4)
+    assert answer.json() == {"partition": partition, "offset": 0, "position": f"{partition}:1"}
+    assert sent(node) == [(b"a", b'{"n":[1,null]}', partition)]
+
+
+def test_many_records_are_answered_in_order(node: Served, http: httpx.Client) -> None:
+    """An array gets an array; null is a JSON value, not a deletion."""
+    answer = http.post("/v1/records", json=[{"key": "a", "value": None}, {"key": "b", "value": 1}])
+
+    assert [item["offset"] for item in answer.json()] == [0, 1]
+    assert [(key, value) for key, value, _ in sent(node)] == [(b"a", b"null"), (b"b", b"1")]
+
+
+def test_delete_sends_a_tombstone(node: Served, http: httpx.Client) -> None:
+    """For any key, the empty one too."""
+    assert http.delete("/v1/records/").status_code == 200
+    assert http.delete("/v1/records/a%2Fb").json()["offset"] == 1
+
+    assert [(key, value) for key, value, _ in sent(node)] == [(b"", None), (b"a/b", None)]
+
+
+def test_delete_reaches_every_partition_that_holds_the_key(node: Served, http: httpx.Client) -> None:
+    """Mixed producers: older rows elsewhere must not come back when the newest tombstone is forgotten."""
+    for partition in (0, 2, 3):
+        node.put(b"mixed", b"1", partition=partition)
+
+    answer = http.delete("/v1/records/mixed")
+    assert [item["partition"] for item in answer.json()] == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("[]", "body"),
+        ('"a"', "body"),
+        ("{", "body"),
+        ('{"key": "a"}', "value"),
+        ('{"value": 1}', "key"),
+        ('{"key": "a", "value": 1, "headers": {}}', "headers"),
+        ('{"key": {"a": 1}, "value": 1}', "key"),
+        ('{"key": "a", "value": NaN}', "value"),
+        ('[{"key": "a", "value": 1}, 7]', "body"),
+    ],
+)
+def test_a_wrong_record_is_refused(node: Served, http: httpx.Client, body: str, named: str) -> None:
+    """The field is named, and nothing is sent of a batch with a wrong record."""
+    answer = http.post("/v1/records", content=body)
+
+    assert (answer.status_code, sent(node)) == (400, [])
+    assert named in answer.json()["detail"].partition(":")[0]
+
+
+def test_a_batch_has_a_bound(http: httpx.Client) -> None:
+    """1000 records at once."""
+    assert http.post("/v1/records", json=[{"key": "a", "value": 1}] * 1000).status_code == 200
+    answer = http.post("/v1/records", json=[{"key": "a", "value": 1}] * 1001)
+    assert (answer.status_code, answer.json()["reason"]) == (413, "too_large")
+
+
+def test_a_batch_that_fails_says_how_much_was_written(http: httpx.Client) -> None:
+    """The first failure, and how many records are in the topic."""
+    records = [{"key": "a", "value": 1}, {"key": "b", "value": "refuse"}, {"key": "c", "value": 1}]
+    answer = http.post("/v1/records", json=records)
+
+    assert (answer.status_code, answer.json()["detail"]) == (
+        503,
+        "record 1: Kafka is away; 2 of 3 were written",
+    )
+
+
+def test_a_view_that_takes_no_records_says_so(tmp_path: Path) -> None:
+    """403 forbidden, with the field that allows it."""
+    with served(tmp_path) as node, node.client() as http:
+        for answer in (http.post("/v1/records", json={"key": "a", "value": 1}), http.delete("/v1/records/a")):
+            assert (answer.status_code, answer.json()["reason"]) == (403, "forbidden")
+            assert "spec.read.ingest" in answer.json()["advice"]

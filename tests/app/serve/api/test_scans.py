@@ -1,0 +1,262 @@
+"""Reads over many rows: pages, cursors, order, streams."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.served import Served, eventually, served
+
+NDJSON = {"accept": "application/x-ndjson"}
+KEYS = sorted(
+    [b"", b"a", b"a/b", b"ab", b"b", b"ba", b"b\xff", b"b\xff\xff", b"c", b"\xff", b"\xff\xffx", "é".encode()]
+)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("scans"), partitions=3) as running:
+        for number, key in enumerate(KEYS):
+            running.put(key, b'{"n":\n%d}' % number)
+        for key in (b"ax", b"bx"):
+            running.put(key, b"1")
+            running.put(key, None)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http(node: Served) -> Iterator[httpx.Client]:
+    with node.client() as client:
+        yield client
+
+
+def numbers(page: dict[str, Any]) -> list[int]:
+    return [item["value"]["n"] for item in page["items"]]
+
+
+def walk(http: httpx.Client, path: str, limit: int) -> list[int]:
+    """All pages."""
+    found: list[int] = []
+    sign, cursor = "&" if "?" in path else "?", ""
+    while True:
+        answer = http.get(f"{path}{sign}limit={limit}{cursor}")
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        assert len(page["items"]) <= limit
+        found += numbers(page)
+        if page["cursor"] is None:
+            return found
+        cursor = f"&cursor={page['cursor']}"
+
+
+def test_a_page_says_what_it_is(node: Served, http: httpx.Client) -> None:
+    """Items with key, value, partition, offset and timestamp; and of what the page is."""
+    page = http.get("/v1/scan?limit=1").json()
+
+    assert page["items"][0].keys() == {"key", "value", "partition", "offset", "timestamp"}
+    assert (page["complete"], page["missing"]) == (True, [])
+    assert page["positions"] == {str(p): c.position for p, c in node.node.copies.by_partition.items()}
+    assert page["cursor"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 100])
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_pages_hold_every_row_once_in_key_order(http: httpx.Client, limit: int, order: str) -> None:
+    """Over all partitions, whatever the size of a page; deleted rows are left out."""
+    expected = list(range(len(KEYS)))
+
+    assert walk(http, f"/v1/scan?order={order}", limit) == (expected if order == "asc" else expected[::-1])
+
+
+def percent(key: bytes) -> str:
+    return "".join(f"%{byte:02X}" for byte in key)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(
+    start=st.none() | st.sampled_from(KEYS) | st.binary(max_size=3),
+    stop=st.none() | st.sampled_from(KEYS) | st.binary(max_size=3),
+    order=st.sampled_from(["asc", "desc"]),
+    limit=st.integers(1, 5),
+)
+def test_a_range_holds_what_is_between(
+    http: httpx.Client, start: bytes | None, stop: bytes | None, order: str, limit: int
+) -> None:
+    """`from` is in it, `to` is not; either may be open."""
+    if start is not None and stop is not None and stop < start:
+        start, stop = stop, start
+    query = "".join(f"&{n}={percent(k)}" for n, k in (("from", start), ("to", stop)) if k is not None)
+    expected = [n for n, k in enumerate(KEYS) if (start is None or k >= start) and (stop is None or k < stop)]
+
+    found = walk(http, f"/v1/range?order={order}{query}", limit)
+    assert found == (expected if order == "asc" else expected[::-1])
+
+
+@pytest.mark.parametrize(
+    "prefix", [b"", b"a", b"b", b"b\xff", b"\xff", b"\xff\xff", b"a/", b"zzz", b"\xc3"], ids=repr
+)
+def test_a_prefix_holds_what_begins_so(http: httpx.Client, prefix: bytes) -> None:
+    """Any bytes, percent-encoded; the empty prefix is a scan."""
+    expected = [n for n, key in enumerate(KEYS) if key.startswith(prefix)]
+
+    assert walk(http, f"/v1/prefix/{percent(prefix)}", 2) == expected
+    assert walk(http, f"/v1/prefix/{percent(prefix)}?order=desc", 2) == expected[::-1]
+
+
+def test_numbers_sort_as_numbers(tmp_path: Path) -> None:
+    """Negative keys come first, ranges are by value, and a prefix of a number is refused."""
+    with served(tmp_path, key={"format": "long"}) as node, node.client() as http:
+        for number in (-5, 3, -1, 0, 7):
+            node.put(struct.pack(">q", number), b"1")
+        assert [i["key"] for i in http.get("/v1/scan").json()["items"]] == [-5, -1, 0, 3, 7]
+        assert [i["key"] for i in http.get("/v1/range?from=-1&to=7").json()["items"]] == [-1, 0, 3]
+        assert http.get("/v1/range?from=x").json()["detail"].startswith("from:")
+        assert http.get("/v1/prefix/1").json()["reason"] == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/v1/scan?limit=0", "limit"),
+        ("/v1/scan?limit=-1", "limit"),
+        ("/v1/scan?limit=1000000000", "limit"),
+        ("/v1/scan?limit=ten", "limit"),
+        ("/v1/scan?limit=1&limit=2", "limit"),
+        ("/v1/scan?order=down", "order"),
+        ("/v1/scan?cursor=abc", "cursor"),
+        ("/v1/scan?cursor=", "cursor"),
+        ("/v1/range?from=b&to=a", "to"),
+        ("/v1/range?from=a&from=b", "from"),
+        ("/v1/range?form=a", "form"),
+        ("/v1/scan?partial=yes", "partial"),
+        ("/v1/count?approximate=perhaps", "approximate"),
+    ],
+)
+def test_a_wrong_parameter_is_named(http: httpx.Client, path: str, named: str) -> None:
+    """With what it may be."""
+    answer = http.get(path)
+
+    assert (answer.status_code, answer.json()["reason"]) == (400, "invalid_request")
+    assert named in answer.json()["detail"].partition(":")[0]
+
+
+def test_a_cursor_belongs_to_its_query(http: httpx.Client) -> None:
+    """Used for another path, bound or order, it is refused."""
+    cursor = http.get("/v1/range?from=a&limit=1").json()["cursor"]
+
+    for other in ("/v1/scan?", "/v1/range?from=b&", "/v1/range?from=a&order=desc&", "/v1/prefix/a?"):
+        answer = http.get(f"{other}cursor={cursor}")
+        assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (400, "cursor")
+
+
+def test_a_page_of_large_rows_ends_early(tmp_path: Path) -> None:
+    """A page is bounded in bytes as well; its cursor goes on, and no row is lost."""
+    with served(tmp_path, partitions=1) as node, node.client() as http:
+        for number in range(6):
+            node.put(b"%d" % number, b'{"n":%d,"x":"%b"}' % (number, b"x" * 3_000_000))
+        page = http.get("/v1/scan").json()
+        assert 1 <= len(page["items"]) < 6
+        assert walk(http, "/v1/scan", 100) == list(range(6))
+
+
+def test_a_stream_has_a_row_a_line(http: httpx.Client) -> None:
+    """NDJSON: all rows, or up to limit, each on one line whatever the producer sent."""
+    lines = http.get("/v1/scan", headers=NDJSON).text.splitlines()
+    assert [json.loads(line)["value"]["n"] for line in lines] == list(range(len(KEYS)))
+
+    limited = http.get("/v1/scan?limit=3&order=desc", headers=NDJSON)
+    assert limited.headers["content-type"] == "application/x-ndjson"
+    assert [json.loads(line)["value"]["n"] for line in limited.text.splitlines()] == [11, 10, 9]
+    assert http.head("/v1/scan", headers=NDJSON).status_code == 200
+
+
+def test_count_is_exact_or_an_estimate(http: httpx.Client) -> None:
+    """Exact leaves deleted rows out; the estimate may not."""
+    exact, estimate = http.get("/v1/count").json(), http.get("/v1/count?approximate=true").json()
+
+    assert (exact["count"], exact["approximate"], exact["complete"]) == (len(KEYS), False, True)
+    assert (estimate["approximate"], estimate["count"] >= 0) == (True, True)
+
+
+def test_a_missing_partition_is_never_left_out_in_silence(tmp_path: Path) -> None:
+    """503 that names it; with partial=allow the rest, and the page says what is missing."""
+    with served(tmp_path, partitions=3) as node, node.client() as http:
+        node.fill(30)
+        node.on_loop(lambda: node.node.copies.by_partition[1].sample(1, 10**6))
+        for path in ("/v1/scan?", "/v1/range?", "/v1/prefix/key?", "/v1/count?"):
+            refused = http.get(path + "max-lag-records=10")
+            assert (refused.status_code, refused.json()["reason"], refused.json()["missing"]) == (
+                503, "not_fresh_enough", [1])  # fmt: skip
+            part = http.get(path + "max-lag-records=10&partial=allow").json()
+            assert (part["complete"], part["missing"], "1" in part["positions"]) == (False, [1], False)
+            if "items" in part:
+                assert {item["partition"] for item in part["items"]} == {0, 2}
+        keys = [f"key-{n:06d}" for n in range(30)]
+        part = http.post("/v1/multi-get?max-lag-records=10&partial=allow", json={"keys": keys}).json()
+        assert {i["partition"]: i["found"] for i in part["items"]} == {0: True, 1: None, 2: True}
+
+
+def test_a_deadline_ends_a_long_read(tmp_path: Path) -> None:
+    """deadline_exceeded, with advice."""
+    with served(tmp_path, partitions=1) as node, node.client() as http:
+        node.fill(20_000)
+        answer = http.get("/v1/count?deadline-ms=1")
+        assert (answer.status_code, answer.json()["reason"]) == (504, "deadline_exceeded")
+
+
+def live_versions(node: Served) -> int:
+    """Files that RocksDB keeps for readers: more than one while an iterator is open over an older state."""
+    store = node.node.copies.by_partition[0].store
+
+    def look() -> int:
+        store._db.put(b"zzz", b"\0" * 25)
+        store._db.flush()
+        return int(store._db.property_int_value("rocksdb.num-live-versions") or 0)
+
+    return node.on_loop(look)
+
+
+def test_a_client_that_goes_away_releases_the_store(tmp_path: Path) -> None:
+    """In the middle of a stream: the iterator ends, and nothing of the request is left."""
+    with served(tmp_path, partitions=1) as node:
+        node.fill(50_000, lambda n: b'"%b"' % (b"x" * 200))
+        with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
+            connection.sendall(b"GET /v1/scan HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\n\r\n")
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+            assert live_versions(node) > 1
+        eventually("the request ends", lambda: node.node.counters.in_flight == 0)
+        eventually("the store is released", lambda: live_versions(node) == 1)
+
+
+def test_a_stream_that_breaks_does_not_look_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect in the middle ends the connection without the last chunk."""
+    with served(tmp_path, partitions=1) as node:
+        node.fill(5_000)
+        node.put(b"key-002000x", b"1")
+        store = node.node.copies.by_partition[0].store
+        node.on_loop(lambda: store._db.put(b"key-002000x", b"short"))
+        with node.client() as http, pytest.raises(httpx.RemoteProtocolError):
+            http.get("/v1/scan", headers=NDJSON)
+
+
+def test_point_reads_are_answered_during_a_scan(tmp_path: Path) -> None:
+    """A long stream leaves the event loop free in between."""
+    with served(tmp_path, partitions=2) as node, node.client() as http:
+        node.fill(100_000)
+        read = 0
+        with http.stream("GET", "/v1/scan", headers=NDJSON) as stream:
+            for number, _ in enumerate(stream.iter_bytes(65536)):
+                if number % 20 == 0:
+                    with node.client() as other:
+                        assert other.get("/v1/keys/key-000001").json() == {"n": 1}
+                    read += 1
+        assert read > 1
