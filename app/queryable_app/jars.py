@@ -114,19 +114,23 @@ def find_java() -> Path:
     return Path(found)
 
 
-@functools.cache
 def java_version(java: Path) -> int:
     """The major version, such as 17."""
+    match = re.search(r'version "(?:1\.)?(\d+)', java_release(java))
+    if match is None:
+        raise JarsError(f"{java} does not say its version: set JAVA_HOME to a Java {JAVA_MIN} or newer.")
+    return int(match[1])
+
+
+@functools.cache
+def java_release(java: Path) -> str:
+    """All that it says of itself: two that say the same are the same."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
+        return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JarsError(
             f"{java} does not run ({error}): set JAVA_HOME to a Java {JAVA_MIN} or newer."
         ) from error
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
-    if match is None:
-        raise JarsError(f"{java} does not say its version: set JAVA_HOME to a Java {JAVA_MIN} or newer.")
-    return int(match[1])
 
 
 def pyspark_jars() -> Path:

@@ -20,7 +20,7 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from queryable_app.ingest import class_archive
+from queryable_app.ingest.class_archive import archive_options
 from queryable_app.ingest.writer_jar import writer_jar
 from queryable_app.jars import connector_jars, find_java
 
@@ -42,10 +42,13 @@ class Profile:
     """Where jars and class archives are kept."""
 
 
-def start_session(profile: Profile, archive: bool = True) -> SparkSession:
-    """Starts the JVM. Seconds, not minutes; what is missing in the cache is fetched or made first."""
+def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSession:
+    """Starts the JVM. What is missing in the cache is fetched or made first.
+
+    `training` are JVM options of a run that makes the class archive, in place of those that use it.
+    """
     class_path = [writer_jar(profile.cache), *connector_jars(profile.cache)]
-    options = class_archive.options(profile.cache, class_path) if archive else []
+    options = training or archive_options(profile.cache, class_path)
     # PySpark reads these when it starts the JVM and its workers.
     os.environ["JAVA_HOME"] = str(find_java().parent.parent)
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -73,6 +76,8 @@ def _settings(profile: Profile, class_path: Sequence[Path], options: Sequence[st
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",  # the better compiler costs memory and start-up and gained nothing here
         "-Xss8m",  # Spark recognises a stopped query by a regular expression that recurses deeply
+        "-Xlog:disable",  # warnings of the JVM itself, on standard output
+        "-Xlog:all=error:stderr",
         "-XX:-UsePerfData",  # a file in /tmp that nobody reads
         "-XX:+ExitOnOutOfMemoryError",  # whoever supervises ingest starts it again
         f"-Djava.io.tmpdir={profile.scratch}",
