@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from tests.integration.system import System, eventually, resource, running
 
@@ -198,3 +199,33 @@ def test_three_nodes_share_the_partitions(tmp_path: Path) -> None:
             assert got(system, f"k-{n}", "--min-position", position) == n
         held = [{p["partition"] for p in system.status(n)["partitions"]} for n in range(3)]
         assert sorted(p for partitions in held for p in partitions) == [0, 1, 2, 3]
+
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_every_example_runs(tmp_path: Path, file: Path) -> None:
+    """Each file of the examples becomes nodes that are ready."""
+    document = yaml.safe_load(file.read_text())
+    with running(document, tmp_path, *OWN_KAFKA, nodes=document["spec"].get("replicas", 1)) as system:
+        assert system.status()["topic"] == document["spec"]["topic"]
+
+
+def test_what_the_demo_prints_can_be_pasted(tmp_path: Path) -> None:
+    """The three curl lines find rows of the example records, and the page's address has a page."""
+    document = yaml.safe_load((EXAMPLES[0].parent / "demo.yaml").read_text())
+    with running(document, tmp_path, *OWN_KAFKA, "--produce-examples", "50") as system:
+        eventually("what to try", lambda: "In a browser" in system.log.read_text())
+        lines = [line.strip() for line in system.log.read_text().splitlines() if line.startswith("  curl ")]
+        answers = [
+            subprocess.run(["sh", "-c", f"{line} -sSf"], capture_output=True, text=True, timeout=30)
+            for line in lines
+        ]
+
+        assert [answer.stderr for answer in answers] == ["", "", ""]
+        value, scan, count = (json.loads(answer.stdout) for answer in answers)
+        assert value["page"]
+        assert len(scan["items"]) == 5
+        assert count["count"] > 0
+        assert "<html" in system.get("/").text

@@ -49,8 +49,8 @@ def started(*options: object, log: Path) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        process.kill()
-        process.wait()
+        process.send_signal(signal.SIGINT)
+        process.wait(15)
 
 
 def left_behind(data: Path) -> list[psutil.Process]:
