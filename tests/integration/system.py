@@ -150,7 +150,7 @@ def running(
     file, data, log = directory / "topic.yaml", directory / "data", directory / "run.log"
     file.write_text(yaml.safe_dump(dict(document)))
     command = [sys.executable, "-m", "queryable_app.cli", "run", "-f", str(file)]
-    command += ["--kafka", "file", "--nodes", str(nodes), "--data", str(data), *options]
+    command += ["--kafka", "file", "--nodes", str(nodes), "--data", str(data), "--port", "0", *options]
     with log.open("a") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True

@@ -83,7 +83,6 @@ def test_a_bad_record_is_skipped_counted_and_shown(kafka: Any, system: System, v
 
 def test_a_value_of_five_megabytes_passes(kafka: Any, system: System) -> None:
     """A large value is a value like others."""
-    topics.admin(kafka.bootstrap)
     value = json.dumps({"text": "x" * 5_000_000}).encode()
     topics.create(kafka.bootstrap, "large", 1, **{"max.message.bytes": "8000000"})
     with running(resource("large", kafka.bootstrap), system.data.parent / "large") as large:
@@ -165,8 +164,10 @@ def test_lag_tools_see_the_positions(kafka: Any, system: System) -> None:
     group = system.status()["applicationId"]
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(TOPIC, p) for p in ends])
 
+    client = topics.admin(kafka.bootstrap)
+
     def committed() -> bool:
-        answer = topics.admin(kafka.bootstrap).list_consumer_group_offsets([wanted])[group].result(10)
+        answer = client.list_consumer_group_offsets([wanted])[group].result(10)
         return {p.partition: p.offset for p in answer.topic_partitions} == ends
 
     eventually("committed positions", committed, 30)

@@ -99,8 +99,9 @@ def test_offsets_that_retention_took(kafka: Any, tmp_path: Path, policy: str) ->
     with running(document, tmp_path) as system:
         assert system.value("old-7") == 1
     topics.produce(kafka.bootstrap, topic, [(f"new-{n}".encode(), b"2") for n in range(100)])
-    lost = TopicPartition(topic, 0, 60)
-    next(iter(topics.admin(kafka.bootstrap).delete_records([lost]).values())).result(20)
+    client = topics.admin(kafka.bootstrap)
+    for deleted in client.delete_records([TopicPartition(topic, 0, 60)]).values():
+        deleted.result(20)
 
     with running(document, tmp_path, wait=False) as system:
         eventually("run.json", lambda: (system.data / "run.json").exists(), 90)

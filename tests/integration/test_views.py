@@ -150,6 +150,8 @@ def test_an_expired_row_is_nowhere(kafka: Any, tmp_path: Path) -> None:
     """A moment after its time a row is in no answer, and its space comes back."""
     topics.create(kafka.bootstrap, "short", 1)
     with running(resource("short", kafka.bootstrap, view={"ttl": "3s"}), tmp_path) as system:
+        topics.produce(kafka.bootstrap, "short", [(b"first", b"1")])
+        system.at_end({0: 1})  # the stream flows
         topics.produce(kafka.bootstrap, "short", [(f"k-{n}".encode(), b"1") for n in range(2000)])
         born = time.monotonic()
         eventually("readable", lambda: system.value("k-7") == 1, 3)
