@@ -1,0 +1,33 @@
+"""One Spark session for all of these tests: a JVM takes seconds to start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from queryable_app.ingest.session import Profile, jvm_process, start_session
+from queryable_app.jars import cache_dir
+
+
+@pytest.fixture(scope="session")
+def cache() -> Path:
+    return cache_dir(os.environ.get("QT_CACHE_DIR", ""))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[SparkSession]:
+    yield start_session(Profile(4, "512m", tmp_path_factory.mktemp("spark"), cache))
+    session = SparkSession.getActiveSession()
+    assert session is not None
+    process, gateway = jvm_process(), SparkContext._gateway
+    session.stop()
+    assert gateway is not None
+    gateway.shutdown()
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(30)
