@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -36,11 +37,17 @@ class RowSink:
     def rows(self, partition: int | None = None) -> list[SliceRow]:
         return [row for header, rows in self.slices if partition in (None, header.partition) for row in rows]
 
-    def close(self) -> None:
-        """As a killed serve does: listener and connections are gone."""
-        self._listener.close()
+    def cut(self) -> None:
+        """Ends every connection, as a killed serve does."""
         for connection in self._connections:
-            connection.close()
+            with contextlib.suppress(OSError):  # the writer has ended it
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+        self.cut()
         self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> RowSink:
@@ -117,10 +124,18 @@ class FakeServe:
     def wait_for_state(self, state: str, seconds: float = 30, skip: int = 0) -> dict[str, Any]:
         return self.wait_for(lambda m: m["type"] == "state" and m["state"] == state, seconds, skip)
 
+    def hang_up(self) -> None:
+        """Ends the conversation; ingest may begin another one."""
+        assert self._connection is not None
+        self._connection.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         if self._connection is not None:
-            self._connection.close()
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
         self._path.unlink(missing_ok=True)
         self.rows.close()
 
@@ -141,7 +156,7 @@ class FakeServe:
 
     def _read(self, connection: socket.socket) -> None:
         try:
-            with connection.makefile("rb") as stream:
+            with connection, connection.makefile("rb") as stream:
                 for line in stream:
                     self.said.append(json.loads(line))
         except (OSError, ValueError):

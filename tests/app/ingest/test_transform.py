@@ -208,6 +208,6 @@ def test_json_is_parsed_once(spark: SparkSession) -> None:
         "SELECT value.user AS a, value.page AS b, value.at.city AS c FROM records WHERE value.bot AND value.user > ''"
     )
     source = spark.createDataFrame([], SOURCE)
-    plan = rows(spark, source, of)._jdf.queryExecution().optimizedPlan().toString()  # type: ignore[operator]
+    plan = rows(spark, source, of)._jdf.queryExecution().optimizedPlan().toString()
     assert plan.count("from_json") == 1
     assert plan.count("qt_Problem") == 1

@@ -1,0 +1,224 @@
+"""The ingest process between a real Kafka and sockets that a test holds: what it says, sends and survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from queryable_app.contract import NodeSettings
+from queryable_app.placement import first_placement
+from tests.support.fake_serve import FakeServe
+from tests.support.kafka import KafkaForTests
+
+PARTITIONS = 2
+
+
+def until(what: str, check: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.01)
+
+
+@dataclass
+class Ingest:
+    """The process, and the serve that it talks to."""
+
+    serve: FakeServe
+    environ: Mapping[str, str]
+    topic: str
+    process: subprocess.Popen[bytes] = field(init=False)
+    generation: int = 0
+
+    def launch(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-m", "queryable_app.ingest"], env={**self.environ})
+
+    def wanted(self, skip: int = 0) -> None:
+        self.serve.wait_for_type("hello", 60, skip)
+        self.serve.say({"type": "wanted", "topic": self.topic, "partitions": list(range(PARTITIONS))})
+
+    def start(self, positions: Mapping[str, int] | None = None, skip: int = 0) -> dict[str, Any]:
+        """Answers what ingest says of the topic, which is returned."""
+        topic = self.serve.wait_for(lambda m: m["type"] == "topic" and m["id"] is not None, 60, skip)
+        self.generation += 1
+        positions = positions or {str(p): -2 for p in range(PARTITIONS)}
+        self.serve.say({"type": "start", "generation": self.generation, "positions": positions})
+        return topic
+
+    def jvm(self) -> psutil.Process:
+        (java,) = (p for p in psutil.Process(self.process.pid).children() if p.name() == "java")
+        return java
+
+    def heard(self) -> int:
+        return len(self.serve.said)
+
+
+def settings(directory: Path, kafka: str, topic: str, **spec: Any) -> NodeSettings:
+    placement = directory / "placement.json"
+    placement.write_text(first_placement("local.t.r1", PARTITIONS, ["http://127.0.0.1:1"], 1).to_json())
+    run_dir = directory / "run"
+    run_dir.mkdir(exist_ok=True)
+    return NodeSettings(
+        name="t-0",
+        ordinal=0,
+        application_id="local.t.r1",
+        spec=json.dumps({"kafka": {"bootstrapServers": kafka}, "topic": topic, **spec}),
+        bootstrap_servers=kafka,
+        advertised_url="http://127.0.0.1:1",
+        data_dir=str(directory),
+        run_dir=str(run_dir),
+        placement_path=str(placement),
+        cache_dir=os.environ.get("QT_CACHE_DIR", ""),
+    )
+
+
+@pytest.fixture
+def new_ingest(tmp_path: Path, kafka: KafkaForTests) -> Iterator[Callable[..., Ingest]]:
+    made: list[Ingest] = []
+
+    def make(topic: str, bootstrap: str | None = None, **spec: Any) -> Ingest:
+        node = settings(tmp_path, bootstrap or kafka.bootstrap, topic, **spec)
+        ingest = Ingest(FakeServe(Path(node.run_dir)), {**os.environ, **node.to_env()}, topic)
+        made.append(ingest)
+        ingest.launch()
+        return ingest
+
+    yield make
+    for ingest in made:
+        ingest.process.terminate()
+        ingest.process.wait(10)
+        ingest.serve.close()
+
+
+def produce(kafka: KafkaForTests, topic: str, *records: tuple[int, bytes, bytes | None]) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for partition, key, value in records:
+        producer.produce(topic, value, key, partition)
+    assert producer.flush(20) == 0
+
+
+def test_a_topic_arrives_and_goes_on_through_every_restart(
+    kafka: KafkaForTests, new_ingest: Callable[..., Ingest]
+) -> None:
+    """Rows from where serve says; again after serve hung up, cut the rows, or the JVM was killed; then a quick stop."""
+    kafka.create_topic("arrives", PARTITIONS)
+    produce(kafka, "arrives", (0, b"a", b"1"), (1, b"b", b"2"), (0, b"a", None))
+    ingest = new_ingest("arrives")
+    serve = ingest.serve
+    ingest.wanted()
+    told = ingest.start()
+    assert (told["partitions"], told["earliest"], told["latest"]) == (2, {"0": 0, "1": 0}, {"0": 2, "1": 1})
+    until("three rows", lambda: len(serve.rows.rows()) == 3)
+    assert [row.offset for row in serve.rows.rows(partition=0)] == [0, 1]
+    serve.wait_for_state("streaming")
+    produce(kafka, "arrives", (1, b"b", b"3"))
+    until("a row that is produced while it streams", lambda: serve.rows.rows(1)[-1].offset == 1)
+    assert {hello.generation for hello in serve.rows.hellos} == {1}
+
+    heard = ingest.heard()
+    serve.hang_up()
+    ingest.wanted(heard)
+    ingest.start({"0": 2, "1": 1}, heard)
+    until("the one row from the new positions on", lambda: len(serve.rows.rows()) == 5)
+    assert serve.rows.rows()[-1].offset == 1
+
+    heard = ingest.heard()
+    serve.rows.cut()
+    produce(kafka, "arrives", (0, b"c", b"4"))
+    ended = serve.wait_for_state("restarting", 30, heard)
+    assert ended["detail"]
+    ingest.start({"0": 2, "1": 2}, heard)
+    until("the row that could not be sent", lambda: serve.rows.rows()[-1].disk_key == b"c")
+
+    heard = ingest.heard()
+    ingest.jvm().kill()
+    assert ingest.process.wait(10) == 3
+    ingest.launch()
+    ingest.wanted(heard)
+    ingest.start({"0": 0, "1": 2}, heard)
+    until("rows of a new JVM", lambda: len(serve.rows.rows()) == 9)
+
+    jvm = ingest.jvm()
+    began = time.monotonic()
+    ingest.process.send_signal(signal.SIGTERM)
+    assert ingest.process.wait(10) == 0
+    assert time.monotonic() - began < 3
+    until("the JVM has gone", lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE, 5)
+
+
+def test_a_missing_topic_is_waited_for_and_a_new_one_noticed(
+    kafka: KafkaForTests, new_ingest: Callable[..., Ingest]
+) -> None:
+    """serve hears that there is none; once it is made, streaming begins; deleted and made again, it has another id."""
+    ingest = new_ingest(
+        "late", ingest={"mode": "microbatch"}, transform={"sql": "SELECT key, value FROM records"}
+    )
+    serve = ingest.serve
+    ingest.wanted()
+    assert serve.wait_for_type("topic", 60)["id"] is None
+    serve.wait_for_state("waiting-for-topic")
+    kafka.create_topic("late", PARTITIONS)
+    first = ingest.start()
+    produce(kafka, "late", (0, b"a", b'{"x":1}'))
+    until("a row", lambda: len(serve.rows.rows()) == 1)
+    assert serve.wait_for_state("streaming")["mode"] == "microbatch"
+
+    heard = ingest.heard()
+    delete_topic(kafka, "late")
+    serve.wait_for(lambda m: m["type"] == "topic" and m["id"] is None, 30, heard)
+    heard = ingest.heard()
+    kafka.create_topic("late", PARTITIONS)
+    assert ingest.start(skip=heard)["id"] != first["id"]
+    produce(kafka, "late", (1, b"b", b'{"x":2}'))
+    until("a row of the new topic", lambda: serve.rows.rows()[-1].disk_key == b"b")
+
+
+def test_kafka_that_is_away_is_said_and_does_not_delay_the_end(new_ingest: Callable[..., Ingest]) -> None:
+    """Without a broker it waits, says so with the reason, and still stops at once."""
+    ingest = new_ingest("any", bootstrap="127.0.0.1:1")
+    ingest.wanted()
+    waiting = ingest.serve.wait_for_state("waiting-for-kafka", 60)
+    assert "Timeout" in waiting["detail"]
+    began = time.monotonic()
+    ingest.process.send_signal(signal.SIGTERM)
+    assert ingest.process.wait(10) == 0
+    assert time.monotonic() - began < 3
+
+
+def test_refused_sql_is_said_and_stays(new_ingest: Callable[..., Ingest]) -> None:
+    """The node does not restart for ever over it: it stays and says what is wrong."""
+    ingest = new_ingest("any", transform={"sql": "SELECT nope FROM records"})
+    failed = ingest.serve.wait_for_state("failed", 60)
+    assert "`nope` cannot be resolved" in failed["detail"]
+    assert ingest.process.poll() is None
+
+
+@pytest.mark.parametrize(("sql", "code", "says"), [("SELECT key FROM records", 0, ""), ("SELEC", 2, "SELEC")])
+def test_sql_is_checked_without_a_node(tmp_path: Path, sql: str, code: int, says: str) -> None:
+    """`queryable_app.ingest.check` needs neither Kafka nor serve; the reason is all that it says."""
+    node = settings(tmp_path, "nowhere:1", "any", transform={"sql": sql})
+    command = [sys.executable, "-m", "queryable_app.ingest.check"]
+    done = subprocess.run(
+        command, env={**os.environ, **node.to_env()}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == code
+    assert says in done.stderr
+    assert "WARN" not in done.stderr
+
+
+def delete_topic(kafka: KafkaForTests, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_topics([topic])[topic].result(20)

@@ -1,0 +1,361 @@
+"""The Java writer: what it sends for each kind of record, and when. The real class, in Spark's JVM, into a real socket."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from queryable_app import frames
+from queryable_app.disk_format import KeyOrder, Row, encode_row, to_disk_key
+from queryable_app.frames import SliceHeader, SliceRow
+from queryable_app.ingest.writer_check import WriterBroken, check_writer
+from queryable_app.partitioners import ALGORITHMS, partition_for
+from tests.support.fake_serve import RowSink
+
+AT_MS = 1_700_000_000_000
+Record = tuple[int, bytes | None, bytes | None]  # offset, key, value
+
+_SCHEMA = "partition int, offset bigint, timestamp_ms bigint, key binary, value binary"
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Iterator[RowSink]:
+    with RowSink(tmp_path / "rows.sock") as opened:
+        yield opened
+
+
+def until(check: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.001)
+
+
+def jvm(spark: SparkSession) -> Any:
+    return spark._jvm
+
+
+def new_writer(
+    spark: SparkSession,
+    sink: RowSink,
+    key: str = "string",
+    value: str = "bytes",
+    ttl_ms: int = 0,
+    decoded: bool = False,
+    generation: int = 5,
+    partitions: int = 1,
+) -> Any:
+    return jvm(spark).io.queryabletopics.RowWriter(
+        str(sink.path), generation, partitions, key, value, ttl_ms, decoded
+    )
+
+
+def java_rows(spark: SparkSession, records: Sequence[Record], partition: int = 0, at_ms: int = AT_MS) -> Any:
+    columns = [(partition, offset, at_ms, key, value) for offset, key, value in records]
+    return list(spark.createDataFrame(columns, _SCHEMA)._jdf.collectAsList())
+
+
+def write(spark: SparkSession, sink: RowSink, records: Sequence[Record], **options: Any) -> list[SliceRow]:
+    """The rows that arrive for these records, all of one task."""
+    writer = new_writer(spark, sink, **options)
+    writer.open(3, 9)
+    process_all(writer, java_rows(spark, records))
+    return sink.rows()
+
+
+def process_all(writer: Any, rows: Sequence[Any]) -> None:
+    for row in rows:
+        writer.process(row)
+    writer.close(None)
+
+
+def header(sink: RowSink) -> SliceHeader:
+    """One header that says what all slices together say."""
+    headers = [found for found, _ in sink.slices]
+    sums = [sum(column) for column in zip(*(found[4:] for found in headers), strict=True)]
+    first, last = headers[0], headers[-1]
+    return SliceHeader(first.partition, first.first_offset, last.last_offset, last.last_timestamp_ms, *sums)
+
+
+def test_the_start_up_check_passes(spark: SparkSession, tmp_path: Path) -> None:
+    """What a node checks before it streams holds with this Spark."""
+    check_writer(spark, tmp_path)
+
+
+def test_the_start_up_check_notices_a_writer_that_changes_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another row than was expected is refused."""
+    monkeypatch.setattr("queryable_app.ingest.writer_check._TIMESTAMP_MS", 1)
+    with pytest.raises(WriterBroken, match="the row writer sent"):
+        check_writer(spark, tmp_path)
+
+
+def test_rows_are_ready_to_be_put(spark: SparkSession, sink: RowSink) -> None:
+    """A record's row is what disk_format makes of it, also with an empty key or value."""
+    got = write(spark, sink, [(4, b"k", b"v"), (5, b"", b""), (9, b"\xff\x00", b"\x00")])
+    assert got == [
+        SliceRow(b"k", encode_row(Row(4, AT_MS, 0, b"v")), frames.ROW, 4),
+        SliceRow(b"", encode_row(Row(5, AT_MS, 0, b"")), frames.ROW, 5),
+        SliceRow(b"\xff\x00", encode_row(Row(9, AT_MS, 0, b"\x00")), frames.ROW, 9),
+    ]
+
+
+def test_a_connection_says_whose_it_is_and_ends_with_an_acknowledgement(
+    spark: SparkSession, sink: RowSink
+) -> None:
+    """The first frame has generation, task and epoch; closing waits for the last to be acknowledged."""
+    write(spark, sink, [(0, b"k", b"v")])
+    assert sink.hellos == [frames.Hello(5, 3, 9)]
+    assert sink.ends == 1
+
+
+def test_tombstones_are_headers_alone(spark: SparkSession, sink: RowSink) -> None:
+    """A null value becomes a tombstone, which does not expire."""
+    (row,) = write(spark, sink, [(0, b"k", None)], ttl_ms=1000)
+    assert row.stored == encode_row(Row(0, AT_MS, 0, None))
+
+
+def test_a_row_expires_its_ttl_after_its_record(spark: SparkSession, sink: RowSink) -> None:
+    """Expiry is counted from the record's timestamp, not from when it was read."""
+    (row,) = write(spark, sink, [(0, b"k", b"v")], ttl_ms=60_000)
+    assert row.stored == encode_row(Row(0, AT_MS, AT_MS + 60_000, b"v"))
+
+
+@pytest.mark.parametrize(
+    ("format", "layout", "order", "numbers"),
+    [
+        ("int", ">i", KeyOrder.SIGNED, [-(2**31), -1, 0, 1, 2**31 - 1]),
+        ("long", ">q", KeyOrder.SIGNED, [-(2**63), -256, -1, 0, 1, 2**63 - 1]),
+        ("double", ">d", KeyOrder.DOUBLE, [float("-inf"), -1.5, -0.0, 0.0, 5e-324, 2.0, float("inf")]),
+    ],
+)
+def test_number_keys_sort_as_numbers(
+    spark: SparkSession, sink: RowSink, format: str, layout: str, order: str, numbers: list[float]
+) -> None:
+    """The on-disk key is disk_format's, so that bytes sort as values do."""
+    keys = [struct.pack(layout, number) for number in numbers]
+    got = [
+        row.disk_key for row in write(spark, sink, [(n, key, b"") for n, key in enumerate(keys)], key=format)
+    ]
+    assert got == [to_disk_key(key, order, len(key)) for key in keys]
+    assert got == sorted(got)
+
+
+def test_records_without_a_key_are_counted_and_covered(spark: SparkSession, sink: RowSink) -> None:
+    """They leave no row, but the position passes them."""
+    assert write(spark, sink, [(7, None, b"v"), (8, None, None)]) == []
+    assert (header(sink).first_offset, header(sink).last_offset, header(sink).null_keys) == (7, 8, 2)
+
+
+def test_a_bad_record_carries_its_reason_its_raw_key_and_its_raw_value(
+    spark: SparkSession, sink: RowSink
+) -> None:
+    """It is a row of its own kind, between the good ones."""
+    got = write(spark, sink, [(0, b"a", b"1"), (1, b"b", b"\xff"), (2, b"c", b"2")], value="json")
+    assert [row.kind for row in got] == [frames.ROW, frames.BAD, frames.ROW]
+    bad = frames.decode_bad(got[1].stored)
+    assert (got[1].disk_key, bad.value) == (b"b", b"\xff")
+    assert bad.reason == "value: not UTF-8 at byte 0"
+    assert header(sink).bad == 1
+
+
+def test_what_the_sql_found_wrong_or_dropped_is_taken_over(spark: SparkSession, sink: RowSink) -> None:
+    """After SQL the writer checks nothing itself: it counts dropped rows and passes on reasons."""
+    frame = spark.createDataFrame(
+        [
+            (0, 0, AT_MS, b"a", b'{"x":1}', False, None),
+            (0, 1, AT_MS, b"b", None, True, None),
+            (0, 2, AT_MS, b"c", b"raw", False, "value: no"),
+        ],
+        _SCHEMA + ", dropped boolean, problem string",
+    )
+    writer = new_writer(spark, sink, value="json", decoded=True)
+    writer.open(0, 0)
+    process_all(writer, list(frame._jdf.collectAsList()))
+    assert [row.stored[25:] for row in sink.rows()[:2]] == [b'{"x":1}', b""]
+    assert frames.decode_bad(sink.rows()[2].stored) == frames.BadRecord("value: no", b"raw")
+    assert (header(sink).dropped, header(sink).bad, header(sink).rows) == (1, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("format", "good", "bad"),
+    [
+        (
+            "json",
+            [
+                b"{}",
+                b" [1, 2.5e3] ",
+                b'"text"',
+                b"null",
+                b"5",
+                '{"a":"\u00e9\u20ac\U0001f600"}'.encode(),
+                b'"\\ud83d"',
+            ],
+            [
+                b"",
+                b" ",
+                b"{",
+                b'{"a":1}}',
+                b"{} {}",
+                b"1 2",
+                b"{'a':1}",
+                b"NaN",
+                b"01",
+                b"[1,]",
+                b'"a\nb"',
+                b'"\\x"',
+                b'"open',
+                b"truex",
+                b'"\xff"',
+                b'"\xed\xa0\x80"',
+                b'"\xc0\xaf"',
+                b"\xef\xbb\xbf{}",
+                "{}".encode("utf-16-le"),
+                "{}".encode("utf-16-be"),
+                "{}".encode("utf-16"),
+                b"{}\x00",
+            ],
+        ),
+        (
+            "string",
+            [b"", b"\x00", "h\u00e9 \u20ac \U0010ffff".encode()],
+            [
+                b"\xff",
+                b"\xc3",
+                b"\xe2\x82",
+                b"\xf4\x90\x80\x80",
+                b"\xed\xa0\x80",
+                b"\xc1\xbf",
+                b"\xe0\x9f\xbf",
+                b"\x80",
+            ],
+        ),
+        ("int", [b"\x00" * 4], [b"", b"\x00" * 3, b"\x00" * 8]),
+        ("long", [b"\x00" * 8], [b"\x00" * 4, b"\x00" * 9]),
+        ("double", [b"\xff" * 8], [b"\x00" * 4]),
+        (
+            "uuid",
+            [b"01234567-89ab-cdef-0123-456789abcdef", b"01234567-89AB-CDEF-0123-456789ABCDEF"],
+            [
+                b"01234567-89ab-cdef-0123-456789abcde",
+                b"01234567-89ab-cdef-0123-456789abcdeg",
+                b"0123456789abcdef" * 2 + b"----",
+            ],
+        ),
+        ("bytes", [b"", b"\xff\x00"], []),
+    ],
+)
+def test_a_value_is_good_exactly_when_it_can_be_decoded(
+    spark: SparkSession, format: str, good: list[bytes], bad: list[bytes]
+) -> None:
+    """JSON is one document in strict UTF-8, text is strict UTF-8, numbers have their width, UUIDs their 36 characters."""
+    problem = jvm(spark).io.queryabletopics.Checks.problem
+    assert [value for value in good if problem("string", b"k", format, value) is not None] == []
+    assert [value for value in bad if problem("string", b"k", format, value) is None] == []
+
+
+def test_keys_are_checked_too_and_named(spark: SparkSession) -> None:
+    """A key must have its format's width; a text key may be any bytes; a null value is always good."""
+    problem = jvm(spark).io.queryabletopics.Checks.problem
+    assert problem("long", b"123", "json", b"{}") == "key: 3 bytes, but the format long has 8"
+    assert problem("json", b"{", "json", b"{}").startswith("key: not JSON")
+    assert problem("string", b"\xff", "json", None) is None
+
+
+def test_hashes_are_those_of_the_partitioners(spark: SparkSession) -> None:
+    """Java and Python send every key, of any length and bytes, to the same partition."""
+    chosen = random.Random(7)
+    keys = [b"", b"\x80", *(chosen.randbytes(length % 40) for length in range(200))]
+    java = jvm(spark).io.queryabletopics.Partitioners
+    for partitions in (1, 7, 50):
+        for algorithm in ALGORITHMS:
+            got = [getattr(java, algorithm)(key, partitions) for key in keys]
+            assert got == [partition_for(key, algorithm, partitions) for key in keys]
+
+
+def test_contradictions_to_each_partitioner_are_counted(spark: SparkSession, sink: RowSink) -> None:
+    """Over all records that have a key, deleted and bad ones as well."""
+    keys = [f"key-{n}".encode() for n in range(40)]
+    records: list[Record] = [(n, key, (b"1", None, b"{")[n % 3]) for n, key in enumerate(keys)]
+    write(spark, sink, [*records, (40, None, b"1")], value="json", partitions=4)
+    wanted = tuple(sum(partition_for(key, a, 4) != 0 for key in keys) for a in ALGORITHMS)
+    assert header(sink)[-3:] == wanted
+
+
+def test_a_lone_row_leaves_at_once_and_the_next_one_soon(spark: SparkSession, sink: RowSink) -> None:
+    """No row waits for another: neither the first nor one right after it."""
+    writer = new_writer(spark, sink)
+    writer.open(0, 0)
+    rows = java_rows(spark, [(n, b"k", b"v") for n in range(6)])
+    for count, row in enumerate(rows, start=1):
+        writer.process(row)
+        until(lambda count=count: len(sink.rows()) == count)  # type: ignore[misc]
+    writer.close(None)
+
+
+def test_rows_leave_in_order_and_in_slices_of_a_thousand_at_most(spark: SparkSession, sink: RowSink) -> None:
+    """However fast they come, slices follow one another and none is larger than serve takes in one write."""
+    frame = spark.range(0, 5000, 1, 1).selectExpr(
+        "0 AS partition",
+        "id AS offset",
+        f"{AT_MS}L AS t",
+        "CAST(id AS STRING) AS k",
+        "CAST('v' AS BINARY) AS value",
+    )
+    frame = frame.selectExpr("partition", "offset", "t", "CAST(k AS BINARY) AS key", "value")
+    writer = new_writer(spark, sink)
+    frame.write.mode("overwrite").parquet(str(sink.path.parent / "rows"))
+    source = spark.readStream.schema(_SCHEMA.replace("timestamp_ms", "t")).parquet(
+        str(sink.path.parent / "rows")
+    )
+    stream = source.writeStream.outputMode("update").trigger(availableNow=True)
+    stream = stream.option("checkpointLocation", str(sink.path.parent / "checkpoint"))
+    stream._jwrite = stream._jwrite.foreach(writer)
+    stream.start().awaitTermination(60)
+
+    assert [row.offset for row in sink.rows()] == list(range(5000))
+    assert all(0 < found.rows <= 1000 for found, _ in sink.slices)
+    assert all(found.first_offset == rows[0].offset for found, rows in sink.slices)
+
+
+@pytest.mark.parametrize("size", [200_000, 262_144, 5_000_000])
+def test_a_large_row_passes(spark: SparkSession, sink: RowSink, size: int) -> None:
+    """A record may be larger than a slice, and small ones around it stay whole."""
+    got = write(spark, sink, [(0, b"a", b"1"), (1, b"b", b"x" * size), (2, b"c", b"2")])
+    assert [len(row.stored) - 25 for row in got] == [1, size, 1]
+
+
+def test_a_writer_of_a_past_generation_fails(spark: SparkSession, sink: RowSink) -> None:
+    """serve closes the connection, and the task must not end as if its rows were stored."""
+    sink.generation = 6
+    with pytest.raises(Py4JJavaError, match=r"row socket|Broken pipe|reset"):
+        write(spark, sink, [(0, b"k", b"v")], generation=5)
+    assert sink.rows() == []
+
+
+def test_a_writer_whose_serve_has_gone_fails_with_its_next_row(spark: SparkSession, sink: RowSink) -> None:
+    """A broken connection ends the task, so that the query starts again at what is stored."""
+    writer = new_writer(spark, sink)
+    writer.open(0, 0)
+    rows = java_rows(spark, [(n, b"k", b"v") for n in range(3)])
+    writer.process(rows[0])
+    until(lambda: sink.rows())
+    sink.cut()
+    with pytest.raises(Py4JJavaError, match=r"Broken pipe|reset"):
+        process_all(writer, rows[1:])
+
+
+def test_a_serve_that_does_not_listen_is_named(spark: SparkSession, sink: RowSink) -> None:
+    """The message says which socket."""
+    sink.close()
+    with pytest.raises(Py4JJavaError, match=r"serve cannot be reached at .*rows\.sock"):
+        new_writer(spark, sink).open(0, 0)
