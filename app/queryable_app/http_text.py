@@ -22,6 +22,7 @@ PROBLEM: Final = "application/problem+json"
 
 PARAMETERS_MAX: Final = 100  # in one query string; a view of 50 partitions needs 50 for min-position
 _OPTION_PREFIX: Final = "qt-"
+_NO_OPTIONS: Final = ("forwarded", "node")  # between nodes
 
 
 class Answer(NamedTuple):
@@ -120,6 +121,8 @@ def parse_options(headers: Iterable[tuple[bytes, bytes]], allowed: Sequence[str]
         if not raw_name.startswith(b"qt-"):
             continue
         name = raw_name.decode("latin-1").removeprefix(_OPTION_PREFIX)
+        if name in _NO_OPTIONS:
+            continue
         if name not in allowed:
             raise _unknown("Qt-" + name, "is no header of this request", ["Qt-" + known for known in allowed])
         values.setdefault(name, []).append(value.decode("latin-1"))

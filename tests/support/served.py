@@ -58,8 +58,10 @@ class Served:
         serving = asyncio.create_task(self._server.serve([self._listener]))
         while not self._server.started:
             await asyncio.sleep(0.001)
+        await self.node.peers.start()
         self._started.set()
         await serving
+        await self.node.peers.stop()
         self.node.copies.close()
 
     def __enter__(self) -> Served:

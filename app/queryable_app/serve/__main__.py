@@ -57,6 +57,9 @@ async def _serve(node: Node, listener: socket.socket) -> None:
 
 
 def main() -> int:
+    logging.getLogger("uvicorn.error").setLevel(
+        logging.ERROR
+    )  # a warning for each bad request is anybody's to cause
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # log_end says once when Kafka goes and comes
     try:
         settings = NodeSettings.from_env()

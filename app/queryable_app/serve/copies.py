@@ -177,6 +177,8 @@ class Copies:
         self.by_partition = {copy.partition: copy for copy in held}
         self._declared = declared_partitioner
         self._phases: dict[int, Phase] = {}
+        self.mismatches_elsewhere = (0, 0, 0)
+        """As `mismatches`, over the copies of the other nodes, as they last said."""
         self.algorithm = ""
         self.note_mismatches()
 
@@ -196,7 +198,8 @@ class Copies:
 
     def note_mismatches(self) -> None:
         """Decide anew which partitioner is in use; a change is logged, since reads go elsewhere from now on."""
-        mismatches = self.mismatches
+        here, elsewhere = self.mismatches, self.mismatches_elsewhere
+        mismatches = (here[0] + elsewhere[0], here[1] + elsewhere[1], here[2] + elsewhere[2])
         # In a topic of one partition every algorithm is right, and the first one is as good as any.
         algorithm = algorithm_in_use(self._declared, mismatches)
         if algorithm != self.algorithm:

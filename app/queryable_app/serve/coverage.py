@@ -1,61 +1,149 @@
 """Reads over several partitions: whose copies answer, which are missing, and what the answer says about that.
 
-Strategy: a partition whose copy may not answer is never left out in silence. Either the whole read fails and names it, or
-the caller allowed a part, and the answer names it. With `any` a copy that is still being built answers with what it
-has, and is named as well.
+Strategy: the copies here come first, then those of other nodes, in the placement's order, until every partition has one
+or nobody is left to ask. A partition whose copies may not answer is never left out in silence: either the whole read
+fails and names it, or the caller allowed a part, and the answer names it. With `any` a copy that is still being built
+answers with what it has, and is named as well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import time_ns
+from typing import Any, Final, TypeVar
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.freshness import Asked, next_offset
+from queryable_app.freshness import Asked
+from queryable_app.http_text import Answer
+from queryable_app.partitioners import SCATTER
 from queryable_app.serve.copies import Copy
-from queryable_app.serve.reads import Reads
+from queryable_app.serve.multi_get import Keys, Rows, keep_newest, rows_of_keys
+from queryable_app.serve.peer_client import PeerAway
+from queryable_app.serve.peers import unreachable
+from queryable_app.serve.reads import Reads, Standing, standing_of
+from queryable_app.serve.scans import Batches, Bounds, count_here, merged, newest_of_each_key, rows_here
+
+T = TypeVar("T")
+
+_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    copies: Mapping[int, Copy]
+    here: Mapping[int, Copy]
+    there: Mapping[int, tuple[int, ...]]  # ordinal → the partitions that it answers
     missing: tuple[int, ...]  # of these there may be rows that the answer does not have
-    positions: Mapping[int, int]  # as of which the answer holds; later rows may be in it too
+    standings: tuple[Standing, ...]  # as of which the answer holds; later rows may be in it too
     headers: bytes
 
     def fields(self) -> bytes:
         """The end of the answer's JSON object."""
-        about = {"complete": not self.missing, "missing": self.missing, "positions": self.positions}
+        positions = {standing.partition: standing.position for standing in self.standings}
+        about = {"complete": not self.missing, "missing": self.missing, "positions": positions}
         return b"," + json.dumps(about, separators=(",", ":")).encode()[1:]
 
 
 async def coverage(
     reads: Reads, partitions: Iterable[int], asked: Asked, deadline: float, partial: bool
 ) -> Coverage:
-    """The copies that answer, caught up as far as was asked for. Raises Failure, naming what is missing."""
+    """Copies that may answer, caught up as far as was asked for. Raises Failure, naming what is missing."""
     wanted = sorted(partitions)
-    needed = await reads.caught_up(asked, wanted, deadline)
+    here, refusals = await copies_here(reads, wanted, asked, deadline)
+    now_ms = time_ns() // 1_000_000
+    standings = {partition: standing_of(copy, now_ms) for partition, copy in here.items()}
+    there: dict[int, tuple[int, ...]] = {}
+    if refusals and asked.route != "local":
+        there = await _cover_elsewhere(reads, asked, deadline, standings, refusals)
+    if refusals and not partial:
+        raise _all_or_nothing(refusals)
+    incomplete = [partition for partition, standing in standings.items() if not standing.complete]
+    ordered = tuple(standings[partition] for partition in sorted(standings))
+    headers = reads.freshness_lines(ordered, 1 if there else 0) + reads.identity
+    return Coverage(here, there, tuple(sorted([*refusals, *incomplete])), ordered, headers)
+
+
+async def copies_here(
+    reads: Reads, partitions: list[int], asked: Asked, deadline: float
+) -> tuple[dict[int, Copy], dict[int, Failure]]:
+    """The copies of this node that may answer, and why the others may not."""
+    needed = await reads.caught_up(asked, partitions, deadline)
     now_ms = time_ns() // 1_000_000
     reads.note_read()
     copies: dict[int, Copy] = {}
     refusals: dict[int, Failure] = {}
-    for partition in wanted:
+    for partition in partitions:
         try:
             copy = reads.judged(partition, asked, needed, now_ms)
             _ = copy.store  # one that could not be opened says so
             copies[partition] = copy
         except Failure as refusal:
             refusals[partition] = refusal
-    if refusals and not partial:
-        raise _all_or_nothing(refusals)
-    incomplete = [p for p, copy in copies.items() if not copy.complete]
-    positions = {p: next_offset(copy) for p, copy in copies.items()}
-    headers = reads.freshness(list(copies.values()), now_ms) + reads.identity
-    return Coverage(copies, tuple(sorted([*refusals, *incomplete])), positions, headers)
+    return copies, refusals
+
+
+async def _cover_elsewhere(
+    reads: Reads,
+    asked: Asked,
+    deadline: float,
+    standings: dict[int, Standing],
+    refusals: dict[int, Failure],
+) -> dict[int, tuple[int, ...]]:
+    """Asks other nodes for the refused partitions, all at once, and again for what is left. What is covered leaves
+    `refusals` and enters `standings`."""
+    peers = reads.node.peers
+    there: dict[int, tuple[int, ...]] = {}
+    tried: dict[int, set[int]] = {partition: set() for partition in refusals}
+    while True:
+        asking: dict[int, list[int]] = {}
+        for partition in refusals:
+            for ordinal in peers.candidates(partition, tried[partition])[:1]:
+                asking.setdefault(ordinal, []).append(partition)
+                tried[partition].add(ordinal)
+        if not asking:
+            return there
+        heads = await asyncio.gather(
+            *(peers.cover(ordinal, partitions, asked, deadline) for ordinal, partitions in asking.items()),
+            return_exceptions=True,
+        )
+        for (ordinal, partitions), head in zip(asking.items(), heads, strict=True):
+            if isinstance(head, PeerAway):
+                refusals |= {
+                    p: unreachable(p) for p in partitions if refusals[p].reason is Reason.WRONG_OWNER
+                }
+            elif isinstance(head, BaseException):
+                raise head
+            else:
+                covered = [Standing(*standing) for standing in head["standings"]]
+                there[ordinal] = there.get(ordinal, ()) + tuple(s.partition for s in covered)
+                standings |= {s.partition: s for s in covered}
+                for refused in head["refused"]:
+                    refusals[refused["partition"]] = failure_from_json(refused)
+                for standing in covered:
+                    del refusals[standing.partition]
+
+
+def failure_to_json(partition: int, failure: Failure) -> dict[str, Any]:
+    return {
+        "partition": partition,
+        "reason": failure.reason.name,
+        "detail": failure.detail,
+        "advice": failure.advice,
+        "retryAfterMs": failure.retry_after_ms,
+    }
+
+
+def failure_from_json(raw: Mapping[str, Any]) -> Failure:
+    return Failure(
+        Reason[raw["reason"]],
+        raw["detail"],
+        raw["advice"],
+        partition=raw["partition"],
+        retry_after_ms=raw["retryAfterMs"],
+    )
 
 
 def _all_or_nothing(refusals: Mapping[int, Failure]) -> Failure:
@@ -70,6 +158,73 @@ def _all_or_nothing(refusals: Mapping[int, Failure]) -> Failure:
         retry_after_ms=worst.retry_after_ms,
         missing=tuple(sorted(refusals)),
     )
+
+
+def rows_of(reads: Reads, covered: Coverage, bounds: Bounds, deadline: float) -> Batches:
+    """The rows of all covered partitions in key order; of each key one row, which may be a tombstone."""
+    sources: list[Batches] = [rows_here(list(covered.here.values()), bounds)] if covered.here else []
+    sources += [
+        reads.node.peers.rows(ordinal, partitions, bounds.start, bounds.stop, bounds.reverse, deadline)
+        for ordinal, partitions in covered.there.items()
+    ]
+    batches = sources[0] if len(sources) == 1 else merged(sources, bounds.reverse)
+    return newest_of_each_key(batches) if reads.copies.algorithm == SCATTER else batches
+
+
+async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float) -> Rows:
+    """The newest row of each key, from all covered partitions at once."""
+    asking = asyncio.gather(
+        *(
+            reads.node.peers.keys(ordinal, {p: keys[p] for p in partitions if p in keys}, deadline)
+            for ordinal, partitions in covered.there.items()
+        )
+    )
+    try:
+        rows = await rows_of_keys(covered.here, keys)
+    except BaseException:
+        asking.cancel()
+        raise
+    for answer in await asking:
+        for key, partition, stored in answer:
+            keep_newest(rows, key, partition, stored)
+    return rows
+
+
+async def read_everywhere(
+    reads: Reads, record_key: bytes, asked: Asked, deadline: float, form: str, if_none_match: str | None
+) -> Answer:
+    """A point read that has to look into the partitions of several nodes."""
+    disk_key = reads.node.codec.to_disk(record_key)
+    keys = dict.fromkeys(range(reads.copies.partitions), (disk_key,))
+
+    async def attempt() -> Answer:
+        covered = await coverage(reads, keys, asked, deadline, partial=False)
+        rows = await look_up(reads, covered, keys, deadline)
+        return reads.answer(rows.get(disk_key), covered.standings, 1, form, if_none_match)
+
+    return await despite_lost_peers(attempt)
+
+
+async def count_everywhere(reads: Reads, covered: Coverage, approximate: bool, deadline: float) -> int:
+    """The counts of all covered partitions together: each key is in one of them."""
+    asking = (
+        reads.node.peers.count(ordinal, partitions, approximate, deadline)
+        for ordinal, partitions in covered.there.items()
+    )
+    return sum(await asyncio.gather(count_here(list(covered.here.values()), approximate), *asking))
+
+
+async def despite_lost_peers(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Nodes may go away between saying that they can answer and answering. They are suspects then, and others are asked."""
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            return await attempt()
+        except PeerAway as away:
+            if not left:
+                raise Failure(
+                    Reason.NOT_AVAILABLE, f"another node went away: {away}", "retry", retry_after_ms=1000
+                ) from None
+    raise AssertionError("not reached")
 
 
 @asynccontextmanager

@@ -24,22 +24,27 @@ _BATCHES_WITHOUT_PAUSE: Final = 8  # a few milliseconds
 
 Rows = dict[bytes, Found]
 """On-disk key → its newest row; it may be a tombstone."""
+Keys = Mapping[int, Sequence[bytes]]
+"""Partition → the on-disk keys to look up in it."""
 
 
-async def rows_of_keys(copies: Mapping[int, Copy], keys: Mapping[int, Collection[bytes]]) -> Rows:
-    """`keys` has the on-disk keys to look up in each partition."""
+def keep_newest(rows: Rows, disk_key: bytes, partition: int, stored: bytes) -> None:
+    row = found(partition, stored)
+    if disk_key not in rows or rows[disk_key] < row:
+        rows[disk_key] = row
+
+
+async def rows_of_keys(copies: Mapping[int, Copy], keys: Keys) -> Rows:
     rows: Rows = {}
     size = batches = 0
     for partition, copy in copies.items():
-        wanted = list(keys.get(partition, ()))
+        wanted = keys.get(partition, ())
         for start in range(0, len(wanted), _BATCH_KEYS):
             batch = wanted[start : start + _BATCH_KEYS]
-            for key, stored in zip(batch, copy.store.multi_get(batch), strict=True):
+            for key, stored in zip(batch, copy.store.multi_get(list(batch)), strict=True):
                 if stored is None:
                     continue
-                row = found(partition, stored)
-                if key not in rows or rows[key] < row:
-                    rows[key] = row
+                keep_newest(rows, key, partition, stored)
                 size += len(stored)
             if size > VALUE_BYTES_MAX:
                 raise Failure(

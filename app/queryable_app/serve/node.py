@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from queryable_app.contract import CONTROL_SOCKET, PLACEMENT_FILE, ROW_SOCKET, NodeSettings
 from queryable_app.disk_format import Identity
@@ -25,6 +25,7 @@ from queryable_app.serve.counters import Counters
 from queryable_app.serve.gaps import Gaps
 from queryable_app.serve.group_positions import GroupPositions
 from queryable_app.serve.log_end import LogEnd
+from queryable_app.serve.peers import Peers
 from queryable_app.serve.producer import Producer
 from queryable_app.serve.row_socket import RowSocket
 from queryable_app.serve.slices import Slices
@@ -49,7 +50,7 @@ class Node:
         self.last_read_at = -1.0
         """Monotonic time of the last answered read, kept by whoever answers. Ingest then leaves room for reads."""
         self.counters = Counters()
-        self.peers: Any = None
+        self.peers = Peers(settings, copies)
 
         kafka = client_arguments(kafka_connection(settings.bootstrap_servers, spec.kafka_config))
         self.producer = Producer(kafka, spec.topic, settings.application_id)
@@ -98,6 +99,7 @@ class Node:
             self._gaps,
             self._group_positions,
             self._sweeper,
+            self.peers,
         ):
             await part.start()
         self._measuring = asyncio.create_task(self._measure())
@@ -105,6 +107,7 @@ class Node:
     async def stop(self) -> None:
         """End what `start` began, and close the stores."""
         for part in (
+            self.peers,
             self._control,
             self._rows,
             self._sweeper,

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from queryable_app.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE, CopyState
 from queryable_app.errors import Failure, Reason
-from queryable_app.freshness import Asked, Consistency, judge, lag_ms, lag_records, position_text
+from queryable_app.freshness import Asked, Consistency, judge, lag_ms, lag_records, next_offset
 from queryable_app.http_text import JSON, Answer, header_text, matches_etag, problem_answer
 from queryable_app.kafka_clients import KafkaAway
 from queryable_app.partitioners import SCATTER, partition_for
@@ -26,14 +26,22 @@ from queryable_app.serde import value_to_json
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.node import Node
 
-_FRESHNESS: Final = (
-    b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: 0\r\n"
-)
-_COMPLETE: Final = Asked()  # what a copy must be before it may say that a key is not there
+_FRESHNESS: Final = b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: %d\r\n"
 _NOTHING_NEEDED: Final[Mapping[int, int]] = {}
 
 
-class _Standing(NamedTuple):
+class Standing(NamedTuple):
+    """How far a copy is."""
+
+    partition: int
+    position: int
+    role: str
+    lag_records: int
+    lag_ms: int
+    complete: bool
+
+
+class _Common(NamedTuple):
     """What all answers of a copy have in common for a millisecond, or until its state changes."""
 
     now_ms: int
@@ -89,7 +97,7 @@ class Reads:
         # An entity tag names record and revision: the same record has another value behind other SQL.
         self._revision = b"%08x" % crc32(application.encode())
         self._caching = b"cache-control: no-cache\r\nvary: accept\r\n" + self.identity
-        self._standings: dict[int, _Standing] = {}
+        self._common: dict[int, _Common] = {}
 
     def point(
         self,
@@ -111,11 +119,11 @@ class Reads:
         copy = copies.by_partition.get(partition)
         if copy is None:
             raise not_here(partition)
-        standing = self._standings.get(partition)
-        if standing is None or standing.now_ms != now_ms or standing.state is not copy.state:
-            standing = self._standings[partition] = self._stand(copy, now_ms)
+        common = self._common.get(partition)
+        if common is None or common.now_ms != now_ms or common.state is not copy.state:
+            common = self._common[partition] = self._common_of(copy, now_ms)
         refusal = (
-            standing.refusal if asked is self.defaults else judge(copy, asked, now_ms, needed.get(partition))
+            common.refusal if asked is self.defaults else judge(copy, asked, now_ms, needed.get(partition))
         )
         if refusal is not None:
             raise refusal
@@ -125,9 +133,11 @@ class Reads:
             if not flags & TOMBSTONE and not 0 < expiry_ms <= now_ms:
                 value = stored[ROW_HEADER_SIZE:]
                 return self._found(
-                    partition, offset, timestamp_ms, value, standing.headers, form, if_none_match
+                    partition, offset, timestamp_ms, value, common.headers, form, if_none_match
                 )
-        return self._absent((copy,), b"qt-partition: %d\r\n%b" % (partition, standing.headers), now_ms)
+        return self._absent(
+            (standing_of(copy, now_ms),), b"qt-partition: %d\r\n%b" % (partition, common.headers)
+        )
 
     def _point_anywhere(
         self,
@@ -146,17 +156,28 @@ class Reads:
             for copy in copies
             if (stored := copy.store.get(disk_key)) is not None
         ]
-        headers = self.freshness(copies, now_ms) + self._caching
-        newest = max(rows, default=None)
-        if newest is None or not newest.live(now_ms):
-            return self._absent(copies, headers, now_ms)
+        standings = [standing_of(copy, now_ms) for copy in copies]
+        return self.answer(max(rows, default=None), standings, 0, form, if_none_match)
+
+    def answer(
+        self,
+        row: Found | None,
+        standings: Sequence[Standing],
+        hops: int,
+        form: str,
+        if_none_match: str | None,
+    ) -> Answer:
+        """The answer for a key whose newest row, over several partitions, is this one."""
+        headers = self.freshness_lines(standings, hops) + self._caching
+        if row is None or not row.live(time_ns() // 1_000_000):
+            return self._absent(standings, headers)
         return self._found(
-            newest.partition, newest.offset, newest.timestamp_ms, newest.value, headers, form, if_none_match
+            row.partition, row.offset, row.timestamp_ms, row.value, headers, form, if_none_match
         )
 
-    def _stand(self, copy: Copy, now_ms: int) -> _Standing:
-        headers = self.freshness((copy,), now_ms) + self._caching
-        return _Standing(now_ms, copy.state, judge(copy, self.defaults, now_ms, None), headers)
+    def _common_of(self, copy: Copy, now_ms: int) -> _Common:
+        headers = self.freshness_lines((standing_of(copy, now_ms),), 0) + self._caching
+        return _Common(now_ms, copy.state, judge(copy, self.defaults, now_ms, None), headers)
 
     def note_read(self) -> None:
         """Ingest leaves room for reads while there are some."""
@@ -183,10 +204,15 @@ class Reads:
             needed = await self._log_ends(partitions, deadline)
         else:
             return _NOTHING_NEEDED
-        here = self.copies.by_partition
-        behind = [(p, n) for p, n in needed.items() if p in here and here[p].position < n]
-        await asyncio.gather(*(self.copies.wait_for(p, n, deadline) for p, n in behind))
+        waits = [(p, offset) for p, offset in needed.items() if self._worth_waiting(p, offset)]
+        await asyncio.gather(*(self.copies.wait_for(p, offset, deadline) for p, offset in waits))
         return needed
+
+    def _worth_waiting(self, partition: int, position: int) -> bool:
+        """Not for a copy that is still being built while another node may have a complete one."""
+        copy = self.copies.by_partition.get(partition)
+        alone = len(self.copies.placement.serving[partition]) < 2
+        return copy is not None and copy.position < position and (copy.complete or alone)
 
     async def _log_ends(self, partitions: Collection[int], deadline: float) -> Mapping[int, int]:
         why = "Kafka did not say in time where the log ends"
@@ -235,36 +261,52 @@ class Reads:
             200, b"content-type: %b\r\ncontent-length: %d\r\n%b" % (form.encode(), len(body), about), body
         )
 
-    def _absent(self, copies: Sequence[Copy], headers: bytes, now_ms: int) -> Answer:
+    def _absent(self, standings: Sequence[Standing], headers: bytes) -> Answer:
         """key_not_found, on the word of complete copies alone."""
-        for copy in copies:
-            refusal = judge(copy, _COMPLETE, now_ms, None)
-            if refusal is not None:
-                raise refusal
+        for standing in standings:
+            if not standing.complete:
+                raise Failure(
+                    Reason.NOT_AVAILABLE,
+                    f"the key is not in what there is of partition {standing.partition}, which is still being built",
+                    "retry after 1000 ms",
+                    partition=standing.partition,
+                    retry_after_ms=1000,
+                )
         self._counters.keys_absent += 1
-        position = ",".join(position_text(copy) for copy in copies)
+        position = positions_text(standings)
         failure = Failure(
             Reason.KEY_NOT_FOUND,
             f"the key is not in the view as of position {position}",
             "it was never written, was deleted, was filtered out or has expired; "
             "to wait for a write of your own, read with min-position=<the position that it answered>",
-            partition=copies[0].partition if len(copies) == 1 else None,
+            partition=standings[0].partition if len(standings) == 1 else None,
             position=position,
         )
         return problem_answer(failure, headers)
 
-    def freshness(self, copies: Collection[Copy], now_ms: int) -> bytes:
-        """What a read over several copies says: every position, and the lag of the one that is furthest behind."""
-        lags_ms = [lag_ms(copy, now_ms) for copy in copies]
-        lags = [lag_records(copy) for copy in copies]
-        roles = {copy.role for copy in copies}
+    def freshness_lines(self, standings: Sequence[Standing], hops: int) -> bytes:
+        """Every position, and the lag of the copy that is furthest behind."""
+        roles = {standing.role for standing in standings}
+        lags, lags_ms = [s.lag_records for s in standings], [s.lag_ms for s in standings]
         return _FRESHNESS % (
-            ",".join(position_text(copy) for copy in copies).encode(),
+            positions_text(standings).encode(),
             (roles.pop() if len(roles) == 1 else "standby").encode(),
-            -1 if -1 in lags else max(lags, default=0),
-            -1 if -1 in lags_ms else max(lags_ms, default=0),
+            -1 if -1 in lags else max(lags, default=-1),
+            -1 if -1 in lags_ms else max(lags_ms, default=-1),
             self.copies.placement.epoch,
+            hops,
         )
+
+
+def standing_of(copy: Copy, now_ms: int) -> Standing:
+    return Standing(
+        copy.partition, next_offset(copy), copy.role, lag_records(copy), lag_ms(copy, now_ms), copy.complete
+    )
+
+
+def positions_text(standings: Sequence[Standing]) -> str:
+    """As in `Qt-Position`, and as `min-position` takes it."""
+    return ",".join(f"{standing.partition}:{standing.position}" for standing in standings)
 
 
 def not_here(partition: int) -> Failure:

@@ -21,6 +21,7 @@ from time import time_ns
 from typing import Final
 
 from queryable_app.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
+from queryable_app.peer_frames import RawRow
 from queryable_app.serde import KeyCodec, value_to_json
 from queryable_app.serve.copies import Copy
 from queryable_app.topic_spec import ValueFormat
@@ -32,8 +33,6 @@ PAGE_BYTES_MAX: Final = 8 << 20  # the row that goes beyond it is the page's las
 # Keys whose JSON is themselves in quotes.
 _PLAIN_KEY: Final = re.compile(rb"[ !#-\[\]-~]*")
 
-RawRow = tuple[bytes, int, bytes]
-"""On-disk key, partition, stored bytes."""
 Batches = AsyncGenerator[list[RawRow], None]
 Line = tuple[bytes, bytes]
 """On-disk key, and the row as JSON."""
@@ -92,6 +91,35 @@ def _rows_of(copy: Copy, bounds: Bounds) -> Generator[RawRow, None, None]:
     partition = copy.partition
     rows = copy.store.rows(bounds.start, bounds.stop, bounds.reverse)
     return ((key, partition, stored) for key, stored in rows)
+
+
+async def merged(sources: Sequence[Batches], reverse: bool) -> Batches:
+    """Several sources, each in key order, as one. A row is given on when no source can have one before it."""
+    held: list[list[RawRow]] = [[] for _ in sources]
+    ended = [False] * len(sources)
+    try:
+        while True:
+            empty = [n for n, rows in enumerate(held) if not rows and not ended[n]]
+            for n, rows in zip(
+                empty, await asyncio.gather(*(anext(sources[n], []) for n in empty)), strict=True
+            ):
+                held[n], ended[n] = rows, not rows
+            lasts = [rows[-1][0] for rows in held if rows]
+            if not lasts:
+                return
+            horizon = max(lasts) if reverse else min(lasts)
+            ready: list[list[RawRow]] = []
+            for n, rows in enumerate(held):
+                cut = next(
+                    (i for i, row in enumerate(rows) if (row[0] < horizon if reverse else row[0] > horizon)),
+                    len(rows),
+                )
+                ready.append(rows[:cut])
+                held[n] = rows[cut:]
+            yield list(merge(*ready, reverse=reverse))
+    finally:
+        for source in sources:
+            await source.aclose()
 
 
 async def newest_of_each_key(batches: Batches) -> Batches:
@@ -190,3 +218,13 @@ async def count(batches: AsyncIterator[list[RawRow]]) -> int:
             flags, _, _, expiry_ms = ROW_HEADER.unpack_from(stored)
             counted += not (flags & TOMBSTONE or 0 < expiry_ms <= now_ms)
     return counted
+
+
+async def count_here(copies: Sequence[Copy], approximate: bool) -> int:
+    """The keys of these copies; a key must not be in two of them."""
+    if approximate:
+        return sum(copy.store.estimate_keys() for copy in copies)
+    if not copies:
+        return 0
+    async with aclosing(rows_here(copies, Bounds())) as batches:
+        return await count(batches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import time_ns
+from time import monotonic, time_ns
 from typing import Any
 
 from queryable_app.freshness import lag_ms, lag_records, next_offset
@@ -36,6 +36,15 @@ def status_of(node: Node) -> dict[str, Any]:
             "starts": ingest.starts,
             "sinceMs": now_ms - ingest.since_ms,
         },
+        "peers": [
+            {
+                "address": node.peers.address(ordinal),
+                "epoch": heard.epoch,
+                "heardMs": int((monotonic() - heard.at) * 1000),
+                "suspect": ordinal in node.peers.suspects,
+            }
+            for ordinal, heard in sorted(node.peers.heard.items())
+        ],
         "partitions": [_copy_status(copy, now_ms) for _, copy in sorted(copies.by_partition.items())],
     }
 

@@ -10,6 +10,8 @@ from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.http_text import BYTES, JSON, body_answer, choice, negotiate
+from queryable_app.partitioners import SCATTER
+from queryable_app.serve.api.forwarding import forward, is_forwarded, redirect
 from queryable_app.serve.api.parameters import MANY_OPTIONS, POINT_OPTIONS, parameters
 from queryable_app.serve.api.request import (
     Values,
@@ -20,13 +22,21 @@ from queryable_app.serve.api.request import (
     respond,
     values_of,
 )
-from queryable_app.serve.coverage import coverage, until
-from queryable_app.serve.multi_get import rows_of_keys, to_items
+from queryable_app.serve.coverage import (
+    Coverage,
+    coverage,
+    despite_lost_peers,
+    look_up,
+    read_everywhere,
+    until,
+)
+from queryable_app.serve.multi_get import Rows, to_items
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
 
 _POINT: Final = (*POINT_OPTIONS, "key-encoding")
 _MANY: Final = (*MANY_OPTIONS, "key-encoding")
+_OTHERS_MAY_ANSWER: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
 
 
 def routes(node: Node, reads: Reads) -> APIRouter:
@@ -40,8 +50,23 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         record_key = key_of(request, values, node.codec)
         asked, deadline = asked_of(values, reads)
         tags = request.headers.getlist("if-none-match")
-        needed = await reads.caught_up(asked, reads.partitions_of(record_key), deadline)
-        return respond(reads.point(record_key, asked, needed, form, ",".join(tags) if tags else None))
+        if_none_match = ",".join(tags) if tags else None
+        local = asked.route == "local" or is_forwarded(request, node)
+        try:
+            needed = await reads.caught_up(asked, reads.partitions_of(record_key), deadline)
+            return respond(reads.point(record_key, asked, needed, form, if_none_match))
+        except Failure as refusal:
+            if local or refusal.reason not in _OTHERS_MAY_ANSWER:
+                raise
+            if reads.copies.algorithm == SCATTER:
+                async with until(deadline):
+                    return respond(
+                        await read_everywhere(reads, record_key, asked, deadline, form, if_none_match)
+                    )
+            partition = reads.partitions_of(record_key)[0]
+            if asked.route == "redirect":
+                return respond(redirect(request, reads, partition, refusal))
+            return respond(await forward(request, values, reads, partition, refusal, deadline))
 
     @router.post("/v1/multi-get", openapi_extra=parameters(*_MANY))
     async def read_keys(request: Request) -> Response:
@@ -58,8 +83,12 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             for key, where in partitions.items():
                 for partition in where:
                     by_partition.setdefault(partition, []).append(node.codec.to_disk(key))
-            covered = await coverage(reads, by_partition, asked, deadline, partial)
-            rows = await rows_of_keys(covered.copies, by_partition)
+
+            async def looking_up() -> tuple[Rows, Coverage]:
+                covered = await coverage(reads, by_partition, asked, deadline, partial)
+                return await look_up(reads, covered, by_partition, deadline), covered
+
+            rows, covered = await despite_lost_peers(looking_up)
         where_one = {key: where[0] if len(where) == 1 else None for key, where in partitions.items()}
         items = to_items(record_keys, rows, covered.missing, where_one, node.codec, node.spec.stored_format)
         return respond(

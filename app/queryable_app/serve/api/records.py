@@ -120,7 +120,13 @@ def _holding(reads: Reads, record_key: bytes) -> Sequence[int]:
     if reads.copies.algorithm != SCATTER:
         return (_partition(reads, record_key),)
     disk_key = reads.node.codec.to_disk(record_key)
-    holding = [p for p, copy in reads.copies.by_partition.items() if copy.store.get(disk_key) is not None]
+    here = reads.copies.by_partition
+    # Of partitions on other nodes it is not known: a tombstone for nothing does no harm.
+    holding = [
+        partition
+        for partition in range(reads.copies.partitions)
+        if partition not in here or here[partition].store.get(disk_key) is not None
+    ]
     return holding or (_partition(reads, record_key),)
 
 

@@ -28,19 +28,17 @@ from queryable_app.serve.api.request import (
     respond,
     values_of,
 )
-from queryable_app.serve.coverage import Coverage, coverage, until
+from queryable_app.serve.coverage import (
+    Coverage,
+    count_everywhere,
+    coverage,
+    despite_lost_peers,
+    rows_of,
+    until,
+)
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
-from queryable_app.serve.scans import (
-    Batches,
-    Bounds,
-    count,
-    ndjson,
-    newest_of_each_key,
-    page,
-    rows_here,
-    to_lines,
-)
+from queryable_app.serve.scans import Bounds, Page, count, ndjson, page, to_lines
 
 _LIMIT: Final = 100
 _SCAN: Final = ("limit", "order", "cursor", "key-encoding")
@@ -99,22 +97,23 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             bounds = bounds.behind(cursor.last_key)
         asked, deadline = asked_of(values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
-        async with until(deadline):
+        lines = to_lines(node.codec, node.spec.stored_format, form == NDJSON)
+
+        async def one_page() -> tuple[Page, Coverage]:
             covered = await coverage(reads, range(reads.copies.partitions), asked, deadline, partial)
-            batches = rows_of(covered, bounds)
-            lines = to_lines(node.codec, node.spec.stored_format, form == NDJSON)
+            return await page(rows_of(reads, covered, bounds, deadline), lines, limit or _LIMIT), covered
+
+        async with until(deadline):
             if form == NDJSON:
+                covered = await coverage(reads, range(reads.copies.partitions), asked, deadline, partial)
+                batches = rows_of(reads, covered, bounds, deadline)
                 return RowStream(ndjson(batches, lines, limit), covered.headers)
-            found = await page(batches, lines, limit or _LIMIT)
+            found, covered = await despite_lost_peers(one_page)
         following = b"null"
         if found.last_key is not None:
             following = b'"%b"' % Cursor(found.last_key, cast(Order, order), scope).encode().encode()
         fields = (b",".join(found.items), following, covered.fields())
         return respond(body_answer(b'{"items":[%b],"cursor":%b%b' % fields, JSON, covered.headers))
-
-    def rows_of(covered: Coverage, bounds: Bounds) -> Batches:
-        batches = rows_here(list(covered.copies.values()), bounds)
-        return newest_of_each_key(batches) if reads.copies.algorithm == SCATTER else batches
 
     @router.get("/v1/count", openapi_extra=parameters(*MANY_OPTIONS, "approximate"))
     async def count_rows(request: Request) -> Response:
@@ -124,13 +123,16 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         approximate = choice(values, "approximate", ("false", "true"))
         asked, deadline = asked_of(values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
-        async with until(deadline):
+
+        async def counting() -> tuple[int, Coverage]:
             covered = await coverage(reads, range(reads.copies.partitions), asked, deadline, partial)
-            if approximate == "true":
-                counted = sum(copy.store.estimate_keys() for copy in covered.copies.values())
-            else:
-                async with aclosing(rows_of(covered, Bounds())) as batches:
-                    counted = await count(batches)
+            if approximate == "false" and reads.copies.algorithm == SCATTER:
+                async with aclosing(rows_of(reads, covered, Bounds(), deadline)) as batches:
+                    return await count(batches), covered
+            return await count_everywhere(reads, covered, approximate == "true", deadline), covered
+
+        async with until(deadline):
+            counted, covered = await despite_lost_peers(counting)
         fields = (counted, approximate.encode(), covered.fields())
         return respond(body_answer(b'{"count":%d,"approximate":%b%b' % fields, JSON, covered.headers))
 

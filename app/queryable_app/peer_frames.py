@@ -1,0 +1,50 @@
+"""What one node answers another: a head as JSON, then rows as they lie on disk.
+
+Strategy: `u32 length | JSON`, then for each row `u32 key length | u32 stored length | u32 partition | key | stored`,
+little-endian as the row socket. Rows are raw, tombstones too: which of them is the newest is for the node that merges.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from typing import Any, Final
+
+RawRow = tuple[bytes, int, bytes]
+"""On-disk key, partition, stored bytes."""
+
+_LENGTH: Final = struct.Struct("<I")
+_ROW: Final = struct.Struct("<III")
+
+
+class PeerFrameError(Exception):
+    """A peer's answer is not what it should be."""
+
+
+def encode_rows(head: dict[str, Any], rows: Iterable[RawRow] = ()) -> bytes:
+    text = json.dumps(head).encode()
+    pieces = [_LENGTH.pack(len(text)), text]
+    for key, partition, stored in rows:
+        pieces += (_ROW.pack(len(key), len(stored), partition), key, stored)
+    return b"".join(pieces)
+
+
+def decode_rows(raw: bytes) -> tuple[dict[str, Any], list[RawRow]]:
+    try:
+        at = _LENGTH.size + _LENGTH.unpack_from(raw)[0]
+        head = json.loads(raw[_LENGTH.size : at])
+        rows: list[RawRow] = []
+        while at < len(raw):
+            key_length, stored_length, partition = _ROW.unpack_from(raw, at)
+            start = at + _ROW.size
+            middle = start + key_length
+            at = middle + stored_length
+            if at > len(raw):
+                raise PeerFrameError("a row is cut off")
+            rows.append((raw[start:middle], partition, raw[middle:at]))
+    except (struct.error, ValueError) as error:
+        raise PeerFrameError(f"not a peer's answer: {error}") from None
+    if not isinstance(head, dict):
+        raise PeerFrameError("the head is no object")
+    return head, rows

@@ -1,0 +1,111 @@
+"""A client's read that another node answers: passed on, at most once, or the client is sent there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+
+from queryable_app.errors import Failure, Reason
+from queryable_app.http_text import Answer
+from queryable_app.serve.api.request import Values
+from queryable_app.serve.node import Node
+from queryable_app.serve.peer_client import PeerAnswer, PeerAway
+from queryable_app.serve.peers import FORWARDED_HEADER, unreachable
+from queryable_app.serve.reads import Reads
+
+_PASSED_ON: Final = ("accept", "authorization", "if-none-match")
+# What speaks of the connection, or what the server adds by itself.
+_NOT_PASSED_BACK: Final = (
+    b"connection",
+    b"content-length",
+    b"date",
+    b"keep-alive",
+    b"server",
+    b"transfer-encoding",
+)
+_ASK_THE_NEXT: Final = (421, 503)
+
+
+def is_forwarded(request: Request, node: Node) -> bool:
+    """Whether another node passed this request on. It is not passed on again."""
+    token = request.headers.get(FORWARDED_HEADER)
+    if token is not None and not node.peers.knows(token):
+        raise Failure(
+            Reason.FORBIDDEN, f"{FORWARDED_HEADER}: only nodes of the view forward requests", "leave it out"
+        )
+    return token is not None
+
+
+async def forward(
+    request: Request, values: Values, reads: Reads, partition: int, refusal: Failure, deadline: float
+) -> Answer:
+    """The answer of the first copy elsewhere that has one. `refusal` is why there is none here."""
+    peers = reads.node.peers
+    candidates = peers.candidates(partition)
+    target, headers = _target(request, values), _headers(request)
+    loop = asyncio.get_running_loop()
+    last: PeerAnswer | None = None
+    for tried, ordinal in enumerate(candidates):
+        now = loop.time()
+        if now >= deadline:
+            break
+        share = now + (deadline - now) / (
+            len(candidates) - tried
+        )  # one that hangs leaves time for the others
+        try:
+            answer = await peers.forward(ordinal, target, headers, share)
+        except PeerAway:
+            continue
+        if answer.status not in _ASK_THE_NEXT:
+            return _passed_back(answer)
+        last = answer
+    if last is not None:
+        return _passed_back(last)
+    raise unreachable(partition) if refusal.reason is Reason.WRONG_OWNER else refusal
+
+
+def redirect(request: Request, reads: Reads, partition: int, refusal: Failure) -> Answer:
+    """To the advertised address of the node to ask."""
+    peers = reads.node.peers
+    candidates = peers.candidates(partition)
+    if not candidates:
+        raise refusal
+    query: bytes = request.scope["query_string"]
+    location = (
+        peers.address(candidates[0]).encode() + request.scope["raw_path"] + (b"?" + query if query else b"")
+    )
+    return Answer(307, b"location: %b\r\ncontent-length: 0\r\n%b" % (location, reads.identity), b"")
+
+
+def _target(request: Request, values: Values) -> bytes:
+    """The same request without what this node decides: how long the other one has, and that it answers itself."""
+    pairs = (
+        f"{name}={quote(value, safe='', encoding='latin-1')}"
+        for name, given in values.items()
+        for value in given
+        if name not in ("deadline-ms", "route")
+    )
+    path: bytes = request.scope["raw_path"]
+    return path + b"?" + "&".join(pairs).encode()
+
+
+def _headers(request: Request) -> bytes:
+    return b"".join(
+        b"%b: %b\r\n" % (name.encode(), value.encode("latin-1"))
+        for name in _PASSED_ON
+        for value in request.headers.getlist(name)
+    )
+
+
+def _passed_back(answer: PeerAnswer) -> Answer:
+    lines = [
+        b"%b: %b\r\n" % (name, b"1" if name == b"qt-hops" else value)
+        for name, value in answer.headers
+        if name not in _NOT_PASSED_BACK
+    ]
+    if answer.status != 304:
+        lines.append(b"content-length: %d\r\n" % len(answer.body))
+    return Answer(answer.status, b"".join(lines), answer.body)

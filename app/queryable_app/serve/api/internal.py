@@ -1,0 +1,148 @@
+"""`/internal/v1`: what nodes ask of one another. A client's token is not accepted here, and a node's copies alone answer."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from time import time_ns
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from queryable_app.errors import Failure, Reason, invalid
+from queryable_app.http_text import BYTES, body_answer, json_answer
+from queryable_app.peer_frames import RawRow, encode_rows
+from queryable_app.serve.api.request import json_body, respond
+from queryable_app.serve.copies import Copy
+from queryable_app.serve.coverage import copies_here, failure_to_json
+from queryable_app.serve.multi_get import rows_of_keys
+from queryable_app.serve.node import Node
+from queryable_app.serve.peers import COUNT, COVER, HEARTBEAT, KEYS, NODE_HEADER, ROWS, asked_from_json
+from queryable_app.serve.reads import Reads, not_here, standing_of
+from queryable_app.serve.scans import Bounds, count_here, rows_here
+
+_ROWS_MAX: Final = 2048  # of one answer, and the rest of its last key
+_BYTES_MAX: Final = 1 << 20
+
+
+def routes(node: Node, reads: Reads) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+
+    async def body_of(request: Request) -> Any:
+        require_token(request, node)
+        return await json_body(request, node.settings.body_bytes_max)
+
+    def held(partitions: list[int]) -> list[Copy]:
+        copies = []
+        for partition in partitions:
+            copy = node.copies.by_partition.get(partition)
+            if copy is None:
+                raise not_here(partition)
+            copies.append(copy)
+        return copies
+
+    @router.get(HEARTBEAT)
+    async def heartbeat(request: Request) -> Response:
+        require_token(request, node)
+        copies = node.copies.by_partition
+        return respond(
+            json_answer(
+                {
+                    "epoch": node.placement.epoch,
+                    "positions": {partition: copy.position for partition, copy in copies.items()},
+                    "mismatches": node.copies.mismatches,
+                }
+            )
+        )
+
+    @router.post(COVER)
+    async def cover(request: Request) -> Response:
+        """How copies here stand, once they have caught up as far as was asked for."""
+        body = await body_of(request)
+        with _well_formed():
+            asked = asked_from_json(body["asked"])
+            partitions = [int(partition) for partition in body["partitions"]]
+        deadline = asyncio.get_running_loop().time() + asked.deadline_ms / 1000
+        copies, refusals = await copies_here(reads, partitions, asked, deadline)
+        now_ms = time_ns() // 1_000_000
+        return _rows(
+            {
+                "standings": [standing_of(copy, now_ms) for copy in copies.values()],
+                "refused": [failure_to_json(partition, refusal) for partition, refusal in refusals.items()],
+            }
+        )
+
+    @router.post(ROWS)
+    async def rows(request: Request) -> Response:
+        """The next rows, with all rows of the last key."""
+        body = await body_of(request)
+        with _well_formed():
+            copies = held(body["partitions"])
+            bounds = Bounds(_key(body["start"]), _key(body["stop"]), body["reverse"])
+        taken: list[RawRow] = []
+        size = 0
+        async with aclosing(rows_here(copies, bounds)) as batches:
+            async for batch in batches:
+                for row in batch:
+                    full = len(taken) >= _ROWS_MAX or size > _BYTES_MAX
+                    if full and row[0] != taken[-1][0]:
+                        return _rows({"last": False}, taken)
+                    taken.append(row)
+                    size += len(row[2])
+        return _rows({"last": True}, taken)
+
+    @router.post(KEYS)
+    async def keys(request: Request) -> Response:
+        body = await body_of(request)
+        with _well_formed():
+            wanted = {int(p): [b64decode(key) for key in given] for p, given in body["keys"].items()}
+            copies = {copy.partition: copy for copy in held(list(wanted))}
+        found = await rows_of_keys(copies, wanted)
+        return _rows({}, [(key, row.partition, row.stored) for key, row in found.items()])
+
+    @router.post(COUNT)
+    async def count(request: Request) -> Response:
+        body = await body_of(request)
+        with _well_formed():
+            copies = held(body["partitions"])
+        return _rows({"count": await count_here(copies, bool(body["approximate"]))})
+
+    return router
+
+
+def require_token(request: Request, node: Node) -> None:
+    given = request.headers.get(NODE_HEADER)
+    if given is None:
+        raise Failure(
+            Reason.UNAUTHENTICATED,
+            "this path is for the nodes of the view",
+            "ask the paths under /v1, which answer for all nodes",
+        )
+    if not node.peers.knows(given):
+        raise Failure(
+            Reason.FORBIDDEN,
+            "the token is not the one of this view's nodes",
+            "give every node of the view the same token",
+        )
+
+
+def _rows(head: dict[str, Any], rows: list[RawRow] | None = None) -> Response:
+    return respond(body_answer(encode_rows(head, rows or ()), BYTES))
+
+
+def _key(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)
+
+
+@contextmanager
+def _well_formed() -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise invalid(
+            "body", f"is not what a node of this version sends ({error!r})", "run one version"
+        ) from None

@@ -1,0 +1,139 @@
+"""HTTP to the other nodes: small requests on kept-alive connections.
+
+Strategy: one request at a time on a connection, a pool of idle ones for each address, httptools for the answer. It does
+what nodes need of one another and no more, since a general client costs several times as much as the read it carries.
+A kept-alive connection may have been closed by the other side meanwhile: a request that got not a byte back on one is
+sent once more, on a new one. All requests here are reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+_IDLE_MAX: Final = 64  # connections kept for each address
+ANSWER_BYTES_MAX: Final = 256 << 20
+
+
+class PeerAway(Exception):
+    """The node could not be reached, or did not answer as one."""
+
+
+class PeerAnswer(NamedTuple):
+    status: int
+    headers: list[tuple[bytes, bytes]]  # names in lower case
+    body: bytes
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[PeerAnswer] | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body = bytearray()
+        self.heard = False  # a byte of the present answer
+        self.usable = True
+
+    async def ask(self, request: bytes) -> PeerAnswer:
+        assert self._transport is not None
+        self._answer = asyncio.get_running_loop().create_future()
+        self._headers, self._body, self.heard = [], bytearray(), False
+        try:
+            self._transport.write(request)
+            return await self._answer
+        finally:
+            if not self._answer.done() or self._answer.cancelled() or self._answer.exception():
+                self.close()  # an answer that nobody waits for would be taken for the next one
+
+    def close(self) -> None:
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = True
+        try:
+            self._parser.feed_data(data)
+            if len(self._body) > ANSWER_BYTES_MAX:
+                raise PeerAway("the answer is too large")
+        except (httptools.HttpParserError, PeerAway) as error:
+            self._fail(str(error))
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.usable = False
+        self._fail(str(error) if error else "the connection was closed")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        self.usable = self._parser.should_keep_alive()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(
+                PeerAnswer(self._parser.get_status_code(), self._headers, bytes(self._body))
+            )
+
+    def _fail(self, why: str) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(PeerAway(why))
+
+
+class PeerClient:
+    """To one node. Use it from one event loop."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "", parts.port or 80
+        self._host_line = b"Host: %b\r\n" % parts.netloc.encode()
+        self._idle: list[_Connection] = []
+
+    async def ask(
+        self, method: bytes, target: bytes, headers: bytes, body: bytes, deadline: float
+    ) -> PeerAnswer:
+        """`headers` are whole lines; the deadline is loop time. Raises PeerAway, also when the deadline passes."""
+        length = b"Content-Length: %d\r\n" % len(body) if body else b""
+        request = b"%b %b HTTP/1.1\r\n%b%b%b\r\n%b" % (method, target, self._host_line, headers, length, body)
+        try:
+            async with asyncio.timeout_at(deadline):
+                while self._idle:
+                    connection = self._idle.pop()
+                    if not connection.usable:
+                        continue
+                    try:
+                        return await self._ask(connection, request)
+                    except PeerAway:
+                        if connection.heard:
+                            raise
+                return await self._ask(await self._connect(), request)
+        except TimeoutError:
+            raise PeerAway("no answer in time") from None
+        except OSError as error:
+            raise PeerAway(str(error)) from None
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        return (await loop.create_connection(_Connection, self._host, self._port))[1]
+
+    async def _ask(self, connection: _Connection, request: bytes) -> PeerAnswer:
+        answer = await connection.ask(request)
+        if connection.usable and len(self._idle) < _IDLE_MAX:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return answer
+
+    def close(self) -> None:
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
