@@ -48,6 +48,7 @@ class Process:
             )
         self.pid = self._popen.pid
         self.started_at = time.monotonic()
+        self._killed = False
 
     @property
     def exit_code(self) -> int | None:
@@ -59,8 +60,10 @@ class Process:
 
     def kill(self) -> None:
         """kill -9 for the process and whatever is left of its group, also when the process itself is gone."""
-        self._signal(signal.SIGKILL)
-        self._popen.wait()
+        if not self._killed:  # once: later on the number may be another group's
+            self._signal(signal.SIGKILL)
+            self._popen.wait()
+            self._killed = True
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

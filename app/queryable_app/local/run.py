@@ -147,14 +147,16 @@ class _System:
         settings = node_settings("check", 0, self._spec(), placement, self._data)
         log = self._data.log("check")
         log.unlink(missing_ok=True)
-        with self._progress.waiting("Checking transform.sql and value.schema"):
-            command = [sys.executable, "-m", "queryable_app.ingest.check"]
-            check = Process(command, log, {**os.environ, **settings.to_env()}, [self._data.lock])
-            try:
-                while check.exit_code is None:
-                    self._pause()
-            finally:
-                stop([check], _STOP_SECONDS)
+        command = [sys.executable, "-m", "queryable_app.ingest.check"]
+        with (
+            self._progress.waiting("Checking transform.sql and value.schema"),
+            contextlib.ExitStack() as stack,
+        ):
+            with self._stopping.held():
+                check = Process(command, log, {**os.environ, **settings.to_env()}, [self._data.lock])
+                stack.callback(stop, [check], _STOP_SECONDS)
+            while check.exit_code is None:
+                self._pause()
         if check.exit_code == 2:
             raise SqlRefused(_tail(log))
         if check.exit_code:
@@ -213,9 +215,10 @@ class _System:
         kept = self._data.read(PLACEMENT_FILE)
         placement = next_placement(kept, f"local.{name}.r{number}", partitions, self._urls, copies)
         for settings in settings_of_nodes(f"{name}-r{number}", self._spec(), placement, self._data):
-            node = Node(settings, self._data)
-            self._nodes.append(node)
-            self._kept += [node.serve, node.ingest]
+            with self._stopping.held():
+                node = Node(settings, self._data)
+                self._nodes.append(node)
+                self._kept += [node.serve, node.ingest]
 
     def _spec(self) -> dict[str, Any]:
         """The spec with the broker that is used. One of our own takes no settings that are meant for another."""
@@ -257,7 +260,8 @@ class _System:
         def start() -> Process:
             return Process(command, self._data.log("examples"), inherited=[self._data.lock])
 
-        self._kept.append(Kept("example records", start, start()))
+        with self._stopping.held():
+            self._kept.append(Kept("example records", start, start()))
 
     def _say_what_to_try(self) -> None:
         url = self._urls[0]
@@ -285,7 +289,8 @@ class _System:
 
     def _tend(self) -> None:
         """One look at every process, and a short pause."""
-        happened = [said for kept in self._kept if (said := kept.tend())]
+        with self._stopping.held():
+            happened = [said for kept in self._kept if (said := kept.tend())]
         for said in happened:
             self._progress.say(said)
         if happened and self._answering:

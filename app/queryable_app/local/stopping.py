@@ -17,6 +17,7 @@ class Stop:
 
     def __init__(self) -> None:
         self._asked = False
+        self._held = False
 
     @staticmethod
     @contextmanager
@@ -33,7 +34,18 @@ class Stop:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._asked:  # only once: the way out must not be interrupted
             self._asked = True
-            raise Stopped
+            if not self._held:
+                raise Stopped
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing is raised inside the block, only after it: what is started inside is also noted inside."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        self.check()
 
     def check(self) -> None:
         """An exception that a signal raised inside a callback of the interpreter gets lost; this one does not."""
