@@ -62,7 +62,7 @@ class Peers:
 
     async def start(self) -> None:
         """Hears of the others first, if they are there: which partitioner is in use decides where a key is."""
-        if self._others():
+        if self.others():
             try:
                 async with asyncio.timeout(_FIRST_HEARTBEAT_SECONDS):
                     await self._beat()
@@ -175,7 +175,8 @@ class Peers:
             self.suspects |= {ordinal}
             event("peer-away", peer=self.address(ordinal), reason=why)
 
-    def _others(self) -> list[int]:
+    def others(self) -> list[int]:
+        """The other nodes of the placement; none without a token to show them."""
         everyone = range(len(self._copies.placement.addresses))
         return [ordinal for ordinal in everyone if ordinal != self._own] if self._token else []
 
@@ -185,7 +186,7 @@ class Peers:
             await self._beat()
 
     async def _beat(self) -> None:
-        await asyncio.gather(*(self._hear(ordinal) for ordinal in self._others()))
+        await asyncio.gather(*(self._hear(ordinal) for ordinal in self.others()))
         elsewhere = [0, 0, 0]
         for heard in self.heard.values():
             elsewhere = [a + b for a, b in zip(elsewhere, heard.mismatches, strict=True)]

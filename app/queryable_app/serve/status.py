@@ -9,6 +9,7 @@ from queryable_app.freshness import lag_ms, lag_records, next_offset
 from queryable_app.partitioners import ALGORITHMS
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.node import Node
+from queryable_app.serve.peers import Peers
 
 
 def status_of(node: Node) -> dict[str, Any]:
@@ -36,16 +37,18 @@ def status_of(node: Node) -> dict[str, Any]:
             "starts": ingest.starts,
             "sinceMs": now_ms - ingest.since_ms,
         },
-        "peers": [
-            {
-                "address": node.peers.address(ordinal),
-                "epoch": heard.epoch,
-                "heardMs": int((monotonic() - heard.at) * 1000),
-                "suspect": ordinal in node.peers.suspects,
-            }
-            for ordinal, heard in sorted(node.peers.heard.items())
-        ],
+        "peers": [_peer_status(node.peers, ordinal) for ordinal in node.peers.others()],
         "partitions": [_copy_status(copy, now_ms) for _, copy in sorted(copies.by_partition.items())],
+    }
+
+
+def _peer_status(peers: Peers, ordinal: int) -> dict[str, Any]:
+    heard = peers.heard.get(ordinal)
+    return {
+        "address": peers.address(ordinal),
+        "suspect": ordinal in peers.suspects,
+        "heardMs": None if heard is None else int((monotonic() - heard.at) * 1000),
+        "epoch": None if heard is None else heard.epoch,
     }
 
 
