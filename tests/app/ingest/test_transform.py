@@ -161,10 +161,17 @@ def test_keys_and_values_have_their_formats_types(
     assert got["t"] == names.get(format, "string")
 
 
-def test_tombstones_never_reach_the_users_expressions(spark: SparkSession) -> None:
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT coalesce(value.user, raise_error('seen')) AS user FROM records",
+        "SELECT key, value FROM records WHERE value IS NULL",
+        "SELECT key, value FROM records WHERE coalesce(value.user, raise_error('seen')) = 'a'",
+    ],
+)
+def test_tombstones_never_reach_the_users_expressions(spark: SparkSession, sql: str) -> None:
     """A null value stays null, even where the expressions would make something of it or the filter drop it."""
-    of = view("SELECT coalesce(value.user, raise_error('seen')) AS user FROM records WHERE value.user = 'a'")
-    (row,) = transformed(spark, of, (b"k", None))
+    (row,) = transformed(spark, view(sql), (b"k", None))
     assert (row.value, row.dropped, row.problem) == (None, False, None)
 
 

@@ -342,6 +342,13 @@ def test_a_writer_of_a_past_generation_fails(spark: SparkSession, sink: RowSink)
     assert sink.rows() == []
 
 
+def test_an_end_that_is_not_acknowledged_fails(spark: SparkSession, sink: RowSink) -> None:
+    """Spark must not count as done what serve may not have stored."""
+    sink.acknowledges = False
+    with pytest.raises(Py4JJavaError, match="serve closed the row socket"):
+        write(spark, sink, [(0, b"k", b"v")])
+
+
 def test_a_writer_whose_serve_has_gone_fails_with_its_next_row(spark: SparkSession, sink: RowSink) -> None:
     """A broken connection ends the task, so that the query starts again at what is stored."""
     writer = new_writer(spark, sink)
