@@ -33,6 +33,8 @@ def encode_rows(head: dict[str, Any], rows: Iterable[RawRow] = ()) -> bytes:
 def decode_rows(raw: bytes) -> tuple[dict[str, Any], list[RawRow]]:
     try:
         at = _LENGTH.size + _LENGTH.unpack_from(raw)[0]
+        if at > len(raw):
+            raise PeerFrameError("the head is cut off")
         head = json.loads(raw[_LENGTH.size : at])
         rows: list[RawRow] = []
         while at < len(raw):
