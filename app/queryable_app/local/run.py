@@ -194,6 +194,9 @@ class _System:
                         f"there is no topic {topic!r} at {self._bootstrap}: create it, or correct spec.topic"
                     )
                 except topics.KafkaUnreachable as e:
+                    if partitions := self._partitions_of_kept_rows():
+                        self._progress.say(f"{e}: the nodes answer from their disks until it is back")
+                        return partitions
                     problem = f"{e}: start it, or correct the address"
                 show(f"Waiting: {problem}")
                 if time.monotonic() > deadline:
@@ -201,6 +204,14 @@ class _System:
                 self._pause()
         self._progress.say(f"Topic {topic!r} at {self._bootstrap} has {partitions} partitions")
         return partitions
+
+    def _partitions_of_kept_rows(self) -> int:
+        """0 unless an earlier run has left the rows of this very view."""
+        kept = self._data.read(_VIEW_FILE)
+        if kept is None:
+            return 0
+        partitions = int(kept["view"]["partitions"])
+        return partitions if kept["view"] == revision.view_of(self._spec(), self._bootstrap, partitions) else 0
 
     def _start_nodes(self, partitions: int) -> None:
         kafka = "embedded" if self._broker else self._bootstrap
