@@ -36,8 +36,11 @@ def _short(value: float | int | str) -> str:
 def quantiles(samples: Sequence[float]) -> dict[str, float]:
     """p50, p99 and the maximum of samples in milliseconds."""
     ordered = sorted(samples)
-    pick = lambda q: round(ordered[min(len(ordered) - 1, int(len(ordered) * q))], 2)  # noqa: E731
-    return {"p50": pick(0.5), "p99": pick(0.99), "max": round(ordered[-1], 2)}
+
+    def quantile(part: float) -> float:
+        return round(ordered[min(len(ordered) - 1, int(len(ordered) * part))], 2)
+
+    return {"p50": quantile(0.5), "p99": quantile(0.99), "max": round(ordered[-1], 2)}
 
 
 class Meter:

@@ -67,7 +67,7 @@ class PlainIngest(threading.Thread):
         rows.sendall(frames.encode_hello(generation, 0, 0))
         self.consumer.assign([TopicPartition(self.topic, p, max(o, 0)) for p, o in positions.items()])
         while True:
-            batch = self.consumer.consume(1000, timeout=0.001)
+            batch: list[Any] = self.consumer.consume(1000, timeout=0.001)
             grouped = defaultdict(list)
             for message in batch:
                 grouped[message.partition()].append(message)

@@ -37,7 +37,9 @@ def first_answer(directory: Path, nodes: int) -> float:
     ]
     started = time.perf_counter()
     with (directory / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
+        )
     try:
         system = System(process, directory / "data", directory / "log")
         eventually("run.json", lambda: (system.data / "run.json").exists(), 120)

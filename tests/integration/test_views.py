@@ -118,7 +118,8 @@ def test_bad_records_go_to_the_dead_letter_topic(kafka: Any, tmp_path: Path) -> 
         {"bootstrap.servers": kafka.bootstrap, "group.id": "dead", "auto.offset.reset": "earliest"}
     )
     reader.subscribe([dead])
-    headers = dict(eventually("the letter", lambda: reader.poll(1)).headers())
+    read: Any = eventually("the letter", lambda: reader.poll(1))
+    headers = dict(read.headers())
     reader.close()
     assert (headers["topic"], headers["partition"], headers["offset"]) == (b"letters", b"0", b"1")
     assert headers["reason"]

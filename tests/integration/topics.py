@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from queryable_app.fold import LogRecord
 
@@ -20,7 +21,7 @@ def admin(bootstrap: str) -> Any:
 def create(bootstrap: str, topic: str, partitions: int = 4, **config: str) -> None:
     """Makes the topic and waits until every partition has a leader."""
     client = admin(bootstrap)
-    made = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config))
+    made: Any = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config))
     client.create_topics([made])[topic].result(20)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
@@ -104,7 +105,7 @@ def records(bootstrap: str, topic: str) -> list[LogRecord]:
     open_partitions, found = set(partitions), []
     try:
         while open_partitions:
-            message = client.poll(20)
+            message: Any = client.poll(20)
             assert message is not None, "the broker is silent"
             error = message.error()
             if error is not None:

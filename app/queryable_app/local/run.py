@@ -211,7 +211,8 @@ class _System:
         if kept is None:
             return 0
         partitions = int(kept["view"]["partitions"])
-        return partitions if kept["view"] == revision.view_of(self._spec(), self._bootstrap, partitions) else 0
+        same = kept["view"] == revision.view_of(self._spec(), self._bootstrap, partitions)
+        return partitions if same else 0
 
     def _start_nodes(self, partitions: int) -> None:
         kafka = "embedded" if self._broker else self._bootstrap
