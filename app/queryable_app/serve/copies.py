@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from queryable_app.disk_format import CopyState
 from queryable_app.errors import Failure, Reason
+from queryable_app.freshness import next_offset
 from queryable_app.log import event
 from queryable_app.partitioners import algorithm_in_use
 from queryable_app.placement import Placement
@@ -80,7 +81,7 @@ class Copy:
         """Until the log's end at the present rate; None when nobody can tell."""
         if self.end < 0 or self.rate < 1:
             return None
-        return max(0, self.end - max(0, self.position)) / self.rate
+        return max(0, self.end - next_offset(self)) / self.rate
 
     def phase(self, now_ms: int) -> Phase:
         if self.failed is not None:
@@ -94,7 +95,7 @@ class Copy:
     ) -> None:
         """Write rows and their state; then wake who waits for the position. A store that cannot be written fails this
         copy and raises nothing: the others go on."""
-        if 0 <= self.end <= state.position and not state.complete:
+        if 0 <= self.end <= max(0, state.position) and not state.complete:
             state = replace(state, complete=True)
         try:
             self.store.apply(puts, state, last_bad)
@@ -106,7 +107,7 @@ class Copy:
     def sample(self, as_of_ms: int, end: int) -> None:
         """The log ended at `end` when asked at `as_of_ms`."""
         self.end = end
-        if self.position >= end:
+        if next_offset(self) >= end:
             self._samples.clear()
             self.fresh_as_of_ms = as_of_ms
             if not self.complete and self.failed is None:
@@ -118,7 +119,7 @@ class Copy:
 
     def measure(self, now: float) -> None:
         """Called at intervals: updates the rate. `now` is monotonic."""
-        position = max(0, self.position)
+        position = next_offset(self)
         if self._measured is not None:
             then, before = self._measured
             if now <= then:
@@ -143,15 +144,15 @@ class Copy:
         self._measured = None
 
     async def reach(self, position: int, deadline: float) -> bool:
-        if self.position >= position or self.failed is not None:
-            return self.position >= position
+        if next_offset(self) >= position or self.failed is not None:
+            return next_offset(self) >= position
         waiter: tuple[int, asyncio.Future[bool]] = (position, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         try:
             async with asyncio.timeout_at(deadline):
                 return await waiter[1]
         except TimeoutError:
-            return self.position >= position
+            return next_offset(self) >= position
         finally:
             self._waiting.remove(waiter)
 

@@ -212,7 +212,7 @@ class Reads:
         """Not for a copy that is still being built while another node may have a complete one."""
         copy = self.copies.by_partition.get(partition)
         alone = len(self.copies.placement.serving[partition]) < 2
-        return copy is not None and copy.position < position and (copy.complete or alone)
+        return copy is not None and next_offset(copy) < position and (copy.complete or alone)
 
     async def _log_ends(self, partitions: Collection[int], deadline: float) -> Mapping[int, int]:
         why = "Kafka did not say in time where the log ends"

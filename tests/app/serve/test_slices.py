@@ -263,3 +263,15 @@ def test_a_waiter_wakes_at_its_position_and_not_before(node_of: OpenNode) -> Non
         return [*answers, await waiting[2]]
 
     assert asyncio.run(run()) == [False, True, True, False]
+
+
+def test_a_copy_of_an_empty_log_has_reached_its_end(node_of: OpenNode) -> None:
+    """Before anything was applied it is complete, and nobody waits for offset 0."""
+    node = node_of()
+    copy = node.copies.by_partition[0]
+
+    copy.sample(1000, 0)
+
+    assert (copy.position, copy.complete, copy.fresh_as_of_ms) == (-1, True, 1000)
+    assert asyncio.run(copy.reach(0, deadline=0))
+    assert not asyncio.run(copy.reach(1, deadline=0))

@@ -6,6 +6,7 @@ import base64
 import json
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,19 @@ def test_a_strong_read_waits_for_the_end_of_the_log(tmp_path: Path) -> None:
         node.node.log_end = _LogEnd(None)  # type: ignore[assignment]
         away = problem(http.get("/v1/keys/a"))
         assert (away["reason"], "no route" in away["detail"]) == ("not_fresh_enough", True)
+
+
+def test_a_strong_read_of_an_empty_partition_answers_at_once(tmp_path: Path) -> None:
+    """A copy that has applied nothing has reached the end of an empty log: there is nothing to wait for."""
+    with served(tmp_path, partitions=1, complete=False) as node, node.client() as http:
+        node.on_loop(lambda: node.node.copies.by_partition[0].sample(1, 0))
+        node.node.log_end = _LogEnd({0: 0})  # type: ignore[assignment]
+
+        began = time.monotonic()
+        answer = http.get("/v1/keys/a?consistency=strong&deadline-ms=10000")
+
+        assert (problem(answer)["reason"], problem(answer)["position"]) == ("key_not_found", "0:0")
+        assert time.monotonic() - began < 5
 
 
 # Several partitions may hold the key.
