@@ -17,6 +17,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from queryable_app.serve.background import Background, KeptClient
 from queryable_app.serve.copies import Copies, Copy
 
 _LOOK_SECONDS: Final = 0.1
@@ -26,26 +27,26 @@ _AWAY_SECONDS: Final = 2.0
 _FETCH_BYTES_MAX: Final = 64 * 1024  # one record is enough; Kafka sends a larger one all the same
 
 
-class Gaps:
+class Gaps(Background):
     """Runs from `start` to `stop`. `arguments` are those of an aiokafka client."""
 
     def __init__(self, arguments: dict[str, Any], topic: str, copies: Copies) -> None:
-        self._arguments = arguments
         self._topic = topic
         self._copies = copies
         self._seen: dict[int, int] = {}  # offset of a record that is there and has not arrived
-        self._consumer: AIOKafkaConsumer | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._consumer = KeptClient(
+            lambda: AIOKafkaConsumer(
+                **arguments,
+                group_id=None,
+                isolation_level="read_committed",
+                auto_offset_reset="none",  # an offset out of range proves nothing
+                max_partition_fetch_bytes=_FETCH_BYTES_MAX,
+                fetch_max_wait_ms=100,
+            )
+        )
 
-    async def start(self) -> None:
-        self._running = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
-            self._running = None
-        await self._drop_consumer()
+    async def _close(self) -> None:
+        await self._consumer.drop()
 
     async def _run(self) -> None:
         while True:
@@ -58,7 +59,7 @@ class Gaps:
                     await self._prove(copy)
             except (KafkaError, OSError, TimeoutError):
                 # log_end says that Kafka is away; records that are gone are for the control socket to judge.
-                await self._drop_consumer()
+                await self._consumer.drop()
                 await asyncio.sleep(_AWAY_SECONDS)
 
     def _quiet(self, now: float) -> Sequence[Copy]:
@@ -72,7 +73,7 @@ class Gaps:
         ]
 
     async def _prove(self, copy: Copy) -> None:
-        consumer = await self._connected()
+        consumer = await self._consumer.connected()
         where = TopicPartition(self._topic, copy.partition)
         begin, end = copy.position, copy.end
         if begin < 0:
@@ -95,26 +96,3 @@ class Gaps:
         position = min(reached, end)
         if copy.failed is None and position > copy.position:
             copy.apply((), replace(copy.state, position=position))
-
-    async def _connected(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            consumer = AIOKafkaConsumer(
-                **self._arguments,
-                group_id=None,
-                isolation_level="read_committed",
-                auto_offset_reset="none",  # an offset out of range proves nothing
-                max_partition_fetch_bytes=_FETCH_BYTES_MAX,
-                fetch_max_wait_ms=100,
-            )
-            try:
-                await consumer.start()
-            except BaseException:
-                await consumer.stop()
-                raise
-            self._consumer = consumer
-        return self._consumer
-
-    async def _drop_consumer(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await consumer.stop()

@@ -14,32 +14,27 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from queryable_app.log import event
+from queryable_app.serve.background import Background, KeptClient
 from queryable_app.serve.copies import Copies
 
 _COMMIT_SECONDS: Final = 5.0
 
 
-class GroupPositions:
+class GroupPositions(Background):
     """Runs from `start` to `stop`. `arguments` are those of an aiokafka client."""
 
     def __init__(self, arguments: dict[str, Any], topic: str, application_id: str, copies: Copies) -> None:
-        self._arguments = arguments
         self._topic = topic
         self._application_id = application_id
         self._copies = copies
         self._committed: dict[TopicPartition, int] = {}
-        self._consumer: AIOKafkaConsumer | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._consumer = KeptClient(
+            lambda: AIOKafkaConsumer(**arguments, group_id=application_id, enable_auto_commit=False),
+            self._pause_all,
+        )
 
-    async def start(self) -> None:
-        self._running = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
-            self._running = None
-        await self._drop_consumer()
+    async def _close(self) -> None:
+        await self._consumer.drop()
 
     async def _run(self) -> None:
         said = False
@@ -51,7 +46,7 @@ class GroupPositions:
                 if not said:
                     event("group-not-committed", group=self._application_id, reason=str(error))
                     said = True
-                await self._drop_consumer()
+                await self._consumer.drop()
             else:
                 said = False
 
@@ -64,29 +59,11 @@ class GroupPositions:
             and self._committed.get(where := TopicPartition(self._topic, partition)) != copy.position
         }
         if changed:
-            consumer = await self._connected()
+            consumer = await self._consumer.connected()
             await consumer.commit(changed)
             self._committed |= changed
 
-    async def _connected(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            consumer = AIOKafkaConsumer(
-                **self._arguments, group_id=self._application_id, enable_auto_commit=False
-            )
-            try:
-                await consumer.start()
-                partitions = [
-                    TopicPartition(self._topic, partition) for partition in self._copies.by_partition
-                ]
-                consumer.assign(partitions)
-                consumer.pause(*partitions)
-            except BaseException:
-                await consumer.stop()
-                raise
-            self._consumer = consumer
-        return self._consumer
-
-    async def _drop_consumer(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await consumer.stop()
+    def _pause_all(self, consumer: AIOKafkaConsumer) -> None:
+        partitions = [TopicPartition(self._topic, partition) for partition in self._copies.by_partition]
+        consumer.assign(partitions)
+        consumer.pause(*partitions)

@@ -20,22 +20,23 @@ from aiokafka.errors import KafkaError
 
 from queryable_app.kafka_clients import KafkaAway
 from queryable_app.log import event
+from queryable_app.serve.background import Background, KeptClient
 from queryable_app.serve.copies import Copies
 
 _AWAY_SECONDS_MIN: Final = 0.2  # between attempts while Kafka is away, doubled up to the maximum
 _AWAY_SECONDS_MAX: Final = 5.0
 
 
-class LogEnd:
+class LogEnd(Background):
     """Runs from `start` to `stop`. `arguments` are those of an aiokafka client."""
 
     def __init__(self, arguments: dict[str, Any], topic: str, copies: Copies, interval_ms: int) -> None:
-        self._arguments = arguments
         self._partitions = [TopicPartition(topic, partition) for partition in copies.by_partition]
         self._copies = copies
         self._interval_seconds = interval_ms / 1000
-        self._consumer: AIOKafkaConsumer | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._consumer = KeptClient(
+            lambda: AIOKafkaConsumer(**arguments, group_id=None, isolation_level="read_committed")
+        )
         self._asked: asyncio.Future[dict[int, int]] | None = None
         self._answering: asyncio.Future[dict[int, int]] | None = None
         self._wanted = asyncio.Event()
@@ -44,15 +45,11 @@ class LogEnd:
 
     async def start(self) -> None:
         if self._partitions:
-            self._running = asyncio.create_task(self._run())
+            await super().start()
 
-    async def stop(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
-            self._running = None
+    async def _close(self) -> None:
         self._answer_failed("the node is stopping")
-        await self._drop_consumer()
+        await self._consumer.drop()
 
     async def ends(self, partitions: Iterable[int]) -> dict[int, int]:
         """The ends as of now or later. The caller brings its own deadline; raises KafkaAway."""
@@ -88,7 +85,7 @@ class LogEnd:
                     await self._wanted.wait()
 
     async def _look_up(self) -> None:
-        consumer = await self._connected()
+        consumer = await self._consumer.connected()
         self._answering, self._asked = self._asked, None
         as_of_ms = time.time_ns() // 1_000_000  # before the question: what is there then is below the answer
         raw = await consumer.end_offsets(self._partitions)
@@ -105,19 +102,3 @@ class LogEnd:
                 asked.set_exception(KafkaAway(why))
                 asked.exception()  # seen, also when everybody who asked has given up
         self._answering = self._asked = None
-
-    async def _connected(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            consumer = AIOKafkaConsumer(**self._arguments, group_id=None, isolation_level="read_committed")
-            try:
-                await consumer.start()
-            except BaseException:
-                await consumer.stop()
-                raise
-            self._consumer = consumer
-        return self._consumer
-
-    async def _drop_consumer(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await consumer.stop()

@@ -24,6 +24,7 @@ from aiokafka.errors import (
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.log import event
+from queryable_app.serve.background import KeptClient
 from queryable_app.serve.slices import DeadLetter
 
 DEADLINE_SECONDS: Final = 10.0
@@ -40,8 +41,11 @@ class Producer:
         self._topic = topic
         self._dead_letter_topic = f"{application_id}.dead-letter"
         self._dead_letter_topic_exists = False
-        self._producer: AIOKafkaProducer | None = None
-        self._connecting = asyncio.Lock()
+        self._producer = KeptClient(
+            lambda: AIOKafkaProducer(
+                **arguments, acks="all", enable_idempotence=True, max_request_size=_RECORD_BYTES_MAX
+            )
+        )
 
     async def send(
         self, key: bytes, value: bytes | None, partition: int, deadline_seconds: float = DEADLINE_SECONDS
@@ -50,7 +54,7 @@ class Producer:
         handed_over = False
         try:
             async with asyncio.timeout(deadline_seconds):
-                producer = await self._connected()
+                producer = await self._producer.connected()
                 acknowledged = await producer.send(self._topic, value=value, key=key, partition=partition)
                 handed_over = True
                 return int((await asyncio.shield(acknowledged)).offset)
@@ -64,7 +68,7 @@ class Producer:
                 partition=partition,
             ) from None
         except (KafkaError, OSError) as error:
-            await self._drop_producer()  # an idempotent producer may not go on after some of its errors
+            await self._producer.drop()  # an idempotent producer may not go on after some of its errors
             raise Failure(
                 Reason.NOT_AVAILABLE,
                 f"Kafka did not take the record: {error}",
@@ -79,7 +83,7 @@ class Producer:
         while True:
             try:
                 await self._ensure_dead_letter_topic()
-                producer = await self._connected()
+                producer = await self._producer.connected()
                 sent = [
                     await producer.send(
                         self._dead_letter_topic,
@@ -95,30 +99,11 @@ class Producer:
                 if not said:
                     event("dead-letter-waits", topic=self._dead_letter_topic, reason=str(error))
                     said = True
-                await self._drop_producer()
+                await self._producer.drop()
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def stop(self) -> None:
-        await self._drop_producer()
-
-    async def _connected(self) -> AIOKafkaProducer:
-        async with self._connecting:
-            if self._producer is None:
-                producer = AIOKafkaProducer(
-                    **self._arguments, acks="all", enable_idempotence=True, max_request_size=_RECORD_BYTES_MAX
-                )
-                try:
-                    await producer.start()
-                except BaseException:
-                    await producer.stop()
-                    raise
-                self._producer = producer
-            return self._producer
-
-    async def _drop_producer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await producer.stop()
+        await self._producer.drop()
 
     async def _ensure_dead_letter_topic(self) -> None:
         if self._dead_letter_topic_exists:

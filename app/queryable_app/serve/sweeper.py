@@ -16,6 +16,7 @@ from typing import Final
 
 from queryable_app.disk_format import ROW_HEADER, TOMBSTONE, TOMBSTONE_KEPT_MS
 from queryable_app.partitioners import SCATTER
+from queryable_app.serve.background import Background
 from queryable_app.serve.copies import Copies, Copy
 from queryable_app.serve.store import Store, StoreError
 
@@ -26,7 +27,7 @@ _PASS_SECONDS_MIN: Final = 1.0
 _PASS_SECONDS_MAX: Final = 600.0
 
 
-class Sweeper:
+class Sweeper(Background):
     """Runs from `start` to `stop`."""
 
     def __init__(self, copies: Copies, ttl_ms: int | None) -> None:
@@ -34,15 +35,6 @@ class Sweeper:
         # Rows are gone for readers at once; their space may take another quarter of their lives.
         wanted = _PASS_SECONDS_MAX if ttl_ms is None else ttl_ms / 4000
         self._pass_seconds = min(max(wanted, _PASS_SECONDS_MIN), _PASS_SECONDS_MAX)
-        self._running: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._running = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
 
     async def _run(self) -> None:
         while True:
