@@ -3,7 +3,7 @@
 Strategy: a frame is `u32 length | payload`, a payload `u8 type | body`, all little-endian
 (docs/architecture.md has the layout). The reader of the socket cuts payloads out of the stream; here they
 become values. Two ways to read a slice: `puts` for the plain case, a list that goes straight into a
-WriteBatch, and `rows` with everything, for replays and bad records. Either returns a whole slice or raises:
+WriteBatch, and `rows` with everything, for replays and for what is not put. Either returns a whole slice or raises:
 half a slice is never applied.
 """
 
@@ -21,7 +21,9 @@ LENGTH: Final = struct.Struct("<I")
 # A slice is sent at 256 KiB, but one row may be as large as Kafka lets a record be.
 PAYLOAD_BYTES_MAX: Final = 256 * 1024 * 1024
 
-ROW, BAD = 0, 1  # a row's kind
+# A row's kind. Every record of a slice has its row, so that any part of a slice can be counted by itself.
+ROW, BAD, DROPPED, NULL_KEY = 0, 1, 2, 3
+_KINDS: Final = range(4)
 
 _HELLO: Final = struct.Struct("<BIQiq")
 _SLICE: Final = struct.Struct("<BiqqqIIIIIII")
@@ -104,7 +106,7 @@ def decode_slice_header(payload: bytes) -> SliceHeader:
 
 
 def puts(payload: bytes, header: SliceHeader) -> list[tuple[bytes, bytes]]:
-    """Disk keys and stored bytes of a slice that is no replay and has no bad record: the hot path."""
+    """Disk keys and stored bytes of a slice that is no replay and in which every row is to be put: the hot path."""
     pairs: list[tuple[bytes, bytes]] = []
     unpack, append, end = _ROW_LENGTHS.unpack_from, pairs.append, _SLICE.size
     try:
@@ -121,12 +123,12 @@ def puts(payload: bytes, header: SliceHeader) -> list[tuple[bytes, bytes]]:
 
 
 def rows(payload: bytes, header: SliceHeader) -> list[SliceRow]:
-    """Every row of a slice, bad ones too."""
+    """Every row of a slice, also those that are not to be put."""
     found, end = [], _SLICE.size
     try:
         for _ in range(header.rows):
             key_length, stored_length, kind, offset = _ROW.unpack_from(payload, end)
-            if kind not in (ROW, BAD):
+            if kind not in _KINDS:
                 raise FrameError(f"a row of kind {kind}")
             key_at = end + _ROW_SIZE
             stored_at = key_at + key_length

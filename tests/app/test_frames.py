@@ -21,7 +21,7 @@ ROWS = st.lists(
         SliceRow,
         st.binary(max_size=30),
         st.binary(max_size=60),
-        st.sampled_from((frames.ROW, frames.BAD)),
+        st.sampled_from((frames.ROW, frames.BAD, frames.DROPPED, frames.NULL_KEY)),
         OFFSETS,
     ),
     max_size=8,

@@ -11,7 +11,17 @@ from typing import Any
 
 from queryable_app.contract import NodeSettings
 from queryable_app.disk_format import Row, encode_row
-from queryable_app.frames import BAD, ROW, BadRecord, SliceHeader, SliceRow, encode_bad, encode_slice
+from queryable_app.frames import (
+    BAD,
+    DROPPED,
+    NULL_KEY,
+    ROW,
+    BadRecord,
+    SliceHeader,
+    SliceRow,
+    encode_bad,
+    encode_slice,
+)
 from queryable_app.placement import first_placement
 from queryable_app.serve.node import Node
 
@@ -57,6 +67,14 @@ def bad(offset: int, key: bytes, reason: str, value: bytes = b"\xff") -> SliceRo
     return SliceRow(key, encode_bad(BadRecord(reason, value)), BAD, offset)
 
 
+def dropped(offset: int, key: bytes) -> SliceRow:
+    return put(offset, key, None)._replace(kind=DROPPED)
+
+
+def null_key(offset: int) -> SliceRow:
+    return SliceRow(b"", b"", NULL_KEY, offset)
+
+
 def slice_frame(
     *rows: SliceRow, partition: int = 0, first: int | None = None, last: int | None = None, **header: int
 ) -> bytes:
@@ -64,9 +82,9 @@ def slice_frame(
     first = rows[0].offset if first is None else first
     last = rows[-1].offset if last is None else last
     counters = {
-        "null_keys": 0,
+        "null_keys": sum(row.kind == NULL_KEY for row in rows),
         "bad": sum(row.kind == BAD for row in rows),
-        "dropped": 0,
+        "dropped": sum(row.kind == DROPPED for row in rows),
         "mismatches_murmur2": 0,
         "mismatches_crc32": 0,
         "mismatches_fnv1a": 0,

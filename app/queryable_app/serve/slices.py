@@ -1,12 +1,14 @@
 """A slice of rows becomes one write to its copy.
 
-Strategy: what comes whole and without a bad record, nearly everything, goes straight from the frame into the batch, with the
-counters its header brings. A slice of which a part was applied before (a replay), or with bad records, is looked at row by
-row, and counts what it applies. Offsets above the position are a gap, and normal.
+Strategy: what comes whole and with nothing but rows to put, nearly everything, goes straight from the frame into the batch,
+with the counters its header brings. A slice of which a part was applied before (a replay), or that has other rows too, is
+looked at row by row, and counts what it applies: the kinds of its rows say all that its header does. Offsets above the
+position are a gap, and normal.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
@@ -19,6 +21,7 @@ from queryable_app.serde import KeyCodec
 from queryable_app.serve.copies import Copies, Copy
 from queryable_app.topic_spec import OnBadRecord
 
+_PUT: Final = (frames.ROW, frames.DROPPED)
 _SHOWN_KEY_BYTES: Final = 200
 _SHOWN_REASON_CHARS: Final = 500
 
@@ -72,7 +75,7 @@ class Slices:
         if copy.failed is not None or header.last_offset < copy.position:
             return
         before = copy.state.mismatches
-        if header.first_offset >= copy.position and header.bad == 0:
+        if header.first_offset >= copy.position and header.bad == 0 and header.null_keys == 0:
             self._apply_whole(copy, header, payload)
         else:
             self._apply_row_by_row(copy, header, payload)
@@ -90,12 +93,6 @@ class Slices:
         puts = frames.puts(payload, header)
         tombstones = sum([stored[0] & TOMBSTONE for _, stored in puts])
         state = copy.state
-        murmur2, crc32, fnv1a = state.mismatches
-        mismatches = (
-            murmur2 + header.mismatches_murmur2,
-            crc32 + header.mismatches_crc32,
-            fnv1a + header.mismatches_fnv1a,
-        )
         copy.apply(
             puts,
             CopyState(
@@ -103,11 +100,11 @@ class Slices:
                 complete=state.complete,
                 rows=state.rows + len(puts) - tombstones,
                 deletes=state.deletes + tombstones - header.dropped,
-                null_keys=state.null_keys + header.null_keys,
+                null_keys=state.null_keys,
                 bad=state.bad,
                 dropped=state.dropped + header.dropped,
                 last_timestamp_ms=header.last_timestamp_ms,
-                mismatches=mismatches,
+                mismatches=_mismatches_of_all(state, header),
             ),
         )
 
@@ -116,29 +113,28 @@ class Slices:
         kept = [row for row in frames.rows(payload, header) if row.offset >= state.position]
         bad = [row for row in kept if row.kind == frames.BAD]
         stopped = bool(bad) and self._fail_on_bad
-        if stopped:
+        if stopped:  # nothing from the record on has been passed, so that it is not counted either
             position = bad[0].offset
             kept = [row for row in kept if row.offset < position]
-        puts = [(row.disk_key, row.stored) for row in kept if row.kind == frames.ROW]
+        puts = [(row.disk_key, row.stored) for row in kept if row.kind in _PUT]
+        kinds = Counter(row.kind for row in kept)
         tombstones = sum(stored[0] & TOMBSTONE for _, stored in puts)
         last_bad = _shown(bad[0 if stopped else -1], header) if bad else None
-
-        # A whole slice's header also counts what left no row. Of a part, rows alone can be told: null keys and drops that
-        # were replayed are not told apart from new ones, and dropped rows count as deletes.
         whole = header.first_offset >= state.position and not stopped
-        dropped = header.dropped if whole else 0
         copy.apply(
             puts,
             replace(
                 state,
                 position=max(position, state.position),
                 rows=state.rows + len(puts) - tombstones,
-                deletes=state.deletes + tombstones - dropped,
-                null_keys=state.null_keys + (header.null_keys if whole else 0),
-                bad=state.bad + (header.bad if whole else 1 if stopped else len(bad)),
-                dropped=state.dropped + dropped,
+                deletes=state.deletes + tombstones - kinds[frames.DROPPED],
+                null_keys=state.null_keys + kinds[frames.NULL_KEY],
+                bad=state.bad + kinds[frames.BAD],
+                dropped=state.dropped + kinds[frames.DROPPED],
                 last_timestamp_ms=header.last_timestamp_ms,
-                mismatches=self._mismatches(state.mismatches, kept, header.partition),
+                mismatches=_mismatches_of_all(state, header)
+                if whole
+                else self._mismatches(state, kept, header.partition),
             ),
             last_bad,
         )
@@ -148,17 +144,28 @@ class Slices:
                 f"set it to Skip or DeadLetter, or mend the producer and go on with a new revision"
             )
 
-    def _mismatches(
-        self, before: tuple[int, int, int], rows: Sequence[SliceRow], partition: int
-    ) -> tuple[int, int, int]:
+    def _mismatches(self, state: CopyState, rows: Sequence[SliceRow], partition: int) -> tuple[int, int, int]:
+        """With those of some of a slice's rows: the header speaks of all of them."""
         keys = [
-            row.disk_key if row.kind == frames.BAD else self._codec.to_record(row.disk_key) for row in rows
+            row.disk_key if row.kind == frames.BAD else self._codec.to_record(row.disk_key)
+            for row in rows
+            if row.kind != frames.NULL_KEY
         ]
         murmur2, crc32, fnv1a = (
             sum(partition_for(key, algorithm, self._copies.partitions) != partition for key in keys)
             for algorithm in ALGORITHMS
         )
+        before = state.mismatches
         return before[0] + murmur2, before[1] + crc32, before[2] + fnv1a
+
+
+def _mismatches_of_all(state: CopyState, header: SliceHeader) -> tuple[int, int, int]:
+    murmur2, crc32, fnv1a = state.mismatches
+    return (
+        murmur2 + header.mismatches_murmur2,
+        crc32 + header.mismatches_crc32,
+        fnv1a + header.mismatches_fnv1a,
+    )
 
 
 def _shown(row: SliceRow, header: SliceHeader) -> dict[str, Any]:

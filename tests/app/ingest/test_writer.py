@@ -151,9 +151,11 @@ def test_number_keys_sort_as_numbers(
 
 
 def test_records_without_a_key_are_counted_and_covered(spark: SparkSession, sink: RowSink) -> None:
-    """They leave no row, but the position passes them."""
-    assert write(spark, sink, [(7, None, b"v"), (8, None, None)]) == []
+    """They leave an empty row of their own kind each, and contradict no partitioner."""
+    got = write(spark, sink, [(7, None, b"v"), (8, None, None)], partitions=4)
+    assert got == [SliceRow(b"", b"", frames.NULL_KEY, offset) for offset in (7, 8)]
     assert (header(sink).first_offset, header(sink).last_offset, header(sink).null_keys) == (7, 8, 2)
+    assert header(sink)[-3:] == (0, 0, 0)
 
 
 def test_a_bad_record_carries_its_reason_its_raw_key_and_its_raw_value(
@@ -182,6 +184,7 @@ def test_what_the_sql_found_wrong_or_dropped_is_taken_over(spark: SparkSession, 
     writer.open(0, 0)
     process_all(writer, list(frame._jdf.collectAsList()))
     assert [row.stored[25:] for row in sink.rows()[:2]] == [b'{"x":1}', b""]
+    assert [row.kind for row in sink.rows()] == [frames.ROW, frames.DROPPED, frames.BAD]
     assert frames.decode_bad(sink.rows()[2].stored) == frames.BadRecord("value: no", b"raw")
     assert (header(sink).dropped, header(sink).bad, header(sink).rows) == (1, 1, 3)
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryable_app.disk_format import CopyState, decode_row
-from queryable_app.frames import FrameError
-from queryable_app.partitioners import partition_for
+from queryable_app.frames import NULL_KEY, FrameError, SliceRow
+from queryable_app.partitioners import ALGORITHMS, partition_for
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.node import Node
 from queryable_app.serve.slices import DeadLetter, Slices
-from tests.support.node import bad, open_node, put, slice_payload
+from tests.support.node import bad, dropped, null_key, open_node, put, slice_payload
 
 OpenNode = Callable[..., Node]
 
@@ -43,15 +43,12 @@ def test_a_slice_sets_rows_position_and_counters(node_of: OpenNode) -> None:
     """Rows, tombstones, dropped rows and null keys are counted apart; the position is after the last offset."""
     node = node_of()
 
-    node.slices.apply(
-        slice_payload(
-            put(3, b"a", b"1"), put(4, b"b", None), put(5, b"c", None), last=9, null_keys=4, dropped=1
-        )
-    )
+    node.slices.apply(slice_payload(put(3, b"a", b"1"), put(4, b"b", None), dropped(5, b"c"), last=9))
+    node.slices.apply(slice_payload(null_key(10), put(11, b"d", b"1"), null_key(12)))
 
     copy = node.copies.by_partition[0]
-    assert values(copy) == {b"a": b"1", b"b": None, b"c": None}
-    assert copy.state == CopyState(10, False, rows=1, deletes=1, null_keys=4, dropped=1, last_timestamp_ms=7)
+    assert values(copy) == {b"a": b"1", b"b": None, b"c": None, b"d": b"1"}
+    assert copy.state == CopyState(13, False, rows=2, deletes=1, null_keys=2, dropped=1, last_timestamp_ms=7)
 
 
 def test_a_gap_before_a_slice_is_normal(node_of: OpenNode) -> None:
@@ -64,13 +61,14 @@ def test_a_gap_before_a_slice_is_normal(node_of: OpenNode) -> None:
     assert node.copies.by_partition[0].position == 51
 
 
-def test_a_slice_without_rows_moves_the_position(node_of: OpenNode) -> None:
-    """Null keys leave no row, and are counted."""
+def test_records_without_a_key_move_the_position(node_of: OpenNode) -> None:
+    """They are counted, and nothing is stored under the empty key."""
     node = node_of()
 
-    node.slices.apply(slice_payload(first=0, last=4, null_keys=5))
+    node.slices.apply(slice_payload(null_key(0), null_key(4)))
 
-    assert node.copies.by_partition[0].state == CopyState(5, null_keys=5, last_timestamp_ms=7)
+    copy = node.copies.by_partition[0]
+    assert (copy.state, values(copy)) == (CopyState(5, null_keys=2, last_timestamp_ms=7), {})
 
 
 def test_a_replay_changes_nothing(node_of: OpenNode) -> None:
@@ -101,23 +99,83 @@ def test_of_a_partial_replay_only_the_new_part_is_applied(node_of: OpenNode) -> 
     assert (copy.position, copy.state.rows, copy.state.deletes) == (3, 2, 1)
 
 
-@given(cuts=st.lists(st.tuples(st.integers(0, 29), st.integers(1, 12)), min_size=1, max_size=12))
-def test_any_order_of_replays_ends_as_the_log_does(
-    tmp_path_factory: pytest.TempPathFactory, cuts: list[tuple[int, int]]
-) -> None:
+def test_any_order_of_replays_ends_as_the_log_does(node_of: OpenNode) -> None:
     """However slices overlap, as long as none begins above the position, the store is the fold of what was sent."""
-    node = open_node(tmp_path_factory.mktemp("replays"))
+    node = node_of()
     log = [put(o, f"k{o % 5}".encode(), None if o % 7 == 3 else str(o).encode()) for o in range(30)]
     copy = node.copies.by_partition[0]
-    for start, length in cuts:
-        start = min(start, max(0, copy.position))
-        node.slices.apply(slice_payload(*log[start : start + length]))
 
-    sent = log[: copy.position]
-    expected = {row.disk_key: decode_row(row.stored).value for row in sent}
-    assert values(copy) == expected
-    assert copy.state.rows + copy.state.deletes == len(sent)
-    node.copies.close()
+    @given(cuts=st.lists(st.tuples(st.integers(0, 29), st.integers(1, 12)), min_size=1, max_size=12))
+    def check(cuts: list[tuple[int, int]]) -> None:
+        copy.rebuild()
+        for start, length in cuts:
+            start = min(start, max(0, copy.position))
+            node.slices.apply(slice_payload(*log[start : start + length]))
+
+        sent = log[: copy.position]
+        expected = {row.disk_key: decode_row(row.stored).value for row in sent}
+        assert values(copy) == expected
+        assert copy.state.rows + copy.state.deletes == len(sent)
+
+    check()
+
+
+RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["row", "tombstone", "dropped", "null key", "bad"]), st.integers(0, 5), st.booleans()
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def rows_of(records: Sequence[tuple[str, int, bool]]) -> list[SliceRow]:
+    """Rows in offset order; the booleans are gaps before them."""
+    offset, rows = -1, []
+    for kind, number, gap in records:
+        offset += 2 if gap else 1
+        key = f"k{number}".encode()
+        rows.append(
+            {
+                "row": put(offset, key, b"v%d" % offset),
+                "tombstone": put(offset, key, None),
+                "dropped": dropped(offset, key),
+                "null key": null_key(offset),
+                "bad": bad(offset, key, f"bad at {offset}"),
+            }[kind]
+        )
+    return rows
+
+
+def slice_as_sent(rows: Sequence[SliceRow]) -> bytes:
+    """With the contradictions that the writer would have counted, in a topic of four partitions."""
+    keys = [row.disk_key for row in rows if row.kind != NULL_KEY]
+    mismatches = {
+        f"mismatches_{algorithm}": sum(partition_for(key, algorithm, 4) != 0 for key in keys)
+        for algorithm in ALGORITHMS
+    }
+    return slice_payload(*rows, **mismatches)
+
+
+@pytest.mark.parametrize("policy", ["Skip", "Fail"])
+def test_a_replay_from_the_middle_leaves_what_the_whole_slice_does(node_of: OpenNode, policy: str) -> None:
+    """Wherever a first slice ended, the rest of a longer one that overlaps it sets every row and every counter."""
+    node = node_of(4, onBadRecord=policy)
+    copy = node.copies.by_partition[0]
+
+    def applied(*slices: Sequence[SliceRow]) -> Any:
+        copy.rebuild()
+        for sent in slices:
+            if sent:
+                node.slices.apply(slice_as_sent(sent))
+        return copy.state, values(copy), copy.store.last_bad, copy.failed
+
+    @given(records=RECORDS, cut=st.integers(0, 12))
+    def check(records: Sequence[tuple[str, int, bool]], cut: int) -> None:
+        rows = rows_of(records)
+        assert applied(rows[:cut], rows) == applied(rows)
+
+    check()
 
 
 def test_a_partition_that_is_not_held_is_refused(node_of: OpenNode) -> None:
@@ -155,14 +213,14 @@ def test_a_skipped_bad_record_is_counted_and_shown(node_of: OpenNode) -> None:
 
 
 def test_fail_stops_the_partition_at_the_record(node_of: OpenNode) -> None:
-    """What came before the record is applied, the position stays at it, and nothing later is taken."""
+    """What came before the record is applied, position and counters stay there, and nothing later is taken."""
     node = node_of(2, onBadRecord="Fail")
     node.slices.apply(slice_payload(put(0, b"a", b"1"), bad(1, b"x", "not JSON"), put(2, b"b", b"2")))
     node.slices.apply(slice_payload(put(3, b"c", b"3")))
     node.slices.apply(slice_payload(put(0, b"d", b"4"), partition=1))
 
     stopped, other = node.copies.by_partition[0], node.copies.by_partition[1]
-    assert (stopped.position, stopped.state.bad, values(stopped)) == (1, 1, {b"a": b"1"})
+    assert (stopped.position, stopped.state.bad, values(stopped)) == (1, 0, {b"a": b"1"})
     assert stopped.failed is not None
     assert "offset 1 cannot be decoded (not JSON)" in stopped.failed
     assert (other.failed, other.position) == (None, 1)

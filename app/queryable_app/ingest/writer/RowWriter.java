@@ -28,7 +28,7 @@ public final class RowWriter extends ForeachWriter {
 
   private static final int PROTOCOL = 1;
   private static final byte HELLO = 0, SLICE = 1, END = 2;
-  private static final byte ROW = 0, BAD = 1;
+  private static final byte ROW = 0, BAD = 1, DROPPED = 2, NULL_KEY = 3;
   private static final byte TOMBSTONE = 1;
 
   private static final int SLICE_HEADER = 4 + 1 + 4 + 3 * 8 + 7 * 4; // with the frame's length and type
@@ -186,8 +186,11 @@ public final class RowWriter extends ForeachWriter {
     long offset = row.getLong(1);
     long timestampMs = row.getLong(2);
     if (row.isNullAt(3)) {
+      makeRoom(0);
       cover(row.getInt(0), offset, timestampMs);
+      buffer.putInt(0).putInt(0).put(NULL_KEY).putLong(offset);
       nullKeys++;
+      rows++;
       return;
     }
     byte[] key = (byte[]) row.get(3);
@@ -198,7 +201,7 @@ public final class RowWriter extends ForeachWriter {
       int stored = ROW_HEADER + (value == null ? 0 : value.length);
       makeRoom(key.length + stored);
       cover(row.getInt(0), offset, timestampMs);
-      buffer.putInt(key.length).putInt(stored).put(ROW).putLong(offset);
+      buffer.putInt(key.length).putInt(stored).put(isDropped ? DROPPED : ROW).putLong(offset);
       putOrdered(key);
       buffer.order(ByteOrder.BIG_ENDIAN);
       buffer.put(value == null ? TOMBSTONE : (byte) 0).putLong(offset).putLong(timestampMs);
