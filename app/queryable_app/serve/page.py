@@ -1,4 +1,4 @@
-"""The node page: one self-contained file, no script or style from anywhere else."""
+"""The pages of a node: self-contained files, no script or style from anywhere else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
+HTML: Final = "text/html; charset=utf-8"
 PAGE_HEADERS: Final = (
     b"cache-control: no-cache\r\n"
     b"content-security-policy: default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -15,5 +16,5 @@ PAGE_HEADERS: Final = (
 
 
 @cache
-def page_html() -> bytes:
-    return files("queryable_app.serve").joinpath("page.html").read_bytes()
+def page_html(name: str) -> bytes:
+    return files("queryable_app.serve").joinpath(name).read_bytes()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from queryable_app.http_text import Answer, body_answer, json_answer, matches_etag
 from queryable_app.serve import metrics
+from queryable_app.serve.api.answers import METRICS, PLACEMENT, READINESS, SOME_OBJECT
 from queryable_app.serve.api.request import respond
 from queryable_app.serve.node import Node
-from queryable_app.serve.page import PAGE_HEADERS, page_html
+from queryable_app.serve.page import HTML, PAGE_HEADERS, page_html
 from queryable_app.serve.reads import Reads
 from queryable_app.serve.status import placement_of, readiness, status_of
 
@@ -19,12 +20,12 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     router = APIRouter(tags=["node"])
     registry = metrics.registry(node)
 
-    @router.get("/v1/status")
+    @router.get("/v1/status", responses=SOME_OBJECT)
     async def status() -> Response:
         """The copies of this node: position, the log's end, lag, progress; and what feeds them."""
         return respond(json_answer(status_of(node), reads.identity))
 
-    @router.get("/v1/placement")
+    @router.get("/v1/placement", responses=PLACEMENT)
     async def placement(request: Request) -> Response:
         """Which node holds which partition. Its entity tag is the epoch, which a changed placement raises."""
         etag = f'"{node.placement.epoch}"'
@@ -34,24 +35,28 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             return respond(Answer(304, headers, b""))
         return respond(json_answer(placement_of(node), headers))
 
-    @router.get("/livez")
+    @router.get("/livez", responses=SOME_OBJECT)
     async def live() -> Response:
         """The process answers."""
         return respond(json_answer({"live": True}))
 
-    @router.get("/readyz")
+    @router.get("/readyz", responses=READINESS)
     async def ready() -> Response:
         """200 when every copy of this node is complete, else 503 with how far they are."""
         body = readiness(node)
         return respond(json_answer(body, status=200 if body["ready"] else 503))
 
-    @router.get("/metrics")
+    @router.get("/metrics", responses=METRICS, response_class=PlainTextResponse)
     async def prometheus() -> Response:
         """In Prometheus' text format."""
         return respond(body_answer(metrics.exposition(registry), metrics.CONTENT_TYPE))
 
     @router.get("/", include_in_schema=False)
     async def node_page() -> Response:
-        return respond(body_answer(page_html(), "text/html; charset=utf-8", PAGE_HEADERS))
+        return respond(body_answer(page_html("page.html"), HTML, PAGE_HEADERS))
+
+    @router.get("/docs", include_in_schema=False)
+    async def docs_page() -> Response:
+        return respond(body_answer(page_html("docs.html"), HTML, PAGE_HEADERS))
 
     return router

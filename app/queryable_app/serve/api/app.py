@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from queryable_app.serve.api import about, internal, keys, records, scans
+from queryable_app.serve.api.answers import PROBLEMS
 from queryable_app.serve.api.guard import Guard, router_refusals
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
@@ -23,10 +24,12 @@ def create_app(node: Node) -> FastAPI:
         title=f"Queryable topic {node.spec.topic}",
         version="1",
         description=_DESCRIPTION,
+        docs_url=None,  # its pages load scripts from elsewhere; ours is /docs of about.py
         redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
+        responses=PROBLEMS,
+        generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,
-        exception_handlers=router_refusals([*paths, "/openapi.json", "/docs"]),
+        exception_handlers=router_refusals([*paths, "/openapi.json"]),
     )
     for room in (*rooms, internal.routes(node, reads)):
         app.include_router(room)

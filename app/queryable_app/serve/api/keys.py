@@ -11,6 +11,7 @@ from starlette.responses import Response
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.http_text import BYTES, JSON, body_answer, choice, negotiate
 from queryable_app.partitioners import SCATTER
+from queryable_app.serve.api.answers import ITEMS, KEYS_BODY, VALUE
 from queryable_app.serve.api.forwarding import forward, is_forwarded, redirect
 from queryable_app.serve.api.parameters import MANY_OPTIONS, POINT_OPTIONS, parameters
 from queryable_app.serve.api.request import (
@@ -42,7 +43,7 @@ _OTHERS_MAY_ANSWER: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NO
 def routes(node: Node, reads: Reads) -> APIRouter:
     router = APIRouter(tags=["reads"])
 
-    @router.get("/v1/keys/{key}", openapi_extra=parameters(*_POINT, path="key"))
+    @router.get("/v1/keys/{key}", openapi_extra=parameters(*_POINT, path="key"), responses=VALUE)
     async def read_key(request: Request) -> Response:
         """The newest value of a key. Every byte string is a key, percent-encoded, the empty one too."""
         values = values_of(request, POINT_OPTIONS, "key-encoding")
@@ -68,7 +69,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
                 return respond(redirect(request, reads, partition, refusal))
             return respond(await forward(request, values, reads, partition, refusal, deadline))
 
-    @router.post("/v1/multi-get", openapi_extra=parameters(*_MANY))
+    @router.post("/v1/multi-get", openapi_extra=parameters(*_MANY) | KEYS_BODY, responses=ITEMS)
     async def read_keys(request: Request) -> Response:
         """Many keys at once: `{"keys": [..]}`. Items come in the same order, one for each, repeated keys too."""
         values = values_of(request, MANY_OPTIONS, "key-encoding")

@@ -18,6 +18,7 @@ from queryable_app.freshness import DEADLINE_MS_MAX
 from queryable_app.http_text import choice, json_answer, whole_number
 from queryable_app.partitioners import ALGORITHMS, SCATTER, partition_for
 from queryable_app.serde import value_from_json
+from queryable_app.serve.api.answers import RECORDS_BODY, WRITTEN
 from queryable_app.serve.api.parameters import parameters
 from queryable_app.serve.api.request import Values, json_body, key_of, respond, values_of
 from queryable_app.serve.node import Node
@@ -34,7 +35,9 @@ Record = tuple[bytes, bytes | None]
 def routes(node: Node, reads: Reads) -> APIRouter:
     router = APIRouter(tags=["writes"])
 
-    @router.post("/v1/records", openapi_extra=parameters(*_OPTIONS, "key-encoding"))
+    @router.post(
+        "/v1/records", openapi_extra=parameters(*_OPTIONS, "key-encoding") | RECORDS_BODY, responses=WRITTEN
+    )
     async def produce(request: Request) -> Response:
         """Send `{"key", "value"}`, or an array of them, to the topic. Records of one key keep their order."""
         _require_allowed(node)
@@ -46,7 +49,11 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         acknowledged = await _send(node, sent, _deadline_seconds(values))
         return respond(json_answer(acknowledged if many else acknowledged[0], reads.identity))
 
-    @router.delete("/v1/records/{key}", openapi_extra=parameters(*_OPTIONS, "key-encoding", path="key"))
+    @router.delete(
+        "/v1/records/{key}",
+        openapi_extra=parameters(*_OPTIONS, "key-encoding", path="key"),
+        responses=WRITTEN,
+    )
     async def delete(request: Request) -> Response:
         """Send a tombstone for the key. One that several partitions hold gets one in each, and a list is answered."""
         _require_allowed(node)

@@ -16,6 +16,7 @@ from queryable_app.cursors import Cursor, Order, decode_cursor
 from queryable_app.errors import invalid
 from queryable_app.http_text import JSON, NDJSON, Answer, body_answer, choice, negotiate, single, whole_number
 from queryable_app.partitioners import SCATTER
+from queryable_app.serve.api.answers import COUNTED, PAGE
 from queryable_app.serve.api.parameters import MANY_OPTIONS, parameters
 from queryable_app.serve.api.request import (
     IS_HEAD,
@@ -44,19 +45,18 @@ _LIMIT: Final = 100
 _SCAN: Final = ("limit", "order", "cursor", "key-encoding")
 _ORDERS: Final[tuple[Order, Order]] = ("asc", "desc")
 _STREAM: Final = b"content-type: %b\r\n" % NDJSON.encode()
-_TYPES: Final[dict[int | str, dict[str, object]]] = {200: {"content": {JSON: {}, NDJSON: {}}}}
 
 
 def routes(node: Node, reads: Reads) -> APIRouter:
     router = APIRouter(tags=["reads"])
 
-    @router.get("/v1/scan", openapi_extra=parameters(*MANY_OPTIONS, *_SCAN), responses=_TYPES)
+    @router.get("/v1/scan", openapi_extra=parameters(*MANY_OPTIONS, *_SCAN), responses=PAGE)
     async def scan(request: Request) -> Response:
         """All rows in key order. `Accept: application/x-ndjson` streams them, a row a line."""
         values = values_of(request, MANY_OPTIONS, *_SCAN)
         return await rows(request, values, Bounds(), "scan")
 
-    @router.get("/v1/range", openapi_extra=parameters(*MANY_OPTIONS, "from", "to", *_SCAN), responses=_TYPES)
+    @router.get("/v1/range", openapi_extra=parameters(*MANY_OPTIONS, "from", "to", *_SCAN), responses=PAGE)
     async def key_range(request: Request) -> Response:
         """The rows from the key `from` up to before the key `to`, in key order."""
         values = values_of(request, MANY_OPTIONS, "from", "to", *_SCAN)
@@ -68,7 +68,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     @router.get(
         "/v1/prefix/{prefix}",
         openapi_extra=parameters(*MANY_OPTIONS, *_SCAN, path="prefix"),
-        responses=_TYPES,
+        responses=PAGE,
     )
     async def prefix(request: Request) -> Response:
         """The rows whose key begins with these bytes, in key order."""
@@ -115,7 +115,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         fields = (b",".join(found.items), following, covered.fields())
         return respond(body_answer(b'{"items":[%b],"cursor":%b%b' % fields, JSON, covered.headers))
 
-    @router.get("/v1/count", openapi_extra=parameters(*MANY_OPTIONS, "approximate"))
+    @router.get("/v1/count", openapi_extra=parameters(*MANY_OPTIONS, "approximate"), responses=COUNTED)
     async def count_rows(request: Request) -> Response:
         """How many keys there are."""
         values = values_of(request, MANY_OPTIONS, "approximate")
