@@ -1,4 +1,4 @@
-"""`python -m bench [NAME ...]`: runs the benchmarks, prints their table, and writes it as JSON."""
+"""`python -m bench [NAME ...]`: runs the benchmarks, prints their table, and writes it as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -28,17 +28,22 @@ def main() -> int:
     unknown = [n for n in chosen.names if n not in NAMES]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
-    results = []
+    results, tables = [], []
     for name in chosen.names or NAMES:
         module = importlib.import_module(f"bench.{name}")
-        print(f"\n{name}: {(module.__doc__ or '').strip().splitlines()[0]}", flush=True)
+        headline = (module.__doc__ or "").strip().splitlines()[0]
+        print(f"\n{name}: {headline}", flush=True)
+        tables += [f"## {name}", "", headline, "", "| case | figures | target | load |", "|---|---|---|---|"]
         with tempfile.TemporaryDirectory(prefix="qtbench-") as directory:
             for result in module.measure(Path(directory), chosen.quick):
                 print(result.line(), flush=True)
                 results.append(asdict(result))
+                tables.append(result.row())
+        tables.append("")
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
     chosen.json.write_text(json.dumps(results, indent=1))
-    print(f"\nwritten to {chosen.json}")
+    chosen.json.with_suffix(".md").write_text("\n".join(tables))
+    print(f"\nwritten to {chosen.json} and {chosen.json.with_suffix('.md')}")
     return 0
 
 

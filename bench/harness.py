@@ -26,6 +26,11 @@ class Result:
         target = f"   [target: {self.target}]" if self.target else ""
         return f"{self.bench:<14} {self.case:<34} {figures}   load {self.load}{target}"
 
+    def row(self) -> str:
+        """As a line of the table in docs/benchmarks.md."""
+        figures = ", ".join(f"{name} {_short(value)}" for name, value in self.figures.items())
+        return f"| {self.case} | {figures} | {self.target} | {self.load} |"
+
 
 def _short(value: float | int | str) -> str:
     if isinstance(value, float):
