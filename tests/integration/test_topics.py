@@ -40,6 +40,27 @@ def test_an_empty_topic_is_complete_at_once(kafka: Any, tmp_path: Path) -> None:
         assert system.get("/v1/count").json()["count"] == 0
 
 
+def test_a_topic_that_grows_while_it_is_read(kafka: Any, tmp_path: Path) -> None:
+    """It is seen, keys in the old partitions are found wherever producers now put them, and a new run reads everything."""
+    topics.create(kafka.bootstrap, "grows", 2)
+    before, after = {f"old-{n}": n for n in range(20)}, {f"new-{n}": n for n in range(60)}
+    topics.produce(kafka.bootstrap, "grows", topics.json_records(before))
+    document = resource("grows", kafka.bootstrap)
+    with running(document, tmp_path) as system:
+        topics.grow(kafka.bootstrap, "grows", 3)
+        eventually("it is seen", lambda: system.status()["topicPartitions"] == 3, 30)
+        assert system.status()["placedPartitions"] == 2
+        topics.produce(kafka.bootstrap, "grows", topics.json_records(after))
+        ends = topics.ends(kafka.bootstrap, "grows")
+        system.at_end({partition: ends[partition] for partition in (0, 1)})
+        read = {r.key.decode() for r in topics.records(kafka.bootstrap, "grows") if r.partition < 2 and r.key}
+        assert len(read) < len(before | after)
+        assert {key: system.value(key) for key in read} == {key: (before | after)[key] for key in read}
+        assert system.node_logs().count('"partitions-changed"') == 1
+    with running(document, tmp_path) as system:
+        assert {item["key"]: item["value"] for item in system.items()} == before | after
+
+
 def test_a_missing_topic_is_waited_for(kafka: Any, tmp_path: Path) -> None:
     """Until the topic exists the run says what it waits for; when it is made, it is read."""
     with running(resource("late", kafka.bootstrap), tmp_path, wait=False) as system:

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from queryable_app.fold import LogRecord
 
@@ -34,6 +34,16 @@ def create(bootstrap: str, topic: str, partitions: int = 4, **config: str) -> No
             return
         time.sleep(0.05)
     raise AssertionError(f"{topic} has no leaders")
+
+
+def grow(bootstrap: str, topic: str, partitions: int) -> None:
+    client = admin(bootstrap)
+    wanted: Any = NewPartitions(topic, partitions)
+    client.create_partitions([wanted])[topic].result(20)
+    deadline = time.monotonic() + 20
+    while len(client.list_topics(timeout=5).topics[topic].partitions) < partitions:
+        assert time.monotonic() < deadline, f"{topic} has not grown"
+        time.sleep(0.05)
 
 
 def delete(bootstrap: str, topic: str) -> None:

@@ -92,7 +92,10 @@ def main() -> int:
         except SqlError as error:
             report_failed(run_dir, spec.ingest.mode, str(error))
         event("spark", version=session.version, partitions=partitions)
-        Supervisor(session, spec, settings.bootstrap_servers, run_dir, process.scratch, reads_headers).run()
+        supervisor = Supervisor(
+            session, spec, settings.bootstrap_servers, run_dir, process.scratch, partitions, reads_headers
+        )
+        supervisor.run()
     except (JarsError, WriterBroken) as error:
         process.end(1, "failed", reason=str(error))
     except Exception as error:

@@ -38,7 +38,7 @@ class Start:
 
     spec: TopicSpec
     bootstrap_servers: str
-    topic_partitions: int
+    partitions: int  # among which reads look for keys
     positions: Mapping[int, int]  # -2: the earliest record
     generation: int
     row_socket: Path
@@ -73,7 +73,7 @@ def row_writer(session: SparkSession, start: Start) -> Any:
     return jvm.io.queryabletopics.RowWriter(
         str(start.row_socket),
         start.generation,
-        start.topic_partitions,
+        start.partitions,
         spec.key_format,
         spec.value_format,
         spec.ttl_ms or 0,

@@ -41,6 +41,7 @@ class Supervisor:
         bootstrap_servers: str,
         run_dir: Path,
         scratch: Path,
+        partitions: int,
         reads_headers: bool,
     ) -> None:
         self._session = session
@@ -48,6 +49,7 @@ class Supervisor:
         self._bootstrap_servers = bootstrap_servers
         self._run_dir = run_dir
         self._checkpoints = scratch / "checkpoints"
+        self._partitions = partitions  # of the placement: the topic may have grown since
         self._reads_headers = reads_headers
         self._mode = spec.ingest.mode
         self._admin: KafkaAdmin | None = None
@@ -85,7 +87,7 @@ class Supervisor:
             self._told, self._look_at = None, 0.0
         elif message["type"] == "start" and self._told is not None:
             positions = {int(partition): offset for partition, offset in message["positions"].items()}
-            self._start(control, message["generation"], positions, self._told[1])
+            self._start(control, message["generation"], positions)
 
     def _tick(self, control: Control) -> None:
         if self._query is not None:
@@ -132,9 +134,7 @@ class Supervisor:
         self._told = (seen.id, seen.partitions)
         control.tell_topic(seen)
 
-    def _start(
-        self, control: Control, generation: int, positions: Mapping[int, int], topic_partitions: int
-    ) -> None:
+    def _start(self, control: Control, generation: int, positions: Mapping[int, int]) -> None:
         self._stop()
         if not positions:
             self._say(control, "failed" if self._wanted else "streaming", "there is no partition to read")
@@ -144,7 +144,7 @@ class Supervisor:
         start = Start(
             self._spec,
             self._bootstrap_servers,
-            topic_partitions,
+            self._partitions,
             positions,
             generation,
             self._run_dir / ROW_SOCKET,

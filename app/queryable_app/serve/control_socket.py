@@ -159,6 +159,7 @@ class ControlSocket:
         """Shut out everybody older, then read the positions."""
         self._rows.generation = generation = self._raise_generation()
         await self._rows.close_connections()
+        self._copies.note_topic_partitions(topic.partitions)
         positions = {}
         for partition, copy in self._copies.by_partition.items():
             if copy.opened and copy.failed is None:

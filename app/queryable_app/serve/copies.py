@@ -180,13 +180,29 @@ class Copies:
         self._phases: dict[int, Phase] = {}
         self.mismatches_elsewhere = (0, 0, 0)
         """As `mismatches`, over the copies of the other nodes, as they last said."""
+        self.topic_partitions: int | None = None
+        """As many as the topic had when ingest last looked; None: it has not yet. `partitions` does not follow it."""
         self.algorithm = ""
         self.note_mismatches()
 
     @property
     def partitions(self) -> int:
-        """Of the topic, not of this node."""
+        """Of the topic when it was placed, not of this node."""
         return self.placement.partitions
+
+    def note_topic_partitions(self, count: int) -> None:
+        """Copies are placed once for a revision; a topic that has grown or shrunk since is somebody's business to know."""
+        if count not in (self.partitions, self.topic_partitions):
+            what = "are not read, and keys may have moved to them" if count > self.partitions else "are gone"
+            event(
+                "partitions-changed",
+                topic_partitions=count,
+                placed_partitions=self.partitions,
+                reason=f"partitions from {min(count, self.partitions)} on {what}",
+                advice="make a new revision of the view, which reads the topic as it is now; "
+                "`qtopic run` does so when it is started again",
+            )
+        self.topic_partitions = count
 
     @property
     def mismatches(self) -> tuple[int, int, int]:

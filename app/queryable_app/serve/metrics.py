@@ -56,10 +56,17 @@ class _NodeCollector(Collector):
         yield _gauge(
             "qt_placement_epoch", "Of the placement that the node follows.", self._node.placement.epoch
         )
+        copies = self._node.copies
+        yield _gauge("qt_placement_partitions", "That the view reads, over all nodes.", copies.partitions)
+        yield _gauge(
+            "qt_topic_partitions",
+            "That the topic has; -1: not known. More than are placed: some are not read.",
+            -1 if copies.topic_partitions is None else copies.topic_partitions,
+        )
         mismatches = CounterMetricFamily(
             "qt_partitioner_mismatches", "Records that contradict a partitioner.", labels=["algorithm"]
         )
-        for algorithm, count in zip(ALGORITHMS, self._node.copies.mismatches, strict=True):
+        for algorithm, count in zip(ALGORITHMS, copies.mismatches, strict=True):
             mismatches.add_metric([algorithm], count)
         yield mismatches
 

@@ -20,6 +20,8 @@ def status_of(node: Node) -> dict[str, Any]:
         "applicationId": settings.application_id,
         "topic": node.spec.topic,
         "epoch": copies.placement.epoch,
+        "placedPartitions": copies.partitions,
+        "topicPartitions": copies.topic_partitions,
         "ready": copies.ready,
         "startedAt": int(node.started_at * 1000),
         "now": now_ms,

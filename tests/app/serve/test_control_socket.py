@@ -17,6 +17,7 @@ from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
 from queryable_app.frames import ACK, encode_end, encode_hello
 from queryable_app.serve.control_socket import LINE_BYTES_MAX, TopicSeen, data_loss
 from queryable_app.serve.node import Node
+from queryable_app.serve.status import status_of
 from tests.support.node import open_node, put, slice_frame, slice_payload, until
 
 
@@ -246,6 +247,29 @@ def test_a_partition_that_the_topic_has_not_is_failed(tmp_path: Path) -> None:
             client.writer.close()
 
     asyncio.run(run())
+
+
+def test_a_topic_that_has_grown_is_seen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One event says what to do, status has both numbers, and the new partition is not read."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            assert status_of(node)["topicPartitions"] is None
+            client = await ingest(node)
+            await client.start()
+            told: dict[str, Any] = {"earliest": {"0": 0, "1": 0}, "latest": {"0": 0, "1": 0}}
+            for _ in range(2):
+                client.send(type="topic", id="T1", partitions=3, **told)
+                assert (await client.receive())["positions"].keys() == {"0", "1"}
+
+            assert (status_of(node)["topicPartitions"], status_of(node)["placedPartitions"]) == (3, 2)
+            client.writer.close()
+
+    asyncio.run(run())
+    said = [line for line in capfd.readouterr().err.splitlines() if "partitions-changed" in line]
+    assert len(said) == 1
+    assert "partitions from 2 on are not read" in said[0]
+    assert "new revision" in said[0]
 
 
 @given(position=st.integers(-1, 30), earliest=st.integers(0, 30), length=st.integers(0, 30))

@@ -63,7 +63,7 @@ public final class RowWriter extends ForeachWriter {
   private transient int rows, nullKeys, bad, dropped, notMurmur2, notCrc32, notFnv1a;
 
   /**
-   * @param partitions the topic's number of partitions, for the partitioner's check
+   * @param partitions among which reads look for keys, for the partitioner's check
    * @param ttlMs      how long a row lives after its record's timestamp; 0: for ever
    * @param decoded    the rows come out of the user's SQL, which has checked them
    */
