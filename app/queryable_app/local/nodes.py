@@ -56,7 +56,8 @@ class Node:
             if copy["failed"]:
                 return f"{self.name} has failed at partition {copy['partition']}: {copy['failed']}"
         if ingest["state"] != "streaming":
-            return f"{self.name} has its Spark {ingest['state']} {ingest['detail']}".rstrip()
+            state = "not up yet" if ingest["state"] == "absent" else ingest["state"]
+            return f"Spark of {self.name} is {state} {ingest['detail']}".rstrip()
         if status["ready"]:
             return ""
         done = 100 * sum(copy["progress"] for copy in copies) / max(1, len(copies))
