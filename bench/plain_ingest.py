@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -20,11 +18,10 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 from queryable_app import frames
-from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, NodeSettings
+from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
 from queryable_app.disk_format import Row, encode_row
 from queryable_app.partitioners import ALGORITHMS, partition_for
-from queryable_app.placement import first_placement
-from tests.integration.system import System, eventually
+from tests.integration.system import System, serving
 
 
 class PlainIngest(threading.Thread):
@@ -92,44 +89,9 @@ class PlainIngest(threading.Thread):
 
 @contextmanager
 def plain_node(document: dict[str, Any], directory: Path, partitions: int) -> Iterator[System]:
-    """serve alone, as `qtopic run` would start it, with PlainIngest in place of Spark."""
-    run_dir, data = directory / "run", directory / "data"
-    for made in (run_dir, data / "logs"):
-        made.mkdir(parents=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    spec, name, url = document["spec"], document["metadata"]["name"], f"http://127.0.0.1:{port}"
-    placement = directory / "placement.json"
-    application_id = f"local.{name}.r1"
-    placement.write_text(first_placement(application_id, partitions, [url], 1).to_json())
-    settings = NodeSettings(
-        name=f"{name}-r1-0",
-        ordinal=0,
-        application_id=application_id,
-        spec=json.dumps(spec),
-        bootstrap_servers=spec["kafka"]["bootstrapServers"],
-        advertised_url=url,
-        data_dir=str(data),
-        run_dir=str(run_dir),
-        placement_path=str(placement),
-        http_host="127.0.0.1",
-        http_port=port,
-    )
-    with (data / "logs" / "serve.log").open("w") as log:
-        command = [sys.executable, "-m", "queryable_app.serve"]
-        process = subprocess.Popen(
-            command, env={**os.environ, **settings.to_env()}, stdout=log, stderr=log, text=True
-        )
-    described = {"kafka": settings.bootstrap_servers, "nodes": [{"name": settings.name, "url": url}]}
-    described["nodes"][0]["pids"] = {"serve": process.pid, "ingest": os.getpid()}  # type: ignore[index]
-    (data / "run.json").write_text(json.dumps(described))
-    system = System(process, data, data / "logs" / "serve.log")
-    try:
-        eventually("the control socket", lambda: (run_dir / CONTROL_SOCKET).exists(), 20)
-        PlainIngest(run_dir, settings.bootstrap_servers, spec["topic"], partitions).start()
+    """serve with PlainIngest in place of Spark."""
+    with serving(document, directory, partitions) as (system, settings):
+        topic = document["spec"]["topic"]
+        PlainIngest(Path(settings.run_dir), settings.bootstrap_servers, topic, partitions).start()
         system.wait_ready()
         yield system
-    finally:
-        process.terminate()
-        process.wait(20)

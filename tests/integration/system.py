@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,10 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 import yaml
+
+from queryable_app.contract import CONTROL_SOCKET, NodeSettings
+from queryable_app.fold import LogRecord, fold
+from queryable_app.placement import first_placement
 
 T = TypeVar("T")
 
@@ -116,6 +121,15 @@ class System:
                 return
             cursor = f"&cursor={page['cursor']}"
 
+    def assert_fold(self, log: Sequence[LogRecord]) -> None:
+        """Exactly once: equal to the fold of the topic, no key missing, none too many, no count off."""
+        folded = fold(log)
+        expected = {k.decode(): json.loads(row.value) for k, row in folded.items() if row.value is not None}
+        served = {item["key"]: item["value"] for item in self.items()}
+        assert served == expected
+        assert self.get("/v1/count").json()["count"] == len(expected)
+        assert sum(p["rows"] + p["deletes"] for p in self.status()["partitions"]) == len(log)
+
     def node_logs(self) -> str:
         return "\n".join(p.read_text(errors="replace") for p in sorted((self.data / "logs").glob("*.log")))
 
@@ -166,5 +180,50 @@ def running(
             eventually(f"run.json\n{log.read_text()}", described, 120)
             system.wait_ready(nodes)
         yield system
+    finally:
+        system.stop()
+
+
+@contextmanager
+def serving(
+    document: Mapping[str, Any], directory: Path, partitions: int
+) -> Iterator[tuple[System, NodeSettings]]:
+    """serve alone, as `qtopic run` would start it, until the end of the block; what feeds it is the caller's."""
+    run_dir, data = directory / "run", directory / "data"
+    for made in (run_dir, data / "logs"):
+        made.mkdir(parents=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    spec, name, url = document["spec"], document["metadata"]["name"], f"http://127.0.0.1:{port}"
+    placement = directory / "placement.json"
+    application_id = f"local.{name}.r1"
+    placement.write_text(first_placement(application_id, partitions, [url], 1).to_json())
+    settings = NodeSettings(
+        name=f"{name}-r1-0",
+        ordinal=0,
+        application_id=application_id,
+        spec=json.dumps(spec),
+        bootstrap_servers=spec["kafka"]["bootstrapServers"],
+        advertised_url=url,
+        data_dir=str(data),
+        run_dir=str(run_dir),
+        placement_path=str(placement),
+        cache_dir=os.environ.get("QT_CACHE_DIR", ""),
+        http_host="127.0.0.1",
+        http_port=port,
+    )
+    log = data / "logs" / "serve.log"
+    with log.open("w") as out:
+        command = [sys.executable, "-m", "queryable_app.serve"]
+        process = subprocess.Popen(
+            command, env={**os.environ, **settings.to_env()}, stdout=out, stderr=out, text=True
+        )
+    node = {"name": settings.name, "url": url, "pids": {"serve": process.pid, "ingest": os.getpid()}}
+    (data / "run.json").write_text(json.dumps({"kafka": settings.bootstrap_servers, "nodes": [node]}))
+    system = System(process, data, log)
+    try:
+        eventually(f"the control socket\n{system.tail()}", (run_dir / CONTROL_SOCKET).exists, 20)
+        yield system, settings
     finally:
         system.stop()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -78,6 +80,26 @@ def produce(
                 break
             except BufferError:
                 client.poll(0.05)
+    assert client.flush(60) == 0
+
+
+def churn(bootstrap: str, topic: str, stop: threading.Event, seed: int) -> None:
+    """Updates and deletes over few keys until told to stop, so that nearly every record replaces another."""
+    dice = random.Random(seed)
+    client = producer(bootstrap)
+    number = 0
+    while not stop.is_set():
+        for _ in range(20):
+            number += 1
+            key = f"key-{dice.randrange(400)}".encode()
+            value = (
+                None
+                if dice.random() < 0.2
+                else json.dumps({"number": number, "pad": "x" * dice.randrange(200)})
+            )
+            client.produce(topic, key=key, value=value and value.encode())
+        client.poll(0)
+        stop.wait(0.02)
     assert client.flush(60) == 0
 
 

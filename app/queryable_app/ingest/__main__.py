@@ -1,7 +1,7 @@
 """`python -m queryable_app.ingest`: one node's reading process, configured by contract.NodeSettings' variables.
 
 It keeps nothing, so that ending it needs no care: the JVM is killed and the process is gone. When the JVM dies by
-itself, the process ends with an exit code, and whoever supervises it starts a new one.
+itself, or a newer ingest has taken its place, the process ends with an exit code, and whoever supervises it decides.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from queryable_app.contract import NodeSettings, SettingsError
+from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.session import Profile, jvm_process, start_session
 from queryable_app.ingest.stream import view_of
 from queryable_app.ingest.supervisor import Supervisor, first_line, report_failed
@@ -31,6 +32,9 @@ from queryable_app.topic_spec import SpecError, parse_spec_json
 
 JVM_DIED: Final = 3
 """The exit code when the JVM has ended by itself."""
+
+SUPERSEDED: Final = 4
+"""The exit code when serve has taken a newer ingest. Started again, this one would be the newest."""
 
 _JVM_SAYS_SECONDS: Final = 2.0
 
@@ -98,6 +102,8 @@ def main() -> int:
         supervisor.run()
     except (JarsError, WriterBroken) as error:
         process.end(1, "failed", reason=str(error))
+    except Superseded as error:
+        process.end(SUPERSEDED, "superseded", reason=str(error))
     except Exception as error:
         threading.Event().wait(_JVM_SAYS_SECONDS)  # if the JVM has died, that is the reason
         process.end(1, "failed", reason=first_line(error))

@@ -21,8 +21,12 @@ class ServeGone(Exception):
     """Serve has closed the connection, or does not take what is sent."""
 
 
+class Superseded(Exception):
+    """Serve has taken a newer ingest in this one's place. Coming back would take the place away again, and so on for ever."""
+
+
 class Control:
-    """One connection. serve drops it when a newer ingest comes."""
+    """One connection."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -52,7 +56,7 @@ class Control:
         self._send({"type": "state", "state": state, "mode": mode, "detail": detail, "starts": starts})
 
     def receive(self, seconds: float) -> list[Mapping[str, Any]]:
-        """The messages that are there, or that come before the time is over."""
+        """The messages that are there, or that come before the time is over. Raises Superseded as soon as it is said."""
         if not select.select([self._socket], [], [], seconds)[0]:
             return []
         try:
@@ -64,10 +68,15 @@ class Control:
         *lines, self._rest = (self._rest + received).split(b"\n")
         if len(self._rest) > _LINE_BYTES_MAX:
             raise ServeGone(f"serve sent a line of more than {_LINE_BYTES_MAX} bytes")
-        return [json.loads(line) for line in lines]
+        messages = [json.loads(line) for line in lines]
+        if any(message["type"] == "superseded" for message in messages):
+            raise Superseded("a newer ingest has taken over")
+        return messages
 
     def _send(self, message: Mapping[str, Any]) -> None:
         try:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
+            while self.receive(0):  # serve's last words say why
+                pass
             raise ServeGone(str(error)) from error

@@ -132,6 +132,7 @@ class ControlSocket:
         older, self._current = self._current, writer
         if older is not None:
             event("refused", socket=self._path.name, pid=self._status.pid, reason=f"ingest {pid} is newer")
+            older.write(_line({"type": "superseded"}))
             older.close()
         self._status.pid, self._status.starts, self._status.mode = pid, 0, ""
         self._status.become("starting")
@@ -256,6 +257,10 @@ async def _receive(reader: asyncio.StreamReader) -> dict[str, Any] | None:
 
 
 async def _send(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
-    writer.write(json.dumps(message).encode() + b"\n")
+    writer.write(_line(message))
     async with asyncio.timeout(_SEND_SECONDS_MAX):
         await writer.drain()
+
+
+def _line(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"

@@ -151,13 +151,14 @@ def test_a_start_shuts_older_writers_out(tmp_path: Path) -> None:
 
 
 def test_the_newest_ingest_wins(tmp_path: Path) -> None:
-    """A second ingest closes the first one's connection, and status is the second one's."""
+    """The first ingest is told why and its connection is closed; status is the second one's."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
             older = await ingest(node, pid=1)
             newer = await ingest(node, pid=2)
 
+            assert await older.receive() == {"type": "superseded"}
             assert await older.closed()
             assert (node.ingest_status.pid, node.ingest_status.state) == (2, "starting")
             assert (await newer.start())["type"] == "start"

@@ -1,0 +1,51 @@
+"""Ingest's end of the control socket, against a socket that a test holds."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queryable_app.ingest.control import Control, ServeGone, Superseded
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[tuple[Control, socket.socket]]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "control.sock"))
+        listener.listen()
+        control = Control(tmp_path / "control.sock")
+        serve, _ = listener.accept()
+        with serve:
+            yield control, serve
+        control.close()
+
+
+def test_who_is_superseded_learns_it(ends: tuple[Control, socket.socket]) -> None:
+    """It is no message like others: nothing may go on after it."""
+    control, serve = ends
+    serve.sendall(b'{"type":"wanted","topic":"t","partitions":[]}\n{"type":"superseded"}\n')
+
+    with pytest.raises(Superseded):
+        control.receive(5)
+
+
+def test_who_is_superseded_learns_it_also_when_it_speaks_first(ends: tuple[Control, socket.socket]) -> None:
+    """A process that stood still finds the connection broken, and still reads why."""
+    control, serve = ends
+    serve.sendall(b'{"type":"superseded"}\n')
+    serve.close()
+
+    with pytest.raises(Superseded):
+        control.tell_state("restarting", "realtime", "", 1)
+
+
+def test_a_serve_that_has_gone_without_a_word_may_come_back(ends: tuple[Control, socket.socket]) -> None:
+    """Only a word from serve ends ingest."""
+    control, serve = ends
+    serve.close()
+
+    with pytest.raises(ServeGone):
+        control.tell_state("restarting", "realtime", "", 1)
