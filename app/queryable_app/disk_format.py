@@ -6,7 +6,8 @@ copy's own state, written in the same WriteBatch as the rows it speaks of.
 
 A row is a header followed by the value's bytes. A tombstone (a deleted key, or a row that the view's filter
 dropped) is a header alone, with its flag set: it must outlive older records of the same key that mixed
-producers wrote to another partition. The sweeper removes it a day later, as Kafka's own compaction does.
+producers wrote to another partition. The sweeper removes it a day later, as Kafka's own compaction does; but never while
+keys are looked for in every partition, where that older record would come back to life.
 
 The JVM writer (`ingest/writer/RowWriter.java`) builds rows in this very layout, so that serve never copies a
 value.
