@@ -30,6 +30,8 @@ from typing import Any, Final
 
 _LEFTOVERS_SECONDS: Final = 20
 _RUN_FILE: Final = "run.json"
+_PROCESSES_LOCK: Final = ".processes.lock"
+_GONE_AT_END: Final = ".gone-at-end"  # in a directory that nobody asked to keep
 
 
 class DirectoryError(Exception):
@@ -61,8 +63,7 @@ class DataDirectory:
         """A file that only its owner can read, with the token that nodes show one another."""
         file = self.path / "internal-token"
         if not file.exists():
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-                out.write(secrets.token_urlsafe(32))
+            _create(file, secrets.token_urlsafe(32))
         return file
 
     def read(self, name: str) -> Mapping[str, Any] | None:
@@ -73,10 +74,11 @@ class DataDirectory:
         return found
 
     def write(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Whole or not at all: a reader never sees half of it."""
+        """Whole or not at all: a reader never sees half of it. For its owner alone: a resource may hold a password."""
         file = self.path / name
         partial = file.with_suffix(".partial")
-        partial.write_text(json.dumps(content, indent=2) + "\n")
+        partial.unlink(missing_ok=True)
+        _create(partial, json.dumps(content, indent=2) + "\n")
         partial.replace(file)
         return file
 
@@ -95,9 +97,11 @@ class DataDirectory:
 def opened(path: Path | None) -> Iterator[DataDirectory]:
     """The directory at `path`, for this run alone; without a path, one that is gone at the end."""
     with contextlib.ExitStack() as stack:
+        _forget_killed_runs()
         if path is None:
             path = Path(tempfile.mkdtemp(prefix="qtopic-"))
             stack.callback(shutil.rmtree, path, ignore_errors=True)
+            (path / _GONE_AT_END).touch()
         try:
             path.mkdir(parents=True, exist_ok=True)
             _lock(
@@ -108,7 +112,7 @@ def opened(path: Path | None) -> Iterator[DataDirectory]:
             )
             lock = _lock(
                 stack,
-                path / ".processes.lock",
+                path / _PROCESSES_LOCK,
                 _LEFTOVERS_SECONDS,
                 f"processes of an earlier run still use {path}",
             )
@@ -155,6 +159,30 @@ def _lock(stack: contextlib.ExitStack, file: Path, seconds: float, refusal: str)
             if time.monotonic() >= deadline:
                 raise DirectoryError(refusal) from None
             time.sleep(0.05)
+
+
+def _forget_killed_runs() -> None:
+    """What runs could not take away because they were killed with -9."""
+    for sockets in Path(tempfile.gettempdir()).glob(f"{_socket_prefix()}*"):
+        data = sockets / "data"
+        with contextlib.suppress(OSError):  # also when its processes live, and hold the lock
+            if sockets.stat().st_uid != os.getuid():
+                continue
+            if not data.exists():
+                if data.is_symlink():  # otherwise it is being made
+                    shutil.rmtree(sockets)
+                continue
+            with (data / _PROCESSES_LOCK).open("a") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if (data / _GONE_AT_END).exists():
+                    shutil.rmtree(data.resolve())
+                shutil.rmtree(sockets)
+
+
+def _create(file: Path, text: str) -> None:
+    """A file that only its owner can read, and that is not there yet."""
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(text)
 
 
 def _socket_directory(data: Path) -> Path:
