@@ -52,6 +52,7 @@ class Supervisor:
         self._partitions = partitions  # of the placement: the topic may have grown since
         self._reads_headers = reads_headers
         self._mode = spec.ingest.mode
+        self._refusal = ""  # why it is not the mode that was asked for
         self._admin: KafkaAdmin | None = None
         self._query: StreamingQuery | None = None
         self._query_since = 0.0
@@ -167,6 +168,7 @@ class Supervisor:
         if self._mode == "realtime" and refused_real_time(error):
             event("real-time-refused", reason=detail, instead="microbatch")
             self._mode = "microbatch"
+            self._refusal = f"in micro-batches, since Spark refuses Real-Time Mode: {detail}"
             delay = 0.0
         else:
             delay = min(RETRY_SECONDS * 2**self._deaths, RETRY_SECONDS_MAX)
@@ -181,6 +183,7 @@ class Supervisor:
             query.stop()  # raises when it does not end in time: then the process ends, which stops it for certain
 
     def _say(self, control: Control, state: str, detail: str = "") -> None:
+        detail = detail or self._refusal
         if self._state != (state, detail):
             self._state = (state, detail)
             control.tell_state(state, self._mode, detail, self._starts)

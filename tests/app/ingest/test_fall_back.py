@@ -1,0 +1,108 @@
+"""What Spark really refuses to run in Real-Time Mode runs in micro-batches, and says why."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+
+from queryable_app.ingest import stream
+from queryable_app.ingest.control import Superseded
+from queryable_app.ingest.supervisor import Supervisor
+from queryable_app.topic_spec import parse_spec_json
+from tests.support.fake_serve import FakeServe
+from tests.support.kafka import KafkaForTests
+
+_SHORTEST_BATCH = "spark.sql.streaming.realTimeMode.minBatchDuration"
+
+
+@contextmanager
+def supervised(spark: SparkSession, bootstrap: str, topic: str, directory: Path) -> Iterator[FakeServe]:
+    """A supervisor in this process, over the tests' own Spark, with a serve that has told it to start."""
+    spec = parse_spec_json(json.dumps({"kafka": {"bootstrapServers": bootstrap}, "topic": topic}))
+    supervisor = Supervisor(spark, spec, bootstrap, directory, directory / "scratch", 1, False)
+
+    def run() -> None:
+        with contextlib.suppress(Superseded):
+            supervisor.run()
+
+    with FakeServe(directory) as serve:
+        running = threading.Thread(target=run, daemon=True)
+        running.start()
+        serve.wait_for_type("hello")
+        serve.say({"type": "wanted", "topic": topic, "partitions": [0]})
+        serve.wait_for_type("topic")
+        serve.say({"type": "start", "generation": 1, "positions": {"0": -2}})
+        yield serve
+        serve.say({"type": "superseded"})
+        running.join(30)
+        assert not running.is_alive()
+
+
+@contextmanager
+def too_short_batches(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Spark takes the batches for shorter than is allowed."""
+    spark.conf.set(_SHORTEST_BATCH, "3600000")
+    yield
+    spark.conf.unset(_SHORTEST_BATCH)
+
+
+@contextmanager
+def an_operator_too_many(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The plan has an operator that is not on Spark's list."""
+    rows = stream.rows
+
+    def more(*arguments: Any) -> DataFrame:
+        return rows(*arguments).coalesce(1)
+
+    monkeypatch.setattr(stream, "rows", more)
+    yield
+
+
+@pytest.mark.parametrize(
+    ("refusal", "says"),
+    [(too_short_batches, "REAL_TIME_MODE_TRIGGER_INTERVAL"), (an_operator_too_many, "CoalesceExec")],
+)
+def test_a_refused_query_runs_in_micro_batches(
+    spark: SparkSession,
+    kafka: KafkaForTests,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    refusal: Callable[..., Any],
+    says: str,
+) -> None:
+    """Spark's own refusal is in the log and stays in status, and the rows arrive."""
+    topic = f"refused-{refusal.__name__}"
+    kafka.create_topic(topic, 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    producer.produce(topic, b'"v"', b"k")
+    assert producer.flush(20) == 0
+
+    with (
+        refusal(spark, monkeypatch),
+        supervised(spark, kafka.bootstrap, topic, tmp_path) as serve,
+    ):
+        restarting = serve.wait_for_state("restarting")
+        assert (restarting["mode"], says in restarting["detail"]) == ("microbatch", True), restarting
+        serve.wait_for_type("topic", skip=serve.said.index(restarting))
+        serve.say({"type": "start", "generation": 2, "positions": {"0": -2}})
+        streaming = serve.wait_for_state("streaming", 60)
+        assert (streaming["mode"], says in streaming["detail"]) == ("microbatch", True), streaming
+        deadline = time.monotonic() + 30
+        while [row.disk_key for row in serve.rows.rows()] != [b"k"]:
+            assert time.monotonic() < deadline, "no row came"
+            time.sleep(0.01)
+
+    warned = [line for line in capfd.readouterr().err.splitlines() if '"real-time-refused"' in line]
+    assert len(warned) == 1
+    assert says in warned[0]
