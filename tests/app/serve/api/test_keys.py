@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from queryable_app.kafka_clients import KafkaAway
-from tests.support.served import Served, eventually, exchange, parsed, served
+from tests.support.served import Served, eventually, exchange, now_ms, parsed, served
 
 
 @pytest.fixture(scope="module")
@@ -414,12 +414,21 @@ def test_a_packed_body_is_refused(http: httpx.Client) -> None:
     assert problem(answer)["detail"].startswith("Content-Encoding")
 
 
-def test_an_expired_row_is_in_no_answer(node: Served, http: httpx.Client) -> None:
-    """Point read, multi-get, scan and count agree."""
-    before = http.get("/v1/count").json()["count"]
-    node.put(b"expired", b"1", expiry_ms=1)
+def test_an_expired_row_is_in_no_answer(tmp_path: Path) -> None:
+    """Point read in both lanes and both forms, multi-get, scan, range, prefix, stream and count agree."""
+    with served(tmp_path, partitions=1) as node, node.client() as http:
+        node.put(b"kept", b"1", expiry_ms=now_ms() + 600_000)
+        node.put(b"expired", b"2", expiry_ms=now_ms() - 1)
 
-    assert problem(http.get("/v1/keys/expired"))["reason"] == "key_not_found"
-    assert http.post("/v1/multi-get", json={"keys": ["expired"]}).json()["items"][0]["found"] is False
-    assert http.get("/v1/prefix/expired").json()["items"] == []
-    assert http.get("/v1/count").json()["count"] == before
+        for options in ({}, {"consistency": "any"}):
+            assert problem(http.get("/v1/keys/expired", params=options))["reason"] == "key_not_found"
+        as_bytes = http.get("/v1/keys/expired", headers={"accept": "application/octet-stream"})
+        assert as_bytes.status_code == 404
+        items = http.post("/v1/multi-get", json={"keys": ["expired", "kept"]}).json()["items"]
+        assert [item["found"] for item in items] == [False, True]
+        for path in ("/v1/scan", "/v1/scan?order=desc", "/v1/range?from=a&to=z", "/v1/prefix/"):
+            assert [item["key"] for item in http.get(path).json()["items"]] == ["kept"]
+            lines = http.get(path, headers={"accept": "application/x-ndjson"}).text.splitlines()
+            assert [json.loads(line)["key"] for line in lines] == ["kept"]
+        assert http.get("/v1/prefix/expired").json()["items"] == []
+        assert http.get("/v1/count").json()["count"] == 1

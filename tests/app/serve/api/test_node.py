@@ -169,3 +169,29 @@ def test_more_requests_than_allowed_are_told_to_come_back(tmp_path: Path) -> Non
         for reader in readers:
             reader.join(20)
         assert http.get("/v1/scan").status_code == 200
+
+
+def test_the_bounds_of_the_settings_hold(tmp_path: Path) -> None:
+    """Rows of a page, keys of a multi-get, requests at once: the node's own bounds, and nothing beyond them."""
+    bounds = {"page_rows_max": 2, "multi_get_keys_max": 2, "concurrent_max": 1}
+    with served(tmp_path, partitions=1, settings=bounds) as node, node.client() as http:
+        assert http.get("/v1/scan?limit=2").status_code == 200
+        assert "from 1 to 2" in http.get("/v1/scan?limit=3").json()["advice"]
+        assert http.post("/v1/multi-get", json={"keys": ["a", "b"]}).status_code == 200
+        assert http.post("/v1/multi-get", json={"keys": ["a", "b", "c"]}).json()["reason"] == "too_large"
+        waiting = threading.Thread(
+            target=lambda: httpx.get(f"{node.url}/v1/keys/a?min-position=0:1&deadline-ms=20000", timeout=30)
+        )
+        waiting.start()
+        eventually("one waits", lambda: node.node.counters.in_flight == 1)
+        assert http.get("/v1/scan").json()["reason"] == "overloaded"
+        node.put(b"a", b"1")
+        waiting.join(20)
+
+
+def test_memory_is_bounded_by_the_settings(tmp_path: Path) -> None:
+    """One cache for all stores, and memtables that share one budget."""
+    settings = {"block_cache_mb": 8, "write_buffer_mb": 16}
+    with served(tmp_path, partitions=4, settings=settings) as node:
+        assert node.node.memory.block_cache_bytes == 8 << 20
+        assert 4 * node.node.memory.memtable_bytes <= 16 << 20
