@@ -170,7 +170,7 @@ def _mistakes(document: Mapping[str, Any]) -> Iterator[str]:
         match error.validator:
             case "additionalProperties":
                 for name in set(value) - set(schema["properties"]):
-                    yield f"{_join(path, name)}: unknown field{_nearest(name, schema['properties'])}"
+                    yield f"{_join(path, name)}: unknown field{_meant(name, schema['properties'])}"
             case "required":
                 for name in schema["required"]:
                     if name not in value:
@@ -246,6 +246,27 @@ def _nearest(name: object, names: Any) -> str:
     by_folded = {str(n).lower(): str(n) for n in names}
     near = difflib.get_close_matches(str(name).lower(), list(by_folded), n=1, cutoff=0.6)
     return f"; did you mean {by_folded[near[0]]}?" if near else ""
+
+
+def _meant(name: str, siblings: Any) -> str:
+    """The same name at another place is more likely meant than a similar one at this place."""
+    elsewhere = [path for path in _field_paths() if path.rpartition(".")[2].lower() == name.lower()]
+    same = name.lower() in (str(sibling).lower() for sibling in siblings)
+    if not elsewhere or same:
+        return _nearest(name, siblings)
+    return f"; did you mean {' or '.join(elsewhere[:3])}?"
+
+
+@cache
+def _field_paths() -> tuple[str, ...]:
+    spec = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return tuple(_paths_below(spec, "spec"))
+
+
+def _paths_below(schema: Mapping[str, Any], path: str) -> Iterator[str]:
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{path}.{name}"
+        yield from _paths_below(inner, f"{path}.{name}")
 
 
 def _path(error: ValidationError) -> str:
