@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
-from queryable_app.ingest import stream
+from queryable_app.ingest import stream, transform
 from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.supervisor import Supervisor
 from queryable_app.topic_spec import parse_spec_json
@@ -59,7 +59,7 @@ def too_short_batches(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> I
 @contextmanager
 def an_operator_too_many(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The plan has an operator that is not on Spark's list."""
-    rows = stream.rows
+    rows = transform.rows
 
     def more(*arguments: Any) -> DataFrame:
         return rows(*arguments).coalesce(1)
