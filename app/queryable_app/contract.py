@@ -94,6 +94,9 @@ class NodeSettings:
     body_bytes_max: int = 16 * 1024 * 1024
     """A request's body, unpacked."""
 
+    bodies_bytes_max: int = 64 * 1024 * 1024
+    """The bodies that are being received at one time, together. One more gets 429."""
+
     body_seconds_max: int = 30
     """From the end of a request's head to the end of its body."""
 

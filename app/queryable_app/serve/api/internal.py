@@ -34,7 +34,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
     async def body_of(request: Request) -> Any:
         require_token(request, node)
-        return await json_body(request, node.settings.body_bytes_max)
+        return await json_body(request, node)
 
     def held(partitions: list[int]) -> list[Copy]:
         copies = []

@@ -77,7 +77,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         asked, deadline = asked_of(values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         async with until(deadline):
-            body = await json_body(request, node.settings.body_bytes_max)
+            body = await json_body(request, node)
             record_keys = _keys_in(body, values, node)
             partitions = {key: reads.partitions_of(key) for key in record_keys}
             by_partition: dict[int, list[bytes]] = {}

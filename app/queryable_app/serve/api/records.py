@@ -42,7 +42,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         """Send `{"key", "value"}`, or an array of them, to the topic. Records of one key keep their order."""
         _require_allowed(node)
         values = values_of(request, _OPTIONS, "key-encoding")
-        body = await json_body(request, node.settings.body_bytes_max)
+        body = await json_body(request, node)
         many = isinstance(body, list)
         records = [_record(item, values, node) for item in _items(body)]
         sent = [(key, value, _partition(reads, key)) for key, value in records]

@@ -20,6 +20,7 @@ from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.freshness import Asked, parse_asked
 from queryable_app.http_text import Answer, as_bytes, choice, parse_options, parse_query
 from queryable_app.serde import KeyCodec
+from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
 
 # In the scope.
@@ -83,8 +84,8 @@ def accept_of(request: Request) -> str:
     return ",".join(request.headers.getlist("accept"))
 
 
-async def json_body(request: Request, bytes_max: int) -> Any:
-    body = await _body(request, bytes_max)
+async def json_body(request: Request, node: Node) -> Any:
+    body = await _body(request, node)
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -92,7 +93,8 @@ async def json_body(request: Request, bytes_max: int) -> Any:
         raise invalid("body", what, "send one JSON document in UTF-8") from None
 
 
-async def _body(request: Request, bytes_max: int) -> bytes:
+async def _body(request: Request, node: Node) -> bytes:
+    bytes_max, counters = node.settings.body_bytes_max, node.counters
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise invalid("Content-Encoding", "a packed body is not read here", "send the body as it is")
@@ -106,10 +108,20 @@ async def _body(request: Request, bytes_max: int) -> bytes:
     try:
         async for chunk in request.stream():
             body += chunk
+            counters.bodies_bytes += len(chunk)
             if len(body) > bytes_max:
                 raise too_large
+            if counters.bodies_bytes > node.settings.bodies_bytes_max:
+                raise Failure(
+                    Reason.OVERLOADED,
+                    f"bodies of more than {node.settings.bodies_bytes_max} bytes are being received",
+                    "retry in a while, with smaller bodies or fewer at once",
+                    retry_after_ms=1000,
+                )
     except ClientDisconnect:
         raise Gone from None
+    finally:
+        counters.bodies_bytes -= len(body)
     return bytes(body)
 
 

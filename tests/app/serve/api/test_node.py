@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -195,3 +197,17 @@ def test_memory_is_bounded_by_the_settings(tmp_path: Path) -> None:
     with served(tmp_path, partitions=4, settings=settings) as node:
         assert node.node.memory.block_cache_bytes == 8 << 20
         assert 4 * node.node.memory.memtable_bytes <= 16 << 20
+
+
+def test_bodies_together_are_bounded(tmp_path: Path) -> None:
+    """A body that is one too many gets 429 while others are being received, and there is room again when they are gone."""
+    body = json.dumps({"keys": ["k" * 500_000]}).encode()
+    with served(tmp_path, settings={"bodies_bytes_max": 800_000}) as node, node.client() as http:
+        with socket.create_connection(("127.0.0.1", node.port)) as slow:
+            slow.sendall(b"POST /v1/multi-get HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
+            slow.sendall(body[:-1])
+            eventually("it is received", lambda: node.node.counters.bodies_bytes == len(body) - 1)
+            refused = http.post("/v1/multi-get", content=body)
+            assert (refused.status_code, refused.json()["reason"]) == (429, "overloaded")
+        eventually("it is gone", lambda: node.node.counters.bodies_bytes == 0)
+        assert http.post("/v1/multi-get", content=body).status_code == 200
