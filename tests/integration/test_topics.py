@@ -56,6 +56,13 @@ def test_a_topic_that_grows_while_it_is_read(kafka: Any, tmp_path: Path) -> None
         read = {r.key.decode() for r in topics.records(kafka.bootstrap, "grows") if r.partition < 2 and r.key}
         assert len(read) < len(before | after)
         assert {key: system.value(key) for key in read} == {key: (before | after)[key] for key in read}
+        unread = next(key for key in after if key not in read)
+        answer = system.get(f"/v1/keys/{unread}").json()
+        assert (answer["reason"], answer["missing"]) == ("not_available", [2])
+        items = system.http.post(system.url() + "/v1/multi-get", json={"keys": [unread, "old-1"]}).json()[
+            "items"
+        ]
+        assert [item["found"] for item in items] == [None, True]
         assert system.node_logs().count('"partitions-changed"') == 1
     with running(document, tmp_path) as system:
         assert {item["key"]: item["value"] for item in system.items()} == before | after

@@ -190,6 +190,11 @@ class Copies:
         """Of the topic when it was placed, not of this node."""
         return self.placement.partitions
 
+    @property
+    def unread_partitions(self) -> range:
+        """Those that the topic got after it was placed. A key may be in them, and nobody here can tell."""
+        return range(self.partitions, max(self.partitions, self.topic_partitions or 0))
+
     def note_topic_partitions(self, count: int) -> None:
         """Copies are placed once for a revision; a topic that has grown or shrunk since is somebody's business to know."""
         if count not in (self.partitions, self.topic_partitions):

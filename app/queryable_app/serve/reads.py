@@ -272,6 +272,14 @@ class Reads:
                     partition=standing.partition,
                     retry_after_ms=1000,
                 )
+        unread = self.copies.unread_partitions
+        if unread:
+            raise Failure(
+                Reason.NOT_AVAILABLE,
+                f"the key is not in the partitions that this view reads, and the topic has got {len(unread)} more",
+                "make a new revision of the view, which reads the topic as it is now",
+                missing=tuple(unread),
+            )
         self._counters.keys_absent += 1
         position = positions_text(standings)
         failure = Failure(

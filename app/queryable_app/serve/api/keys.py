@@ -91,7 +91,9 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
             rows, covered = await despite_lost_peers(looking_up)
         where_one = {key: where[0] if len(where) == 1 else None for key, where in partitions.items()}
-        items = to_items(record_keys, rows, covered.missing, where_one, node.codec, node.spec.stored_format)
+        # A key that is nowhere here may be in a partition that nobody reads.
+        unknown = range(reads.copies.partitions) if reads.copies.unread_partitions else covered.missing
+        items = to_items(record_keys, rows, unknown, where_one, node.codec, node.spec.stored_format)
         return respond(
             body_answer(b'{"items":[%b]%b' % (b",".join(items), covered.fields()), JSON, covered.headers)
         )
