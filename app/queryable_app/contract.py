@@ -97,6 +97,9 @@ class NodeSettings:
     bodies_bytes_max: int = 64 * 1024 * 1024
     """The bodies that are being received at one time, together. One more gets 429."""
 
+    untaken_bytes_max: int = 128 * 1024 * 1024
+    """What clients have not taken yet of large answers, together. While it is more, requests get 429."""
+
     body_seconds_max: int = 30
     """From the end of a request's head to the end of its body."""
 

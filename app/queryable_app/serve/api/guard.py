@@ -24,6 +24,7 @@ from queryable_app.serve.node import Node
 
 _ALWAYS_ANSWERED: Final = ("/livez", "/readyz", "/metrics")
 _INTERNAL: Final = "/internal/"
+_PIECE_BYTES: Final = 256 * 1024
 
 
 class Guard:
@@ -35,6 +36,8 @@ class Guard:
         self._identity = identity
         self._concurrent_max = min(node.settings.concurrent_max, node.spec.read.concurrent_max)
         self._bounded = 0  # requests in flight that count against the bound
+        self._untaken_bytes_max = node.settings.untaken_bytes_max
+        self._untaken_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -50,14 +53,19 @@ class Guard:
                 started = True
                 route = getattr(inner.get("route"), "path", "")
                 self._counters.answers[route, message["status"]] += 1
-            await send(message)
+            if len(message.get("body", b"")) > _PIECE_BYTES:
+                await self._send_in_pieces(message, send)
+            else:
+                await send(message)
 
         counted = inner["path"] not in _ALWAYS_ANSWERED and not inner["path"].startswith(_INTERNAL)
         self._bounded += counted
         self._counters.in_flight += 1
         try:
             if counted and self._bounded > self._concurrent_max:
-                raise _overloaded(self._concurrent_max)
+                raise _overloaded(f"the node is answering {self._concurrent_max} requests already")
+            if counted and self._untaken_bytes > self._untaken_bytes_max:
+                raise _overloaded(f"{self._untaken_bytes} bytes of answers wait for clients to take them")
             await self._app(inner, receive, sending)
         except Gone:
             pass
@@ -70,6 +78,17 @@ class Guard:
         finally:
             self._bounded -= counted
             self._counters.in_flight -= 1
+
+    async def _send_in_pieces(self, message: Message, send: Send) -> None:
+        """Each piece waits until the client has taken the one before, so that the request goes on counting."""
+        body: bytes = message["body"]
+        self._untaken_bytes += len(body)
+        try:
+            for start in range(0, len(body), _PIECE_BYTES):
+                more = message.get("more_body", False) or start + _PIECE_BYTES < len(body)
+                await send({**message, "body": body[start : start + _PIECE_BYTES], "more_body": more})
+        finally:
+            self._untaken_bytes -= len(body)
 
 
 def _failure_of(error: Exception, path: str) -> Failure:
@@ -85,10 +104,10 @@ def _failure_of(error: Exception, path: str) -> Failure:
     )
 
 
-def _overloaded(concurrent_max: int) -> Failure:
+def _overloaded(why: str) -> Failure:
     return Failure(
         Reason.OVERLOADED,
-        f"the node is answering {concurrent_max} requests already",
+        why,
         "retry in a while, with fewer at once",
         retry_after_ms=1000,
     )
