@@ -70,10 +70,10 @@ def test_a_topic_that_grows_while_it_is_read(kafka: Any, tmp_path: Path) -> None
 
 def test_a_missing_topic_is_waited_for(kafka: Any, tmp_path: Path) -> None:
     """Until the topic exists the run says what it waits for; when it is made, it is read."""
-    with running(resource("late", kafka.bootstrap), tmp_path, wait=False) as system:
-        eventually("it says what it waits for", lambda: "late" in system.log.read_text(), 60)
-        topics.create(kafka.bootstrap, "late", 2)
-        topics.produce(kafka.bootstrap, "late", [(b"k", b"1")])
+    with running(resource("comes-late", kafka.bootstrap), tmp_path, wait=False) as system:
+        eventually("it says what it waits for", lambda: "comes-late" in system.log.read_text(), 60)
+        topics.create(kafka.bootstrap, "comes-late", 2)
+        topics.produce(kafka.bootstrap, "comes-late", [(b"k", b"1")])
         eventually("run.json", lambda: (system.data / "run.json").exists(), 90)
         system.wait_ready()
         assert system.value("k") == 1
@@ -172,8 +172,8 @@ def test_only_committed_records_of_transactions_are_read(kafka: Any, tmp_path: P
             == "key_not_found"
         )
         client.commit_transaction(20)
-        strong = eventually("the marker is behind us", lambda: system.get("/v1/keys/open?consistency=strong"))
-        assert strong.json() == 1
+        # The marker that makes the record visible follows the answer to the commit.
+        eventually("the marker", lambda: system.get("/v1/keys/open?consistency=strong").json() == 1)
         system.at_end(topics.ends(kafka.bootstrap, "tx"))
         assert all(p["lagRecords"] == 0 for p in system.status()["partitions"])
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,10 +40,14 @@ def refusal(*options: object, **environ: str) -> tuple[int, str]:
 
 
 @contextmanager
-def started(*options: object, log: Path) -> Iterator[subprocess.Popen[str]]:
+def started(*options: object, log: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
     with log.open("w") as out:
         process = subprocess.Popen(
-            [*COMMAND, *map(str, options)], stdout=out, stderr=subprocess.STDOUT, text=True
+            [*COMMAND, *map(str, options)],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **environ},
         )
     try:
         yield process
@@ -160,16 +163,13 @@ def test_stopped_during_its_start_it_leaves_no_process(
 
 def test_a_directory_of_its_own_is_gone_at_the_end(file: Path, tmp_path: Path) -> None:
     """Without --data nothing is left on the disk."""
-    log = tmp_path / "run.log"
+    log, temporary = tmp_path / "run.log", tmp_path / "tmp"
+    temporary.mkdir()
 
-    def directories() -> set[Path]:
-        return set(Path(tempfile.gettempdir()).glob("qtopic-*"))
-
-    before = directories()
-    with started("-f", file, "--port", 0, "--kafka", "file", log=log) as run:
+    with started("-f", file, "--port", 0, "--kafka", "file", log=log, TMPDIR=str(temporary)) as run:
         eventually("it waits", lambda: "Waiting" in log.read_text())
-        assert directories() - before
+        assert list(temporary.glob("qtopic-*"))
         run.send_signal(signal.SIGINT)
         assert run.wait(15) == 0
 
-    assert directories() - before == set()
+    assert list(temporary.iterdir()) == []
