@@ -22,6 +22,7 @@ from uvicorn.server import ServerState
 
 from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.http_text import Answer, problem_answer
+from queryable_app.serve.api.guard import PIECE_BYTES
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
 
@@ -106,11 +107,12 @@ class FastLane(HttpToolsProtocol):
             key = data[len(_PREFIX) : end - len(_SUFFIX)]
             if (
                 plain
+                and not self.flow.write_paused
                 and data.startswith(_SUFFIX, end - len(_SUFFIX))
                 and not key.translate(None, _PATH_BYTES)
             ):
                 answer = self._answer(key)
-                if answer is not None and not self.flow.write_paused:
+                if answer is not None:
                     self._write(answer)
                     self.node.counters.fast_answers += 1
                     self.idle_since = self.sweeps
@@ -124,15 +126,19 @@ class FastLane(HttpToolsProtocol):
                 self._refuse(self._head_too_large())
 
     def _answer(self, key: bytes) -> Answer | None:
-        """None: the answer takes waiting, another node, or words. A defect is uvicorn's way to report."""
+        """None: the answer takes waiting, another node, pieces, or words. A defect is uvicorn's way to report."""
         reads = self.reads
         if reads.waits:
             return None
         try:
             raw = unquote_to_bytes(key) if b"%" in key else key
-            return reads.point(self.node.codec.from_url_bytes(raw), reads.defaults)
+            answer = reads.point(self.node.codec.from_url_bytes(raw), reads.defaults)
         except Exception:
             return None
+        if len(answer.body) > PIECE_BYTES:  # so large that the guard bounds what of it is untaken
+            self.node.counters.keys_found -= 1  # it is read, and counted, once more
+            return None
+        return answer
 
     def _learn(self, block: bytes) -> bool:
         if len(self.plain_blocks) >= _BLOCKS_MAX:

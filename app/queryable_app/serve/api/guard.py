@@ -24,7 +24,8 @@ from queryable_app.serve.node import Node
 
 _ALWAYS_ANSWERED: Final = ("/livez", "/readyz", "/metrics")
 _INTERNAL: Final = "/internal/"
-_PIECE_BYTES: Final = 256 * 1024
+PIECE_BYTES: Final = 256 * 1024
+"""A larger body is sent in pieces."""
 
 
 class Guard:
@@ -53,7 +54,7 @@ class Guard:
                 started = True
                 route = getattr(inner.get("route"), "path", "")
                 self._counters.answers[route, message["status"]] += 1
-            if len(message.get("body", b"")) > _PIECE_BYTES:
+            if len(message.get("body", b"")) > PIECE_BYTES:
                 await self._send_in_pieces(message, send)
             else:
                 await send(message)
@@ -84,9 +85,9 @@ class Guard:
         body: bytes = message["body"]
         self._untaken_bytes += len(body)
         try:
-            for start in range(0, len(body), _PIECE_BYTES):
-                more = message.get("more_body", False) or start + _PIECE_BYTES < len(body)
-                await send({**message, "body": body[start : start + _PIECE_BYTES], "more_body": more})
+            for start in range(0, len(body), PIECE_BYTES):
+                more = message.get("more_body", False) or start + PIECE_BYTES < len(body)
+                await send({**message, "body": body[start : start + PIECE_BYTES], "more_body": more})
         finally:
             self._untaken_bytes -= len(body)
 

@@ -213,18 +213,22 @@ def test_bodies_together_are_bounded(tmp_path: Path) -> None:
         assert http.post("/v1/multi-get", content=body).status_code == 200
 
 
-def test_answers_that_nobody_takes_are_bounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "target", [b"/v1/keys/large", b"/v1/keys/large?consistency=any"], ids=["plain", "with words"]
+)
+def test_answers_that_nobody_takes_are_bounded(tmp_path: Path, target: bytes) -> None:
     """While clients leave too much of large answers untaken, others are told to come back; one that is read comes whole."""
     value = b'"%b"' % (b"x" * 8_000_000)
     with served(tmp_path, partitions=1, settings={"untaken_bytes_max": 1_000_000}) as node:
         node.put(b"large", value)
         with node.client() as http:
             with socket.create_connection(("127.0.0.1", node.port)) as slow:
-                slow.sendall(b"GET /v1/keys/large?consistency=any HTTP/1.1\r\nHost: x\r\n\r\n")
+                slow.sendall(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
                 slow.recv(100)
                 refused = http.get("/v1/scan")
                 assert (refused.status_code, refused.json()["reason"]) == (429, "overloaded")
                 assert http.get("/livez").status_code == 200
             eventually("it is gone", lambda: node.node.counters.in_flight == 0)
-            assert http.get("/v1/keys/large?consistency=any").content == value
+            assert http.get(target.decode()).content == value
+            assert node.node.counters.keys_found == 2
             assert http.post("/v1/multi-get", json={"keys": ["large"]}).json()["items"][0]["found"] is True
