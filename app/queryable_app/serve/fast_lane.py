@@ -182,6 +182,13 @@ class FastLane(HttpToolsProtocol):
         self.open.discard(self)
         super().connection_lost(exc)
 
+    def eof_received(self) -> None:
+        """A client that sends no more may still listen: half a body gets an answer before the connection ends."""
+        mid_body = self.body_since is not None and not self.cycle.response_complete
+        if mid_body and not self.pipeline:  # otherwise it would be taken for the answer of the request before
+            self._refuse(invalid("body", "ends before its time", "send as much as its length says"))
+        super().eof_received()
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.idle_since = None

@@ -281,6 +281,32 @@ def test_a_slow_body_is_refused(strict: Served) -> None:
     assert (parsed(answer)[0], b"its body did not arrive within 1 s" in answer) == (400, True)
 
 
+@pytest.mark.parametrize(
+    "framing", [b"Content-Length: 100\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"]
+)
+def test_half_a_body_is_refused(node: Served, framing: bytes) -> None:
+    """A client that closes its side in the middle of a body gets 400, and the connection ends."""
+    with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
+        connection.sendall(b"POST /v1/multi-get HTTP/1.1\r\nHost: x\r\n" + framing)
+        connection.shutdown(socket.SHUT_WR)
+        status, headers, body = parsed(closed_after(connection)[0])
+
+    assert (status, headers["connection"]) == (400, "close")
+    assert b"body: ends before its time" in body
+
+
+def test_half_a_body_does_not_answer_the_request_before_it(node: Served) -> None:
+    """A refusal never stands where the answer of an earlier request belongs."""
+    large = b'{"keys": [%b]}' % b",".join([b'"a"'] * 5000)
+    with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
+        post = b"POST /v1/multi-get HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        connection.sendall(post % len(large) + large + post % 100 + b"{")
+        connection.shutdown(socket.SHUT_WR)
+        answer, _ = closed_after(connection)
+
+    assert not answer.startswith(b"HTTP/1.1 400")
+
+
 @pytest.mark.parametrize("lane", ["none", "fast", "slow"])
 def test_an_idle_connection_is_closed(strict: Served, lane: str) -> None:
     """A silent connection ends after its time, whichever lane it used, and not before."""
