@@ -297,14 +297,14 @@ def test_half_a_body_is_refused(node: Served, framing: bytes) -> None:
 
 def test_half_a_body_does_not_answer_the_request_before_it(node: Served) -> None:
     """A refusal never stands where the answer of an earlier request belongs."""
-    large = b'{"keys": [%b]}' % b",".join([b'"a"'] * 5000)
+    waiting = b"POST /v1/multi-get?min-position=0:99,1:99,2:99&consistency=at-least HTTP/1.1\r\nHost: x\r\n"
+    waiting += b'Content-Length: 14\r\n\r\n{"keys":["a"]}'
     with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
-        post = b"POST /v1/multi-get HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
-        connection.sendall(post % len(large) + large + post % 100 + b"{")
+        connection.sendall(waiting + b"POST /v1/multi-get HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
         connection.shutdown(socket.SHUT_WR)
         answer, _ = closed_after(connection)
 
-    assert not answer.startswith(b"HTTP/1.1 400")
+    assert b" 400 " not in answer
 
 
 @pytest.mark.parametrize("lane", ["none", "fast", "slow"])
