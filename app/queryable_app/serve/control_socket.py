@@ -76,6 +76,7 @@ class ControlSocket:
         copies: Copies,
         rows: RowSocket,
         status: IngestStatus,
+        topic_wait_seconds: float,
     ) -> None:
         self._path = path
         self._generation_path = data_dir / GENERATION_FILE
@@ -84,6 +85,7 @@ class ControlSocket:
         self._copies = copies
         self._rows = rows
         self._status = status
+        self._topic_wait_seconds = topic_wait_seconds
         self._server: asyncio.Server | None = None
         self._current: asyncio.StreamWriter | None = None
         self._conversations: set[asyncio.Task[None]] = set()
@@ -155,6 +157,18 @@ class ControlSocket:
         self._status.mode = str(message.get("mode") or "")[:40]
         self._status.starts = _whole(message, "starts")
         self._status.become(state, "" if detail is None else str(detail)[:_DETAIL_CHARS_MAX])
+        if state == "waiting-for-topic":
+            loop, since_ms = asyncio.get_running_loop(), self._status.since_ms
+            loop.call_later(self._topic_wait_seconds, self._note_missing, since_ms)
+
+    def _note_missing(self, since_ms: int) -> None:
+        """The topic has been waited for long enough. Ingest goes on looking, and says so when it is there."""
+        if (self._status.state, self._status.since_ms) != ("waiting-for-topic", since_ms):
+            return
+        missing = f"there is no topic {self._topic}, and it was waited for {self._topic_wait_seconds} s"
+        advice = "create it, or correct spec.topic; it is read as soon as it is there"
+        event("topic-missing", reason=missing, advice=advice)
+        self._status.become("failed", f"{missing}: {advice}")
 
     async def _next_start(self, topic: TopicSeen) -> dict[str, Any]:
         """Shut out everybody older, then read the positions."""

@@ -66,6 +66,7 @@ class Node:
             copies,
             self._rows,
             self.ingest_status,
+            settings.topic_wait_seconds,
         )
         self._gaps = Gaps(kafka, spec.topic, copies)
         self._group_positions = GroupPositions(kafka, spec.topic, settings.application_id, copies)

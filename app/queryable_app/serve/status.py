@@ -83,13 +83,14 @@ def _copy_status(copy: Copy, now_ms: int) -> dict[str, Any]:
 
 
 def readiness(node: Node) -> dict[str, Any]:
-    copies = node.copies.by_partition.values()
+    copies, ingest = node.copies.by_partition.values(), node.ingest_status
     return {
         "ready": node.copies.ready,
         "complete": sum(copy.complete for copy in copies),
         "copies": len(copies),
         "progress": round(sum(progress(copy) for copy in copies) / max(1, len(copies)), 4),
         "failed": {str(copy.partition): copy.failed for copy in copies if copy.failed is not None},
+        "ingestFailed": ingest.detail if ingest.state == "failed" else None,
     }
 
 

@@ -17,7 +17,7 @@ from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
 from queryable_app.frames import ACK, encode_end, encode_hello
 from queryable_app.serve.control_socket import LINE_BYTES_MAX, TopicSeen, data_loss
 from queryable_app.serve.node import Node
-from queryable_app.serve.status import status_of
+from queryable_app.serve.status import readiness, status_of
 from tests.support.node import open_node, put, slice_frame, slice_payload, until
 
 
@@ -97,6 +97,49 @@ def test_a_missing_topic_is_waited_for(tmp_path: Path) -> None:
 
             assert (node.ingest_status.pid, node.ingest_status.detail) == (77, "users")
             assert (await client.start())["generation"] == 1
+            client.writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_stays_missing_is_a_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """After its time status and readiness say it, the log once, and copies stay; a topic made later is read."""
+
+    async def run() -> None:
+        async with node_running(tmp_path, settings={"topic_wait_seconds": 0}) as node:
+            node.slices.apply(slice_payload(put(4, b"a", b"1")))
+            client = await ingest(node)
+            client.send(type="topic", id=None)
+            client.send(type="state", state="waiting-for-topic", mode="realtime", detail="users", starts=0)
+            await until("the failure", lambda: node.ingest_status.state == "failed")
+
+            said = status_of(node)["ingest"]["detail"]
+            assert said.startswith("there is no topic users")
+            assert readiness(node)["ingestFailed"] == said
+            assert [(c.failed, c.position) for c in node.copies.by_partition.values()] == [
+                (None, 5),
+                (None, -1),
+            ]
+            assert (await client.start())["positions"] == {"0": 5, "1": -2}
+            client.send(type="state", state="streaming", mode="realtime", detail="", starts=1)
+            await until("it is read", lambda: readiness(node)["ingestFailed"] is None)
+            client.writer.close()
+
+    asyncio.run(run())
+    assert capfd.readouterr().err.count('"event": "topic-missing"') == 1
+
+
+def test_a_topic_that_comes_in_time_is_no_failure(tmp_path: Path) -> None:
+    """The wait ends with the topic."""
+
+    async def run() -> None:
+        async with node_running(tmp_path, settings={"topic_wait_seconds": 0}) as node:
+            client = await ingest(node)
+            for state in ("waiting-for-topic", "streaming"):  # in one piece: no time passes in between
+                client.send(type="state", state=state, mode="realtime", detail="", starts=0)
+            assert (await client.start())["type"] == "start"
+
+            assert node.ingest_status.state == "streaming"
             client.writer.close()
 
     asyncio.run(run())
