@@ -1,8 +1,10 @@
 """What the one who starts a node (the operator, `qtopic run`) and the node agree on.
 
 A node is configured through environment variables alone, one per field of NodeSettings, `QT_` and the field's
-name in capitals. Both processes of a node, serve and ingest, get the same ones. No secret is among them:
-those are files.
+name in capitals. Both processes of a node, serve and ingest, get the same ones.
+
+The spec is among them, and a password that stands in its `kafka.config` with it. Secrets belong in files:
+`kafka.secretRef`, by which the spec names one, comes with the operator.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def test_a_wrong_number_is_named(text: str) -> None:
 
 
 def test_settings_hold_no_secret() -> None:
-    """No field holds a token or password: the only one that speaks of a token is a file's path."""
+    """No field is for a token or password: the only one that speaks of a token is a file's path."""
     secretive = [
         f.name
         for f in fields(NodeSettings)

@@ -11,7 +11,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from queryable_app.contract import ENV_PREFIX
 from queryable_app.ingest.class_archive import archive_options
 from queryable_app.ingest.writer_jar import writer_jar
 from queryable_app.jars import connector_jars, find_java
@@ -49,18 +50,24 @@ def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSessio
     """
     class_path = [writer_jar(profile.cache), *connector_jars(profile.cache)]
     options = training or archive_options(profile.cache, class_path)
-    # PySpark reads these when it starts the JVM and its workers.
-    os.environ["JAVA_HOME"] = str(find_java().parent.parent)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    # A Spark installation of the machine's own would be another version than the one that pip brought.
-    os.environ.pop("SPARK_HOME", None)
-    os.environ.pop("SPARK_CONF_DIR", None)
+    prepare_environment(os.environ, find_java())
     conf = SparkConf(loadDefaults=False).setAll(list(_settings(profile, class_path, options).items()))
     # Refused SQL is reported by whoever asked for the check.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def prepare_environment(environ: MutableMapping[str, str], java: Path) -> None:
+    """What PySpark reads when it starts the JVM, and the JVM inherits."""
+    environ["JAVA_HOME"] = str(java.parent.parent)
+    environ["PYSPARK_PYTHON"] = sys.executable
+    environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    environ["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    # A Spark installation of the machine's own would be another version than the one that pip brought. What the node
+    # was told may hold a password, and the JVM shows its environment to whoever asks for it.
+    for name in tuple(environ):
+        if name in ("SPARK_HOME", "SPARK_CONF_DIR") or name.startswith(ENV_PREFIX):
+            del environ[name]
 
 
 def jvm_process() -> subprocess.Popen[bytes]:

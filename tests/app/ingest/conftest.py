@@ -21,7 +21,10 @@ def cache() -> Path:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[SparkSession]:
-    yield start_session(Profile(4, "512m", tmp_path_factory.mktemp("spark"), cache))
+    environ = dict(os.environ)
+    started = start_session(Profile(4, "512m", tmp_path_factory.mktemp("spark"), cache))
+    os.environ |= environ  # other tests start processes, which need what the JVM must not have
+    yield started
     session = SparkSession.getActiveSession()
     assert session is not None
     process, gateway = jvm_process(), SparkContext._gateway
