@@ -1,34 +1,18 @@
-"""`qtopic`: what a person types. Each command teaches itself with --help."""
+"""`qtopic`: what a person types."""
 
 from __future__ import annotations
 
-import click
-
-from queryable_app.commands.common import with_exit_codes
-from queryable_app.commands.produce import produce_command
-from queryable_app.commands.read import get_command, status_command
-from queryable_app.commands.run import run_command
+import signal
 
 
-@click.group(
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help=with_exit_codes(
-        """A Kafka topic as a queryable key-value store.
-
-        \b
-        qtopic run -f examples/demo.yaml     starts everything on this machine
-        qtopic get user-1                    reads one key
-        qtopic status                        shows how far each copy is
-        """
-    ),
-)
-@click.version_option(package_name="queryable-topics")
 def main() -> None:
-    pass
+    """The commands take a while to be imported; Ctrl-C ends that as it ends any program, without a traceback."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from queryable_app.commands.group import qtopic
 
+    signal.signal(signal.SIGINT, handler)
+    qtopic()
 
-for _command in (run_command, get_command, status_command, produce_command):
-    main.add_command(_command)
 
 if __name__ == "__main__":
     main()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +16,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from queryable_app.cli import main
 from queryable_app.client.node_client import path_of
+from queryable_app.commands.group import qtopic as commands
 from queryable_app.errors import Failure, Reason
 from queryable_app.local.processes import free_ports
 
@@ -22,7 +25,7 @@ COMMANDS = ["run", "get", "status", "produce"]
 
 
 def qtopic(*arguments: str, stdin: str = "") -> Result:
-    return CliRunner().invoke(main, arguments, input=stdin)
+    return CliRunner().invoke(commands, arguments, input=stdin)
 
 
 @contextmanager
@@ -56,7 +59,7 @@ def test_help_teaches(command: str) -> None:
 
     assert f"  qtopic {command}" in said
     assert "Exit codes:" in said
-    assert all(o.help for o in main.commands[command].params if isinstance(o, click.Option))
+    assert all(o.help for o in commands.commands[command].params if isinstance(o, click.Option))
 
 
 def test_the_commands_are_listed() -> None:
@@ -64,6 +67,21 @@ def test_the_commands_are_listed() -> None:
     said = qtopic("--help").output
 
     assert all(f"  {command} " in said for command in COMMANDS)
+
+
+def test_ctrl_c_while_it_starts_is_quiet() -> None:
+    """The process ends by the signal, which a shell calls 130, and says nothing."""
+    command = [sys.executable, "-X", "importtime", "-m", "queryable_app.cli", "--help"]
+    # A pipe that nobody empties holds the process in the middle of its imports.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=4096) as process:
+        assert process.stderr is not None
+        while not (line := process.stderr.readline()).rstrip().endswith(b" click"):
+            assert line
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=20)
+
+    assert process.returncode == -signal.SIGINT
+    assert (stdout, b"Traceback" in stderr) == (b"", False)
 
 
 @pytest.mark.parametrize(
