@@ -27,6 +27,7 @@ Phase = Literal["failed", "hydrating", "behind", "caught-up"]
 BEHIND_MS: Final = 10_000  # a copy older than that is called behind, in the log and in status
 _SAMPLES_MAX: Final = 128
 _RATE_SMOOTHING: Final = 0.3
+_RATE_MIN: Final = 0.01  # less is what smoothing leaves of a rate that has ended
 
 
 class Copy:
@@ -125,6 +126,8 @@ class Copy:
             if now <= then:
                 return
             self.rate += _RATE_SMOOTHING * (max(0, position - before) / (now - then) - self.rate)
+            if self.rate < _RATE_MIN:
+                self.rate = 0.0
         self._measured = (now, position)
 
     def fail(self, why: str) -> None:

@@ -47,7 +47,9 @@ class _NodeCollector(Collector):
         yield from self._requests()
         yield from self._copies()
         ingest = self._node.ingest_status
-        yield _gauge("qt_ingest_starts", "How often ingest has started its query.", ingest.starts)
+        yield CounterMetricFamily(
+            "qt_ingest_starts", "How often ingest has started its query.", value=ingest.starts
+        )
         streaming = float(ingest.state == "streaming")
         yield _gauge("qt_ingest_streaming", "1 while records stream in.", streaming)
         yield _gauge(
@@ -100,7 +102,11 @@ class _NodeCollector(Collector):
             ("qt_position", "Offset of the next record.", lambda c: c.position),
             ("qt_log_end", "The log's end when Kafka was last asked.", lambda c: c.end),
             ("qt_lag_records", "Records between the copy and the log's end; -1: not known.", lag_records),
-            ("qt_lag_ms", "Age of what the copy holds; -1: not known.", lambda c: lag_ms(c, now_ms)),
+            (
+                "qt_lag_seconds",
+                "Age of what the copy holds; -1: not known.",
+                lambda c: _seconds(lag_ms(c, now_ms)),
+            ),
             ("qt_copy_complete", "1 when the copy has reached the log's end once.", lambda c: c.complete),
             ("qt_copy_failed", "1 when the copy has stopped.", lambda c: c.failed is not None),
             ("qt_copy_records_per_second", "By which the position moves.", lambda c: c.rate),
@@ -123,6 +129,10 @@ class _NodeCollector(Collector):
             for kind in ("rows", "deletes", "null_keys", "bad", "dropped"):
                 records.add_metric([str(copy.partition), kind], getattr(state, kind))
         yield records
+
+
+def _seconds(ms: int) -> float:
+    return ms / 1000 if ms >= 0 else -1.0
 
 
 def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from queryable_app.disk_format import CopyState
 from queryable_app.errors import Reason
+from queryable_app.serve.copies import Copy
 from queryable_app.serve.reads import Reads
 from tests.support.served import Served, eventually, served
 
@@ -86,6 +87,8 @@ def test_metrics_are_prometheus(node: Served, http: httpx.Client) -> None:
     assert reads["found"] >= 1
     assert reads["absent"] >= 1
     assert {s.labels["partition"] for s in families["qt_lag_records"].samples} == {"0", "1"}
+    assert all(0 <= s.value < 3600 for s in families["qt_lag_seconds"].samples)
+    assert [s.name for s in families["qt_ingest_starts"].samples] == ["qt_ingest_starts_total"]
     assert families["qt_fast_answers"].samples[0].value >= 1
     assert {s.labels["reason"] for s in families["qt_failures"].samples} >= {"no_such_resource"}
     assert {
@@ -94,6 +97,16 @@ def test_metrics_are_prometheus(node: Served, http: httpx.Client) -> None:
         "process_resident_memory_bytes",
         "qt_records",
     } <= families.keys()
+
+
+def test_a_rate_comes_to_its_end() -> None:
+    """A copy whose position no longer moves soon has a rate of 0, not a smaller and smaller one."""
+    copy = Copy(0, "active", None)
+    copy.rate = 1000.0
+    for second in range(60):
+        copy.measure(float(second))
+
+    assert copy.rate == 0
 
 
 @pytest.mark.parametrize(("path", "asks"), [("/", "/v1/status"), ("/docs", "/openapi.json")])
