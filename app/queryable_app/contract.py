@@ -30,6 +30,17 @@ PLACEMENT_FILE: Final = "placement.json"
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
+@dataclass(frozen=True, slots=True)
+class TopicSeen:
+    """The topic as ingest found it and serve hears of it."""
+
+    id: str
+    partitions: int
+    earliest: Mapping[int, int]
+    latest: Mapping[int, int]
+    """Where readers of committed records have reached the end."""
+
+
 class SettingsError(Exception):
     """A variable is missing or wrong; the message names it and what it should be."""
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from queryable_app.contract import CONTROL_PROTOCOL
-from queryable_app.ingest.kafka_admin import TopicSeen
+from queryable_app.contract import CONTROL_PROTOCOL, TopicSeen
 
 _LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 _SEND_SECONDS_MAX: Final = 10.0

@@ -6,27 +6,16 @@ Every question has a deadline, so that a broker that is away delays nobody for l
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from queryable_app.contract import TopicSeen
+from queryable_app.kafka_clients import KafkaAway
+
 _ASK_MS: Final = 3_000
 _MISSING: Final = "UnknownTopicOrPartitionException"
-
-
-class KafkaAway(Exception):
-    """Kafka did not answer, or not with what was asked for; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSeen:
-    id: str
-    partitions: int
-    earliest: Mapping[int, int]
-    latest: Mapping[int, int]
-    """Where readers of committed records have reached the end."""
 
 
 class KafkaAdmin:

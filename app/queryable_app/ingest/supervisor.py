@@ -18,10 +18,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
+from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, TopicSeen
 from queryable_app.ingest.control import Control, ServeGone
-from queryable_app.ingest.kafka_admin import KafkaAdmin, KafkaAway, TopicSeen
+from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.stream import Start, refused_real_time, start_query
+from queryable_app.kafka_clients import KafkaAway
 from queryable_app.log import event
 from queryable_app.topic_spec import TopicSpec
 

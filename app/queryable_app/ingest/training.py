@@ -19,10 +19,11 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from queryable_app import frames
-from queryable_app.ingest.kafka_admin import KafkaAdmin, KafkaAway
+from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.session import Profile, jvm_process, start_session
 from queryable_app.ingest.stream import Start, row_writer, view_of
 from queryable_app.ingest.transform import rows
+from queryable_app.kafka_clients import KafkaAway
 from queryable_app.topic_spec import parse_spec
 
 _NOBODY: Final = "127.0.0.1:1"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from queryable_app.contract import CONTROL_PROTOCOL, GENERATION_FILE
+from queryable_app.contract import CONTROL_PROTOCOL, GENERATION_FILE, TopicSeen
 from queryable_app.log import event
 from queryable_app.serve.copies import Copies, Copy
 from queryable_app.serve.row_socket import RowSocket
@@ -52,16 +52,6 @@ class IngestStatus:
             self.since_ms = time.time_ns() // 1_000_000
             event("ingest", state=state, detail=detail)
         self.state, self.detail = state, detail
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSeen:
-    """The topic as ingest found it."""
-
-    id: str
-    partitions: int
-    earliest: Mapping[int, int]
-    latest: Mapping[int, int]
 
 
 class ControlSocket:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
+from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, TopicSeen
 from queryable_app.frames import ACK, encode_end, encode_hello
-from queryable_app.serve.control_socket import LINE_BYTES_MAX, TopicSeen, data_loss
+from queryable_app.serve.control_socket import LINE_BYTES_MAX, data_loss
 from queryable_app.serve.node import Node
 from queryable_app.serve.status import readiness, status_of
 from tests.support.node import open_node, put, slice_frame, slice_payload, until
