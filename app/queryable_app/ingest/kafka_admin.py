@@ -33,22 +33,31 @@ class KafkaAdmin:
         except Py4JJavaError as error:
             raise KafkaAway(_reason(error.java_exception)) from error
 
-    def look(self, topic: str, partitions: Collection[int]) -> TopicSeen | None:
-        """The topic, with the ends of those of the partitions that it has. None: it does not exist."""
+    def identity(self, topic: str) -> tuple[str, int] | None:
+        """The topic's id, and how many partitions it has. None: it does not exist. Cheap: it is asked again and again."""
         names = self._jvm.java.util.ArrayList()
         names.add(topic)
         try:
             described = self._get(self._client.describeTopics(names).allTopicNames()).get(topic)
-            count = described.partitions().size()
-            known = [partition for partition in partitions if partition < count]
+            return described.topicId().toString(), described.partitions().size()
+        except Py4JJavaError as error:
+            if _cause(error).getClass().getSimpleName() == _MISSING:
+                return None
+            raise KafkaAway(_reason(_cause(error))) from error
+
+    def look(self, topic: str, partitions: Collection[int]) -> TopicSeen | None:
+        """The topic, with the ends of those of the partitions that it has. None: it does not exist."""
+        found = self.identity(topic)
+        if found is None:
+            return None
+        id, count = found
+        known = [partition for partition in partitions if partition < count]
+        try:
             earliest = self._offsets(topic, known, self._spec("earliest"))
             latest = self._offsets(topic, known, self._spec("latest"))
         except Py4JJavaError as error:
-            cause = error.java_exception.getCause() or error.java_exception
-            if cause.getClass().getSimpleName() == _MISSING:
-                return None
-            raise KafkaAway(_reason(cause)) from error
-        return TopicSeen(described.topicId().toString(), count, earliest, latest)
+            raise KafkaAway(_reason(_cause(error))) from error
+        return TopicSeen(id, count, earliest, latest)
 
     def _spec(self, which: str) -> Any:
         return getattr(self._jvm.org.apache.kafka.clients.admin.OffsetSpec, which)()
@@ -64,6 +73,10 @@ class KafkaAdmin:
 
     def _get(self, future: Any) -> Any:
         return future.get(2 * _ASK_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
+
+
+def _cause(error: Py4JJavaError) -> Any:
+    return error.java_exception.getCause() or error.java_exception
 
 
 def _reason(cause: Any) -> str:

@@ -64,12 +64,15 @@ class Supervisor:
         self._wanted: tuple[int, ...] | None = None
         self._told: tuple[str, int] | None = None  # the topic's id and partitions, as serve last heard them
         self._look_at = 0.0
+        self._moving = (
+            False  # serve has been told of a topic and shuts the present query out before it answers
+        )
 
     def run(self) -> NoReturn:
         """Until the process is ended."""
         while True:
             control = connect(self._run_dir)
-            self._wanted, self._told, self._state = None, None, ("", "")
+            self._wanted, self._told, self._state, self._moving = None, None, ("", ""), False
             try:
                 self._say(control, "starting")
                 while True:
@@ -92,7 +95,7 @@ class Supervisor:
             self._start(control, message["generation"], positions)
 
     def _tick(self, control: Control) -> None:
-        if self._query is not None:
+        if self._query is not None and not self._moving:
             if not self._query.isActive:
                 self._fail(control, death(self._query))
             elif self._state[0] == "starting" and self._query.status["message"] != "Initializing sources":
@@ -103,22 +106,25 @@ class Supervisor:
             self._look(control, self._wanted)
 
     def _look(self, control: Control, wanted: tuple[int, ...]) -> None:
-        """At the topic: whether it is there, and still the same one."""
+        """At the topic: whether it is there, and still the same one. Only when it is not what serve knows are the ends of its
+        partitions asked for: that is a call into the JVM for each of them."""
         try:
             if self._admin is None:
                 self._admin = KafkaAdmin(self._session, self._bootstrap_servers, self._spec.kafka_config)
-            seen = self._admin.look(self._topic, wanted)
+            known = self._told is not None and self._admin.identity(self._topic) == self._told
+            seen = None if known else self._admin.look(self._topic, wanted)
         except KafkaAway as error:
             self._say(control, "waiting-for-kafka", str(error))
             self._look_at = time.monotonic() + RETRY_SECONDS
             return
         self._look_at = time.monotonic() + LOOK_SECONDS
-        if seen is None:
+        if known:
+            if self._state[0] == "waiting-for-kafka" and self._query is not None:
+                self._say(control, "streaming")
+        elif seen is None:
             self._lose_topic(control)
-        elif self._told != (seen.id, seen.partitions):
+        else:
             self._tell(control, seen)
-        elif self._state[0] == "waiting-for-kafka" and self._query is not None:
-            self._say(control, "streaming")
 
     def _lose_topic(self, control: Control) -> None:
         self._stop()
@@ -129,14 +135,16 @@ class Supervisor:
             self._say(control, "waiting-for-topic", f"there is no topic {self._topic}")
 
     def _tell(self, control: Control, seen: TopicSeen) -> None:
-        """serve answers with where to start, in a new generation: what an older query still sends is refused."""
+        """serve answers with where to start, in a new generation: what an older query still sends is refused. It goes on
+        until then, so that rows pause no longer than they must."""
         if self._told is not None:
             event("topic-changed", topic=self._topic, id=seen.id, partitions=seen.partitions)
-        self._stop()
         self._told = (seen.id, seen.partitions)
+        self._moving = True
         control.tell_topic(seen)
 
     def _start(self, control: Control, generation: int, positions: Mapping[int, int]) -> None:
+        self._moving = False
         self._stop()
         if not positions:
             self._say(control, "failed" if self._wanted else "streaming", "there is no partition to read")

@@ -82,32 +82,37 @@ class EmbeddedKafka:
         directory.mkdir(parents=True, exist_ok=True)
         self._address = self._kept_address()
         self._log = directory / "broker.log"
+        self._log_start = 0  # of what the present process says
 
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self._address.port}"
 
-    def start(self, timeout_seconds: float = 60) -> Process:
+    def start(self) -> None:
         """Returns when the broker answers."""
-        log_start = self._log.stat().st_size if self._log.exists() else 0
-        process = self.launch()
-        deadline = time.monotonic() + timeout_seconds
-        while _READY not in (said := self._log_since(log_start)):
-            if process.exit_code is not None or time.monotonic() > deadline:
-                self.stop()
-                raise BrokerError(
-                    f"the embedded Kafka did not start, {self._log} says:\n{said[-2000:].decode(errors='replace')}"
-                )
-            time.sleep(0.02)
-        return process
+        self.launch()
+        self.wait_until_ready()
 
     def launch(self) -> Process:
         """Starts the process and waits for nothing but the format of a new directory."""
         settings = self._write_settings()
         self._format(settings)
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
         command = [*self._java, *_HEAP, "kafka.Kafka", str(settings)]
         self._process = Process(command, self._log, inherited=self._inherited)
         return self._process
+
+    def wait_until_ready(self, timeout_seconds: float = 60) -> None:
+        """Returns when what was launched answers."""
+        assert self._process is not None
+        deadline = time.monotonic() + timeout_seconds
+        while _READY not in (said := self._log_since(self._log_start)):
+            if self._process.exit_code is not None or time.monotonic() > deadline:
+                self.stop()
+                raise BrokerError(
+                    f"the embedded Kafka did not start, {self._log} says:\n{said[-2000:].decode(errors='replace')}"
+                )
+            time.sleep(0.02)
 
     def kill(self) -> None:
         """kill -9: nothing is flushed, nothing is said."""

@@ -167,7 +167,9 @@ class _System:
         topic = self._resource.spec.topic
         with self._progress.waiting("Starting Kafka"):
             self._broker = EmbeddedKafka(self._data.kafka, broker_jars, java, [self._data.lock])
-            self._kept.append(Kept("kafka", self._broker.launch, self._broker.start()))
+            with self._stopping.held():
+                self._kept.append(Kept("kafka", self._broker.launch, self._broker.launch()))
+            self._broker.wait_until_ready()
             self._bootstrap = self._broker.bootstrap
             kafka = kafka_connection(self._bootstrap, {})
             topics.create_topic(kafka, topic, self._options.partitions)
