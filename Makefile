@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 RUFF_PATHS := operator app tests bench
 DEMO_OPTIONS ?=
+# Two at once are faster than one, since they often wait for a JVM; each worker has a broker of its own.
+TEST_OPTIONS ?= --numprocesses logical --maxprocesses 4 --dist worksteal
+TEST_REPORT ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench lock clean
@@ -20,7 +23,7 @@ demo: needs-java $(READY)  ## Start a Kafka, example records and a node, and say
 	@exec $(BIN)/qtopic run -f examples/demo.yaml --produce-examples 20 $(DEMO_OPTIONS)
 
 test: needs-java $(READY)  ## Run every test, against real Kafka, Spark and RocksDB
-	$(BIN)/pytest
+	$(BIN)/pytest $(TEST_OPTIONS) $(TEST_REPORT)
 
 check: $(READY)  ## Style, types, and which file may import which
 	$(BIN)/ruff check $(RUFF_PATHS)
