@@ -10,7 +10,17 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-NAMES = ("point_read", "multi_get", "scan", "startup", "hydration", "freshness", "boundaries", "memory")
+NAMES = (
+    "point_read",
+    "multi_get",
+    "scan",
+    "startup",
+    "hydration",
+    "freshness",
+    "boundaries",
+    "memory",
+    "placement",
+)
 
 
 def main() -> int:

@@ -1,0 +1,55 @@
+"""Placing 1 000 partitions with a standby on 100 nodes: what a step costs, and how many copies it moves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from bench.harness import Result
+from queryable_app.placement import Placement, Wanted, first_placement, next_placement
+
+PARTITIONS, NODES, COPIES = 1000, 100, 2
+
+T = TypeVar("T")
+
+
+def measure(directory: Path, quick: bool) -> Iterator[Result]:
+    first, milliseconds = _timed(
+        lambda: first_placement("bench.users.r1", PARTITIONS, _addresses(NODES), COPIES)
+    )
+    yield _result("a first placement", milliseconds)
+    share = PARTITIONS * COPIES // NODES
+    racks = tuple(f"rack-{node % 3}" for node in range(NODES))
+    for case, wanted, fewest in (
+        ("nothing to do", Wanted(_addresses(NODES), COPIES), 0),
+        ("one more node", Wanted(_addresses(NODES + 1), COPIES), PARTITIONS * COPIES // (NODES + 1)),
+        ("one node less", Wanted(_addresses(NODES - 1), COPIES), share),
+        ("a lost node", Wanted(_addresses(NODES), COPIES, lost=frozenset({7})), share),
+        ("another standby", Wanted(_addresses(NODES), COPIES + 1), PARTITIONS),
+        ("three racks", Wanted(_addresses(NODES), COPIES, racks), _pairs_in_one(racks, first)),
+    ):
+        following, milliseconds = _timed(lambda wanted=wanted: next_placement(first, wanted, ()))  # type: ignore[misc]
+        moves = sum(map(len, following.hydrating))
+        yield _result(case, milliseconds, {"moves": moves, "fewest possible": fewest})
+
+
+def _result(case: str, milliseconds: float, moves: dict[str, int] | None = None) -> Result:
+    figures = {"ms": round(milliseconds, 1), **(moves or {})}
+    return Result("placement", f"{case}, {PARTITIONS} x {NODES}", {**figures}, "well below 1 s, fewest moves")
+
+
+def _timed(function: Callable[[], T]) -> tuple[T, float]:
+    began = time.perf_counter()
+    value = function()
+    return value, 1000 * (time.perf_counter() - began)
+
+
+def _addresses(nodes: int) -> tuple[str, ...]:
+    return tuple(f"http://users-{node}:8080" for node in range(nodes))
+
+
+def _pairs_in_one(racks: tuple[str, ...], placement: Placement) -> int:
+    """Partitions whose copies share a rack: one of each has to move."""
+    return sum(len({racks[node] for node in serving}) == 1 for serving in placement.serving)
