@@ -65,6 +65,8 @@ class CopyLike(Protocol):
     def fresh_as_of_ms(self) -> int: ...  # it held everything in the log at that time; -1: never
     @property
     def failed(self) -> str | None: ...  # why it stopped
+    @property
+    def absent(self) -> str | None: ...  # why nothing of it is here for the moment
 
 
 def next_offset(copy: CopyLike) -> int:
@@ -91,6 +93,8 @@ def judge(copy: CopyLike, asked: Asked, now_ms: int, needed_position: int | None
     """None when the copy may answer. `needed_position` is from `min-position`, or the log's end for strong."""
     if asked.consistency is Consistency.ANY:
         return None
+    if copy.absent is not None:
+        return absent(copy, copy.absent)
     if not copy.complete:
         return _not_available(copy)
     if needed_position is not None and next_offset(copy) < needed_position:
@@ -114,6 +118,16 @@ def judge(copy: CopyLike, asked: Asked, now_ms: int, needed_position: int | None
                     copy, f"is {lag} {unit} behind, {lag - bound} more than the {bound} asked for"
                 )
     return None
+
+
+def absent(copy: CopyLike, why: str) -> Failure:
+    return Failure(
+        Reason.NOT_AVAILABLE,
+        f"the copy of partition {copy.partition} {why}",
+        f"retry after {_RETRY_INCOMPLETE_MS} ms; /v1/status shows how far it is",
+        partition=copy.partition,
+        retry_after_ms=_RETRY_INCOMPLETE_MS,
+    )
 
 
 def _not_available(copy: CopyLike) -> Failure:

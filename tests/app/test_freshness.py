@@ -33,6 +33,7 @@ class Copy:
     end: int = 100
     fresh_as_of_ms: int = NOW_MS
     failed: str | None = None
+    absent: str | None = None
 
 
 ANY, STRONG, AT_LEAST = (Asked(c) for c in (Consistency.ANY, Consistency.STRONG, Consistency.AT_LEAST))

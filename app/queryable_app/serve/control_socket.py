@@ -30,6 +30,7 @@ EARLIEST: Final = -2
 STATES: Final = ("starting", "streaming", "waiting-for-topic", "waiting-for-kafka", "restarting", "failed")
 _DETAIL_CHARS_MAX: Final = 2000
 _SEND_SECONDS_MAX: Final = 5.0
+_SETTLE_SECONDS: Final = 1.0
 
 
 class _ProtocolError(Exception):
@@ -78,6 +79,8 @@ class ControlSocket:
         self._topic_wait_seconds = topic_wait_seconds
         self._server: asyncio.Server | None = None
         self._current: asyncio.StreamWriter | None = None
+        self._told: list[int] = []
+        self._announcing: asyncio.TimerHandle | None = None
         self._conversations: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -88,11 +91,30 @@ class ControlSocket:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
+        if self._announcing is not None:
+            self._announcing.cancel()
         for conversation in self._conversations:
             conversation.cancel()
         if self._conversations:
             await asyncio.wait(self._conversations)
         self._path.unlink(missing_ok=True)
+
+    def announce(self) -> None:
+        """Which partitions are wanted may have changed. Several changes go into one restart of ingest's query."""
+        if self._announcing is None:
+            self._announcing = asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._announce)
+
+    def _announce(self) -> None:
+        self._announcing = None
+        wanted, copies = self._copies.wanted(), self._copies.by_partition
+        unfed = any(not copies[p].takes_slices and copies[p].failed is None for p in wanted)
+        if self._current is not None and (unfed or wanted != self._told):
+            self._current.write(self._wanted())
+
+    def _wanted(self) -> bytes:
+        self._told = self._copies.wanted()
+        event("wanted", partitions=self._told)
+        return _line({"type": "wanted", "topic": self._topic, "partitions": self._told})
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         conversation = asyncio.create_task(self._serve(reader, writer))
@@ -128,15 +150,14 @@ class ControlSocket:
             older.close()
         self._status.pid, self._status.starts, self._status.mode = pid, 0, ""
         self._status.become("starting")
-        wanted = sorted(p for p, copy in self._copies.by_partition.items() if copy.opened)
-        await _send(writer, {"type": "wanted", "topic": self._topic, "partitions": wanted})
+        await _send(writer, self._wanted())
         while (message := await _receive(reader)) is not None and self._current is writer:
             kind = message.get("type")
             if kind == "state":
                 self._note_state(message)
             elif kind == "topic":
                 if message.get("id") is not None:
-                    await _send(writer, await self._next_start(_topic_seen(message)))
+                    await _send(writer, _line(await self._next_start(_topic_seen(message))))
             else:
                 raise _ProtocolError(f"a message of type {str(kind)[:40]!r}")
 
@@ -166,11 +187,15 @@ class ControlSocket:
         await self._rows.close_connections()
         self._copies.note_topic_partitions(topic.partitions)
         positions = {}
-        for partition, copy in self._copies.by_partition.items():
-            if copy.opened and copy.failed is None:
+        for partition in self._copies.wanted():
+            copy = self._copies.by_partition[partition]
+            if partition < topic.partitions and partition not in topic.latest:
+                continue  # wanted since ingest looked; it will look again
+            if copy.failed is None:
                 self._judge(copy, topic)
             if copy.failed is None:
                 positions[str(partition)] = copy.position if copy.position >= 0 else EARLIEST
+                copy.takes_slices = True
         event("start", generation=generation, partitions=len(positions))
         return {"type": "start", "generation": generation, "positions": positions}
 
@@ -260,8 +285,8 @@ async def _receive(reader: asyncio.StreamReader) -> dict[str, Any] | None:
     return message
 
 
-async def _send(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
-    writer.write(_line(message))
+async def _send(writer: asyncio.StreamWriter, line: bytes) -> None:
+    writer.write(line)
     async with asyncio.timeout(_SEND_SECONDS_MAX):
         await writer.drain()
 

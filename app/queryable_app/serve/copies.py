@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from queryable_app.disk_format import CopyState
+from queryable_app.disk_mark import Pause
 from queryable_app.errors import Failure, Reason
-from queryable_app.freshness import next_offset
+from queryable_app.freshness import absent, next_offset
 from queryable_app.log import event
 from queryable_app.partitioners import algorithm_in_use
 from queryable_app.placement import Placement
@@ -37,6 +38,10 @@ class Copy:
         self.partition = partition
         self.role = role
         self.failed = failed
+        self.absent: str | None = None
+        """Why nothing of it is here for the moment, such as "is being copied from ..."."""
+        self.takes_slices = True
+        """A query that was started before the copy was opened does not begin where the copy does."""
         self.end = -1
         """The log's end when Kafka was last asked; -1: not known."""
         self.fresh_as_of_ms = -1
@@ -52,14 +57,16 @@ class Copy:
 
     @property
     def store(self) -> Store:
-        if self._store is None:
-            raise Failure(
-                Reason.NOT_AVAILABLE,
-                f"the copy of partition {self.partition} could not be opened: {self.failed}",
-                "ask again when what stopped it is mended, see /v1/status",
-                partition=self.partition,
-            )
-        return self._store
+        if self._store is not None:
+            return self._store
+        if self.absent is not None:
+            raise absent(self, self.absent)
+        raise Failure(
+            Reason.NOT_AVAILABLE,
+            f"the copy of partition {self.partition} could not be opened: {self.failed}",
+            "ask again when what stopped it is mended, see /v1/status",
+            partition=self.partition,
+        )
 
     @property
     def opened(self) -> bool:
@@ -76,6 +83,20 @@ class Copy:
     @property
     def complete(self) -> bool:
         return self._store is not None and self._store.state.complete
+
+    def open(self, store: Store) -> None:
+        """From now on this is what the copy holds. Slices are taken from the next start of the query on."""
+        self._store = store
+        self.failed = self.absent = None
+        self.takes_slices = False
+
+    def leave(self, why: str) -> Store | None:
+        """Nobody reads or writes any more; whoever waits is told. Returns what has to be closed."""
+        store, self._store = self._store, None
+        self.absent = why
+        self.takes_slices = False
+        self.release_waiting()
+        return store
 
     @property
     def remaining_seconds(self) -> float | None:
@@ -111,7 +132,7 @@ class Copy:
         if next_offset(self) >= end:
             self._samples.clear()
             self.fresh_as_of_ms = as_of_ms
-            if not self.complete and self.failed is None:
+            if self.opened and not self.complete and self.failed is None:
                 self.apply((), self.state)
             return
         self._samples.append((as_of_ms, end))
@@ -134,9 +155,7 @@ class Copy:
         if self.failed is None:
             event("failed", partition=self.partition, position=self.position, reason=why)
         self.failed = why
-        for _, reached in self._waiting:
-            if not reached.done():
-                reached.set_result(False)
+        self.release_waiting()
 
     def rebuild(self) -> None:
         """Empty the copy; it starts again at the earliest record."""
@@ -147,7 +166,7 @@ class Copy:
         self._measured = None
 
     async def reach(self, position: int, deadline: float) -> bool:
-        if next_offset(self) >= position or self.failed is not None:
+        if next_offset(self) >= position or self.failed is not None or self.absent is not None:
             return next_offset(self) >= position
         waiter: tuple[int, asyncio.Future[bool]] = (position, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
@@ -162,6 +181,11 @@ class Copy:
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
+
+    def release_waiting(self) -> None:
+        for _, reached in self._waiting:
+            if not reached.done():
+                reached.set_result(False)
 
     def _position_changed(self) -> None:
         position = self.position
@@ -179,6 +203,9 @@ class Copies:
     def __init__(self, placement: Placement, declared_partitioner: str, held: Iterable[Copy]) -> None:
         self.placement = placement
         self.by_partition = {copy.partition: copy for copy in held}
+        self.leaving: dict[int, Copy] = {}
+        """Copies that are no longer held here: no read begins in them, and those that had begun may end."""
+        self.paused: Pause = "none"
         self._declared = declared_partitioner
         self._phases: dict[int, Phase] = {}
         self.mismatches_elsewhere = (0, 0, 0)
@@ -242,18 +269,37 @@ class Copies:
             self.algorithm = algorithm
 
     async def wait_for(self, partition: int, position: int, deadline: float) -> bool:
-        """True as soon as the copy's position is at least `position`; False when the deadline (loop time) passes or
-        the copy has failed."""
-        return await self.by_partition[partition].reach(position, deadline)
+        """True as soon as the copy's position is at least `position`; False when the deadline (loop time) passes, or
+        the copy fails or leaves."""
+        copy = self.by_partition.get(partition)
+        return copy is not None and await copy.reach(position, deadline)
+
+    @property
+    def serving(self) -> list[Copy]:
+        """Those that others count on; what is being built beside them takes nothing away from the node."""
+        return [copy for copy in self.by_partition.values() if copy.role != "hydrating"]
 
     @property
     def ready(self) -> bool:
-        """Every copy is complete, and none has failed."""
-        return all(copy.complete and copy.failed is None for copy in self.by_partition.values())
+        """Every copy that serves is complete, and none has failed."""
+        return all(copy.complete and copy.failed is None for copy in self.serving)
+
+    def is_paused(self, copy: Copy) -> bool:
+        return self.paused == "all" or (self.paused == "hydrating" and not copy.complete)
+
+    def wanted(self) -> list[int]:
+        """The partitions that ingest is to read."""
+        return sorted(p for p, copy in self.by_partition.items() if copy.opened and not self.is_paused(copy))
+
+    def held(self, partition: int) -> Copy | None:
+        """The copy of a read that has begun, although it may be leaving."""
+        return self.by_partition.get(partition) or self.leaving.get(partition)
 
     def measure(self) -> None:
         """Called at intervals: rates, and an event for each copy that fell behind or caught up."""
         now, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+        for partition in self._phases.keys() - self.by_partition.keys():
+            del self._phases[partition]
         for partition, copy in self.by_partition.items():
             copy.measure(now)
             phase, before = copy.phase(now_ms), self._phases.get(partition)
@@ -263,5 +309,5 @@ class Copies:
                     event(phase, partition=partition, position=copy.position, end=copy.end)
 
     def close(self) -> None:
-        for copy in self.by_partition.values():
+        for copy in (*self.by_partition.values(), *self.leaving.values()):
             copy.close()

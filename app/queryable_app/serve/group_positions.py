@@ -60,6 +60,8 @@ class GroupPositions(Background):
         }
         if changed:
             consumer = await self._consumer.connected()
+            if not consumer.assignment() >= changed.keys():  # the node has got copies since
+                self._pause_all(consumer)
             await consumer.commit(changed)
             self._committed |= changed
 

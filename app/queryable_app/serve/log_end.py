@@ -31,7 +31,7 @@ class LogEnd(Background):
     """Runs from `start` to `stop`. `arguments` are those of an aiokafka client."""
 
     def __init__(self, arguments: dict[str, Any], topic: str, copies: Copies, interval_ms: int) -> None:
-        self._partitions = [TopicPartition(topic, partition) for partition in copies.by_partition]
+        self._topic = topic
         self._copies = copies
         self._interval_seconds = interval_ms / 1000
         self._consumer = KeptClient(
@@ -42,10 +42,6 @@ class LogEnd(Background):
         self._wanted = asyncio.Event()
         self.away: str | None = None
         """Why Kafka cannot be asked at present; None when it answers."""
-
-    async def start(self) -> None:
-        if self._partitions:
-            await super().start()
 
     async def _close(self) -> None:
         self._answer_failed("the node is stopping")
@@ -59,7 +55,10 @@ class LogEnd(Background):
             self._asked = asyncio.get_running_loop().create_future()
             self._wanted.set()
         ends = await asyncio.shield(self._asked)
-        return {partition: ends[partition] for partition in partitions}
+        wanted = {partition: ends.get(partition) for partition in partitions}
+        if None in wanted.values():
+            raise KafkaAway("a copy has left this node meanwhile")
+        return {partition: end for partition, end in wanted.items() if end is not None}
 
     async def _run(self) -> None:
         pause = _AWAY_SECONDS_MIN
@@ -87,11 +86,12 @@ class LogEnd(Background):
     async def _look_up(self) -> None:
         consumer = await self._consumer.connected()
         self._answering, self._asked = self._asked, None
+        held = dict(self._copies.by_partition)  # as the question finds it: copies come and go meanwhile
         as_of_ms = time.time_ns() // 1_000_000  # before the question: what is there then is below the answer
-        raw = await consumer.end_offsets(self._partitions)
-        ends = {where.partition: end for where, end in raw.items()}
+        asked = [TopicPartition(self._topic, partition) for partition in held]
+        ends = {where.partition: end for where, end in (await consumer.end_offsets(asked)).items()}
         for partition, end in ends.items():
-            self._copies.by_partition[partition].sample(as_of_ms, end)
+            held[partition].sample(as_of_ms, end)
         if self._answering is not None:
             self._answering.set_result(ends)
             self._answering = None

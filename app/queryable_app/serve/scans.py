@@ -72,6 +72,8 @@ async def rows_here(copies: Sequence[Copy], bounds: Bounds) -> Batches:
     rows = sources[0] if len(sources) == 1 else merge(*sources, reverse=bounds.reverse)
     try:
         while True:
+            for copy in copies:
+                _ = copy.store  # one that has left the node, and whose time is over, says so
             batch, size = [], 0
             for row in islice(rows, BATCH_ROWS):
                 batch.append(row)

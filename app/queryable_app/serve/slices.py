@@ -59,7 +59,7 @@ class Slices:
         if self._dead_letters is None:
             return
         header, copy = self._addressed(payload)
-        if header.bad == 0 or copy.failed is not None:
+        if copy is None or header.bad == 0 or copy.failed is not None:
             return
         letters = [
             DeadLetter(header.partition, row.offset, row.disk_key, frames.decode_bad(row.stored))
@@ -72,7 +72,7 @@ class Slices:
     def apply(self, payload: bytes) -> None:
         """One slice, one write. A copy that has failed takes nothing more; other copies go on."""
         header, copy = self._addressed(payload)
-        if copy.failed is not None or header.last_offset < copy.position:
+        if copy is None or copy.failed is not None or header.last_offset < copy.position:
             return
         before = copy.state.mismatches
         if header.first_offset >= copy.position and header.bad == 0 and header.null_keys == 0:
@@ -82,12 +82,15 @@ class Slices:
         if copy.state.mismatches != before:
             self._copies.note_mismatches()
 
-    def _addressed(self, payload: bytes) -> tuple[SliceHeader, Copy]:
+    def _addressed(self, payload: bytes) -> tuple[SliceHeader, Copy | None]:
+        """None: the copy has left, or has been opened anew, since the query was started. The next one follows soon."""
         header = frames.decode_slice_header(payload)
+        if not 0 <= header.partition < self._copies.partitions:
+            raise FrameError(
+                f"a slice of partition {header.partition}, and there are {self._copies.partitions}"
+            )
         copy = self._copies.by_partition.get(header.partition)
-        if copy is None:
-            raise FrameError(f"a slice of partition {header.partition}, which this node does not hold")
-        return header, copy
+        return header, copy if copy is not None and copy.takes_slices else None
 
     def _apply_whole(self, copy: Copy, header: SliceHeader, payload: bytes) -> None:
         puts = frames.puts(payload, header)

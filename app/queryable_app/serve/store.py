@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Final
 
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DBCompressionType,
     Options,
     Rdict,
@@ -49,6 +51,10 @@ class StoreError(Exception):
     """The store cannot be used. The message says why, and what to do."""
 
 
+class StoreDamaged(StoreError):
+    """What is on disk is not whole. No restart mends it: the copy has to be made anew."""
+
+
 class SharedMemory:
     """What the stores of one node share: a block cache and a budget for memtables."""
 
@@ -56,9 +62,14 @@ class SharedMemory:
         self.block_cache_bytes = block_cache_mb * _MB
         self.cache = Cache(self.block_cache_bytes)
         self.write_buffers = WriteBufferManager(write_buffer_mb * _MB, False)
-        # A share for each, since the manager only ever flushes the store that is being written to: full memtables of
-        # quiet stores would make the busy one flush at every write.
-        self.memtable_bytes = max(_MEMTABLE_BYTES_MIN, write_buffer_mb * _MB // max(1, stores))
+        self._write_buffer_bytes = write_buffer_mb * _MB
+        self.memtable_bytes = 0
+        self.share(stores)
+
+    def share(self, stores: int) -> None:
+        """A share for each, since the manager only ever flushes the store that is being written to: full memtables of
+        quiet stores would make the busy one flush at every write. Stores that are open keep what they have."""
+        self.memtable_bytes = max(_MEMTABLE_BYTES_MIN, self._write_buffer_bytes // max(1, stores))
 
 
 class Store:
@@ -72,6 +83,8 @@ class Store:
         self._db = db
         self._meta = db.get_column_family_handle(META)
         self._closed = False
+        self._iterators = 0
+        self._threads: set[int] = set()
 
     @staticmethod
     def open(path: Path, identity: Identity, memory: SharedMemory) -> Store:
@@ -83,7 +96,7 @@ class Store:
             families = {ROWS: rows, META: _options(memory, _META_MEMTABLE_BYTES)}
             db = Rdict(str(path), rows, column_families=families)
         except Exception as error:  # rocksdict raises nothing more particular
-            raise StoreError(_why_not_opened(path, str(error))) from error
+            raise _not_opened(path, str(error)) from error
         try:
             capacity = db.property_int_value("rocksdb.block-cache-capacity")
             if capacity != memory.block_cache_bytes:
@@ -111,17 +124,21 @@ class Store:
 
         The bounds are compared here: rocksdict encodes the ones in ReadOptions as if the store were not raw.
         """
-        if reverse:
-            for key, stored in _raw(self._db.items(backwards=True, from_key=stop)):
-                if start is not None and key < start:
-                    return
-                if key != stop:
+        self._iterators += 1
+        try:
+            if reverse:
+                for key, stored in _raw(self._db.items(backwards=True, from_key=stop)):
+                    if start is not None and key < start:
+                        return
+                    if key != stop:
+                        yield key, stored
+            else:
+                for key, stored in _raw(self._db.items(from_key=start)):
+                    if stop is not None and key >= stop:
+                        return
                     yield key, stored
-        else:
-            for key, stored in _raw(self._db.items(from_key=start)):
-                if stop is not None and key >= stop:
-                    return
-                yield key, stored
+        finally:
+            self._iterators -= 1
 
     def apply(
         self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None
@@ -169,14 +186,41 @@ class Store:
 
     def compact(self, start: bytes, stop: bytes) -> None:
         """Give the space of deleted rows back. Takes long, and lets other threads run: not for the event loop."""
-        with suppress(
-            Exception
-        ):  # cancelled, or a broken disk: the next write says so, and here nothing is lost
+        with self._in_thread(), suppress(Exception):  # cancelled, or a broken disk: the next write says so
             self._db.compact_range(start, stop)
 
     def cancel_compaction(self) -> None:
         """The last thing before `close`: RocksDB starts no other one."""
         self._db.cancel_all_background(False)
+
+    @property
+    def in_use(self) -> bool:
+        """Rows are being read step by step, or a thread is at work. Until that ends RocksDB keeps the directory locked."""
+        return self._iterators > 0 or bool(self._threads)
+
+    @contextmanager
+    def _in_thread(self) -> Iterator[None]:
+        self._threads.add(get_ident())
+        try:
+            yield
+        finally:
+            self._threads.discard(get_ident())
+
+    def flush(self) -> None:
+        """Write memtables out. Lets other threads run: not for the event loop."""
+        with (
+            self._in_thread(),
+            suppress(Exception),
+        ):  # closed meanwhile, or a broken disk: what comes next says so
+            self._db.flush()
+
+    def checkpoint(self, path: Path) -> None:
+        """The store as it is now, at a path that is not there yet: hard links, and small files written anew. Holds all
+        threads, for milliseconds after a `flush` and for as long as that would take otherwise."""
+        try:
+            Checkpoint(self._db).create_checkpoint(str(path))
+        except Exception as error:  # rocksdict raises nothing more particular
+            raise StoreError(f"{self.path}: no checkpoint can be made ({error})") from error
 
     def estimate_keys(self) -> int:
         """Rows, tombstones included, as RocksDB guesses."""
@@ -196,7 +240,8 @@ class Store:
         with suppress(Exception):  # then the log is read after all
             self._db.flush()
         del self._meta
-        self._db.close()
+        with suppress(Exception):  # RocksDB says that it is shutting down, and is closed
+            self._db.close()
 
     def _write(self, batch: WriteBatch) -> None:
         try:
@@ -256,9 +301,7 @@ def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
         raw_bad = meta.get(META_LAST_BAD_KEY)
         last_bad = json.loads(raw_bad) if raw_bad else None
     except Exception as error:
-        raise StoreError(
-            _why_not_opened(path, f"Corruption: its own state is unreadable, {error!r}")
-        ) from error
+        raise _not_opened(path, f"Corruption: its own state is unreadable, {error!r}") from error
     if replace(owner, topic_id=identity.topic_id) != identity:
         raise StoreError(
             f"{path} holds partition {owner.partition} of topic {owner.topic!r} for {owner.application_id}, not "
@@ -277,11 +320,11 @@ def _identity_json(identity: Identity) -> bytes:
     return json.dumps(asdict(identity)).encode()
 
 
-def _why_not_opened(path: Path, error: str) -> str:
+def _not_opened(path: Path, error: str) -> StoreError:
     if "lock hold" in error or "While lock file" in error:
-        return f"{path} is in use by another process; stop it first ({error})"
+        return StoreError(f"{path} is in use by another process; stop it first ({error})")
     if "Corruption" in error:
-        return (
+        return StoreDamaged(
             f"{path} is damaged ({error}); delete the directory, and the copy is built again from the topic"
         )
-    return f"{path} cannot be opened ({error}); mend the disk or its permissions, then restart"
+    return StoreError(f"{path} cannot be opened ({error}); mend the disk or its permissions, then restart")

@@ -15,6 +15,7 @@ import time
 from typing import Final
 
 from queryable_app.disk_format import ROW_HEADER, TOMBSTONE, TOMBSTONE_KEPT_MS
+from queryable_app.errors import Failure
 from queryable_app.partitioners import SCATTER
 from queryable_app.serve.background import Background
 from queryable_app.serve.copies import Copies, Copy
@@ -57,8 +58,10 @@ class Sweeper(Background):
                 await asyncio.sleep(_REST_FACTOR * (time.monotonic() - started))
         except StoreError as error:
             copy.fail(str(error))
+        except Failure:
+            pass  # the copy has left the node
         else:
-            if deleted >= _COMPACT_ROWS_MIN:
+            if deleted >= _COMPACT_ROWS_MIN and copy.opened:
                 await _compact(copy.store, first, last + b"\0")
         return deleted
 

@@ -1,0 +1,310 @@
+"""Which copies this node holds: what it does when the placement changes.
+
+Strategy: `follow` takes a newer placement at once, in one step of the event loop: it is on disk, reads of what is gone go
+elsewhere, and what is new is there, not opened yet. What takes time follows for each copy by itself: a new copy is
+fetched from a peer or begun empty; one that is gone lingers until the reads that had begun in it have ended, and comes
+back as it is if it is placed here again before.
+
+Everything is derived from the placement and the directory, again and again, so that a crash at any moment is made good by
+the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Final, Protocol
+
+from queryable_app.contract import PLACEMENT_FILE, NodeSettings
+from queryable_app.disk_format import CopyState, Identity
+from queryable_app.disk_mark import Pause
+from queryable_app.log import event
+from queryable_app.placement import Placement
+from queryable_app.serve.copies import Copies, Copy, Role
+from queryable_app.serve.store import SharedMemory, Store, StoreDamaged, StoreError
+
+LINGER_SECONDS: Final = 5.0  # a read that has its copies, and not begun to read them, needs them as long
+_LINGER_SECONDS_MAX: Final = 60.0
+_OURS: Final = re.compile(r"p[0-9]{4,}(\.incoming)?")
+_INCOMING: Final = ".incoming"
+_EPOCH_MAX: Final = 2**53
+_NODES_MAX: Final = 1000
+_ADDRESS: Final = re.compile(r"https?://[!-~]{1,300}")
+_OPENING: Final = "is being opened"
+
+
+class Hydration(Protocol):
+    """Who gets a copy from another node, if there is one worth copying. Cancelled, it keeps what it has for later."""
+
+    async def fetch(self, partition: int, into: Path) -> bool: ...
+
+
+class PlacementRefused(Exception):
+    """It is not one that this node can follow. The message says why."""
+
+
+class Holdings:
+    """Runs from `start` to `stop`. `changed` is called whenever ingest is to read something else."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        topic: str,
+        copies: Copies,
+        memory: SharedMemory,
+        hydration: Hydration,
+        changed: Callable[[], None],
+        linger_seconds: float = LINGER_SECONDS,
+    ) -> None:
+        self._own = settings.ordinal
+        self._data_dir = Path(settings.data_dir)
+        self._application_id = settings.application_id
+        self._topic = topic
+        self._copies = copies
+        self._memory = memory
+        self._hydration = hydration
+        self._changed = changed
+        self._linger_seconds = linger_seconds
+        self._building: dict[int, asyncio.Task[None]] = {}
+        self._ending: dict[int, asyncio.Task[None]] = {}
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Take away what a crash left of copies that are not here any more, and mend what another node has whole."""
+        application = self._data_dir / self._application_id
+        held = {self._path(partition) for partition in self._copies.by_partition}
+        for path in application.glob("p*"):
+            if _OURS.fullmatch(path.name) and path.with_suffix("") not in held:
+                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+        for copy in self._copies.by_partition.values():
+            if self._elsewhere(copy.partition) and (not copy.opened or _empty(copy.state)):
+                store = copy.leave(_OPENING)
+                if store is not None:
+                    store.close()
+        self._build()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        tasks = [*self._building.values(), *self._ending.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def follow(self, placement: Placement) -> int:
+        """Returns the epoch that the node follows now: a lower or equal one changes nothing."""
+        before = self._copies.placement
+        if why := refusal(placement, before):
+            raise PlacementRefused(why)
+        if placement.epoch <= before.epoch:
+            return before.epoch
+        self._write(placement)
+        self._copies.placement = placement
+        held, had = set(placement.held_by(self._own)), set(self._copies.by_partition)
+        for partition in had - held:
+            self._let_go(partition)
+        for partition in held - had:
+            self._take_up(partition)
+        for partition, copy in self._copies.by_partition.items():
+            copy.role = role_of(placement, partition, self._own)
+        if held != had:
+            self._memory.share(len(held))
+            self._changed()
+        event("placement", epoch=placement.epoch, gained=sorted(held - had), lost=sorted(had - held))
+        self._build()
+        return placement.epoch
+
+    def pause(self, paused: Pause) -> None:
+        """Of which copies ingest pauses. Copies that are being fetched wait, with what they have of it."""
+        self._copies.paused = paused
+        if paused != "none":
+            for building in self._building.values():
+                building.cancel()
+        self._build()
+        self._changed()
+
+    def _write(self, placement: Placement) -> None:
+        """First on disk, then in use: after a crash the node follows what it had said that it has."""
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        new = self._data_dir / f"{PLACEMENT_FILE}.new"
+        new.write_text(placement.to_json())
+        os.replace(new, self._data_dir / PLACEMENT_FILE)
+
+    def _let_go(self, partition: int) -> None:
+        copy = self._copies.by_partition.pop(partition)
+        copy.takes_slices = False
+        copy.release_waiting()
+        self._copies.leaving[partition] = copy
+        before = [task for task in (self._ending.pop(partition, None),) if task is not None]
+        if building := self._building.pop(partition, None):
+            building.cancel()
+            before.append(building)
+        self._ending[partition] = asyncio.create_task(self._end(copy, before))
+
+    def _take_up(self, partition: int) -> None:
+        copy = self._copies.leaving.get(partition)
+        if copy is not None and copy.opened:  # as it was a moment ago
+            self._ending.pop(partition).cancel()
+            del self._copies.leaving[partition]
+        else:
+            copy = Copy(partition, "hydrating", None)
+            copy.leave(_OPENING)
+        self._copies.by_partition[partition] = copy
+
+    async def _end(self, copy: Copy, before: Sequence[asyncio.Task[None]]) -> None:
+        """Close and delete, once nobody reads any more. `before` have to do with the same directory, and are ending."""
+        if before:
+            await asyncio.wait(before)
+        if copy.opened:
+            await asyncio.sleep(self._linger_seconds)
+            await _unused(copy.store, _LINGER_SECONDS_MAX)
+            store = copy.leave("has moved to other nodes")
+            assert store is not None
+            try:
+                store.cancel_compaction()
+                await _unused(store)  # RocksDB would keep the directory locked
+            finally:
+                store.close()
+        partition, path = copy.partition, self._path(copy.partition)
+        for directory in (path, path.with_suffix(_INCOMING)):
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+        if self._copies.leaving.get(partition) is copy:
+            del self._copies.leaving[partition]
+        event("copy-dropped", partition=partition)
+        if self._ending.get(partition) is asyncio.current_task():
+            del self._ending[partition]
+        self._build()
+
+    def _build(self) -> None:
+        """Begin what is not begun."""
+        if self._stopping:
+            return
+        for partition, copy in self._copies.by_partition.items():
+            if copy.absent is not None and partition not in self._building | self._ending:
+                building = asyncio.create_task(self._fill(copy))
+                self._building[partition] = building
+                building.add_done_callback(partial(self._built, partition))
+
+    def _built(self, partition: int, done: asyncio.Task[None]) -> None:
+        if self._building.get(partition) is done:
+            del self._building[partition]
+        if done.cancelled():
+            self._build()
+        elif error := done.exception():
+            event("internal-error", part=type(self).__name__, partition=partition, error=repr(error))
+
+    async def _fill(self, copy: Copy) -> None:
+        """Open what is on disk, or what another node has, or begin with nothing."""
+        try:
+            store = await self._kept(copy)
+            if store is None and self._elsewhere(copy.partition):
+                if self._copies.paused != "none":
+                    copy.absent = "waits for room on the disk before it is copied from another node"
+                    return
+                await self._fetch(copy)
+            store = store or await self._open(copy.partition)
+        except (StoreError, OSError) as error:
+            copy.absent = None
+            copy.fail(str(error))
+            return
+        copy.open(store)
+        self._changed()
+
+    async def _kept(self, copy: Copy) -> Store | None:
+        """What is on disk. None: there is nothing, or nothing that is worth keeping while another node has more."""
+        path = self._path(copy.partition)
+        if not path.exists():
+            return None
+        try:
+            store = await self._open(copy.partition)
+        except StoreDamaged as error:
+            if not self._elsewhere(copy.partition):
+                raise
+            event("copy-thrown-away", partition=copy.partition, reason=str(error))
+            copy.failed = None
+        else:
+            if not _empty(store.state) or not self._elsewhere(copy.partition):
+                return store
+            store.close()
+        await asyncio.to_thread(shutil.rmtree, path)
+        return None
+
+    async def _fetch(self, copy: Copy) -> None:
+        """There is a store afterwards, or there is none: then the topic builds the copy."""
+        copy.absent = "is being copied from another node"
+        try:
+            await self._hydration.fetch(copy.partition, self._path(copy.partition))
+        except Exception as error:
+            event("internal-error", part="hydration", partition=copy.partition, error=repr(error))
+
+    async def _open(self, partition: int) -> Store:
+        """In a thread: a store of some size takes as long as a hundred reads."""
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open_now, partition))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening])
+            if opening.exception() is None:
+                opening.result().close()
+            raise
+
+    def _open_now(self, partition: int) -> Store:
+        identity = Identity(self._application_id, self._topic, partition)
+        return Store.open(self._path(partition), identity, self._memory)
+
+    def _elsewhere(self, partition: int) -> bool:
+        """Whether another node serves the partition, so that there may be a copy to be had."""
+        serving = self._copies.placement.serving[partition]
+        return any(ordinal != self._own for ordinal in serving)
+
+    def _path(self, partition: int) -> Path:
+        return store_path(self._data_dir, self._application_id, partition)
+
+
+async def _unused(store: Store, seconds: float = inf) -> None:
+    """Until nobody reads it step by step. Asked again and again, since iterators end wherever they are dropped."""
+    until = time.monotonic() + seconds
+    while store.in_use and time.monotonic() < until:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+
+
+def store_path(data_dir: Path, application_id: str, partition: int) -> Path:
+    return data_dir / application_id / f"p{partition:04d}"
+
+
+def role_of(placement: Placement, partition: int, ordinal: int) -> Role:
+    serving = placement.serving[partition]
+    if ordinal not in serving:
+        return "hydrating"
+    return "active" if serving[0] == ordinal else "standby"
+
+
+def refusal(placement: Placement, present: Placement) -> str | None:
+    """Why a node that follows `present` cannot follow this one; None when it can."""
+    if placement.application_id != present.application_id:
+        return f"it is of {placement.application_id}, and this node is of {present.application_id}"
+    if placement.partitions != present.partitions or len(placement.hydrating) != present.partitions:
+        return f"it has {placement.partitions} partitions, and the view has {present.partitions}"
+    if placement.epoch > _EPOCH_MAX or len(placement.addresses) > _NODES_MAX:
+        return f"its epoch is above {_EPOCH_MAX}, or it has more than {_NODES_MAX} nodes"
+    if not all(_ADDRESS.fullmatch(address) for address in placement.addresses):
+        return "an address is no http:// or https:// URL"
+    nodes = range(len(placement.addresses))
+    for partition, (serving, hydrating) in enumerate(
+        zip(placement.serving, placement.hydrating, strict=True)
+    ):
+        copies = (*serving, *hydrating)
+        if len(set(copies)) < len(copies) or any(ordinal not in nodes for ordinal in copies):
+            return f"partition {partition} names a node twice, or one that has no address"
+    return None
+
+
+def _empty(state: CopyState) -> bool:
+    return state.position < 0 and not state.complete
