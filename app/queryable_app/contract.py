@@ -26,6 +26,7 @@ CONTROL_PROTOCOL: Final = 1
 # Files inside NodeSettings.data_dir.
 GENERATION_FILE: Final = "generation"
 PLACEMENT_FILE: Final = "placement.json"
+CHECKPOINTS_DIRECTORY: Final = "checkpoints"  # below the application's own
 
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
@@ -118,6 +119,9 @@ class NodeSettings:
 
     idle_seconds_max: int = 75
     """How long a kept-alive connection may be silent."""
+
+    peer_copy_mb_per_second_max: int = 100
+    """What the node sends of its copies to nodes that build theirs, together. A link of 1 Gb/s carries a little more."""
 
     page_rows_max: int = 10_000
     """The largest `limit` of a scan."""

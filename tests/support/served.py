@@ -7,7 +7,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -58,10 +59,12 @@ class Served:
         serving = asyncio.create_task(self._server.serve([self._listener]))
         while not self._server.started:
             await asyncio.sleep(0.001)
+        await self.node.checkpoints.start()
         await self.node.peers.start()
         self._started.set()
         await serving
         await self.node.peers.stop()
+        await self.node.checkpoints.stop()
         self.node.copies.close()
 
     def __enter__(self) -> Served:
@@ -82,6 +85,11 @@ class Served:
             return function()
 
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result(10)
+
+    def begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """On the node's loop; the result comes from there."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def put(
         self,

@@ -12,18 +12,26 @@ import time
 from pathlib import Path
 from typing import Final
 
-from queryable_app.contract import CONTROL_SOCKET, PLACEMENT_FILE, ROW_SOCKET, NodeSettings
+from queryable_app.contract import (
+    CHECKPOINTS_DIRECTORY,
+    CONTROL_SOCKET,
+    PLACEMENT_FILE,
+    ROW_SOCKET,
+    NodeSettings,
+)
 from queryable_app.disk_format import Identity
 from queryable_app.kafka_clients import client_arguments
 from queryable_app.kafka_settings import kafka_connection
 from queryable_app.log import event
 from queryable_app.placement import Placement
 from queryable_app.serde import key_codec
+from queryable_app.serve.checkpoints import Checkpoints
 from queryable_app.serve.control_socket import ControlSocket, IngestStatus
 from queryable_app.serve.copies import Copies, Copy, Role
 from queryable_app.serve.counters import Counters
 from queryable_app.serve.gaps import Gaps
 from queryable_app.serve.group_positions import GroupPositions
+from queryable_app.serve.hydration import PeerHydration
 from queryable_app.serve.log_end import LogEnd
 from queryable_app.serve.peers import Peers
 from queryable_app.serve.producer import Producer
@@ -51,6 +59,14 @@ class Node:
         """Monotonic time of the last answered read, kept by whoever answers. Ingest then leaves room for reads."""
         self.counters = Counters()
         self.peers = Peers(settings, copies)
+        application = settings.application_id
+        self.checkpoints = Checkpoints(
+            Path(settings.data_dir, application, CHECKPOINTS_DIRECTORY),
+            application,
+            copies,
+            settings.peer_copy_mb_per_second_max,
+        )
+        self.hydration = PeerHydration(self.peers, application, spec.topic, memory)
 
         kafka = client_arguments(kafka_connection(settings.bootstrap_servers, spec.kafka_config))
         self.producer = Producer(kafka, spec.topic, settings.application_id)
@@ -100,6 +116,7 @@ class Node:
             self._gaps,
             self._group_positions,
             self._sweeper,
+            self.checkpoints,
             self.peers,
         ):
             await part.start()
@@ -109,6 +126,7 @@ class Node:
         """End what `start` began, and close the stores."""
         for part in (
             self.peers,
+            self.checkpoints,
             self._control,
             self._rows,
             self._sweeper,

@@ -80,6 +80,11 @@ class Peers:
     def knows(self, token: str) -> bool:
         return bool(self._token) and hmac.compare_digest(token.encode(), self._token.encode())
 
+    @property
+    def node_headers(self) -> bytes:
+        """Header lines that show another node that this one belongs to the view."""
+        return self._headers
+
     def candidates(self, partition: int, tried: Collection[int] = ()) -> list[int]:
         """Other nodes that serve the partition, in the order in which to ask them."""
         if not self._token:

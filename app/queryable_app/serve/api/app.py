@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from queryable_app.serve.api import about, internal, keys, records, scans
+from queryable_app.serve.api import about, checkpoints, internal, keys, records, scans
 from queryable_app.serve.api.answers import PROBLEMS
 from queryable_app.serve.api.guard import Guard, router_refusals
 from queryable_app.serve.node import Node
@@ -31,7 +31,7 @@ def create_app(node: Node) -> FastAPI:
         redirect_slashes=False,
         exception_handlers=router_refusals([*paths, "/openapi.json"]),
     )
-    for room in (*rooms, internal.routes(node, reads)):
+    for room in (*rooms, internal.routes(node, reads), checkpoints.routes(node)):
         app.include_router(room)
     app.add_middleware(Guard, node=node, identity=reads.identity)
     return app

@@ -1,0 +1,53 @@
+"""`/internal/v1/checkpoints`: other nodes build their copies from this node's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from queryable_app.checkpoint_files import RANGE_BYTES_MAX
+from queryable_app.errors import invalid
+from queryable_app.http_text import BYTES, JSON, body_answer, json_answer, parse_query, whole_number
+from queryable_app.serve.api.internal import require_token
+from queryable_app.serve.api.request import json_body, respond
+from queryable_app.serve.hydration import CHECKPOINTS
+from queryable_app.serve.node import Node
+
+_OFFSET_MAX: Final = 1 << 40
+
+
+def routes(node: Node) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+    checkpoints = node.checkpoints
+
+    @router.post(CHECKPOINTS)
+    async def create(request: Request) -> Response:
+        require_token(request, node)
+        body = await json_body(request, node)
+        try:
+            partition, records_min = int(body["partition"]), int(body["recordsMin"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise invalid(
+                "body", f"is not what a node of this version sends ({error!r})", "run one version"
+            ) from None
+        manifest = await checkpoints.create(partition, records_min)
+        return respond(body_answer(manifest.to_json().encode(), JSON))
+
+    @router.get(CHECKPOINTS + "/{lease}/files/{name}")
+    async def read(request: Request, lease: str, name: str) -> Response:
+        require_token(request, node)
+        values = parse_query(request.scope["query_string"], ("offset", "length"))
+        offset = whole_number(values, "offset", 0, _OFFSET_MAX) or 0
+        length = whole_number(values, "length", 1, RANGE_BYTES_MAX) or RANGE_BYTES_MAX
+        return respond(body_answer(await checkpoints.read(lease, name, offset, length), BYTES))
+
+    @router.delete(CHECKPOINTS + "/{lease}")
+    async def release(request: Request, lease: str) -> Response:
+        require_token(request, node)
+        await checkpoints.release(lease)
+        return respond(json_answer({"released": lease}))
+
+    return router

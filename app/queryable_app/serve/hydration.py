@@ -1,0 +1,292 @@
+"""Builds a copy from one that another node has, where there is one worth copying. Otherwise the topic builds it.
+
+Strategy: files come in ranges, several files at once, over connections of their own, so that no forwarded read waits behind a
+megabyte. What is broken off goes on where it ended: at the same range after a lost connection, with the same files after a
+lease has ended or this process has been started anew. A node that is away, refuses, or sends what does not match its own
+manifest is given up for the next one; what was corrupt is thrown away and never opened. When no byte has come for a while
+from any of them, the stream has the copy: it is slower and always there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar, TypeVarTuple, Unpack
+
+from queryable_app.checkpoint_files import CURRENT, RANGE_BYTES_MAX, Fetch, Manifest, ManifestError, Part
+from queryable_app.disk_format import FORMAT_VERSION, Identity
+from queryable_app.errors import Reason
+from queryable_app.log import event
+from queryable_app.serve.incoming import CorruptCopy, Incoming
+from queryable_app.serve.peer_client import PeerAnswer, PeerAway, PeerClient
+from queryable_app.serve.peers import Peers
+from queryable_app.serve.store import SharedMemory
+
+A = TypeVarTuple("A")
+T = TypeVar("T")
+
+CHECKPOINTS: Final = "/internal/v1/checkpoints"
+RECORDS_MIN: Final = 50_000
+"""Fewer stream in a quarter of a second, once the stream runs."""
+
+_FILES_AT_ONCE: Final = 4
+_COPIES_AT_ONCE: Final = 2
+_LEASES_MAX: Final = 5  # of one peer, for one copy
+_CREATE_SECONDS: Final = 120.0  # for the digests of 200 GB
+_RANGE_SECONDS: Final = 15.0
+_RELEASE_SECONDS: Final = 2.0
+_STALLED_SECONDS: Final = 20.0
+_RETRY_SECONDS: Final = 0.25
+
+
+class _Refused(Exception):
+    """The peer has none to give, or none to us."""
+
+
+class _Busy(PeerAway):
+    """The peer gives to others all that it may give."""
+
+
+class _LeaseEnded(Exception):
+    """The peer no longer has this checkpoint."""
+
+
+class PeerHydration:
+    """Use it from one event loop."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        application_id: str,
+        topic: str,
+        memory: SharedMemory,
+        records_min: int = RECORDS_MIN,
+        stalled_seconds: float = _STALLED_SECONDS,
+    ) -> None:
+        self.records_min = records_min
+        self.stalled_seconds = stalled_seconds
+        self.progress: dict[int, Fetch] = {}
+        """By partition, the copies that are coming in."""
+        self._peers = peers
+        self._application_id = application_id
+        self._topic = topic
+        self._memory = memory
+        self._turns = asyncio.Semaphore(_COPIES_AT_ONCE)
+
+    async def fetch(self, partition: int, into: Path) -> bool:
+        """True: `into` is a verified store, ready for Store.open. False: no live peer has one worth copying, or there is a
+        store already, and the stream goes on from what is there. After a cancellation the next call goes on where it was."""
+        incoming = Incoming(into)
+        async with self._turns:
+            if await _in_thread(incoming.occupied):
+                return False
+            try:
+                if await self._fetch(partition, incoming):
+                    return True
+            finally:
+                self.progress.pop(partition, None)
+            await _in_thread(incoming.discard)
+            return False
+
+    async def _fetch(self, partition: int, incoming: Incoming) -> bool:
+        kept = await _in_thread(incoming.kept)
+        candidates = self._peers.candidates(partition)
+        if kept is not None:  # first who has the rest of it
+            candidates.sort(key=lambda ordinal: self._peers.address(ordinal) != kept.peer)
+        for ordinal in candidates:
+            address = self._peers.address(ordinal)
+            before = kept.manifest if kept is not None and kept.peer == address else None
+            try:
+                await self._fetch_from(address, before, partition, incoming)
+                return True
+            except (PeerAway, _Refused) as error:
+                event("peer-copy-given-up", partition=partition, peer=address, reason=str(error))
+            except (CorruptCopy, ManifestError) as error:
+                event("peer-copy-thrown-away", partition=partition, peer=address, reason=str(error))
+                await _in_thread(incoming.discard)
+            except OSError as error:
+                event("peer-copy-thrown-away", partition=partition, peer=address, reason=f"disk: {error}")
+                return False
+        return False
+
+    async def _fetch_from(
+        self, address: str, before: Manifest | None, partition: int, incoming: Incoming
+    ) -> None:
+        identity = Identity(self._application_id, self._topic, partition)
+        source = _Source(address, self._peers.node_headers)
+        transfer = _Transfer(self, source, incoming, partition)
+        started = time.monotonic()
+        try:
+            manifest = await transfer.run(before)
+            await _in_thread(incoming.finish, manifest, identity, self._memory)
+        except Exception:
+            await source.release()  # not when cancelled: then somebody will go on with it
+            raise
+        finally:
+            source.close()
+        event(
+            "copied-from-peer",
+            partition=partition,
+            peer=address,
+            position=manifest.position,
+            bytes=manifest.size,
+            seconds=round(time.monotonic() - started, 3),
+        )
+        await source.release()
+
+    def check(self, manifest: Manifest, partition: int) -> None:
+        """That it is of what was asked for, before anything of it is fetched."""
+        said = (manifest.application_id, manifest.partition, manifest.format)
+        if said != (self._application_id, partition, FORMAT_VERSION):
+            raise ManifestError(
+                f"is of {said}, and partition {partition} of {self._application_id} was asked for"
+            )
+
+
+class _Transfer:
+    """The files of one partition, from one peer."""
+
+    def __init__(self, owner: PeerHydration, source: _Source, incoming: Incoming, partition: int) -> None:
+        self._owner = owner
+        self._source = source
+        self._incoming = incoming
+        self._partition = partition
+        self._started_at = self._moved_at = time.monotonic()
+        self._came = 0  # bytes, since then
+
+    async def run(self, before: Manifest | None) -> Manifest:
+        """Every file is there afterwards, and what its digest says. `before` is what this node was copying from the peer
+        when it was broken off."""
+        manifest = before if before is not None and await self._source.has(before) else None
+        for _ in range(_LEASES_MAX):
+            if manifest is None:
+                manifest = await self._patiently(self._create)
+            try:
+                await self._files(manifest)
+                return manifest
+            except _LeaseEnded:
+                manifest = None
+        raise _Refused(f"{_LEASES_MAX} checkpoints ended before they were copied")
+
+    async def _create(self) -> Manifest:
+        manifest = await self._source.create(self._partition, self._owner.records_min)
+        self._owner.check(manifest, self._partition)
+        return manifest
+
+    async def _files(self, manifest: Manifest) -> None:
+        parts = await _in_thread(self._incoming.begin, self._source.address, manifest)
+        self._moved_at = time.monotonic()
+        there = sum(part.start for part in parts) - self._came
+        self._note(there, manifest)
+        waiting = iter(parts)
+
+        async def take_turns() -> None:
+            for part in waiting:
+                await self._file(manifest, part, there)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_FILES_AT_ONCE):
+                    group.create_task(take_turns())
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def _file(self, manifest: Manifest, part: Part, there: int) -> None:
+        file = await _in_thread(self._incoming.open, part)
+        while file.size < part.file.size:
+            length = min(RANGE_BYTES_MAX, part.file.size - file.size)
+            read = partial(self._source.read, manifest.lease, part.file.name, file.size, length)
+            block = await self._patiently(read)
+            await _in_thread(file.append, block)
+            self._came += len(block)
+            self._moved_at = time.monotonic()
+            self._note(there, manifest)
+        file.check()
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """A peer that has given something may be away for a while; one that is busy, from the beginning."""
+        while True:
+            try:
+                return await ask()
+            except PeerAway as away:
+                worth_waiting = self._came > 0 or isinstance(away, _Busy)
+                if not worth_waiting or time.monotonic() - self._moved_at > self._owner.stalled_seconds:
+                    raise
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _note(self, there: int, manifest: Manifest) -> None:
+        rate = self._came / max(1e-3, time.monotonic() - self._started_at)
+        self._owner.progress[self._partition] = Fetch(
+            self._partition, self._source.address, there + self._came, manifest.size, rate
+        )
+
+
+class _Source:
+    """A peer's checkpoints. It has connections of its own, so that no read between nodes waits behind a file."""
+
+    def __init__(self, address: str, node_headers: bytes) -> None:
+        self.address = address
+        self._client = PeerClient(address)
+        self._headers = node_headers
+        self._lease: str | None = None
+
+    async def create(self, partition: int, records_min: int) -> Manifest:
+        body = json.dumps({"partition": partition, "recordsMin": records_min}).encode()
+        answer = await self._ask(b"POST", "", body, _CREATE_SECONDS)
+        manifest = Manifest.from_json(answer.body)
+        self._lease = manifest.lease
+        return manifest
+
+    async def has(self, manifest: Manifest) -> bool:
+        """The lease of before is still there; from now on it counts as used."""
+        self._lease = manifest.lease
+        try:
+            await self.read(manifest.lease, CURRENT, 0, 1)
+        except _LeaseEnded:
+            return False
+        return True
+
+    async def read(self, lease: str, name: str, offset: int, length: int) -> bytes:
+        target = f"/{lease}/files/{name}?offset={offset}&length={length}"
+        answer = await self._ask(b"GET", target, b"", _RANGE_SECONDS)
+        if len(answer.body) != length:
+            raise CorruptCopy(f"{len(answer.body)} bytes of {name} came, and {length} were asked for")
+        return answer.body
+
+    async def release(self) -> None:
+        """As a courtesy: it ends by itself as well."""
+        if self._lease is not None:
+            lease, self._lease = self._lease, None
+            with suppress(PeerAway, _Refused, _LeaseEnded):
+                await self._ask(b"DELETE", f"/{lease}", b"", _RELEASE_SECONDS)
+
+    async def _ask(self, method: bytes, target: str, body: bytes, seconds: float) -> PeerAnswer:
+        deadline = asyncio.get_running_loop().time() + seconds
+        path = (CHECKPOINTS + target).encode()
+        answer = await self._client.ask(method, path, self._headers, body, deadline)
+        if answer.status == 200:
+            return answer
+        said = f"it answered {answer.status}: {answer.body[:300].decode(errors='replace')}"
+        if answer.status == Reason.OVERLOADED.status:
+            raise _Busy(said)
+        if answer.status == Reason.NO_SUCH_RESOURCE.status:
+            raise _LeaseEnded(said)
+        raise _Refused(said)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+async def _in_thread(function: Callable[[Unpack[A]], T], *args: *A) -> T:
+    """A thread cannot be cancelled: it is waited for, so that nobody writes into a directory that is given up."""
+    running = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -1,0 +1,531 @@
+"""A copy from a live node: what arrives is the source, or nothing does."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from queryable_app.checkpoint_files import Fetch, Manifest
+from queryable_app.disk_format import CopyState, Identity, Row, encode_row
+from queryable_app.placement import Placement
+from queryable_app.serve.checkpoints import Checkpoints
+from queryable_app.serve.hydration import PeerHydration
+from queryable_app.serve.incoming import Incoming, IncomingFile
+from queryable_app.serve.store import SharedMemory, Store
+from tests.support.served import Served, eventually, served
+
+IDENTITY = Identity("tests.users.r1", "users", 0)
+ROWS = 300
+LARGE = [b"%08d" % number for number in range(ROWS)]
+
+
+class Fetched(NamedTuple):
+    rows: dict[bytes, bytes]
+    state: CopyState
+
+
+class Trio:
+    """Two nodes with the one partition, complete, and a third one that builds its copy."""
+
+    def __init__(self, directory: Path, mb_per_second: int = 1000) -> None:
+        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+        self.addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+        placement = Placement(1, "tests.users.r1", tuple(self.addresses), ((0, 1),), ((2,),))
+        (directory / "token").write_text("between-nodes")
+        settings = {
+            "internal_token_path": str(directory / "token"),
+            "peer_copy_mb_per_second_max": mb_per_second,
+        }
+        self._stacks = [ExitStack() for _ in listeners]
+        self.directory = directory
+        self._open: Callable[[int, socket.socket], Served] = lambda ordinal, listener: self._stacks[
+            ordinal
+        ].enter_context(
+            served(
+                directory / f"node-{ordinal}",
+                ordinal=ordinal,
+                placement=placement,
+                listener=listener,
+                complete=False,
+                settings=settings,
+            )
+        )
+        self.nodes = [self._open(ordinal, listener) for ordinal, listener in enumerate(listeners)]
+        self.into = directory / "fetched" / "p0000"
+        self.hydration = self.new_hydration()
+
+    def new_hydration(self, **options: Any) -> PeerHydration:
+        """As a process that has just been started has it."""
+        receiving = self.nodes[2].node
+        options = {"records_min": 1, "stalled_seconds": 3.0, **options}
+        return PeerHydration(receiving.peers, "tests.users.r1", "users", receiving.memory, **options)
+
+    def fill(self, ordinal: int, rows: int = ROWS) -> None:
+        """20 KB a row that no compression makes smaller: some megabytes, in several ranges."""
+        puts = [(key, encode_row(Row(n, 1, 0, os.urandom(20_000)))) for n, key in enumerate(LARGE[:rows])]
+        copy = self.nodes[ordinal].node.copies.by_partition[0]
+        self.nodes[ordinal].on_loop(lambda: copy.apply(puts, CopyState(rows, True, rows)))
+
+    def fetch(self, **options: Any) -> bool:
+        hydration = self.new_hydration(**options) if options else self.hydration
+        return self.nodes[2].begin(hydration.fetch(0, self.into)).result(60)
+
+    def stop(self, ordinal: int) -> None:
+        self._stacks[ordinal].close()
+
+    def start(self, ordinal: int) -> None:
+        port = int(self.addresses[ordinal].rpartition(":")[2])
+        self.nodes[ordinal] = self._open(ordinal, socket.create_server(("127.0.0.1", port)))
+
+    def source(self, ordinal: int) -> Fetched:
+        store = self.nodes[ordinal].node.copies.by_partition[0].store
+        return self.nodes[ordinal].on_loop(lambda: Fetched(dict(store.rows()), store.state))
+
+    def fetched(self) -> Fetched:
+        store = Store.open(self.into, IDENTITY, SharedMemory(8, 8))
+        try:
+            return Fetched(dict(store.rows()), store.state)
+        finally:
+            store.close()
+
+    def leases(self, ordinal: int) -> list[Path]:
+        return list((self.directory / f"node-{ordinal}/data/tests.users.r1").glob("checkpoints/*"))
+
+    def __enter__(self) -> Trio:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stack in self._stacks:
+            stack.close()
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Iterator[Trio]:
+    with Trio(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def slow_trio(tmp_path: Path) -> Iterator[Trio]:
+    """A copy takes two to three seconds, so that there is a middle of it."""
+    with Trio(tmp_path, mb_per_second=2) as started:
+        started.fill(0)
+        yield started
+
+
+def complete(source: Fetched) -> Fetched:
+    """What a copy of it is: the same, not complete as far as this node knows."""
+    return Fetched(source.rows, replace(source.state, complete=False))
+
+
+def nothing_is_left(trio: Trio) -> bool:
+    return not trio.into.exists() and not trio.into.with_name("p0000.incoming").exists()
+
+
+def bytes_there(trio: Trio) -> int:
+    files = trio.into.with_name("p0000.incoming").glob("files/*")
+    return sum(file.stat().st_size for file in files)
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of all ranges that peers give from now on."""
+    read, lengths = Checkpoints.read, []
+
+    async def counted(self: Checkpoints, lease: str, name: str, offset: int, length: int) -> bytes:
+        content = await read(self, lease, name, offset, length)
+        lengths.append(len(content))
+        return content
+
+    monkeypatch.setattr(Checkpoints, "read", counted)
+    return lengths
+
+
+Change = Callable[[Path, Manifest], Manifest]
+
+
+def change_what_is_given(monkeypatch: pytest.MonkeyPatch, node: Served, change: Change) -> None:
+    """`change` gets the directory of each checkpoint that the node makes, and its manifest."""
+    checkpoints = node.node.checkpoints
+    create = checkpoints.create
+    directory = Path(node.node.settings.data_dir, "tests.users.r1", "checkpoints")
+
+    async def changed(partition: int, records_min: int) -> Manifest:
+        manifest = await create(partition, records_min)
+        return change(directory / manifest.lease, manifest)
+
+    monkeypatch.setattr(checkpoints, "create", changed)
+
+
+def largest(path: Path) -> Path:
+    return max(path.iterdir(), key=lambda file: file.stat().st_size)
+
+
+def rewritten(file: Path, content: bytes) -> None:
+    """Another file of this name: the store has its own hard link to the old one."""
+    file.unlink()
+    file.write_bytes(content)
+
+
+def test_the_copy_is_the_source(trio: Trio) -> None:
+    """Every row and all of the state, but for being complete, which it has to become by itself."""
+    trio.fill(0)
+
+    assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(0))
+    assert trio.leases(0) == []
+    assert not trio.into.with_name("p0000.incoming").exists()
+
+
+def test_the_copy_is_a_moment_of_a_source_that_is_written_to(slow_trio: Trio) -> None:
+    """Rows that are written while it is made are in it up to its position, and none beyond."""
+    written: list[tuple[bytes, int]] = []
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            key = b"written-%06d" % len(written)
+            written.append((key, slow_trio.nodes[0].put(key, os.urandom(500), partition=0)[1]))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    eventually("some rows are written before", lambda: len(written) > 50)
+    try:
+        assert slow_trio.fetch()
+    finally:
+        done.set()
+        writer.join()
+
+    rows, state = slow_trio.fetched()
+    source = slow_trio.source(0).rows
+    expected = {*LARGE, *(key for key, offset in written if offset < state.position)}
+    assert rows == {key: source[key] for key in expected}
+    assert (state.position, state.rows) == (len(rows), len(rows))
+    assert ROWS + 50 < state.position < len(source)
+
+
+def test_a_small_copy_is_left_to_the_stream(trio: Trio) -> None:
+    """What streams at once is not worth a checkpoint, and none is made."""
+    trio.fill(0, 99)
+    trio.fill(1, 99)
+
+    assert not trio.fetch(records_min=100)
+
+    assert nothing_is_left(trio)
+    assert trio.leases(0) == []
+
+
+def test_without_a_complete_copy_there_is_nothing_to_fetch(trio: Trio) -> None:
+    """Peers that build their own copies give nothing."""
+    assert not trio.fetch()
+
+    assert nothing_is_left(trio)
+
+
+def test_what_is_there_is_left_alone(trio: Trio) -> None:
+    """A store that stands in the place already goes on from where it is."""
+    trio.fill(0)
+    Store.open(trio.into, IDENTITY, SharedMemory(8, 8)).close()
+
+    assert not trio.fetch()
+
+    assert trio.fetched() == Fetched({}, CopyState())
+
+
+def test_the_next_peer_is_asked_when_one_is_not_complete(trio: Trio) -> None:
+    """The first of the placement has wiped its copy, the second one has it."""
+    trio.fill(1)
+
+    assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(1))
+
+
+def test_the_next_peer_is_asked_when_one_is_away(trio: Trio) -> None:
+    """Nobody answers at the first one's address."""
+    trio.fill(1)
+    trio.stop(0)
+
+    assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(1))
+
+
+def flipped(path: Path, manifest: Manifest) -> Manifest:
+    file = largest(path)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    rewritten(file, bytes(content))
+    return manifest
+
+
+def truncated(path: Path, manifest: Manifest) -> Manifest:
+    file = largest(path)
+    rewritten(file, file.read_bytes()[:-1])
+    return manifest
+
+
+def gone(path: Path, manifest: Manifest) -> Manifest:
+    largest(path).unlink()
+    return manifest
+
+
+def all_gone(path: Path, manifest: Manifest) -> Manifest:
+    shutil.rmtree(path)
+    return manifest
+
+
+def not_named(path: Path, manifest: Manifest) -> Manifest:
+    left_out = largest(path).name
+    return replace(manifest, files=tuple(file for file in manifest.files if file.name != left_out))
+
+
+def meta_not_named(_: Path, manifest: Manifest) -> Manifest:
+    return replace(manifest, files=tuple(f for f in manifest.files if not f.name.startswith("MANIFEST")))
+
+
+def called(name: str) -> Change:
+    def change(_: Path, manifest: Manifest) -> Manifest:
+        first, *others = manifest.files
+        return replace(manifest, files=(replace(first, name=name), *others))
+
+    return change
+
+
+def said(**fields: Any) -> Change:
+    return lambda _, manifest: replace(manifest, **fields)
+
+
+WRONG: dict[str, Change] = {
+    "a flipped byte": flipped,
+    "a truncated file": truncated,
+    "a file that is gone": gone,
+    "all files gone": all_gone,
+    "rows that are not named": not_named,
+    "a MANIFEST that is not named": meta_not_named,
+    "a name that leads out": called("../../p0001"),
+    "an absolute name": called("/tmp/x"),
+    "another application": said(application_id="tests.users.r2"),
+    "another partition": said(partition=1),
+    "another format": said(format=999),
+    "another position": said(position=ROWS + 1),
+}
+
+
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
+def test_what_is_not_as_it_was_said_is_thrown_away(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], change: Change
+) -> None:
+    """Nothing of it is left, there is an event, and the next peer's copy is taken."""
+    trio.fill(0)
+    change_what_is_given(monkeypatch, trio.nodes[0], change)
+
+    assert not trio.fetch()
+
+    assert nothing_is_left(trio)
+    events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    about = [event for event in events if event["event"] in ("peer-copy-thrown-away", "peer-copy-given-up")]
+    assert about[0]["peer"] == trio.addresses[0]
+
+    trio.fill(1)
+    assert trio.fetch()
+    assert trio.fetched() == complete(trio.source(1))
+    assert [path.name for path in trio.directory.glob("fetched/*")] == ["p0000"]
+
+
+def test_another_ones_rows_are_thrown_away(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A peer that gives another partition's store for the one that it names is found out before it is served."""
+    trio.fill(0)
+    hydration = trio.new_hydration()
+    checkpoints = trio.nodes[0].node.checkpoints
+    create = checkpoints.create
+
+    async def another(partition: int, records_min: int) -> Manifest:
+        return replace(await create(0, records_min), partition=partition)
+
+    monkeypatch.setattr(checkpoints, "create", another)
+    monkeypatch.setattr(trio.nodes[2].node.peers, "candidates", lambda partition: [0])
+
+    assert not trio.nodes[2].begin(hydration.fetch(1, trio.into)).result(60)
+
+    assert nothing_is_left(trio)
+    assert "holds partition 0" in capfd.readouterr().err
+
+
+def test_a_peer_that_dies_in_the_middle_is_replaced(slow_trio: Trio) -> None:
+    """The other peer's copy is taken once the first one has been silent for long enough."""
+    slow_trio.fill(1, 10)
+    fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
+    eventually("some of it has come", lambda: bytes_there(slow_trio) > 1 << 20)
+
+    slow_trio.stop(0)
+
+    assert fetching.result(60)
+    assert slow_trio.fetched() == complete(slow_trio.source(1))
+
+
+def test_a_peer_that_comes_back_goes_on(slow_trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease ended with its process; what is the same in its new checkpoint is not copied again."""
+    lengths = count_reads(monkeypatch)
+    hydration = slow_trio.new_hydration(stalled_seconds=30)
+    fetching = slow_trio.nodes[2].begin(hydration.fetch(0, slow_trio.into))
+    eventually("some of it has come", lambda: bytes_there(slow_trio) > 3 << 20)
+
+    slow_trio.stop(0)
+    slow_trio.start(0)
+
+    assert fetching.result(60)
+    assert slow_trio.fetched() == complete(slow_trio.source(0))
+    assert sum(lengths) < ROWS * 20_000 + (3 << 20)
+
+
+def test_a_lease_that_ends_in_the_middle_is_asked_for_anew(
+    slow_trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are the same, and go on where they were."""
+    lengths = count_reads(monkeypatch)
+    fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
+    eventually("some of it has come", lambda: bytes_there(slow_trio) > 2 << 20)
+
+    lease = slow_trio.leases(0)[0].name
+    slow_trio.nodes[0].begin(slow_trio.nodes[0].node.checkpoints.release(lease)).result(10)
+
+    assert fetching.result(60)
+    assert slow_trio.fetched() == complete(slow_trio.source(0))
+    assert sum(lengths) < ROWS * 20_000 + (2 << 20)
+
+
+def test_a_cancelled_copy_goes_on_after_a_restart(slow_trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that could be opened is left, and what had come is not fetched again under the lease of before."""
+    fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
+    eventually("some of it has come", lambda: bytes_there(slow_trio) > 2 << 20)
+    lease = slow_trio.leases(0)
+
+    fetching.cancel()
+    eventually("it has ended", lambda: 0 not in slow_trio.hydration.progress)
+    assert not slow_trio.into.exists()
+    there, lengths = bytes_there(slow_trio), count_reads(monkeypatch)
+    assert slow_trio.leases(0) == lease
+
+    assert slow_trio.fetch(records_min=1)
+    assert slow_trio.fetched() == complete(slow_trio.source(0))
+    assert sum(lengths) < ROWS * 20_000 * 1.02 - there + (1 << 16)
+
+
+def test_what_a_crash_left_after_it_was_opened_is_not_believed(trio: Trio) -> None:
+    """A store that was opened, and not put into its place, is begun anew."""
+    trio.fill(0)
+    left = trio.into.with_name("p0000.incoming") / "files"
+    left.mkdir(parents=True)
+    store = Store.open(left, IDENTITY, SharedMemory(8, 8))
+    store.apply([(b"wrong", b"row")], CopyState(1, True, 1))
+    store.close()
+
+    assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(0))
+
+
+@pytest.mark.parametrize("free", [0, 1 << 20])
+def test_without_room_nothing_is_begun(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], free: int
+) -> None:
+    """A disk that is too small for the copy is found out before it is full."""
+    trio.fill(0)
+    usage = shutil.disk_usage(trio.directory)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+
+    assert not trio.fetch()
+
+    assert nothing_is_left(trio)
+    assert f"{free} are free" in capfd.readouterr().err
+
+
+def test_a_disk_that_becomes_full_ends_the_copy(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What had come is taken away, so that there is room again."""
+    trio.fill(0)
+    append = IncomingFile.append
+
+    def full(self: IncomingFile, block: bytes) -> None:
+        if self.size > 2 << 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(self, block)
+
+    monkeypatch.setattr(IncomingFile, "append", full)
+
+    assert not trio.fetch()
+
+    assert nothing_is_left(trio)
+    assert "No space left on device" in capfd.readouterr().err
+    eventually("the lease is given back", lambda: trio.leases(0) == [])
+
+
+def test_how_far_it_is_can_be_seen(slow_trio: Trio) -> None:
+    """While a copy comes in its bytes grow towards the whole, with a rate; afterwards it is not listed."""
+    seen: list[Fetch] = []
+    fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
+    while not fetching.done():
+        seen += slow_trio.hydration.progress.values()
+        time.sleep(0.05)  # how often we look
+
+    done = [fetch.bytes_done for fetch in seen]
+    assert done == sorted(done)
+    assert len(set(done)) > 3
+    assert seen[-1].bytes_done <= seen[-1].bytes_total
+    assert {(fetch.partition, fetch.peer) for fetch in seen} == {(0, slow_trio.addresses[0])}
+    assert 0 < seen[-1].bytes_per_second < 4 << 20
+    assert slow_trio.hydration.progress == {}
+
+
+def test_reads_are_answered_while_a_copy_is_given(slow_trio: Trio) -> None:
+    """The node that gives goes on answering, and its copy is what it was."""
+    fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
+    with slow_trio.nodes[0].client() as client:
+        while not fetching.done():
+            answer = client.get(
+                "/v1/keys/00000007?consistency=any", headers={"accept": "application/octet-stream"}
+            )
+            assert (answer.status_code, len(answer.content)) == (200, 20_000)
+
+    assert fetching.result()
+
+
+def test_an_interrupted_plan_that_is_unreadable_is_begun_anew(trio: Trio) -> None:
+    """Whatever lies in the directory for incoming files, it is never taken for a part of the copy."""
+    trio.fill(0)
+    left = trio.into.with_name("p0000.incoming")
+    (left / "files").mkdir(parents=True)
+    (left / "files" / "CURRENT").write_bytes(b"MANIFEST-999999\n")
+    (left / "plan.json").write_text("{")
+
+    assert Incoming(trio.into).kept() is None
+    assert trio.fetch()
+    assert trio.fetched() == complete(trio.source(0))
+
+
+def test_two_copies_come_at_once_and_others_wait(trio: Trio) -> None:
+    """A node that builds many copies does not ask for all of them at one time."""
+    trio.fill(0)
+
+    async def all_of_them() -> list[bool]:
+        places = [trio.into.with_name(f"p000{n}") for n in range(4)]
+        return list(await asyncio.gather(*(trio.hydration.fetch(0, place) for place in places)))
+
+    assert trio.nodes[2].begin(all_of_them()).result(60) == [True] * 4
