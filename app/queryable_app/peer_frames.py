@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
+
+from queryable_app.freshness import Asked, Consistency
 
 RawRow = tuple[bytes, int, bytes]
 """On-disk key, partition, stored bytes."""
@@ -50,3 +52,25 @@ def decode_rows(raw: bytes) -> tuple[dict[str, Any], list[RawRow]]:
     if not isinstance(head, dict):
         raise PeerFrameError("the head is no object")
     return head, rows
+
+
+def asked_to_json(asked: Asked, left_ms: int) -> dict[str, Any]:
+    return {
+        "consistency": asked.consistency.value,
+        "maxLagMs": asked.max_lag_ms,
+        "maxLagRecords": asked.max_lag_records,
+        "minPositions": {str(partition): offset for partition, offset in asked.min_positions.items()},
+        "deadlineMs": left_ms,
+    }
+
+
+def asked_from_json(raw: Mapping[str, Any]) -> Asked:
+    """From another node of the same version, behind its token; what is wrong raises KeyError, TypeError or ValueError."""
+    return Asked(
+        Consistency(raw["consistency"]),
+        raw["maxLagMs"],
+        raw["maxLagRecords"],
+        {int(partition): int(offset) for partition, offset in raw["minPositions"].items()},
+        int(raw["deadlineMs"]),
+        "local",
+    )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from time import time_ns
 from typing import Any, Final, TypeVar
 
+from queryable_app.attempts import Ask, Attempts, Wait
 from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import Asked
 from queryable_app.http_text import Answer
@@ -23,7 +24,7 @@ from queryable_app.partitioners import SCATTER
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.multi_get import Keys, Rows, keep_newest, rows_of_keys
 from queryable_app.serve.peer_client import PeerAway
-from queryable_app.serve.peers import unreachable
+from queryable_app.serve.peers import nobody_else
 from queryable_app.serve.reads import Reads, Standing, standing_of
 from queryable_app.serve.scans import Batches, Bounds, count_here, merged, newest_of_each_key, rows_here
 
@@ -92,38 +93,72 @@ async def _cover_elsewhere(
     standings: dict[int, Standing],
     refusals: dict[int, Failure],
 ) -> dict[int, tuple[int, ...]]:
-    """Asks other nodes for the refused partitions, all at once, and again for what is left. What is covered leaves
-    `refusals` and enters `standings`."""
-    peers = reads.node.peers
+    """Asks other nodes for the refused partitions, each node for several at once, until all are covered or nobody is left.
+    What is covered leaves `refusals` and enters `standings`."""
+    peers, loop = reads.node.peers, asyncio.get_running_loop()
+    attempts = {
+        partition: attempt
+        for partition in refusals
+        if (attempt := peers.attempts(partition, deadline, asked)) is not None
+    }
     there: dict[int, tuple[int, ...]] = {}
-    tried: dict[int, set[int]] = {partition: set() for partition in refusals}
-    while True:
-        asking: dict[int, list[int]] = {}
-        for partition in refusals:
-            for ordinal in peers.candidates(partition, tried[partition])[:1]:
-                asking.setdefault(ordinal, []).append(partition)
-                tried[partition].add(ordinal)
-        if not asking:
-            return there
-        heads = await asyncio.gather(
-            *(peers.cover(ordinal, partitions, asked, deadline) for ordinal, partitions in asking.items()),
-            return_exceptions=True,
-        )
-        for (ordinal, partitions), head in zip(asking.items(), heads, strict=True):
-            if isinstance(head, PeerAway):
-                refusals |= {
-                    p: unreachable(p) for p in partitions if refusals[p].reason is Reason.WRONG_OWNER
-                }
-            elif isinstance(head, BaseException):
-                raise head
-            else:
-                covered = [Standing(*standing) for standing in head["standings"]]
-                there[ordinal] = there.get(ordinal, ()) + tuple(s.partition for s in covered)
-                standings |= {s.partition: s for s in covered}
-                for refused in head["refused"]:
-                    refusals[refused["partition"]] = failure_from_json(refused)
-                for standing in covered:
-                    del refusals[standing.partition]
+    running: dict[asyncio.Task[dict[str, Any]], tuple[int, list[int]]] = {}
+    try:
+        while True:
+            now = loop.time()
+            asking: dict[int, list[int]] = {}
+            until = 0.0
+            for partition in refusals.keys() & attempts.keys():
+                while isinstance(step := attempts[partition].step(now), Ask):
+                    asking.setdefault(step.ordinal, []).append(partition)
+                if isinstance(step, Wait):
+                    until = min(until or step.until, step.until)
+                else:
+                    del attempts[partition]
+                    refusals[partition] = nobody_else(refusals[partition])
+            for ordinal, partitions in asking.items():
+                task = asyncio.create_task(peers.cover(ordinal, partitions, asked, deadline))
+                running[task] = ordinal, partitions
+            if not until:
+                return there
+            done, _ = await asyncio.wait(
+                running, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                ordinal, partitions = running.pop(task)
+                covered = _note_covered(task, partitions, attempts, ordinal, standings, refusals)
+                if covered:
+                    there[ordinal] = there.get(ordinal, ()) + covered
+    finally:
+        for task in running:
+            task.cancel()
+
+
+def _note_covered(
+    task: asyncio.Task[dict[str, Any]],
+    partitions: list[int],
+    attempts: Mapping[int, Attempts],
+    ordinal: int,
+    standings: dict[int, Standing],
+    refusals: dict[int, Failure],
+) -> tuple[int, ...]:
+    """What a node has said it covers, without what another one has covered meanwhile."""
+    try:
+        head = task.result()
+    except PeerAway:
+        for partition in refusals.keys() & partitions:
+            attempts[partition].failed(ordinal)
+        return ()
+    covered = [s for s in (Standing(*standing) for standing in head["standings"]) if s.partition in refusals]
+    standings |= {standing.partition: standing for standing in covered}
+    for refused in head["refused"]:
+        partition = refused["partition"]
+        if partition in refusals:
+            attempts[partition].failed(ordinal)
+            refusals[partition] = failure_from_json(refused)
+    for standing in covered:
+        del refusals[standing.partition]
+    return tuple(standing.partition for standing in covered)
 
 
 def failure_to_json(partition: int, failure: Failure) -> dict[str, Any]:
@@ -164,7 +199,9 @@ def rows_of(reads: Reads, covered: Coverage, bounds: Bounds, deadline: float) ->
     """The rows of all covered partitions in key order; of each key one row, which may be a tombstone."""
     sources: list[Batches] = [rows_here(list(covered.here.values()), bounds)] if covered.here else []
     sources += [
-        reads.node.peers.rows(ordinal, partitions, bounds.start, bounds.stop, bounds.reverse, deadline)
+        reads.node.peers.rows(
+            ordinal, partitions, bounds.start, bounds.stop, bounds.reverse, _share(deadline)
+        )
         for ordinal, partitions in covered.there.items()
     ]
     batches = sources[0] if len(sources) == 1 else merged(sources, bounds.reverse)
@@ -175,7 +212,7 @@ async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float) 
     """The newest row of each key, from all covered partitions at once."""
     asking = asyncio.gather(
         *(
-            reads.node.peers.keys(ordinal, {p: keys[p] for p in partitions if p in keys}, deadline)
+            reads.node.peers.keys(ordinal, {p: keys[p] for p in partitions if p in keys}, _share(deadline))
             for ordinal, partitions in covered.there.items()
         )
     )
@@ -225,6 +262,12 @@ async def despite_lost_peers(attempt: Callable[[], Awaitable[T]]) -> T:
                     Reason.NOT_AVAILABLE, f"another node went away: {away}", "retry", retry_after_ms=1000
                 ) from None
     raise AssertionError("not reached")
+
+
+def _share(deadline: float) -> float:
+    """For what takes a node milliseconds: one that stops answering leaves time to ask another one."""
+    now = asyncio.get_running_loop().time()
+    return now + (deadline - now) / 2
 
 
 @asynccontextmanager

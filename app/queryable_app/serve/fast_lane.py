@@ -1,307 +1,228 @@
-"""The HTTP protocol of a node: plain point reads answered at once, everything else uvicorn's, and the bounds of both.
+"""The HTTP protocol of a node: plain point reads answered at once, everything else uvicorn's.
 
 Strategy: what arrives while a connection is between two messages, and is exactly one `GET /v1/keys/<key>` whose header
 lines say nothing that changes the answer, is answered by one synchronous read and one write, before there is a scope
-or a task. Kept-alive clients send the same header lines again and again, so whether a block of them is plain is looked
-up, not parsed. Any other bytes go to uvicorn untouched.
-
-The bounds that need the bytes are here as well: size and time of a request's head, time of its body, connections, and
-clients that do not read. One sweep a second over all connections keeps the times, so that a request sets no timer.
+or a task. When another node has the key, the request goes there, and its answer back, as plainly; what the client sends
+meanwhile waits its turn. Other nodes send many such requests on one connection: whatever has arrived of them is answered
+with one write. Any other bytes go to uvicorn untouched.
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 from urllib.parse import unquote_to_bytes
 
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.server import ServerState
-
-from queryable_app.errors import Failure, Reason, invalid
-from queryable_app.http_text import Answer, problem_answer
-from queryable_app.serve.api.guard import PIECE_BYTES
+from queryable_app.errors import Failure, Reason
+from queryable_app.http_text import JSON, Answer, body_answer, problem_answer
+from queryable_app.partitioners import SCATTER
+from queryable_app.serve.api.guard import PIECE_BYTES, failure_of
+from queryable_app.serve.bounded_protocol import BoundedProtocol
+from queryable_app.serve.forwards import Forward, Forwards
 from queryable_app.serve.node import Node
+from queryable_app.serve.peers import HEARTBEAT
+from queryable_app.serve.plain_heads import Head, KnownHeads
 from queryable_app.serve.reads import Reads
 
 _PREFIX: Final = b"GET /v1/keys/"
 _SUFFIX: Final = b" HTTP/1.1"
+_HEARTBEAT: Final = b"GET %b HTTP/1.1" % HEARTBEAT.encode()
 _REQUEST_BYTES_MAX: Final = 8192
+_HELD_BYTES_MAX: Final = 64 * 1024  # of what a client sends while its request is elsewhere
 # What may stand in a path and mean nothing else. Other bytes are uvicorn's to accept or refuse.
 _PATH_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@/%"
-
-_HEADER_LINES: Final = re.compile(rb"\r\n(?:[A-Za-z0-9_-]+:[\t\x20-\x7e]*\r\n)+\r\n")
-_BLOCKS_MAX: Final = 1024
-_PLAIN_VALUES: Final = {b"accept": (b"*/*", b"application/json"), b"connection": (b"keep-alive",)}
-_NEVER_PLAIN: Final = (
-    b"authorization",
-    b"content-encoding",
-    b"content-length",
-    b"expect",
-    b"if-none-match",
-    b"proxy-connection",
-    b"transfer-encoding",
-    b"upgrade",
-)
-
-_SWEEP_SECONDS: Final = 1.0
-_LINGER_SWEEPS: Final = (
-    2  # for a refused client to read why: closing on unread bytes would reset the connection
-)
+OTHERS_MAY_ANSWER: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
 
 
-def is_plain(block: bytes) -> bool:
-    """Whether these header lines leave a point read what it is without them."""
-    if _HEADER_LINES.fullmatch(block) is None:
-        return False
-    for line in block[2:-4].split(b"\r\n"):
-        raw_name, _, value = line.partition(b":")
-        name = raw_name.lower()
-        if name in _NEVER_PLAIN or name.startswith(b"qt-"):
-            return False
-        if name in _PLAIN_VALUES and value.strip(b" \t").lower() not in _PLAIN_VALUES[name]:
-            return False
-    return True
+class FastLane(BoundedProtocol):
+    """Made by `protocol_class`."""
 
-
-class FastLane(HttpToolsProtocol):
-    """Made by `protocol_class`. Moments are counted in sweeps."""
-
-    node: ClassVar[Node]
-    reads: ClassVar[Reads]
     request_bytes_max: ClassVar[int]
-    plain_blocks: ClassVar[dict[bytes, bool]]
-    open: ClassVar[set[FastLane]]
-    sweeps: ClassVar[int] = 0
-    sweeping: ClassVar[bool] = False
+    heads: ClassVar[KnownHeads]
+    forwards: ClassVar[Forwards]
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.idle_since: int | None = None  # between two messages, with nothing left to answer
-        self.head_since: int | None = None
-        self.body_since: int | None = None
-        self.unread_since: int | None = None  # the client does not take what it asked for
-        self.refused_since: int | None = None
-        self.refusal: Failure | None = None
-        self.head_bytes = 0
-        self.server_headers: list[tuple[bytes, bytes]] | None = None
-        self.server_lines = b""
-
-    # The fast lane.
+    forward: Forward | None = None  # the client's request is on its way to another node
+    request = b""  # that one
+    held = b""  # what came behind it; or what another node sent and there is no room to answer
+    cut = b""  # the beginning of a request that another node forwards
+    ending = False  # once the request is answered
 
     def data_received(self, data: bytes) -> None:
-        if self.idle_since is not None and data.startswith(_PREFIX) and len(data) <= self.request_bytes_max:
-            end = data.find(b"\r\n")
-            block = data[end:]
-            plain = self.plain_blocks.get(block)
-            if plain is None:
-                plain = self._learn(block)
-            key = data[len(_PREFIX) : end - len(_SUFFIX)]
-            if (
-                plain
-                and not self.flow.write_paused
-                and data.startswith(_SUFFIX, end - len(_SUFFIX))
-                and not key.translate(None, _PATH_BYTES)
-            ):
-                answer = self._answer(key)
-                if answer is not None:
-                    self._write(answer)
-                    self.node.counters.fast_answers += 1
-                    self.idle_since = self.sweeps
-                    return
-        if self.refused_since is not None:
+        if self.forward is not None or self.held:
+            self._hold(data)
             return
+        if self.cut:
+            data, self.cut = self.cut + data, b""
+            self.head_since, self.idle_since = None, self.sweeps
+        if self.idle_since is not None:
+            if data.startswith(_PREFIX):
+                end = data.find(b"\r\n")
+                head_end = data.find(b"\r\n\r\n", end) + 4
+                if head_end <= self.request_bytes_max:
+                    head = self.heads[data[end:head_end]]
+                    if head is Head.PLAIN:
+                        if head_end == len(data) and self._take(data, end):
+                            return
+                    elif head is Head.FORWARDED:
+                        self._take_forwarded(data)
+                        return
+            elif data.startswith(_HEARTBEAT) and self.heads[data[len(_HEARTBEAT) :]] is Head.FROM_NODE:
+                self.transport.write(self.in_bytes(body_answer(self.node.peers.said(), JSON)))
+                self.idle_since = self.sweeps
+                return
         super().data_received(data)
-        if self.head_since is not None and self.refused_since is None:
-            self.head_bytes += len(data)
-            if self.head_bytes > self.node.settings.head_bytes_max:
-                self._refuse(self._head_too_large())
 
-    def _answer(self, key: bytes) -> Answer | None:
-        """None: the answer takes waiting, another node, pieces, or words. A defect is uvicorn's way to report."""
+    # One request of a client.
+
+    def _take(self, data: bytes, end: int) -> bool:
+        """False: the answer takes waiting, several nodes, pieces, or words. A defect is uvicorn's way to report."""
         reads = self.reads
-        if reads.waits:
-            return None
+        key = data[len(_PREFIX) : end - len(_SUFFIX)]
+        if (
+            reads.waits
+            or self.flow.write_paused
+            or not data.startswith(_SUFFIX, end - len(_SUFFIX))
+            or key.translate(None, _PATH_BYTES)
+        ):
+            return False
         try:
             raw = unquote_to_bytes(key) if b"%" in key else key
             answer = reads.point(self.node.codec.from_url_bytes(raw), reads.defaults)
+        except Failure as refusal:
+            return refusal.reason in OTHERS_MAY_ANSWER and self._forward(key, refusal, data)
         except Exception:
-            return None
+            return False
         if len(answer.body) > PIECE_BYTES:  # so large that the guard bounds what of it is untaken
             self.node.counters.keys_found -= 1  # it is read, and counted, once more
-            return None
-        return answer
-
-    def _learn(self, block: bytes) -> bool:
-        if len(self.plain_blocks) >= _BLOCKS_MAX:
-            self.plain_blocks.clear()
-        plain = self.plain_blocks[block] = is_plain(block)
-        return plain
-
-    def _write(self, answer: Answer, more: bytes = b"") -> None:
-        state = self.server_state
-        if self.server_headers is not state.default_headers:  # made anew when the date changes
-            self.server_headers = state.default_headers
-            self.server_lines = b"".join(b"%b: %b\r\n" % header for header in self.server_headers)
-        state.total_requests += 1
-        self.transport.write(
-            b"%b%b%b%b\r\n%b"
-            % (STATUS_LINE[answer.status], self.server_lines, answer.headers, more, answer.body)
-        )
-
-    # Where the connection is, as uvicorn's parser tells.
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.open.add(self)
-        if not self.sweeping:
-            self._sweep_later()
+            return False
+        self.transport.write(self.in_bytes(answer))
+        self.node.counters.fast_answers += 1
         self.idle_since = self.sweeps
-        bound = self.node.settings.connections_max
-        if len(self.open) > 2 * bound:  # so many that not even a refusal can be waited for
-            transport.abort()
-        elif len(self.open) > bound:
-            self._refuse(
-                Failure(
-                    Reason.OVERLOADED,
-                    f"the node has {bound} connections open already",
-                    "come back later, and keep connections open rather than making new ones",
-                    retry_after_ms=1000,
-                )
-            )
+        return True
+
+    def _forward(self, key: bytes, refusal: Failure, data: bytes) -> bool:
+        if refusal.partition is None or self.reads.copies.algorithm == SCATTER:
+            return False
+        forward = self.forwards.prepare(self, key, refusal, self.reads.defaults.deadline_ms)
+        if forward is None:
+            return False
+        self.forward, self.request, self.idle_since = forward, data, None
+        forward.start()
+        return True
+
+    def forwarded(self, head: bytes, body: bytes) -> None:
+        if len(body) > PIECE_BYTES:  # as when it is large and here
+            request, self.request, self.forward = self.request, b"", None
+            self.idle_since = self.sweeps
+            super().data_received(request)
+            self._release()
+        else:
+            self._end(head + body)
+
+    def refused(self, failure: Failure) -> None:
+        self.node.counters.failures[failure.reason.slug] += 1
+        self._end(self.in_bytes(problem_answer(failure, self.reads.identity)))
+
+    def _end(self, answer: bytes) -> None:
+        self.forward, self.request = None, b""
+        self.transport.write(answer)
+        self.node.counters.fast_answers += 1
+        self.idle_since = self.sweeps
+        if self.ending:
+            self.transport.close()
+        else:
+            self._release()
+
+    def _hold(self, data: bytes) -> None:
+        self.held += data
+        if len(self.held) > _HELD_BYTES_MAX:
+            self.flow.pause_reading()
+
+    def _release(self) -> None:
+        if self.held:
+            held, self.held = self.held, b""
+            self.flow.resume_reading()
+            self.data_received(held)
+
+    # Many requests of another node.
+
+    def _take_forwarded(self, data: bytes) -> None:
+        """They are answered here or refused, and never passed on. Only what is cut off waits."""
+        answers: list[bytes] = []
+        size = at = 0
+        while at < len(data):
+            if size > PIECE_BYTES:
+                self._write_many(answers)
+                answers, size = [], 0
+            if self.flow.write_paused:
+                self.held = data[at:]
+                self.flow.pause_reading()
+                break
+            end = data.find(b"\r\n", at)
+            head_end = data.find(b"\r\n\r\n", end) + 4 if end >= 0 else 3
+            if head_end < 4 and len(data) - at <= self.request_bytes_max:
+                self.cut = data[at:]
+                break
+            key = data[at + len(_PREFIX) : end - len(_SUFFIX)]
+            if (
+                not data.startswith(_PREFIX, at)
+                or not data.startswith(_SUFFIX, end - len(_SUFFIX))
+                or key.translate(None, _PATH_BYTES)
+                or self.heads[data[end:head_end]] is not Head.FORWARDED
+                or self.reads.waits
+            ):
+                break
+            answer = self.in_bytes(self._answer_here(key))
+            answers.append(answer)
+            size += len(answer)
+            at = head_end
+        self._write_many(answers)
+        self.idle_since = self.sweeps
+        if self.cut:
+            self.idle_since, self.head_since = None, self.sweeps
+        elif not self.held and at < len(data):
+            super().data_received(data[at:])
+
+    def _write_many(self, answers: list[bytes]) -> None:
+        self.transport.write(b"".join(answers))
+        self.node.counters.fast_answers += len(answers)
+
+    def _answer_here(self, key: bytes) -> Answer:
+        reads = self.reads
+        try:
+            raw = unquote_to_bytes(key) if b"%" in key else key
+            return reads.point(self.node.codec.from_url_bytes(raw), reads.defaults)
+        except Exception as error:
+            failure = failure_of(error, "/v1/keys/{key}")
+            self.node.counters.failures[failure.reason.slug] += 1
+            return problem_answer(failure, reads.identity)
+
+    # The connection.
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.open.discard(self)
+        if self.forward is not None:
+            self.forward.abandon()
+            self.forward = None
+        self.held = self.cut = b""
         super().connection_lost(exc)
 
-    def eof_received(self) -> None:
-        """A client that sends no more may still listen: half a body gets an answer before the connection ends."""
-        mid_body = self.body_since is not None and not self.cycle.response_complete
-        if mid_body and not self.pipeline:  # otherwise it would be taken for the answer of the request before
-            self._refuse(invalid("body", "ends before its time", "send as much as its length says"))
-        super().eof_received()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.idle_since = None
-        self.head_since = self.sweeps
-        self.head_bytes = 0
-
-    def on_headers_complete(self) -> None:
-        self.head_since = None
-        received = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if received > self.node.settings.head_bytes_max:
-            self.refusal = self._head_too_large()
-            raise self.refusal  # the parser stops, and uvicorn calls `send_400_response`
-        self.body_since = self.sweeps
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self.body_since = None
-        self._note_idle()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._note_idle()
-
-    def _note_idle(self) -> None:
-        if self.head_since is None and self.body_since is None and self.cycle.response_complete:
-            self.idle_since = self.sweeps
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self.unread_since = self.sweeps
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """A client that sends no more may wait for its answer."""
+        if self.forward is not None:
+            self.ending = True
+            return True  # the transport stays open
+        return super().eof_received()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.unread_since = None
+        if self.forward is None:
+            self._release()
 
-    # Bounds.
-
-    def timeout_keep_alive_handler(self) -> None:
-        """uvicorn's timer would not know of fast reads; the sweep closes idle connections."""
-
-    def send_400_response(self, msg: str) -> None:
-        """What the parser refused, or one of our own bounds raised inside it."""
-        refusal = self.refusal or invalid(
-            "request", "does not follow HTTP/1.1", "check the client, and what is between it and this node"
-        )
-        answering = self.cycle is not None and not self.cycle.response_complete
-        if answering and self.body_since is None:
-            self.cycle.keep_alive = (
-                False  # the request before the bad one gets its answer; then the connection ends
-            )
+    def shutdown(self) -> None:
+        """The server ends. A request that is elsewhere gets its answer first."""
+        if self.forward is not None:
+            self.ending = True
         else:
-            self._refuse(refusal)
-
-    def _head_too_large(self) -> Failure:
-        bound = self.node.settings.head_bytes_max
-        return Failure(
-            Reason.TOO_LARGE,
-            f"request line and headers are longer than {bound} bytes",
-            "send fewer or shorter headers; many or long keys go into the body of POST /v1/multi-get",
-        )
-
-    def _refuse(self, failure: Failure) -> None:
-        """Say why, and listen no more. Closing lingers, so that the client can read it."""
-        self.refused_since = self.sweeps
-        self.idle_since = self.head_since = self.body_since = None
-        cycle = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True  # whoever is answering stops
-            cycle.message_event.set()
-            if cycle.response_started:
-                self.transport.close()
-                return
-        self._write(problem_answer(failure, self.reads.identity), b"connection: close\r\n")
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-
-    @classmethod
-    def _sweep_later(cls) -> None:
-        cls.sweeping = True
-        asyncio.get_running_loop().call_later(_SWEEP_SECONDS, cls._sweep)
-
-    @classmethod
-    def _sweep(cls) -> None:
-        cls.sweeps += 1
-        cls.sweeping = False
-        for connection in tuple(cls.open):
-            connection._check_times()
-        if cls.open:
-            cls._sweep_later()
-
-    def _check_times(self) -> None:
-        settings, now = self.node.settings, self.sweeps
-        if self.refused_since is not None:
-            if now - self.refused_since > _LINGER_SWEEPS:
-                self.transport.abort()
-        elif self.unread_since is not None:
-            if now - self.unread_since > settings.idle_seconds_max:
-                self.transport.abort()  # closing would wait for the client to read
-        elif self.idle_since is not None:
-            if now - self.idle_since > settings.idle_seconds_max:
-                self.transport.close()
-        elif self.head_since is not None:
-            if now - self.head_since > settings.head_seconds_max:
-                self._refuse(_too_slow("request", "head", settings.head_seconds_max))
-        elif self.body_since is not None and now - self.body_since > settings.body_seconds_max:
-            self._refuse(_too_slow("body", "body", settings.body_seconds_max))
-
-
-def _too_slow(field: str, what: str, seconds: int) -> Failure:
-    return invalid(
-        field, f"its {what} did not arrive within {seconds} s", "send it faster, or in smaller requests"
-    )
+            super().shutdown()
 
 
 def protocol_class(node: Node) -> type[FastLane]:
@@ -310,7 +231,8 @@ def protocol_class(node: Node) -> type[FastLane]:
         "node": node,
         "reads": Reads(node),
         "request_bytes_max": min(_REQUEST_BYTES_MAX, node.settings.head_bytes_max),
-        "plain_blocks": {},
+        "heads": KnownHeads(node.peers.knows),
+        "forwards": Forwards(node.peers),
         "open": set(),
     }
     return type("NodeProtocol", (FastLane,), own)

@@ -22,6 +22,10 @@ class PeerAway(Exception):
     """The node could not be reached, or did not answer as one."""
 
 
+class PeerSilent(PeerAway):
+    """It did not answer in time. It may be busy, or have been given little time."""
+
+
 class PeerAnswer(NamedTuple):
     status: int
     headers: list[tuple[bytes, bytes]]  # names in lower case
@@ -95,7 +99,7 @@ class PeerClient:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 80
-        self._host_line = b"Host: %b\r\n" % parts.netloc.encode()
+        self.host_line = b"Host: %b\r\n" % parts.netloc.encode()
         self._idle: list[_Connection] = []
 
     async def ask(
@@ -103,7 +107,7 @@ class PeerClient:
     ) -> PeerAnswer:
         """`headers` are whole lines; the deadline is loop time. Raises PeerAway, also when the deadline passes."""
         length = b"Content-Length: %d\r\n" % len(body) if body else b""
-        request = b"%b %b HTTP/1.1\r\n%b%b%b\r\n%b" % (method, target, self._host_line, headers, length, body)
+        request = b"%b %b HTTP/1.1\r\n%b%b%b\r\n%b" % (method, target, self.host_line, headers, length, body)
         try:
             async with asyncio.timeout_at(deadline):
                 while self._idle:
@@ -117,7 +121,7 @@ class PeerClient:
                             raise
                 return await self._ask(await self._connect(), request)
         except TimeoutError:
-            raise PeerAway("no answer in time") from None
+            raise PeerSilent("no answer in time") from None
         except OSError as error:
             raise PeerAway(str(error)) from None
 

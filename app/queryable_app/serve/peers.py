@@ -1,8 +1,9 @@
-"""The other nodes of the view: reads that they answer for this one, and what they know.
+"""The other nodes of the view: which there are, how they are, whom to ask, and reads that they answer for this one.
 
-Strategy: a node asks another at most once for a request; what it is asked itself it answers from its own copies. A
-heartbeat a second tells who is there and which partitioners their records contradict, so that every node looks for a key
-in the same place. A node that did not answer is a suspect: asked last, never left out.
+Strategy: a node asks another at most once for a request; what it is asked itself it answers from its own copies. Ten
+heartbeats a second, one tick for all nodes, tell who is there, how far the copies of each are, which placement it follows,
+and which partitioners its records contradict, so that every node looks for a key in the same place. Whom to ask and when
+is not decided here but in `routing.py`, `attempts.py` and `peer_health.py`.
 """
 
 from __future__ import annotations
@@ -12,104 +13,261 @@ import hmac
 import json
 import time
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from queryable_app.attempts import Attempts, HedgeBudget
 from queryable_app.contract import NodeSettings
 from queryable_app.errors import Failure, Reason
-from queryable_app.freshness import Asked, Consistency
+from queryable_app.freshness import Asked, Consistency, lag_ms, next_offset
 from queryable_app.log import event
-from queryable_app.peer_frames import PeerFrameError, RawRow, decode_rows
-from queryable_app.routing import route
+from queryable_app.peer_frames import PeerFrameError, RawRow, asked_to_json, decode_rows
+from queryable_app.peer_health import HEARTBEAT_SECONDS, PeerHealth
+from queryable_app.placement import Placement
+from queryable_app.routing import CopyHeard, NodeHeard, PeerView, route
+from queryable_app.serve.background import Background
 from queryable_app.serve.copies import Copies
-from queryable_app.serve.peer_client import PeerAnswer, PeerAway, PeerClient
+from queryable_app.serve.heartbeats import Heartbeats
+from queryable_app.serve.peer_client import PeerAnswer, PeerAway, PeerClient, PeerSilent
+from queryable_app.serve.peer_link import PeerLink
+from queryable_app.serve.pipe import Asker
 
 NODE_HEADER: Final = "qt-node"
 FORWARDED_HEADER: Final = "qt-forwarded"
+DEADLINE_HEADER: Final = "qt-deadline-ms"
 COVER: Final = "/internal/v1/cover"
 ROWS: Final = "/internal/v1/rows"
 KEYS: Final = "/internal/v1/keys"
 COUNT: Final = "/internal/v1/count"
 HEARTBEAT: Final = "/internal/v1/heartbeat"
+PLACEMENT: Final = "/internal/v1/placement"
 
-_HEARTBEAT_SECONDS: Final = 1.0
 _FIRST_HEARTBEAT_SECONDS: Final = 0.5
-_SILENT_SECONDS: Final = 3.0
+_SAID_SECONDS: Final = 0.02  # nodes that ask within it get the same words
+_WAITING_READ_SECONDS: Final = 0.25  # before that a read that waits for freshness is not late
+_PLAIN_DEADLINE_STEP_MS: Final = 50  # few different header lines, so that the other node knows them by heart
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What a node said of itself."""
+class _Peer:
+    """Another node, and the ways to talk to it."""
 
-    at: float  # monotonic
-    epoch: int
-    mismatches: tuple[int, int, int]
+    address: str
+    health: PeerHealth
+    heartbeats: Heartbeats
+    client: PeerClient
+    link: PeerLink
+    plain_lines: bytes  # of a forwarded plain read, behind the key and before the milliseconds that are left
 
 
-class Peers:
+class Peers(Background):
     def __init__(self, settings: NodeSettings, copies: Copies) -> None:
         self._own = settings.ordinal
         self._copies = copies
         path = settings.internal_token_path
         self._token = Path(path).read_text().strip() if path else ""
-        self._headers = f"{NODE_HEADER}: {self._token}\r\n".encode()
-        self._clients: dict[str, PeerClient] = {}
-        self._beating: asyncio.Task[None] | None = None
-        self.heard: dict[int, Heard] = {}
+        self._followed: Placement | None = None
+        self._peers: dict[int, _Peer] = {}
+        self._health: dict[int, PeerHealth] = {}
+        """Also of nodes that have left, for requests that began before."""
+        self._hedges = HedgeBudget()
+        self._routes: dict[int, list[int]] = {}
+        """For plain reads, as of the last heartbeat."""
+        self._said = (-1.0, b"")
+        self.heard: dict[int, NodeHeard] = {}
+        """What each node last said."""
         self.suspects: frozenset[int] = frozenset()
+        self.newer_epoch: Callable[[int], None] = lambda ordinal: None
+        """Called with the ordinal of a node that follows a newer placement, with each heartbeat that says so."""
+        self.node_headers = f"{NODE_HEADER}: {self._token}\r\n".encode()
+        """Header lines that show another node that this one belongs to the view."""
 
     async def start(self) -> None:
         """Hears of the others first, if they are there: which partitioner is in use decides where a key is."""
-        if self.others():
-            try:
-                async with asyncio.timeout(_FIRST_HEARTBEAT_SECONDS):
-                    await self._beat()
-            except TimeoutError:
-                pass
-            self._beating = asyncio.create_task(self._keep_beating())
+        if not self._token:
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _FIRST_HEARTBEAT_SECONDS
+        self._tick(loop.time())
+        while loop.time() < until and not self.heard.keys() | self.suspects >= self._peers.keys():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        await super().start()
 
-    async def stop(self) -> None:
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.wait([self._beating])
-        for client in self._clients.values():
-            client.close()
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            self._tick(asyncio.get_running_loop().time())
+
+    async def _close(self) -> None:
+        for ordinal in list(self._peers):
+            self._let_go(ordinal)
 
     def knows(self, token: str) -> bool:
         return bool(self._token) and hmac.compare_digest(token.encode(), self._token.encode())
 
-    @property
-    def node_headers(self) -> bytes:
-        """Header lines that show another node that this one belongs to the view."""
-        return self._headers
-
-    def candidates(self, partition: int, tried: Collection[int] = ()) -> list[int]:
-        """Other nodes that serve the partition, in the order in which to ask them."""
-        if not self._token:
-            return []
-        ordered = route(partition, self._copies.placement, self._own, self.suspects)
-        return [ordinal for ordinal in ordered if ordinal != self._own and ordinal not in tried]
+    def others(self) -> list[int]:
+        """The other nodes of the placement; none without a token to show them."""
+        everyone = range(len(self._copies.placement.addresses))
+        return [ordinal for ordinal in everyone if ordinal != self._own] if self._token else []
 
     def address(self, ordinal: int) -> str:
         return self._copies.placement.addresses[ordinal]
 
-    async def forward(self, ordinal: int, target: bytes, headers: bytes, deadline: float) -> PeerAnswer:
-        """A client's point read, answered by another node."""
-        mark = b"%b: %b\r\nQt-Deadline-Ms: %d\r\n" % (
+    # Whom to ask.
+
+    def candidates(self, partition: int, asked: Asked | None = None) -> list[int]:
+        """Other nodes that have the partition, in the order in which to ask them."""
+        if not self._token:
+            return []
+        if self._copies.placement is not self._followed:
+            self._follow()
+        ordered = self._routes.get(partition) if asked is None else None
+        if ordered is None:
+            view = PeerView(self.suspects, self.heard)
+            now = asyncio.get_running_loop().time()
+            whole = route(partition, self._copies.placement, self._own, view, now, asked or Asked())
+            ordered = [ordinal for ordinal in whole if ordinal != self._own]
+            if asked is None:
+                self._routes[partition] = ordered
+        return list(ordered)
+
+    def attempts(self, partition: int, deadline: float, asked: Asked | None = None) -> Attempts | None:
+        """For one request; None: there is nobody to ask."""
+        candidates = self.candidates(partition, asked)
+        if not candidates:
+            return None
+        patience = _WAITING_READ_SECONDS if asked is not None and _waits(asked) else 0.0
+        return Attempts(candidates, deadline, self._health, self._hedges, patience)
+
+    # The nodes that there are.
+
+    def _follow(self) -> None:
+        """The placement has changed: other nodes, or other addresses."""
+        self._followed = self._copies.placement
+        wanted = {ordinal: self.address(ordinal) for ordinal in self.others()}
+        for ordinal, peer in list(self._peers.items()):
+            if wanted.get(ordinal) != peer.address:
+                self._let_go(ordinal)
+        for ordinal, address in wanted.items():
+            if ordinal not in self._peers:
+                self._peers[ordinal] = self._peer(ordinal, address)
+        self._routes.clear()
+
+    def _peer(self, ordinal: int, address: str) -> _Peer:
+        health = self._health[ordinal] = PeerHealth()
+        client = PeerClient(address)
+        beat = b"GET %b HTTP/1.1\r\n%b%b\r\n" % (HEARTBEAT.encode(), client.host_line, self.node_headers)
+        lines = b" HTTP/1.1\r\n%b%b: %b\r\n%b: " % (
+            client.host_line,
             FORWARDED_HEADER.encode(),
             self._token.encode(),
+            DEADLINE_HEADER.encode(),
+        )
+        return _Peer(
+            address,
+            health,
+            Heartbeats(ordinal, address, beat, health, self._hear, self._note),
+            client,
+            PeerLink(ordinal, address, health),
+            lines,
+        )
+
+    def _let_go(self, ordinal: int) -> None:
+        peer = self._peers.pop(ordinal)
+        peer.heartbeats.close()
+        peer.client.close()
+        peer.link.close()
+        self.heard.pop(ordinal, None)
+        self.suspects -= {ordinal}
+
+    # Heartbeats.
+
+    def said(self) -> bytes:
+        """What this node answers to a heartbeat."""
+        moment, words = self._said
+        now = time.monotonic()
+        if now - moment > _SAID_SECONDS:
+            now_ms = time.time_ns() // 1_000_000
+            copies = self._copies
+            about = {
+                "epoch": copies.placement.epoch,
+                "mismatches": copies.mismatches,
+                "copies": {
+                    partition: [next_offset(copy), lag_ms(copy, now_ms), copy.complete]
+                    for partition, copy in copies.by_partition.items()
+                },
+            }
+            words = json.dumps(about, separators=(",", ":")).encode()
+            self._said = (now, words)
+        return words
+
+    def _tick(self, now: float) -> None:
+        if self._copies.placement is not self._followed:
+            self._follow()
+        self._routes.clear()
+        for peer in self._peers.values():
+            peer.heartbeats.beat(now)
+            peer.link.check(now)
+
+    def _hear(self, ordinal: int, words: bytes) -> None:
+        before = self.heard.get(ordinal)
+        heard = self.heard[ordinal] = _heard(words, asyncio.get_running_loop().time())
+        if before is None or before.mismatches != heard.mismatches:
+            everyone = [node.mismatches for node in self.heard.values()]
+            murmur2, crc32, fnv1a = (sum(counts) for counts in zip(*everyone, strict=True))
+            self._copies.mismatches_elsewhere = murmur2, crc32, fnv1a
+            self._copies.note_mismatches()
+        if heard.epoch > self._copies.placement.epoch:
+            self.newer_epoch(ordinal)
+
+    def _note(self, ordinal: int, why: str) -> None:
+        suspect = self._health[ordinal].suspect
+        if suspect != (ordinal in self.suspects):
+            self.suspects ^= {ordinal}
+            self._routes.clear()
+            event("peer-away" if suspect else "peer-back", peer=self.address(ordinal), reason=why)
+
+    # Questions.
+
+    def ask_plainly(self, ordinal: int, key: bytes, asker: Asker, now: float, deadline: float) -> bool:
+        """A plain point read for a key as it stands in a path. False when too much waits for the node already."""
+        peer = self._peers.get(ordinal)
+        if peer is None:
+            return False
+        left_ms = int((deadline - now) * 1000 + 0.5) // _PLAIN_DEADLINE_STEP_MS * _PLAIN_DEADLINE_STEP_MS
+        request = b"GET /v1/keys/%b%b%d\r\n\r\n" % (key, peer.plain_lines, left_ms or 1)
+        return peer.link.ask(request, asker, now)
+
+    async def fetch_placement(self, ordinal: int, deadline: float) -> Placement:
+        """The one that the node follows. Raises PeerAway."""
+        answer = await self._ask(ordinal, b"GET", PLACEMENT.encode(), self.node_headers, b"", deadline)
+        try:
+            if answer.status != 200:
+                raise ValueError(f"it answered {answer.status}")
+            return Placement.from_json(answer.body.decode())
+        except (ValueError, KeyError, TypeError) as error:
+            raise PeerAway(f"no placement from node {ordinal}: {error}") from None
+
+    async def forward(
+        self, ordinal: int, target: bytes, headers: bytes, asked: Asked, deadline: float
+    ) -> PeerAnswer:
+        """A client's point read, answered by another node."""
+        mark = b"%b: %b\r\n%b: %d\r\n" % (
+            FORWARDED_HEADER.encode(),
+            self._token.encode(),
+            DEADLINE_HEADER.encode(),
             _left_ms(deadline),
         )
-        return await self._ask(ordinal, b"GET", target, headers + mark, b"", deadline)
+        return await self._ask(ordinal, b"GET", target, headers + mark, b"", deadline, _waits(asked))
 
     async def cover(
         self, ordinal: int, partitions: Sequence[int], asked: Asked, deadline: float
     ) -> dict[str, Any]:
         """How the copies of these partitions stand there, once they have caught up as far as was asked for."""
-        body = {"partitions": list(partitions), "asked": asked_to_json(asked, deadline)}
-        head, _ = await self._rows(ordinal, COVER, body, deadline)
+        body = {"partitions": list(partitions), "asked": asked_to_json(asked, _left_ms(deadline))}
+        head, _ = await self._rows(ordinal, COVER, body, deadline, _waits(asked))
         return head
 
     async def rows(
@@ -150,10 +308,10 @@ class Peers:
         return int((await self._rows(ordinal, COUNT, body, deadline))[0]["count"])
 
     async def _rows(
-        self, ordinal: int, path: str, body: object, deadline: float
+        self, ordinal: int, path: str, body: object, deadline: float, waits: bool = True
     ) -> tuple[dict[str, Any], list[RawRow]]:
         text = json.dumps(body).encode()
-        answer = await self._ask(ordinal, b"POST", path.encode(), self._headers, text, deadline)
+        answer = await self._ask(ordinal, b"POST", path.encode(), self.node_headers, text, deadline, waits)
         if answer.status != 200:
             raise PeerAway(f"node {ordinal} answered {answer.status}")
         try:
@@ -162,77 +320,58 @@ class Peers:
             raise PeerAway(str(error)) from None
 
     async def _ask(
-        self, ordinal: int, method: bytes, target: bytes, headers: bytes, body: bytes, deadline: float
+        self,
+        ordinal: int,
+        method: bytes,
+        target: bytes,
+        headers: bytes,
+        body: bytes,
+        deadline: float,
+        waits: bool = True,
     ) -> PeerAnswer:
-        address = self.address(ordinal)
-        client = self._clients.get(address)
-        if client is None:
-            client = self._clients[address] = PeerClient(address)
+        """`waits`: the answer may take long without meaning anything."""
+        peer = self._peers.get(ordinal)
+        if peer is None:
+            raise PeerAway(f"node {ordinal} has left the placement")
+        health, time = peer.health, asyncio.get_running_loop().time
+        began = time()
+        health.asked(began)
         try:
-            answer = await client.ask(method, target, headers, body, deadline)
-        except PeerAway as away:
-            self._suspect(ordinal, str(away))
+            answer = await peer.client.ask(method, target, headers, body, deadline)
+        except (PeerSilent, asyncio.CancelledError):
+            if not waits and time() - began >= health.late_after:
+                health.failed(time())
             raise
+        except PeerAway:
+            health.failed(time())
+            raise
+        health.answered(None if waits else time() - began)
         return answer
 
-    def _suspect(self, ordinal: int, why: str) -> None:
-        if ordinal not in self.suspects:
-            self.suspects |= {ordinal}
-            event("peer-away", peer=self.address(ordinal), reason=why)
 
-    def others(self) -> list[int]:
-        """The other nodes of the placement; none without a token to show them."""
-        everyone = range(len(self._copies.placement.addresses))
-        return [ordinal for ordinal in everyone if ordinal != self._own] if self._token else []
-
-    async def _keep_beating(self) -> None:
-        while True:
-            await asyncio.sleep(_HEARTBEAT_SECONDS)
-            await self._beat()
-
-    async def _beat(self) -> None:
-        await asyncio.gather(*(self._hear(ordinal) for ordinal in self.others()))
-        elsewhere = [0, 0, 0]
-        for heard in self.heard.values():
-            elsewhere = [a + b for a, b in zip(elsewhere, heard.mismatches, strict=True)]
-        self._copies.mismatches_elsewhere = (elsewhere[0], elsewhere[1], elsewhere[2])
-        self._copies.note_mismatches()
-
-    async def _hear(self, ordinal: int) -> None:
-        deadline = asyncio.get_running_loop().time() + _SILENT_SECONDS
-        try:
-            answer = await self._ask(ordinal, b"GET", HEARTBEAT.encode(), self._headers, b"", deadline)
-            said = json.loads(answer.body)
-            murmur2, crc32, fnv1a = (int(count) for count in said["mismatches"])
-            self.heard[ordinal] = Heard(time.monotonic(), int(said["epoch"]), (murmur2, crc32, fnv1a))
-        except (PeerAway, ValueError, KeyError, TypeError) as error:
-            self._suspect(ordinal, str(error))
-            return
-        if ordinal in self.suspects:
-            self.suspects -= {ordinal}
-            event("peer-back", peer=self.address(ordinal))
+def _waits(asked: Asked) -> bool:
+    """Whether a copy may wait until it is fresh enough before it answers."""
+    return asked.consistency in (Consistency.AT_LEAST, Consistency.STRONG)
 
 
-def asked_to_json(asked: Asked, deadline: float) -> dict[str, Any]:
-    return {
-        "consistency": asked.consistency.value,
-        "maxLagMs": asked.max_lag_ms,
-        "maxLagRecords": asked.max_lag_records,
-        "minPositions": {str(partition): offset for partition, offset in asked.min_positions.items()},
-        "deadlineMs": _left_ms(deadline),
-    }
+def _heard(words: bytes, now: float) -> NodeHeard:
+    """Raises ValueError for what no node of this version says."""
+    try:
+        said = json.loads(words)
+        murmur2, crc32, fnv1a = (int(count) for count in said["mismatches"])
+        copies = {
+            int(partition): CopyHeard(int(position), int(lag), bool(complete))
+            for partition, (position, lag, complete) in said["copies"].items()
+        }
+        return NodeHeard(now, int(said["epoch"]), (murmur2, crc32, fnv1a), copies)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no heartbeat of a node: {error!r}") from None
 
 
-def asked_from_json(raw: Mapping[str, Any]) -> Asked:
-    """From another node of the same version, behind its token; what is wrong raises KeyError, TypeError or ValueError."""
-    return Asked(
-        Consistency(raw["consistency"]),
-        raw["maxLagMs"],
-        raw["maxLagRecords"],
-        {int(partition): int(offset) for partition, offset in raw["minPositions"].items()},
-        int(raw["deadlineMs"]),
-        "local",
-    )
+def nobody_else(refusal: Failure) -> Failure:
+    """When no other node has an answer: why, given why this one has none."""
+    assert refusal.partition is not None
+    return unreachable(refusal.partition) if refusal.reason is Reason.WRONG_OWNER else refusal
 
 
 def unreachable(partition: int) -> Failure:

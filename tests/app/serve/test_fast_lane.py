@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queryable_app.serve.fast_lane import is_plain
+from queryable_app.serve.plain_heads import Head, head_of
 from tests.support.served import Served, eventually, exchange, now_ms, parsed, read_answers, served
 
 KEYS = [
@@ -122,7 +122,9 @@ def test_both_lanes_answer_alike(node: Served, key: bytes, safe: str, headers: l
 )
 def test_header_lines_that_mean_something_are_not_plain(header: bytes) -> None:
     """A header that may change the answer, or that the parser must judge, is left to uvicorn."""
-    assert not is_plain(b"\r\nHost: node\r\n" + header + b"\r\n\r\n")
+    block = b"\r\nHost: node\r\n" + header + b"\r\n\r\n"
+
+    assert head_of(block, lambda token: True) is Head.OTHER
 
 
 def test_two_requests_at_once_are_not_one(node: Served) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 from urllib.parse import quote
 
 from starlette.requests import Request
 
 from queryable_app.errors import Failure, Reason
+from queryable_app.freshness import Asked
 from queryable_app.http_text import Answer
 from queryable_app.serve.api.request import Values
+from queryable_app.serve.first_answer import first_answer
 from queryable_app.serve.node import Node
-from queryable_app.serve.peer_client import PeerAnswer, PeerAway
-from queryable_app.serve.peers import FORWARDED_HEADER, unreachable
+from queryable_app.serve.peer_client import PeerAnswer
+from queryable_app.serve.peers import FORWARDED_HEADER, nobody_else
 from queryable_app.serve.reads import Reads
 
 _PASSED_ON: Final = ("accept", "authorization", "if-none-match")
@@ -26,7 +27,6 @@ _NOT_PASSED_BACK: Final = (
     b"server",
     b"transfer-encoding",
 )
-_ASK_THE_NEXT: Final = (421, 503)
 
 
 def is_forwarded(request: Request, node: Node) -> bool:
@@ -40,37 +40,32 @@ def is_forwarded(request: Request, node: Node) -> bool:
 
 
 async def forward(
-    request: Request, values: Values, reads: Reads, partition: int, refusal: Failure, deadline: float
+    request: Request,
+    values: Values,
+    reads: Reads,
+    partition: int,
+    asked: Asked,
+    refusal: Failure,
+    deadline: float,
 ) -> Answer:
     """The answer of the first copy elsewhere that has one. `refusal` is why there is none here."""
     peers = reads.node.peers
-    candidates = peers.candidates(partition)
+    attempts = peers.attempts(partition, deadline, asked)
+    if attempts is None:
+        raise nobody_else(refusal)
     target, headers = _target(request, values), _headers(request)
-    loop = asyncio.get_running_loop()
-    last: PeerAnswer | None = None
-    for tried, ordinal in enumerate(candidates):
-        now = loop.time()
-        if now >= deadline:
-            break
-        share = now + (deadline - now) / (
-            len(candidates) - tried
-        )  # one that hangs leaves time for the others
-        try:
-            answer = await peers.forward(ordinal, target, headers, share)
-        except PeerAway:
-            continue
-        if answer.status not in _ASK_THE_NEXT:
-            return _passed_back(answer)
-        last = answer
-    if last is not None:
-        return _passed_back(last)
-    raise unreachable(partition) if refusal.reason is Reason.WRONG_OWNER else refusal
+    answer = await first_answer(
+        attempts, lambda ordinal: peers.forward(ordinal, target, headers, asked, deadline)
+    )
+    if answer is None:
+        raise nobody_else(refusal)
+    return _passed_back(answer)
 
 
-def redirect(request: Request, reads: Reads, partition: int, refusal: Failure) -> Answer:
+def redirect(request: Request, reads: Reads, partition: int, asked: Asked, refusal: Failure) -> Answer:
     """To the advertised address of the node to ask."""
     peers = reads.node.peers
-    candidates = peers.candidates(partition)
+    candidates = peers.candidates(partition, asked)
     if not candidates:
         raise refusal
     query: bytes = request.scope["query_string"]

@@ -71,7 +71,7 @@ class Guard:
         except Gone:
             pass
         except Exception as error:
-            failure = _failure_of(error, inner["path"])
+            failure = failure_of(error, inner["path"])
             if started:
                 raise  # too late to say it; the answer is broken off, so that nobody takes it for a whole one
             self._counters.failures[failure.reason.slug] += 1
@@ -92,7 +92,7 @@ class Guard:
             self._untaken_bytes -= len(body)
 
 
-def _failure_of(error: Exception, path: str) -> Failure:
+def failure_of(error: Exception, path: str) -> Failure:
     if isinstance(error, Failure):
         return error
     identifier = secrets.token_hex(6)

@@ -14,14 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid
-from queryable_app.http_text import BYTES, body_answer, json_answer
-from queryable_app.peer_frames import RawRow, encode_rows
+from queryable_app.http_text import BYTES, JSON, body_answer
+from queryable_app.peer_frames import RawRow, asked_from_json, encode_rows
 from queryable_app.serve.api.request import json_body, respond
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.coverage import copies_here, failure_to_json
 from queryable_app.serve.multi_get import rows_of_keys
 from queryable_app.serve.node import Node
-from queryable_app.serve.peers import COUNT, COVER, HEARTBEAT, KEYS, NODE_HEADER, ROWS, asked_from_json
+from queryable_app.serve.peers import COUNT, COVER, HEARTBEAT, KEYS, NODE_HEADER, ROWS
 from queryable_app.serve.reads import Reads, not_here, standing_of
 from queryable_app.serve.scans import Bounds, count_here, rows_here
 
@@ -47,17 +47,9 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
     @router.get(HEARTBEAT)
     async def heartbeat(request: Request) -> Response:
+        """In the fast lane, unless it is asked with other header lines than nodes send."""
         require_token(request, node)
-        copies = node.copies.by_partition
-        return respond(
-            json_answer(
-                {
-                    "epoch": node.placement.epoch,
-                    "positions": {partition: copy.position for partition, copy in copies.items()},
-                    "mismatches": node.copies.mismatches,
-                }
-            )
-        )
+        return respond(body_answer(node.peers.said(), JSON))
 
     @router.post(COVER)
     async def cover(request: Request) -> Response:

@@ -66,8 +66,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
                     )
             partition = reads.partitions_of(record_key)[0]
             if asked.route == "redirect":
-                return respond(redirect(request, reads, partition, refusal))
-            return respond(await forward(request, values, reads, partition, refusal, deadline))
+                return respond(redirect(request, reads, partition, asked, refusal))
+            return respond(await forward(request, values, reads, partition, asked, refusal, deadline))
 
     @router.post("/v1/multi-get", openapi_extra=parameters(*_MANY) | KEYS_BODY, responses=ITEMS)
     async def read_keys(request: Request) -> Response:

@@ -1,0 +1,223 @@
+"""uvicorn's HTTP protocol with the bounds that need the bytes, and with answers that are written without a task.
+
+Strategy: size and time of a request's head, time of its body, connections, silence, and clients that do not read. One
+sweep a second over all connections keeps the times, so that a request sets no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar, Final
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from queryable_app.errors import Failure, Reason, invalid
+from queryable_app.http_text import Answer, problem_answer
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads import Reads
+
+_SWEEP_SECONDS: Final = 1.0
+_LINGER_SWEEPS: Final = (
+    2  # for a refused client to read why: closing on unread bytes would reset the connection
+)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Moments are counted in sweeps."""
+
+    node: ClassVar[Node]
+    reads: ClassVar[Reads]
+    open: ClassVar[set[BoundedProtocol]]
+    sweeps: ClassVar[int] = 0
+    sweeping: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.idle_since: int | None = None  # between two messages, with nothing left to answer
+        self.head_since: int | None = None
+        self.body_since: int | None = None
+        self.unread_since: int | None = None  # the client does not take what it asked for
+        self.refused_since: int | None = None
+        self.refusal: Failure | None = None
+        self.head_bytes = 0
+        self.server_headers: list[tuple[bytes, bytes]] | None = None
+        self.server_lines = b""
+
+    def data_received(self, data: bytes) -> None:
+        if self.refused_since is not None:
+            return
+        super().data_received(data)
+        if self.head_since is not None and self.refused_since is None:
+            self.head_bytes += len(data)
+            if self.head_bytes > self.node.settings.head_bytes_max:
+                self._refuse(self._head_too_large())
+
+    def in_bytes(self, answer: Answer, more: bytes = b"") -> bytes:
+        """As it goes over the wire. `more` are header lines."""
+        state = self.server_state
+        if self.server_headers is not state.default_headers:  # made anew when the date changes
+            self.server_headers = state.default_headers
+            self.server_lines = b"".join(b"%b: %b\r\n" % header for header in self.server_headers)
+        state.total_requests += 1
+        return b"%b%b%b%b\r\n%b" % (
+            STATUS_LINE[answer.status],
+            self.server_lines,
+            answer.headers,
+            more,
+            answer.body,
+        )
+
+    # Where the connection is, as uvicorn's parser tells.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.open.add(self)
+        if not self.sweeping:
+            self._sweep_later()
+        self.idle_since = self.sweeps
+        bound = self.node.settings.connections_max
+        if len(self.open) > 2 * bound:  # so many that not even a refusal can be waited for
+            transport.abort()
+        elif len(self.open) > bound:
+            self._refuse(
+                Failure(
+                    Reason.OVERLOADED,
+                    f"the node has {bound} connections open already",
+                    "come back later, and keep connections open rather than making new ones",
+                    retry_after_ms=1000,
+                )
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open.discard(self)
+        super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """A client that sends no more may still listen: half a body gets an answer before the connection ends."""
+        mid_body = self.body_since is not None and not self.cycle.response_complete
+        if mid_body and not self.pipeline:  # otherwise it would be taken for the answer of the request before
+            self._refuse(invalid("body", "ends before its time", "send as much as its length says"))
+        super().eof_received()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.idle_since = None
+        self.head_since = self.sweeps
+        self.head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        self.head_since = None
+        received = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if received > self.node.settings.head_bytes_max:
+            self.refusal = self._head_too_large()
+            raise self.refusal  # the parser stops, and uvicorn calls `send_400_response`
+        self.body_since = self.sweeps
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self.body_since = None
+        self._note_idle()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if self.head_since is None and self.body_since is None and self.cycle.response_complete:
+            self.idle_since = self.sweeps
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unread_since = self.sweeps
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.unread_since = None
+
+    # Bounds.
+
+    def timeout_keep_alive_handler(self) -> None:
+        """uvicorn's timer would not know of fast reads; the sweep closes idle connections."""
+
+    def send_400_response(self, msg: str) -> None:
+        """What the parser refused, or one of our own bounds raised inside it."""
+        refusal = self.refusal or invalid(
+            "request", "does not follow HTTP/1.1", "check the client, and what is between it and this node"
+        )
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering and self.body_since is None:
+            self.cycle.keep_alive = (
+                False  # the request before the bad one gets its answer; then the connection ends
+            )
+        else:
+            self._refuse(refusal)
+
+    def _head_too_large(self) -> Failure:
+        bound = self.node.settings.head_bytes_max
+        return Failure(
+            Reason.TOO_LARGE,
+            f"request line and headers are longer than {bound} bytes",
+            "send fewer or shorter headers; many or long keys go into the body of POST /v1/multi-get",
+        )
+
+    def _refuse(self, failure: Failure) -> None:
+        """Say why, and listen no more. Closing lingers, so that the client can read it."""
+        self.refused_since = self.sweeps
+        self.idle_since = self.head_since = self.body_since = None
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # whoever is answering stops
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.close()
+                return
+        answer = problem_answer(failure, self.reads.identity)
+        self.transport.write(self.in_bytes(answer, b"connection: close\r\n"))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    @classmethod
+    def _sweep_later(cls) -> None:
+        cls.sweeping = True
+        asyncio.get_running_loop().call_later(_SWEEP_SECONDS, cls._sweep)
+
+    @classmethod
+    def _sweep(cls) -> None:
+        cls.sweeps += 1
+        cls.sweeping = False
+        for connection in tuple(cls.open):
+            connection._check_times()
+        if cls.open:
+            cls._sweep_later()
+
+    def _check_times(self) -> None:
+        settings, now = self.node.settings, self.sweeps
+        if self.refused_since is not None:
+            if now - self.refused_since > _LINGER_SWEEPS:
+                self.transport.abort()
+        elif self.unread_since is not None:
+            if now - self.unread_since > settings.idle_seconds_max:
+                self.transport.abort()  # closing would wait for the client to read
+        elif self.idle_since is not None:
+            if now - self.idle_since > settings.idle_seconds_max:
+                self.transport.close()
+        elif self.head_since is not None:
+            if now - self.head_since > settings.head_seconds_max:
+                self._refuse(_too_slow("request", "head", settings.head_seconds_max))
+        elif self.body_since is not None and now - self.body_since > settings.body_seconds_max:
+            self._refuse(_too_slow("body", "body", settings.body_seconds_max))
+
+
+def _too_slow(field: str, what: str, seconds: int) -> Failure:
+    return invalid(
+        field, f"its {what} did not arrive within {seconds} s", "send it faster, or in smaller requests"
+    )
