@@ -110,7 +110,7 @@ def _settings(profile: Profile, class_path: Sequence[Path], options: Sequence[st
         "spark.sql.adaptive.enabled": "false",
         # The default manager forks a process for every little file: 80 ms a batch against 13.
         "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.hadoop.fs.file.impl": "io.queryabletopics.CheckpointFiles",
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.sql.streaming.pollingDelay": "10ms",
         "spark.sql.streaming.numRecentProgressUpdates": "10",
