@@ -23,6 +23,10 @@ ROW_SOCKET: Final = "rows.sock"  # JVM writer tasks → serve: slices of rows
 CONTROL_SOCKET: Final = "control.sock"  # ingest ↔ serve: assignment, positions, state; JSON lines
 CONTROL_PROTOCOL: Final = 1
 
+# What the placer and the nodes say to a node over HTTP.
+NODE_HEADER: Final = "qt-node"  # with the revision's token
+PLACEMENT_PATH: Final = "/internal/v1/placement"  # PUT: Placement.to_json → {"epoch": what the node has now}
+
 # Files inside NodeSettings.data_dir.
 GENERATION_FILE: Final = "generation"
 PLACEMENT_FILE: Final = "placement.json"

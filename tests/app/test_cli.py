@@ -21,7 +21,7 @@ from queryable_app.commands.group import qtopic as commands
 from queryable_app.errors import Failure, Reason
 from queryable_app.local.processes import free_ports
 
-COMMANDS = ["run", "get", "status", "produce"]
+COMMANDS = ["run", "get", "status", "produce", "scale", "standby"]
 
 
 def qtopic(*arguments: str, stdin: str = "") -> Result:

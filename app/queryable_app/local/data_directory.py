@@ -4,6 +4,7 @@
     nodes/<ordinal>/  a node's stores
     logs/             one file for each process
     placement.json    who holds which partition
+    wanted.json       how many nodes and copies there shall be, when someone has asked for it meanwhile
     view.json         which revision the stores hold
     run.json          the nodes and their processes, while they answer
     resource.json     the resource that runs
@@ -74,23 +75,24 @@ class DataDirectory:
         return found
 
     def write(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Whole or not at all: a reader never sees half of it. For its owner alone: a resource may hold a password."""
         file = self.path / name
-        partial = file.with_suffix(".partial")
-        partial.unlink(missing_ok=True)
-        _create(partial, json.dumps(content, indent=2) + "\n")
-        partial.replace(file)
+        write_file(file, content)
         return file
 
     def write_run(self, run: Mapping[str, Any]) -> None:
         self.write(_RUN_FILE, run)
 
     def forget_run(self) -> None:
-        (self.path / _RUN_FILE).unlink(missing_ok=True)
+        self.forget(_RUN_FILE)
 
-    def forget_rows(self) -> None:
-        """Takes every node's stores away."""
-        shutil.rmtree(self.path / "nodes", ignore_errors=True)
+    def forget(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def forget_nodes_from(self, ordinal: int) -> None:
+        """Takes the stores of these nodes away: of all, from 0."""
+        for directory in (self.path / "nodes").glob("*"):
+            if int(directory.name) >= ordinal:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager
@@ -137,6 +139,14 @@ def newest_run() -> Path | None:
                 run_file = sockets / "data" / _RUN_FILE
                 found.append((run_file.stat().st_mtime, run_file.parent.resolve()))
     return max(found)[1] if found else None
+
+
+def write_file(file: Path, content: Mapping[str, Any]) -> None:
+    """Whole or not at all: a reader never sees half of it. For its owner alone: a resource may hold a password."""
+    partial = file.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    _create(partial, json.dumps(content, indent=2) + "\n")
+    partial.replace(file)
 
 
 def run_description(data: Path) -> Mapping[str, Any] | None:

@@ -14,11 +14,12 @@ import httpx
 
 from queryable_app.contract import ENV_PREFIX, NodeSettings
 from queryable_app.local.data_directory import DataDirectory
-from queryable_app.local.processes import Kept, Process
+from queryable_app.local.placer import PLACEMENT_FILE
+from queryable_app.local.processes import Kept, Process, free_ports, is_free
+from queryable_app.local.wish import Wish
 from queryable_app.placement import Placement, first_placement
 
 HOST: Final = "127.0.0.1"
-PLACEMENT_FILE: Final = "placement.json"
 
 
 class Node:
@@ -26,11 +27,16 @@ class Node:
 
     def __init__(self, settings: NodeSettings, data: DataDirectory) -> None:
         self.name = settings.name
+        self.ordinal = settings.ordinal
         self.url = settings.advertised_url
         self._environ = {**os.environ, **settings.to_env()}
         self._data = data
         self.serve = self._kept("serve")
         self.ingest = self._kept("ingest")
+
+    @property
+    def kept(self) -> tuple[Kept, Kept]:
+        return self.serve, self.ingest
 
     def log(self, role: str) -> Path:
         return self._data.log(f"{self.name}-{role}")
@@ -38,12 +44,6 @@ class Node:
     def describe(self) -> dict[str, Any]:
         pids = {"serve": self.serve.process.pid, "ingest": self.ingest.process.pid}
         return {"name": self.name, "url": self.url, "pids": pids}
-
-    def answers(self, http: httpx.Client) -> bool:
-        try:
-            return http.get(f"{self.url}/livez").is_success
-        except httpx.HTTPError:
-            return False
 
     def missing(self, http: httpx.Client) -> str:
         """What it lacks before it is hydrated and streams, in words; empty when it lacks nothing."""
@@ -73,17 +73,6 @@ class Node:
         return Kept(f"{role} of {self.name}", start, start())
 
 
-def settings_of_nodes(
-    name: str, spec: Mapping[str, Any], placement: Placement, data: DataDirectory
-) -> list[NodeSettings]:
-    """The settings of every node of the placement, which is written to where they say that it is."""
-    data.write(PLACEMENT_FILE, json.loads(placement.to_json()))
-    return [
-        node_settings(f"{name}-{ordinal}", ordinal, spec, placement, data)
-        for ordinal in range(len(placement.addresses))
-    ]
-
-
 def node_settings(
     name: str, ordinal: int, spec: Mapping[str, Any], placement: Placement, data: DataDirectory
 ) -> NodeSettings:
@@ -107,12 +96,23 @@ def node_settings(
     return NodeSettings.from_env({**os.environ, **variables})
 
 
-def next_placement(
-    kept: Mapping[str, Any] | None, application_id: str, partitions: int, urls: Sequence[str], copies: int
+def new_address(port: int, ordinal: int) -> str:
+    """Where one more node will listen: behind the others when that port is free."""
+    behind = port + ordinal
+    return f"http://{HOST}:{behind if port and is_free(behind, HOST) else free_ports(1)[0]}"
+
+
+def start_placement(
+    kept: Mapping[str, Any] | None, application_id: str, partitions: int, urls: Sequence[str], wish: Wish
 ) -> Placement:
-    """The first placement, under a number that makes nodes prefer it to the one of an earlier run."""
-    wanted = first_placement(application_id, partitions, urls, copies)
+    """Where a run begins: at what an earlier one has left, whose nodes are at `urls` now, or at the first placement.
+
+    Its number makes nodes prefer it to the earlier one.
+    """
+    first = first_placement(application_id, partitions, urls[: wish.nodes], wish.copies)
     if kept is None:
-        return wanted
+        return first
     before = Placement.from_json(json.dumps(kept))
-    return replace(wanted, epoch=before.epoch + (replace(before, epoch=wanted.epoch) != wanted))
+    same_view = (before.application_id, before.partitions) == (application_id, partitions)
+    after = replace(before, addresses=tuple(urls)) if same_view else first
+    return replace(after, epoch=before.epoch + (replace(after, epoch=before.epoch) != before))

@@ -23,18 +23,14 @@ from queryable_app.kafka_settings import kafka_connection
 from queryable_app.local import data_directory, revision, topics
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.embedded_kafka import EmbeddedKafka
-from queryable_app.local.nodes import (
-    HOST,
-    PLACEMENT_FILE,
-    Node,
-    next_placement,
-    node_settings,
-    settings_of_nodes,
-)
+from queryable_app.local.fleet import Fleet
+from queryable_app.local.nodes import HOST, new_address, node_settings, start_placement
+from queryable_app.local.placer import PLACEMENT_FILE
 from queryable_app.local.processes import Kept, Process, free_ports, is_free, stop
 from queryable_app.local.progress import Progress
 from queryable_app.local.resource_file import Resource
 from queryable_app.local.stopping import Stop, Stopped
+from queryable_app.local.wish import Wish
 from queryable_app.placement import first_placement
 
 RESOURCE_FILE: Final = "resource.json"
@@ -60,7 +56,7 @@ class Options:
     """`embedded`, `file` (the address that the resource names) or an address."""
 
     nodes: int | None = None
-    """None: as many as the resource says."""
+    """With how many it begins. None: as many as the resource says."""
 
     data: Path | None = None
     """None: a directory that is gone at the end."""
@@ -109,8 +105,8 @@ class _System:
         self._bootstrap = resource.spec.bootstrap_servers
         self._broker: EmbeddedKafka | None = None
         self._kept: list[Kept] = []
-        self._nodes: list[Node] = []
-        self._answering = False
+        self._fleet: Fleet | None = None
+        self._described: dict[str, Any] = {}
 
     def start(self) -> None:
         cache = jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))
@@ -121,9 +117,9 @@ class _System:
             partitions = self._start_kafka(jars.broker_jars(cache, self._progress.say), java)
         else:
             partitions = self._wait_for_topic()
-        self._start_nodes(partitions)
-        self._wait_for_answers()
-        self._wait_until_ready()
+        fleet = self._start_nodes(partitions)
+        self._wait_for_answers(fleet)
+        self._wait_until_ready(fleet)
         self._say_what_to_try()
 
     def tend_for_ever(self) -> None:
@@ -133,9 +129,12 @@ class _System:
     def stop(self) -> None:
         """Nodes first, so that they part from a broker that is still there."""
         self._http.close()
-        if self._kept or self._broker:
+        nodes = self._fleet.processes if self._fleet else []
+        if self._kept or nodes:
             self._progress.say("Stopping ...")
-        stop([kept.process for kept in self._kept if kept.name != "kafka"], _STOP_SECONDS)
+        stop([*nodes, *(kept.process for kept in self._kept if kept.name != "kafka")], _STOP_SECONDS)
+        if self._fleet:
+            self._fleet.close()
         if self._broker:
             self._broker.stop()
 
@@ -216,23 +215,27 @@ class _System:
         same = kept["view"] == revision.view_of(self._spec(), self._bootstrap, partitions)
         return partitions if same else 0
 
-    def _start_nodes(self, partitions: int) -> None:
+    def _start_nodes(self, partitions: int) -> Fleet:
         kafka = "embedded" if self._broker else self._bootstrap
         view = revision.view_of(self._spec(), kafka, partitions)
         number, changed = revision.next_revision(self._data.read(_VIEW_FILE), view)
         if changed:
             self._progress.say(f"Changed since the last run: {', '.join(changed)}. The rows are built anew.")
-            self._data.forget_rows()
+            self._data.forget_nodes_from(0)
         self._data.write(_VIEW_FILE, {"revision": number, "view": view})
         self._data.write(RESOURCE_FILE, self._resource.document)
-        name, copies = self._resource.name, self._resource.spec.copies
+        name, nodes = f"{self._resource.name}-r{number}", len(self._urls)
+        wish = Wish(nodes, min(self._resource.spec.standby_replicas, nodes - 1))
         kept = self._data.read(PLACEMENT_FILE)
-        placement = next_placement(kept, f"local.{name}.r{number}", partitions, self._urls, copies)
-        for settings in settings_of_nodes(f"{name}-r{number}", self._spec(), placement, self._data):
-            with self._stopping.held():
-                node = Node(settings, self._data)
-                self._nodes.append(node)
-                self._kept += [node.serve, node.ingest]
+        earlier = (
+            len(kept["addresses"]) if kept else 0
+        )  # nodes too many give their copies away before they go
+        urls = [*self._urls, *(new_address(self._options.port, node) for node in range(nodes, earlier))]
+        application_id = f"local.{self._resource.name}.r{number}"
+        placement = start_placement(kept, application_id, partitions, urls, wish)
+        with self._stopping.held():
+            self._fleet = Fleet(name, self._spec(), self._data, placement, wish, self._options.port)
+        return self._fleet
 
     def _spec(self) -> dict[str, Any]:
         """The spec with the broker that is used. One of our own takes no settings that are meant for another."""
@@ -240,23 +243,20 @@ class _System:
         config = {} if self._options.kafka == "embedded" else spec["kafka"].get("config", {})
         return {**spec, "kafka": {"bootstrapServers": self._bootstrap, "config": config}}
 
-    def _wait_for_answers(self) -> None:
+    def _wait_for_answers(self, fleet: Fleet) -> None:
         with self._progress.waiting("Waiting for the nodes to answer") as show:
-            silent = list(self._nodes)
-            while silent := [node for node in silent if not node.answers(self._http)]:
+            while silent := fleet.silent:
                 show(f"Waiting for {', '.join(node.name for node in silent)} to answer")
                 self._tend()
                 for node in silent:
                     if node.serve.deaths >= _START_DEATHS_MAX:
                         raise RunError(f"{node.serve.name} does not start:\n{_tail(node.log('serve'))}")
-        self._answering = True
-        self._describe()
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, fleet: Fleet) -> None:
         if self._options.example_rate:
             self._start_examples()
         with self._progress.waiting("Hydrating") as show:
-            while missing := [said for node in self._nodes if (said := node.missing(self._http))]:
+            while missing := [said for node in fleet.nodes if (said := node.missing(self._http))]:
                 show(f"Hydrating: {', '.join(missing)}")
                 self._tend()
 
@@ -305,15 +305,20 @@ class _System:
         """One look at every process, and a short pause."""
         with self._stopping.held():
             happened = [said for kept in self._kept if (said := kept.tend())]
+            if self._fleet:
+                happened += self._fleet.tick()
         for said in happened:
             self._progress.say(said)
-        if happened and self._answering:
-            self._describe()
+        if self._fleet:
+            self._describe(self._fleet)
         self._pause()
 
-    def _describe(self) -> None:
-        nodes = [node.describe() for node in self._nodes]
-        self._data.write_run({"kafka": self._bootstrap, "nodes": nodes})
+    def _describe(self, fleet: Fleet) -> None:
+        """From the moment at which every node has answered."""
+        described = {"kafka": self._bootstrap, **fleet.describe()}
+        if described != self._described and (self._described or not fleet.silent):
+            self._described = described
+            self._data.write_run(described)
 
     def _pause(self) -> None:
         self._stopping.check()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from queryable_app.local.nodes import next_placement
+from queryable_app.local.nodes import start_placement
 from queryable_app.local.revision import next_revision, view_of
+from queryable_app.local.wish import Wish
 from queryable_app.placement import Placement
 
 SPEC: dict[str, Any] = {"topic": "users", "transform": {"sql": "SELECT 1"}, "replicas": 1}
@@ -47,9 +49,11 @@ def test_what_alters_answers_is_a_new_revision(view: dict[str, Any], changed: li
     assert next_revision(kept(SPEC), view) == (4, changed)
 
 
-def place(before: Placement | None, urls: list[str], application_id: str = "local.users.r1") -> Placement:
+def place(
+    before: Placement | None, urls: list[str], nodes: int = 2, application_id: str = "local.users.r1"
+) -> Placement:
     kept_one = None if before is None else json.loads(before.to_json())
-    return next_placement(kept_one, application_id, 4, urls, 1)
+    return start_placement(kept_one, application_id, 4, urls, Wish(nodes, 0))
 
 
 def test_the_same_placement_keeps_its_number() -> None:
@@ -59,10 +63,19 @@ def test_the_same_placement_keeps_its_number() -> None:
     assert place(first, ["http://a", "http://b"]) == first
 
 
+def test_copies_stay_where_they_are_when_a_run_begins_with_another_number_of_nodes() -> None:
+    """What an earlier run has built is not thrown away: it moves, while everyone serves."""
+    first = place(None, ["http://a", "http://b"])
+
+    fewer = place(first, ["http://c", "http://d"], nodes=1)
+
+    assert fewer == replace(first, epoch=2, addresses=("http://c", "http://d"))
+
+
 def test_another_placement_is_preferred_to_the_kept_one() -> None:
     """Its number is higher, whatever has changed."""
     first = place(None, ["http://a", "http://b"])
 
-    assert place(first, ["http://a"]).epoch == 2
     assert place(first, ["http://a", "http://c"]).epoch == 2
-    assert place(first, ["http://a", "http://b"], "local.users.r2").epoch == 2
+    again = place(first, ["http://a", "http://b"], application_id="local.users.r2")
+    assert (again.epoch, again.serving) == (2, first.serving)

@@ -1,0 +1,131 @@
+"""Carries a placement to where it is wanted: looks at the nodes, takes the next step, tells them of it.
+
+Strategy: whoever calls `tick` never waits; each node is asked by a thread, so that one that hangs holds up nothing. The next
+step is taken when every node knows the last one, or has been silent for long: no node sends a read to a copy
+that went two steps ago. A step is on the disk before any node hears of it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+
+from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
+from queryable_app.local.data_directory import DataDirectory
+from queryable_app.placement import Placement, Wanted, next_placement, settled
+
+PLACEMENT_FILE: Final = "placement.json"
+
+_SETTLED_SECONDS: Final = 1.0  # between two looks at a node
+_MOVING_SECONDS: Final = 0.25
+_ANSWER_SECONDS: Final = 2.0
+_FRESH_SECONDS: Final = 3.0  # what a node said of its copies is believed for so long
+_SILENT_SECONDS: Final = 10.0  # a node that says nothing for so long is not waited for
+_THREADS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a node said when it last answered."""
+
+    at: float  # monotonic
+    epoch: int
+    caught_up: frozenset[int]  # partitions
+
+
+def next_step(placement: Placement, wanted: Wanted, seen: Mapping[int, Seen], now: float) -> Placement:
+    """The placement that comes next; the same while a node that can be heard does not know it yet."""
+    if any(s.epoch < placement.epoch and now - s.at < _SILENT_SECONDS for s in seen.values()):
+        return placement
+    caught_up = {
+        (partition, ordinal)
+        for ordinal, said in seen.items()
+        if said.epoch == placement.epoch and now - said.at < _FRESH_SECONDS
+        for partition in said.caught_up
+    }
+    return next_placement(placement, wanted, caught_up)
+
+
+def seen_in(status: Mapping[str, Any], now: float) -> Seen:
+    """From a node's `/v1/status`."""
+    caught_up = frozenset(c["partition"] for c in status["partitions"] if c["phase"] == "caught-up")
+    return Seen(now, status["epoch"], caught_up)
+
+
+class Placer:
+    def __init__(self, data: DataDirectory, placement: Placement, wanted: Wanted) -> None:
+        self.placement = placement
+        """The newest one."""
+        self.wanted = wanted
+        self._data = data
+        self._arrived = False
+        self._seen: dict[int, Seen] = {}
+        self._asking: dict[int, Future[Seen]] = {}
+        self._due: dict[int, float] = {}
+        token = data.internal_token().read_text()
+        self._http = httpx.Client(timeout=_ANSWER_SECONDS, trust_env=False, headers={NODE_HEADER: token})
+        self._threads = ThreadPoolExecutor(_THREADS, "placer")
+        self._write()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the placement is as wanted, and every node knows it."""
+        return self._arrived and self.known
+
+    @property
+    def known(self) -> bool:
+        """Whether every node follows the newest placement."""
+        return all(self.known_to(ordinal) for ordinal in range(len(self.placement.addresses)))
+
+    def known_to(self, ordinal: int) -> bool:
+        return ordinal in self._seen and self._seen[ordinal].epoch >= self.placement.epoch
+
+    def follow(self, wanted: Wanted) -> None:
+        self.wanted, self._arrived = wanted, False
+
+    def tick(self) -> None:
+        """Hears what was answered, takes a step if there is one, and asks again whom it is time to ask."""
+        now = time.monotonic()
+        if self._heard():
+            following = next_step(self.placement, self.wanted, self._seen, now)
+            self._arrived = following is self.placement and settled(following, self.wanted)
+            if following is not self.placement:
+                self.placement = following
+                self._write()
+        for ordinal, address in enumerate(self.placement.addresses):
+            if ordinal not in self._asking and now >= self._due.get(ordinal, now):
+                self._due[ordinal] = now + (_SETTLED_SECONDS if self.settled else _MOVING_SECONDS)
+                self._asking[ordinal] = self._threads.submit(self._ask, address, self.placement)
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._http.close()
+
+    def _heard(self) -> bool:
+        """Whether a node has answered since the last time."""
+        answers: dict[int, Seen] = {}
+        for ordinal, asked in list(self._asking.items()):
+            if asked.done():
+                del self._asking[ordinal]
+                if asked.exception() is None:  # otherwise it is away or starts, and will be asked again
+                    answers[ordinal] = asked.result()
+        nodes = len(self.placement.addresses)
+        self._seen = {o: seen for o, seen in (self._seen | answers).items() if o < nodes}
+        return bool(answers)
+
+    def _ask(self, address: str, placement: Placement) -> Seen:
+        """Looks at a node, after telling it of the placement if it has an older one. In a thread."""
+        status = self._http.get(f"{address}/v1/status").raise_for_status().json()
+        if status["epoch"] < placement.epoch:
+            self._http.put(f"{address}{PLACEMENT_PATH}", content=placement.to_json()).raise_for_status()
+            status = self._http.get(f"{address}/v1/status").raise_for_status().json()
+        return seen_in(status, time.monotonic())
+
+    def _write(self) -> None:
+        self._data.write(PLACEMENT_FILE, json.loads(self.placement.to_json()))
