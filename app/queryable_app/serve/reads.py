@@ -27,6 +27,7 @@ from queryable_app.serve.copies import Copy
 from queryable_app.serve.node import Node
 
 _FRESHNESS: Final = b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: %d\r\n"
+_RECORD: Final = b"etag: %b\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n%b"
 _NOTHING_NEEDED: Final[Mapping[int, int]] = {}
 
 
@@ -254,7 +255,7 @@ class Reads:
         else:
             body = value
             etag = etag[:-1] + b'-b"'  # another representation is another entity
-        about = b"etag: %b\r\nqt-partition: %d\r\nqt-offset: %d\r\n%b" % (etag, partition, offset, headers)
+        about = _RECORD % (etag, partition, offset, timestamp_ms, headers)
         if if_none_match is not None and matches_etag(if_none_match, etag.decode()):
             return Answer(304, about, b"")
         return Answer(

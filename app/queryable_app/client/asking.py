@@ -1,0 +1,208 @@
+"""One request, asked until somebody answers it or the deadline is there.
+
+Strategy: rounds. In a round each address is asked at most once; `Attempts`, which nodes use among themselves, decides whom
+and when, hedges included. When all have refused and time would help, the client waits, as long as they said, and begins
+another round with what it has learnt of the placement meanwhile. Writes are never hedged, and never repeated once they
+may have arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from queryable_app.attempts import Ask, Attempts, GiveUp, HedgeBudget
+from queryable_app.client.addresses import Addresses
+from queryable_app.client.exceptions import (
+    DeadlineExceeded,
+    OutcomeUnknown,
+    Overloaded,
+    QueryableTopicError,
+    Unreachable,
+    WrongOwner,
+    from_problem,
+    more_telling,
+    reason_of,
+)
+from queryable_app.client.rows import malformed
+from queryable_app.client.steps import Answer, Exchange, How, Lost, Operation, Request, Step
+from queryable_app.errors import Reason
+
+_PAUSE_SECONDS_MIN: Final = 0.02
+_PAUSE_SECONDS_MAX: Final = 0.5
+_UNDER_WAY_SECONDS_MAX: Final = 0.05
+_REFUSED: Final = 503  # for `Attempts`: another one may answer
+
+Targets = Callable[[], Operation[Sequence[str]]]
+"""Whom to ask in this round, in order."""
+MakeRequest = Callable[[int], Request]
+"""For so many ms that are left."""
+Judge = Callable[[Answer], QueryableTopicError | None]
+"""What is wrong with an answer; None: nothing."""
+
+
+class Asking:
+    """`notice` is shown every answer of a node."""
+
+    def __init__(self, clock: Callable[[], float], random: Random, notice: Callable[[Answer], None]) -> None:
+        self.addresses = Addresses()
+        self._clock = clock
+        self._random = random
+        self._notice = notice
+        self._budget = HedgeBudget()
+
+    def ask(
+        self,
+        make: MakeRequest,
+        targets: Targets,
+        deadline: float,
+        judge: Judge = lambda _: None,
+        patience: float = 0.0,
+    ) -> Operation[Answer]:
+        """The first good answer: a success, or `key_not_found`. Raises what the refusals amount to. With `patience`, the
+        seconds before which no hedge makes sense, the time that the answer takes says nothing of others."""
+        pause = _PAUSE_SECONDS_MIN
+        refusal: QueryableTopicError | None = None
+        while True:
+            order = yield from targets()
+            outcome = yield from self._round(make, order, deadline, judge, patience)
+            if isinstance(outcome, Answer):
+                return outcome
+            refusal = more_telling(refusal, outcome)
+            wait = _worth_waiting(outcome, pause * self._random.uniform(0.5, 1.0))
+            if wait is None or self._clock() + wait >= deadline:
+                raise refusal
+            pause = min(_PAUSE_SECONDS_MAX, 2 * pause)
+            yield from self.sleep(wait)
+
+    def write(self, make: MakeRequest, targets: Targets, deadline: float) -> Operation[Answer]:
+        """One address after the other, on as long as it is certain that nothing was written."""
+        while True:
+            refusal: QueryableTopicError = Unreachable("there is no address to ask")
+            for address in (yield from targets()):
+                now = self._clock()
+                if now >= deadline:
+                    raise refusal
+                exchange = Exchange(address, make(_ms(deadline - now)), now, deadline)
+                event = yield Step((exchange,), deadline)
+                outcome = Lost(How.LATE, How.LATE.value) if event is None else event.outcome
+                if isinstance(outcome, Lost):
+                    self._lost(exchange, outcome)
+                    if outcome.sent:
+                        raise OutcomeUnknown(
+                            f"the write went to {address}, and nobody says whether it was done: {outcome.detail}",
+                            "read the key, or write again where twice does no harm",
+                            address=address,
+                        )
+                    refusal = _unreachable(address, outcome)
+                    continue
+                self.addresses.answered(address, self._clock(), None)
+                error = self._verdict(outcome, address)
+                if error is None:
+                    return outcome
+                if not isinstance(error, Overloaded | Unreachable):
+                    raise error
+                refusal = error
+            wait = _worth_waiting(refusal, _PAUSE_SECONDS_MAX)
+            if wait is None or self._clock() + wait >= deadline:
+                raise refusal
+            yield from self.sleep(wait)
+
+    def sleep(self, seconds: float) -> Operation[None]:
+        until = self._clock() + seconds
+        while self._clock() < until:
+            yield Step((), until)
+
+    def _round(
+        self, make: MakeRequest, order: Sequence[str], deadline: float, judge: Judge, patience: float
+    ) -> Operation[Answer | QueryableTopicError]:
+        """An answer, or the refusal that tells most. Raises what no other address would answer differently."""
+        now = self._clock()
+        health = {number: self.addresses.health(address, now) for number, address in enumerate(order)}
+        attempts = Attempts(range(len(order)), deadline, health, self._budget, patience)
+        running: dict[Exchange, int] = {}
+        refusal: QueryableTopicError | None = None
+        starting: list[Exchange] = []
+        while True:
+            now = self._clock()
+            do = attempts.step(now)
+            if isinstance(do, Ask):
+                exchange = Exchange(order[do.ordinal], make(_ms(deadline - now)), now, deadline)
+                health[do.ordinal].asked(now)
+                running[exchange] = do.ordinal
+                starting.append(exchange)
+                continue
+            if isinstance(do, GiveUp):
+                self._overtaken(running, too_late=True)
+                return more_telling(refusal, _too_late()) if running or refusal is None else refusal
+            event = yield Step(tuple(starting), do.until)
+            starting.clear()
+            if event is None:
+                continue
+            exchange, outcome = event
+            number = running.pop(exchange)
+            if isinstance(outcome, Lost):
+                self._lost(exchange, outcome)
+                attempts.failed(number)
+                if outcome.how is not How.LATE:
+                    refusal = more_telling(refusal, _unreachable(exchange.address, outcome))
+                continue
+            took = self._clock() - exchange.started
+            self.addresses.answered(exchange.address, self._clock(), None if patience else took)
+            error = self._verdict(outcome, exchange.address) or judge(outcome)
+            if error is None:
+                self._overtaken(running, too_late=False)
+                return outcome
+            if not error.others_may_answer:
+                raise error
+            refusal = more_telling(refusal, error)
+            if attempts.answered(number, outcome.status if outcome.status == 429 else _REFUSED, error):
+                return error
+
+    def _verdict(self, answer: Answer, address: str) -> QueryableTopicError | None:
+        if answer.status in (200, 404) and "qt-application" not in answer.headers:
+            return malformed(address)  # something else listens there
+        self._notice(answer)
+        if answer.status == 200 or (answer.status == 404 and reason_of(answer.body) is Reason.KEY_NOT_FOUND):
+            return None
+        return from_problem(answer.status, answer.body, address)
+
+    def _lost(self, exchange: Exchange, lost: Lost) -> None:
+        if lost.how is How.LATE:
+            self.addresses.late(exchange.address, self._clock())
+        elif lost.how is not How.OURS:
+            self.addresses.gone(exchange.address, self._clock())
+
+    def _overtaken(self, running: dict[Exchange, int], too_late: bool) -> None:
+        """Others had to answer for these, or nobody did."""
+        now = self._clock()
+        for exchange in running:
+            if too_late or now - exchange.started >= self.addresses.health(exchange.address, now).hedge_after:
+                self.addresses.late(exchange.address, now)
+
+
+def _worth_waiting(refusal: QueryableTopicError, pause: float) -> float | None:
+    """Seconds after which to ask again; None when time does not help."""
+    if refusal.retry_after_ms is not None:
+        return max(pause, refusal.retry_after_ms / 1000)
+    if isinstance(refusal, Unreachable | WrongOwner | Overloaded):
+        return pause
+    return None
+
+
+def _too_late() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "nobody answered in time", "ask for more time with deadline_ms, or see what the nodes are doing"
+    )
+
+
+def _unreachable(address: str, lost: Lost) -> Unreachable:
+    return Unreachable(
+        f"{address} does not answer: {lost.detail}", "see whether the nodes run", address=address
+    )
+
+
+def _ms(seconds: float) -> int:
+    """A little less than there is: what a node says at its deadline shall still arrive."""
+    return max(1, int((seconds - min(_UNDER_WAY_SECONDS_MAX, seconds / 10)) * 1000))

@@ -1,0 +1,77 @@
+"""A key as Python has it → the record key's bytes → the text that stands for it in a request."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import quote, quote_from_bytes
+from uuid import UUID
+
+from queryable_app.client.exceptions import InvalidRequest, from_failure
+from queryable_app.errors import Failure, shown
+from queryable_app.serde import KeyCodec
+
+Key = str | bytes | int | float | UUID
+"""Text in the view's key format; a number or a UUID where keys are that; or the record key's own bytes, in any format."""
+
+_NUMBERS: Final = ("int", "long", "double")
+_BYTES_AS_THEY_ARE: Final = ("string", "bytes")
+
+
+def record_key(key: Key, codec: KeyCodec) -> bytes:
+    """The bytes that producers send for this key. Raises InvalidRequest, naming the mistake."""
+    if isinstance(key, bytes):
+        return key
+    try:
+        if isinstance(key, str):
+            return codec.from_text(key)
+        if isinstance(key, int | float) and not isinstance(key, bool) and codec.format in _NUMBERS:
+            return codec.from_json(key)
+        if isinstance(key, UUID) and codec.format == "uuid":
+            return codec.from_text(str(key))
+    except Failure as failure:
+        raise from_failure(failure) from None
+    raise InvalidRequest(
+        f"key: {shown(key)} is {_with_article(type(key).__name__)}, and this view's keys are {codec.format}",
+        f"give {_expected(codec)}, or the record key's own bytes",
+    )
+
+
+def base64url(raw: bytes) -> str:
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def as_text(record_key: bytes, codec: KeyCodec) -> str | None:
+    """The key as its format writes it, percent-encoded for a path or a query; None when the format cannot express it."""
+    if codec.format in _BYTES_AS_THEY_ARE:
+        encoded = quote_from_bytes(record_key, safe="")
+    else:
+        text, encoding = codec.to_json(record_key)
+        if encoding is not None:
+            return None
+        value = json.loads(text)
+        encoded = quote(value if isinstance(value, str) else text.decode(), safe="")
+    # "." and ".." would be steps through a path.
+    return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
+
+
+def in_request(record_keys: Sequence[bytes], codec: KeyCodec) -> tuple[list[str], list[str]]:
+    """The keys as they stand in one request, and the parameter that says how they are written, if it must."""
+    texts = [as_text(key, codec) for key in record_keys]
+    if None in texts:
+        return [base64url(key) for key in record_keys], ["key-encoding=base64url"]
+    return [text for text in texts if text is not None], []
+
+
+def _expected(codec: KeyCodec) -> str:
+    if codec.format in _NUMBERS:
+        return "a number" if codec.format == "double" else "an int"
+    if codec.format == "uuid":
+        return "a uuid.UUID or its text"
+    return "JSON text" if codec.format == "json" else "a str"
+
+
+def _with_article(name: str) -> str:
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"

@@ -1,0 +1,150 @@
+"""What a read may ask for, checked before anyone is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Final, Literal, TypedDict, get_args
+
+from queryable_app.client.exceptions import InvalidRequest
+from queryable_app.errors import shown
+from queryable_app.freshness import DEADLINE_MS_MAX, LAG_MAX, OFFSET_MAX, Consistency
+
+ConsistencyName = Literal["any", "bounded", "at-least", "strong"]
+Order = Literal["asc", "desc"]
+
+DEADLINE_MS: Final = 2_000
+PAGE_DEADLINE_MS: Final = 10_000
+COUNT_DEADLINE_MS: Final = 60_000
+
+
+class ReadOptions(TypedDict, total=False):
+    """Of every read, and of the client itself for the reads that do not say otherwise."""
+
+    consistency: ConsistencyName
+    """How fresh the copy that answers must be; the view's own when it is not given."""
+    max_lag_ms: int
+    """For bounded: how many ms the copy may be behind the log."""
+    max_lag_records: int
+    """For bounded: how many records."""
+    min_position: str | Mapping[int, int]
+    """For at-least: what `Written.position` and `Row.position` say, or partition → next offset."""
+    deadline_ms: int
+    """For everything together: connecting, retries, other copies, waiting for freshness."""
+
+
+_NAMES: Final = tuple(ReadOptions.__annotations__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    consistency: Consistency | None = None  # None: the view's own
+    max_lag_ms: int | None = None
+    max_lag_records: int | None = None
+    min_positions: tuple[tuple[int, int], ...] = ()
+    deadline_ms: int | None = None  # None: what the kind of read has
+
+    @property
+    def waits(self) -> bool:
+        """A node may wait before it answers."""
+        return self.consistency in (Consistency.AT_LEAST, Consistency.STRONG)
+
+    def at_least(self, floors: Mapping[int, int]) -> Asked:
+        """The same from a copy that has reached the floors too. A bound or strong is kept as it is: no request can ask
+        for both, and the client holds the answer against the floors itself."""
+        bounded = self.max_lag_ms is not None or self.max_lag_records is not None
+        if not floors or bounded or self.consistency is Consistency.STRONG:
+            return self
+        merged = dict(floors)
+        for partition, offset in self.min_positions:
+            merged[partition] = max(offset, merged.get(partition, 0))
+        return replace(self, consistency=Consistency.AT_LEAST, min_positions=tuple(sorted(merged.items())))
+
+    def parameters(self, left_ms: int | None) -> list[str]:
+        """For a query string. A read that asks for nothing has none: nodes answer it in their fast lane."""
+        pairs = [
+            ("consistency", self.consistency.value if self.consistency else None),
+            ("max-lag-ms", self.max_lag_ms),
+            ("max-lag-records", self.max_lag_records),
+            ("min-position", ",".join(f"{p}:{o}" for p, o in self.min_positions) or None),
+            ("deadline-ms", left_ms),
+        ]
+        return [f"{name}={value}" for name, value in pairs if value is not None]
+
+
+def parse_options(options: Mapping[str, object], defaults: Asked) -> Asked:
+    """Raises InvalidRequest, naming the option."""
+    for name in options:
+        if name not in _NAMES:
+            nearest = get_close_matches(name, _NAMES, 1, 0.5)
+            hint = f"did you mean {nearest[0]}? " if nearest else ""
+            raise InvalidRequest(f"{name}: is no option of a read", f"{hint}There are {', '.join(_NAMES)}")
+    deadline_ms = _number(options, "deadline_ms", 1, DEADLINE_MS_MAX)
+    asked = Asked(
+        _consistency(options.get("consistency")),
+        _number(options, "max_lag_ms", 0, LAG_MAX),
+        _number(options, "max_lag_records", 0, LAG_MAX),
+        _positions(options.get("min_position")),
+    )
+    bounded = asked.max_lag_ms is not None or asked.max_lag_records is not None
+    if asked == Asked():  # of freshness it says nothing, and so the defaults hold together
+        asked = replace(defaults, deadline_ms=None)
+    elif asked.consistency is None:
+        asked = replace(asked, consistency=Consistency.BOUNDED if bounded else Consistency.AT_LEAST)
+    if bounded and asked.consistency is not Consistency.BOUNDED:
+        raise InvalidRequest("max_lag_ms, max_lag_records: are for bounded", "ask with consistency='bounded'")
+    if bool(asked.min_positions) is not (asked.consistency is Consistency.AT_LEAST):
+        raise InvalidRequest("min_position: goes with at-least, and at-least with it", "give both or neither")
+    return replace(asked, deadline_ms=defaults.deadline_ms if deadline_ms is None else deadline_ms)
+
+
+def _consistency(given: object) -> Consistency | None:
+    if given is None:
+        return None
+    if given not in get_args(ConsistencyName):
+        names = ", ".join(get_args(ConsistencyName))
+        raise InvalidRequest(f"consistency: {shown(given)} is not one of {names}", "give one of them")
+    return Consistency(given)
+
+
+def _number(options: Mapping[str, object], name: str, low: int, high: int) -> int | None:
+    given = options.get(name)
+    if given is None:
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
+        raise InvalidRequest(
+            f"{name}: {shown(given)} is not allowed", f"give a whole number from {low} to {high}"
+        )
+    return given
+
+
+def _positions(given: object) -> tuple[tuple[int, int], ...]:
+    if given is None:
+        return ()
+    positions = parse_positions(given) if isinstance(given, str) else given
+    if (
+        not isinstance(positions, Mapping)
+        or not positions
+        or not all(_is_offset(partition) and _is_offset(offset) for partition, offset in positions.items())
+    ):
+        raise InvalidRequest(
+            f"min_position: {shown(given)} is no position",
+            "give '<partition>:<next offset>', or {partition: offset}",
+        )
+    return tuple(sorted(positions.items()))
+
+
+def parse_positions(text: str) -> dict[int, int] | None:
+    """`<partition>:<next offset>`, joined by commas, as `Qt-Position` has it; None when it is something else."""
+    positions: dict[int, int] = {}
+    for pair in text.split(","):
+        left, _, right = pair.strip().partition(":")
+        if not (left.isascii() and left.isdigit() and right.isascii() and right.isdigit()) or len(pair) > 40:
+            return None
+        positions[int(left)] = max(int(right), positions.get(int(left), 0))
+    return positions
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= OFFSET_MAX

@@ -1,0 +1,65 @@
+"""Where keys are, as `/v1/placement` says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, cast, get_args
+
+from queryable_app.client.exceptions import InvalidRequest
+from queryable_app.partitioners import ALGORITHMS, SCATTER, partition_for
+from queryable_app.serde import KeyCodec, key_codec
+from queryable_app.topic_spec import KeyFormat
+
+_PARTITIONS_MAX: Final = 100_000
+_SCHEMES: Final = ("http://", "https://")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementMap:
+    epoch: int
+    application_id: str
+    partitioner: str  # one of ALGORITHMS, or SCATTER
+    codec: KeyCodec
+    owners: tuple[tuple[str, ...], ...]  # by partition: addresses in the order in which they are asked
+    nodes: tuple[str, ...]  # every address there is
+
+    def partition_of(self, record_key: bytes) -> int | None:
+        """None: it may be in any; every node looks everywhere."""
+        if self.partitioner == SCATTER:
+            return None
+        return partition_for(record_key, self.partitioner, len(self.owners))
+
+    def owners_of(self, record_key: bytes) -> tuple[str, ...]:
+        """Empty when every node is as good."""
+        partition = self.partition_of(record_key)
+        return () if partition is None else self.owners[partition]
+
+
+def parse_placement(raw: Any) -> PlacementMap:
+    """Raises ValueError, KeyError or TypeError when it is none."""
+    partitions = raw["partitions"]
+    if not isinstance(partitions, list) or not 0 < len(partitions) <= _PARTITIONS_MAX:
+        raise ValueError("partitions")
+    if [entry["partition"] for entry in partitions] != list(range(len(partitions))):
+        raise ValueError("partitions are not in order")
+    key_format, partitioner = raw["keyFormat"], raw["partitioner"]
+    if key_format not in get_args(KeyFormat) or partitioner not in (*ALGORITHMS, SCATTER):
+        raise ValueError("keyFormat or partitioner")
+    owners = tuple(tuple(checked_address(a) for a in entry["addresses"]) for entry in partitions)
+    return PlacementMap(
+        int(raw["epoch"]),
+        str(raw["applicationId"]),
+        partitioner,
+        key_codec(cast(KeyFormat, key_format)),
+        owners,
+        tuple(sorted({address for addresses in owners for address in addresses})),
+    )
+
+
+def checked_address(text: object) -> str:
+    """An address to put a path behind. Raises InvalidRequest."""
+    if not isinstance(text, str) or not text.startswith(_SCHEMES) or any(c in text for c in "?#@ \r\n"):
+        raise InvalidRequest(
+            f"url: {text!r} is not an address", "it begins with http:// or https://, and is no more"
+        )
+    return text.rstrip("/")

@@ -1,0 +1,169 @@
+"""What nodes answer, as values. What is not shaped as it must be is no answer of a node."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from queryable_app.client.exceptions import InvalidRequest, Unreachable
+from queryable_app.client.keys import Key
+from queryable_app.client.options import parse_positions
+from queryable_app.client.steps import Answer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How far the copies were that answered."""
+
+    position: str  # `<partition>:<next offset>`, joined by commas when there were several
+    lag_ms: int | None  # of the copy that is furthest behind; None: not known
+    lag_records: int | None
+    role: str  # active or standby
+    served_by: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The newest record of a key, and how fresh the copy was that it came from."""
+
+    key: Key
+    value: Any  # decoded JSON; bytes when the read was raw
+    partition: int
+    offset: int
+    timestamp: int | None  # of the record, ms; None when the node does not say
+    freshness: Freshness
+
+    @property
+    def position(self) -> str:
+        """As of which the answer holds; what `min_position` takes."""
+        return self.freshness.position
+
+    @property
+    def lag_ms(self) -> int | None:
+        return self.freshness.lag_ms
+
+    @property
+    def lag_records(self) -> int | None:
+        return self.freshness.lag_records
+
+    @property
+    def role(self) -> str:
+        return self.freshness.role
+
+    @property
+    def served_by(self) -> str:
+        return self.freshness.served_by
+
+    @property
+    def epoch(self) -> int:
+        return self.freshness.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where a record is."""
+
+    partition: int
+    offset: int
+    position: str
+    """What a read asks for, as `min_position`, to see this write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    rows: tuple[Row, ...]
+    cursor: str | None
+
+
+def read_as(answer: Answer, parse: Callable[[Answer], T]) -> T:
+    try:
+        return parse(answer)
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidRequest):
+        raise malformed(answer.headers.get("qt-served-by", "a node")) from None
+
+
+def malformed(address: str) -> Unreachable:
+    return Unreachable(
+        f"{address} answered something that no node of a view says", "check the address", address=address
+    )
+
+
+def json_of(answer: Answer) -> Any:
+    """Raises ValueError."""
+    try:
+        return json.loads(answer.body)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def positions_of(answer: Answer) -> Mapping[int, int]:
+    """As of which the answer holds."""
+    return parse_positions(answer.headers.get("qt-position", "")) or {}
+
+
+def freshness_of(answer: Answer) -> Freshness:
+    """Raises ValueError or KeyError."""
+    headers = answer.headers
+    return Freshness(
+        headers["qt-position"],
+        _known(headers["qt-lag-ms"]),
+        _known(headers["qt-lag-records"]),
+        headers["qt-role"],
+        headers["qt-served-by"],
+        int(headers["qt-epoch"]),
+    )
+
+
+def point_row(key: Key, answer: Answer, raw: bool) -> Row:
+    """Raises ValueError or KeyError."""
+    headers = answer.headers
+    timestamp = headers.get("qt-timestamp")
+    return Row(
+        key,
+        answer.body if raw else json_of(answer),
+        int(headers["qt-partition"]),
+        int(headers["qt-offset"]),
+        None if timestamp is None else int(timestamp),
+        freshness_of(answer),
+    )
+
+
+def item_row(item: Mapping[str, Any], freshness: Freshness, key: Key | None = None) -> Row:
+    """Raises KeyError, TypeError or ValueError."""
+    if key is None:
+        key = item["key"]
+        if item.get("keyEncoding") == "base64url":
+            text = str(key)
+            key = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    return Row(
+        key, item["value"], int(item["partition"]), int(item["offset"]), int(item["timestamp"]), freshness
+    )
+
+
+def page_of(answer: Answer) -> Page:
+    """Raises KeyError, TypeError or ValueError."""
+    body, freshness = json_of(answer), freshness_of(answer)
+    cursor = body["cursor"]
+    return Page(
+        tuple(item_row(item, freshness) for item in body["items"]), None if cursor is None else str(cursor)
+    )
+
+
+def written_of(answer: Answer) -> tuple[Written, ...]:
+    """One, or several where a tombstone went into several partitions. Raises KeyError, TypeError or ValueError."""
+    body = json_of(answer)
+    return tuple(
+        Written(int(item["partition"]), int(item["offset"]), str(item["position"]))
+        for item in (body if isinstance(body, list) else [body])
+    )
+
+
+def _known(text: str) -> int | None:
+    number = int(text)
+    return None if number < 0 else number

@@ -1,0 +1,144 @@
+"""A view without a network: a clock that is set, nodes that behave as they are told, and what the client asked of them."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from base64 import urlsafe_b64decode
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
+
+from queryable_app.client.steps import Answer, Event, Exchange, How, Lost, Operation
+from queryable_app.errors import Failure, Reason
+from queryable_app.partitioners import partition_for
+
+T = TypeVar("T")
+
+SERVICE = "http://service"
+
+
+@dataclass
+class Node:
+    """`away` refuses connections, `hangs` takes them and is silent, `refusals` come before answers."""
+
+    name: str
+    seconds: float = 0.001
+    away: bool = False
+    hangs: bool = False
+    refusals: list[Failure] = field(default_factory=list)
+    always: Failure | None = None
+    position: int = 100
+    answers_epoch: int | None = None  # of its placement, when it knows less than it shows
+
+
+class FakeView:
+    def __init__(self, nodes: int, copies: int, partitions: int = 6) -> None:
+        self.now = 1000.0
+        self.nodes = {f"http://n{n}": Node(f"n{n}") for n in range(nodes)}
+        self.nodes[SERVICE] = Node("n0")
+        self.rows: dict[bytes, Any] = {}
+        self.epoch = 1
+        self.application = "tests.users.r1"
+        self.owners = [[f"http://n{(p + c) % nodes}" for c in range(copies)] for p in range(partitions)]
+        self.asked: list[Exchange] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def addresses_asked(self, path: str = "/v1/keys/") -> list[str]:
+        return [exchange.address for exchange in self.asked if exchange.request.target.startswith(path)]
+
+    def carry_out(self, operation: Operation[T]) -> T:
+        """As a transport does, with time passing as fast as there is nothing to wait for."""
+        coming: list[tuple[float, int, Event]] = []
+        numbers = count()
+        event: Event | None = None
+        while True:
+            try:
+                step = operation.send(event)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            for exchange in step.start:
+                assert exchange.started == self.now
+                self.asked.append(exchange)
+                seconds, outcome = self._meet(exchange)
+                ends = self.now + seconds
+                if ends >= exchange.deadline:
+                    ends, outcome = exchange.deadline, Lost(How.LATE, "late")
+                heapq.heappush(coming, (ends, next(numbers), Event(exchange, outcome)))
+            assert step.until != float("inf")
+            if coming and coming[0][0] <= step.until:
+                ends, _, event = heapq.heappop(coming)
+                self.now = max(self.now, ends)
+            else:
+                self.now, event = max(self.now, step.until), None
+
+    def _meet(self, exchange: Exchange) -> tuple[float, Answer | Lost]:
+        node = self.nodes.get(exchange.address)
+        if node is None or node.away:
+            return 0.0005, Lost(How.NOT_SENT, "refused")
+        if node.hangs:
+            return float("inf"), Lost(How.CUT, "never")
+        refusal = node.refusals.pop(0) if node.refusals else node.always
+        url = urlsplit(exchange.request.target)
+        if refusal is not None and url.path != "/v1/placement":
+            return node.seconds, self._answer(node, refusal.problem(), refusal.reason.status)
+        return node.seconds, self._result(node, url.path, parse_qs(url.query), exchange.request.body)
+
+    def _result(self, node: Node, path: str, values: dict[str, list[str]], body: bytes | None) -> Answer:
+        if path == "/v1/placement":
+            return self._answer(node, self._placement(node))
+        if path == "/v1/multi-get":
+            keys = [urlsafe_b64decode(text + "==") for text in json.loads(body or b"")["keys"]]
+            return self._answer(node, {"items": [self._item(key) for key in keys]})
+        if path == "/v1/scan":
+            start, limit = int(values.get("cursor", ["0"])[0]), int(values["limit"][0])
+            items = [self._item(key) for key in sorted(self.rows)]
+            more = start + limit < len(items)
+            page = {"items": items[start : start + limit], "cursor": str(start + limit) if more else None}
+            return self._answer(node, page)
+        if path == "/v1/records":
+            return self._answer(node, {"partition": 0, "offset": 7, "position": "0:8"})
+        key = unquote_to_bytes(path.removeprefix("/v1/keys/"))
+        if key not in self.rows:
+            return self._answer(node, Failure(Reason.KEY_NOT_FOUND, "no", "no").problem(), 404)
+        return self._answer(node, self.rows[key], offset=1)
+
+    def _placement(self, node: Node) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch if node.answers_epoch is None else node.answers_epoch,
+            "applicationId": self.application,
+            "partitioner": "murmur2",
+            "keyFormat": "string",
+            "partitions": [
+                {"partition": p, "addresses": owners, "hydrating": []} for p, owners in enumerate(self.owners)
+            ],
+        }
+
+    def _item(self, key: bytes) -> dict[str, Any]:
+        item: dict[str, Any] = {"key": key.decode(), "found": key in self.rows}
+        if key in self.rows:
+            partition = partition_for(key, "murmur2", len(self.owners))
+            item |= {"value": self.rows[key], "partition": partition, "offset": 1, "timestamp": 1}
+        return item
+
+    def _answer(self, node: Node, body: Any, status: int = 200, offset: int = 0) -> Answer:
+        headers = {
+            "qt-application": self.application,
+            "qt-served-by": node.name,
+            "qt-epoch": str(self.epoch),
+            "qt-partition": "0",
+            "qt-offset": str(offset),
+            "qt-position": ",".join(f"{p}:{node.position}" for p in range(len(self.owners))),
+            "qt-role": "active",
+            "qt-lag-ms": "3",
+            "qt-lag-records": "-1",
+        }
+        return Answer(status, headers, json.dumps(body).encode())
+
+
+def refusal(reason: Reason, retry_after_ms: int | None = None) -> Failure:
+    return Failure(reason, "as the test has it", "none", retry_after_ms=retry_after_ms)

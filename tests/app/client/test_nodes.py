@@ -1,0 +1,351 @@
+"""The client and real nodes, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from queryable_app.client import (
+    AsyncQueryableTopic,
+    DeadlineExceeded,
+    Forbidden,
+    InvalidRequest,
+    NotAvailable,
+    NotFreshEnough,
+    QueryableTopic,
+    Unreachable,
+)
+from queryable_app.partitioners import partition_for
+from queryable_app.placement import Placement, first_placement
+from tests.support.served import Served, served
+
+PARTITIONS = 6
+KEYS = [f"key-{n:03d}" for n in range(100)]
+
+
+class Nodes:
+    """Nodes of a view with six partitions, in this process."""
+
+    def __init__(self, directory: Path, nodes: int, copies: int, hung: int = 0, **spec: Any) -> None:
+        """`hung` of the addresses, the last ones, take connections and never answer."""
+        self.stack = ExitStack()
+        listeners = [self.stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(nodes)]
+        addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+        self.placement: Placement = first_placement("tests.users.r1", PARTITIONS, addresses, copies)
+        directory.mkdir(exist_ok=True)
+        token = directory / "token"
+        token.write_text("between-nodes")
+        self._stops = [ExitStack() for _ in range(nodes - hung)]
+        self.running = [
+            stack.enter_context(
+                served(
+                    directory / f"node-{ordinal}",
+                    ordinal=ordinal,
+                    placement=self.placement,
+                    listener=listeners[ordinal],
+                    settings={"internal_token_path": str(token)},
+                    **spec,
+                )
+            )
+            for ordinal, stack in enumerate(self._stops)
+        ]
+
+    @property
+    def urls(self) -> list[str]:
+        return list(self.placement.addresses)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        where = partition_for(key, "murmur2", PARTITIONS)
+        for ordinal in self.placement.serving[where]:
+            if ordinal < len(self.running):
+                self.running[ordinal].put(key, value, partition=where)
+
+    def fill(self) -> None:
+        for number, key in enumerate(KEYS):
+            self.put(key.encode(), b"%d" % number)
+
+    def stop(self, ordinal: int) -> None:
+        self._stops[ordinal].close()
+
+    def __enter__(self) -> Nodes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stack in self._stops:
+            stack.close()
+        self.stack.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """Three, with one copy of each partition; nobody stops one of them."""
+    with Nodes(tmp_path_factory.mktemp("nodes"), 3, 1) as started:
+        started.fill()
+        yield started
+
+
+@pytest.fixture
+def users(nodes: Nodes) -> Iterator[QueryableTopic]:
+    with QueryableTopic(nodes.urls[0], deadline_ms=20_000) as client:
+        yield client
+
+
+def test_a_key_comes_straight_from_its_owner(nodes: Nodes, users: QueryableTopic) -> None:
+    """Whichever node the client was given, with everything that the answer says."""
+    for number, key in enumerate(KEYS):
+        row = users.get(key)
+        assert row is not None
+        partition = partition_for(key.encode(), "murmur2", PARTITIONS)
+        owner = nodes.placement.serving[partition][0]
+        assert (row.key, row.value, row.partition) == (key, number, partition)
+        assert (row.served_by, row.role, row.epoch) == (f"users-r1-{owner}", "active", 1)
+        assert row.position.startswith(f"{partition}:")
+        assert (row.lag_records, row.timestamp is None) == (0, False)
+
+
+def test_a_missing_key_is_none(users: QueryableTopic) -> None:
+    """Not an exception."""
+    assert users.get("nobody") is None
+
+
+def test_odd_keys_are_found(nodes: Nodes, users: QueryableTopic) -> None:
+    """Bytes that are no UTF-8, dots, slashes, nothing at all, and a key that no request line could hold."""
+    for key in (b"\xff/\x00", b".", b"..", b"a/../b?c#d%", b"", "🦊 x".encode(), b"k" * 100_000):
+        nodes.put(key, b'{"k":1}')
+        row = users.get(key)
+        assert row is not None
+        assert row.value == {"k": 1}
+        if len(key) < 1000:
+            assert users.get(key, raw=True).value == b'{"k":1}'  # type: ignore[union-attr]
+        nodes.put(key, None)
+
+
+def test_many_keys_keep_their_order(users: QueryableTopic) -> None:
+    """Repeated and missing ones too."""
+    keys = [KEYS[7], "nobody", *reversed(KEYS), KEYS[7]]
+
+    rows = users.multi_get(keys)
+
+    assert [row and row.key for row in rows] == [KEYS[7], None, *reversed(KEYS), KEYS[7]]
+    assert users.multi_get([]) == []
+
+
+def test_rows_come_in_key_order_over_pages(users: QueryableTopic) -> None:
+    """Scan, range and prefix, forwards and backwards, up to a limit."""
+    assert [row.key for row in users.scan(page_rows=7)] == KEYS
+    assert [row.key for row in users.scan(page_rows=7, order="desc", limit=15)] == KEYS[::-1][:15]
+    assert [row.key for row in users.range("key-010", "key-020")] == KEYS[10:20]
+    assert [row.value for row in users.prefix("key-01", page_rows=3)] == list(range(10, 20))
+    assert list(users.scan(limit=0)) == []
+
+
+def test_rows_go_on_from_a_cursor(users: QueryableTopic) -> None:
+    """Also in another client."""
+    rows = users.scan(page_rows=10)
+    seen = [next(rows).key for _ in range(10)]
+
+    assert seen + [row.key for row in users.scan(cursor=rows.cursor)] == KEYS
+
+
+def test_counts(users: QueryableTopic) -> None:
+    """Over all nodes."""
+    assert users.count() == len(KEYS)
+    assert users.count(approximate=True) >= len(KEYS)  # deleted ones may be among them
+
+
+def test_status_is_of_every_node(nodes: Nodes, users: QueryableTopic) -> None:
+    """By its address."""
+    statuses = users.status()
+
+    assert {url: status and status["name"] for url, status in statuses.items()} == {
+        url: f"users-r1-{ordinal}" for ordinal, url in enumerate(nodes.urls)
+    }
+
+
+def test_a_wrong_key_is_named(users: QueryableTopic) -> None:
+    """Before anyone is asked."""
+    with pytest.raises(
+        InvalidRequest, match=r"key: 5 is an int, and this view's keys are string .give a str"
+    ):
+        users.get(5)
+    with pytest.raises(InvalidRequest, match=r"max_lag: is no option of a read .did you mean max_lag_ms"):
+        users.get("a", max_lag=1)  # type: ignore[call-arg]
+
+
+def test_a_view_without_writes_says_so(users: QueryableTopic) -> None:
+    """Forbidden, with the node's advice."""
+    with pytest.raises(Forbidden, match=r"read\.ingest"):
+        users.put("a", 1)
+
+
+@pytest.mark.parametrize(
+    ("key_format", "keys"),
+    [
+        ("long", [-5, 0, 2**63 - 1]),
+        ("int", [-1, 7]),
+        ("double", [-0.5, 3, 1e300, float("inf")]),
+        ("uuid", [UUID(int=1), "123E4567-e89b-12d3-a456-426614174000"]),
+        ("json", ['"a"', '{"id": 1}']),
+        ("bytes", ["text", b"\xfe"]),
+    ],
+)
+def test_keys_of_every_format(tmp_path: Path, key_format: str, keys: list[Any]) -> None:
+    """As Python has them, and as the bytes that producers send."""
+    with served(tmp_path, partitions=3, key={"format": key_format}) as node:
+        codec = node.node.codec
+        with QueryableTopic(node.url) as client:
+            for n, key in enumerate(keys):
+                record = key if isinstance(key, bytes) else codec.from_text(as_text(key))
+                node.put(record, b"%d" % n)
+                assert client.get(key).value == client.get(record).value == n  # type: ignore[union-attr]
+                assert client.multi_get([key, record])[1].key == record  # type: ignore[union-attr]
+            found = {row.value for row in client.scan(page_rows=1)}
+            assert found == set(range(len(keys)))
+            assert len(list(client.range(keys[0]))) >= 1
+
+
+def as_text(key: object) -> str:
+    return "Infinity" if key == float("inf") else str(key)
+
+
+def test_a_dead_node_costs_nothing_but_its_connections(tmp_path: Path) -> None:
+    """Reads of all kinds go on with the copies that are left, in a scan that had begun too."""
+    with Nodes(tmp_path, 3, 2) as nodes:
+        nodes.fill()
+        with QueryableTopic(nodes.urls[1]) as users:
+            assert users.count() == len(KEYS)
+            rows = users.scan(page_rows=10)
+            seen = [next(rows).key for _ in range(15)]
+            nodes.stop(1)
+            began = time.monotonic()
+            assert [row and row.value for row in map(users.get, KEYS)] == list(range(len(KEYS)))
+            assert time.monotonic() - began < 10
+            assert [row and row.value for row in users.multi_get(KEYS)] == list(range(len(KEYS)))
+            assert seen + [row.key for row in rows] == KEYS
+            assert users.count() == len(KEYS)
+
+
+def test_a_partition_without_copies_is_not_a_missing_key(tmp_path: Path) -> None:
+    """NotAvailable, never None; the others are read."""
+    with Nodes(tmp_path, 3, 1) as nodes:
+        nodes.fill()
+        with QueryableTopic(nodes.urls[0], deadline_ms=500) as users:
+            users.get(KEYS[0])
+            nodes.stop(2)
+            lost = [p for p in range(PARTITIONS) if nodes.placement.serving[p] == (2,)]
+            for key in KEYS[:20]:
+                if partition_for(key.encode(), "murmur2", PARTITIONS) in lost:
+                    with pytest.raises(NotAvailable):
+                        users.get(key)
+                else:
+                    assert users.get(key) is not None
+            with pytest.raises(NotAvailable) as caught:
+                list(users.scan())
+            assert list(caught.value.missing) == lost
+
+
+def test_a_node_that_hangs_costs_a_hedge(tmp_path: Path) -> None:
+    """A second copy is asked after a moment, and after a few of them first."""
+    with Nodes(tmp_path, 2, 2, hung=1) as nodes:
+        nodes.fill()
+        with QueryableTopic(nodes.urls[0]) as users:
+            began = time.monotonic()
+            assert [row and row.value for row in map(users.get, KEYS)] == list(range(len(KEYS)))
+            assert time.monotonic() - began < 5  # all of them, where one deadline alone is two
+
+
+def test_nobody_there_is_unreachable() -> None:
+    """With the address, and within the deadline."""
+    began = time.monotonic()
+    with (
+        QueryableTopic("http://127.0.0.1:1", deadline_ms=300) as users,
+        pytest.raises(Unreachable, match=":1"),
+    ):
+        users.get("a")
+    assert time.monotonic() - began < 2
+
+
+def test_threads_share_a_client(nodes: Nodes, users: QueryableTopic) -> None:
+    """Each gets its own answers."""
+    with ThreadPoolExecutor(16) as pool:
+        rows = list(pool.map(users.get, KEYS * 5))
+    assert [row and row.value for row in rows] == list(range(len(KEYS))) * 5
+
+
+def test_the_same_with_asyncio(nodes: Nodes) -> None:
+    """Every request, many of them at once."""
+
+    async def read() -> None:
+        async with AsyncQueryableTopic(nodes.urls[2], deadline_ms=20_000) as users:
+            rows = await asyncio.gather(*(users.get(key) for key in KEYS))
+            assert [row and row.value for row in rows] == list(range(len(KEYS)))
+            assert await users.get("nobody") is None
+            assert [row and row.key for row in await users.multi_get(KEYS[::-1])] == KEYS[::-1]
+            assert [row.key async for row in users.scan(page_rows=9)] == KEYS
+            assert [row.key async for row in users.range("key-010", "key-012")] == KEYS[10:12]
+            assert [row.key async for row in users.prefix("key-00")] == KEYS[:10]
+            assert await users.count() == len(KEYS)
+            assert len(await users.status()) == 3
+            mine = users.session()
+            assert (await mine.get(KEYS[0])).value == 0  # type: ignore[union-attr]
+            with pytest.raises(Forbidden):
+                await users.put("a", 1)
+            with pytest.raises(Forbidden):
+                await users.delete("a")
+
+    asyncio.run(read())
+
+
+def test_asyncio_hedges_as_well(tmp_path: Path) -> None:
+    """What lost is cancelled, and leaves nothing behind."""
+
+    async def read(url: str) -> None:
+        async with AsyncQueryableTopic(url) as users:
+            rows = await asyncio.gather(*(users.get(key) for key in KEYS[:30]))
+            assert [row and row.value for row in rows] == list(range(30))
+            assert len(asyncio.all_tasks()) == 1
+
+    with Nodes(tmp_path, 2, 2, hung=1) as nodes:
+        nodes.fill()
+        asyncio.run(read(nodes.urls[0]))
+
+
+def behind(nodes: Nodes) -> tuple[str, Served, Served]:
+    """A key whose second copy has one record less than the first."""
+    key = KEYS[0]
+    where = partition_for(key.encode(), "murmur2", PARTITIONS)
+    first, second = (nodes.running[ordinal] for ordinal in nodes.placement.serving[where])
+    second.put(key.encode(), b'"old"', partition=where)
+    first.put(key.encode(), b'"old"', partition=where)
+    first.put(key.encode(), b'"new"', partition=where)
+    return key, first, second
+
+
+def test_a_session_never_goes_back(tmp_path: Path) -> None:
+    """When the fresher copy goes away, an older value is refused; without a session it is the answer."""
+    with Nodes(tmp_path, 2, 2) as nodes:
+        key, first, second = behind(nodes)
+        with QueryableTopic(nodes.urls, deadline_ms=400) as users:
+            mine = users.session()
+            assert mine.get(key).value == "new"  # type: ignore[union-attr]
+            nodes.stop(nodes.running.index(first))
+            assert users.get(key).value == "old"  # type: ignore[union-attr]
+            with pytest.raises(NotFreshEnough):
+                mine.get(key)
+            for read in (lambda: mine.multi_get([key]), lambda: list(mine.scan())):
+                with pytest.raises((NotFreshEnough, DeadlineExceeded)):
+                    read()
+            with pytest.raises(NotFreshEnough):
+                users.session(mine.seen).get(key)
+            partition = partition_for(key.encode(), "murmur2", PARTITIONS)
+            second.put(key.encode(), b'"new"', partition=partition)
+            assert mine.get(key).value == "new"  # type: ignore[union-attr]
