@@ -1,0 +1,143 @@
+"""Three nodes become five and then two, and standby copies go and come, while everyone reads and producers write."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queryable_app.fold import fold
+from tests.integration import topics
+from tests.integration.system import System, eventually, resource, running
+
+TOPIC, PARTITIONS, SEED = "scaled", 6, 20261121
+STILL = {f"still-{n}": n for n in range(200)}  # nobody writes these any more: there is one right answer
+
+
+class Readers:
+    """Bounded reads through every node that `run.json` names, one after the other. `failed` is what went wrong."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._stop = threading.Event()
+        self.reads = 0
+        self.failed: list[str] = []
+
+    def _read(self) -> None:
+        with httpx.Client(timeout=15) as http:
+            for number, (key, value) in enumerate(itertools.cycle(STILL.items())):
+                if self._stop.wait(0.005):
+                    return
+                nodes = self._system.described()["nodes"]
+                node = nodes[number % len(nodes)]
+                try:
+                    answer = http.get(f"{node['url']}/v1/keys/{key}")
+                    if (answer.status_code, answer.text) != (200, str(value)):
+                        self.failed.append(f"{key} from {node['name']}: {answer.status_code} {answer.text}")
+                except httpx.HTTPError as error:
+                    self.failed.append(f"{key} from {node['name']}: {error!r}")
+                self.reads += 1
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._read)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+
+@contextmanager
+def churning(bootstrap: str) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=topics.churn, args=(bootstrap, TOPIC, stop, SEED))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def change(system: System, command: str, number: int) -> dict[str, Any]:
+    """`qtopic scale` or `qtopic standby`, until it says that all is settled."""
+    arguments = [command, str(number), "--data", str(system.data), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "queryable_app.cli", *arguments], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, f"{done.stderr}\n{system.tail()}"
+    said: dict[str, Any] = json.loads(done.stdout)
+    assert said["settled"]
+    return said
+
+
+def copies_of_nodes(system: System) -> list[int]:
+    return [len(system.status(node)["partitions"]) for node in range(len(system.described()["nodes"]))]
+
+
+def all_at_end(system: System, ends: dict[int, int]) -> bool:
+    nodes = range(len(system.described()["nodes"]))
+    copies = [copy for node in nodes for copy in system.status(node)["partitions"]]
+    return all(copy["position"] >= ends[copy["partition"]] for copy in copies)
+
+
+@pytest.mark.timeout(900)
+def test_no_read_fails_while_nodes_and_copies_come_and_go(kafka: Any, tmp_path: Path) -> None:
+    """Not one, through any node; and at the end every node answers the fold of the topic."""
+    topics.create(kafka.bootstrap, TOPIC, PARTITIONS)
+    topics.produce(kafka.bootstrap, TOPIC, topics.json_records(STILL))
+    document = resource(TOPIC, kafka.bootstrap, replicas=3, standbyReplicas=1)
+    with running(document, tmp_path, nodes=3) as system:
+        readers = Readers(system)
+        with churning(kafka.bootstrap), readers.reading():
+            epochs = []
+            for command, number, nodes, copies in (
+                ("scale", 5, 5, 2),
+                ("scale", 2, 2, 2),
+                ("standby", 0, 2, 1),
+                ("standby", 1, 2, 2),
+            ):
+                epochs.append(change(system, command, number)["epoch"])
+                held = copies_of_nodes(system)
+                assert (len(held), sum(held)) == (nodes, PARTITIONS * copies)
+                assert max(held) - min(held) <= 1
+                assert readers.failed == [], system.tail()
+        assert readers.failed == []
+        assert readers.reads > 1000
+        assert epochs == sorted(set(epochs))
+        assert {p.name for p in (system.data / "nodes").iterdir()} == {"0", "1"}
+
+        ends = topics.ends(kafka.bootstrap, TOPIC)
+        eventually(f"the end\n{system.tail()}", lambda: all_at_end(system, ends))
+        folded = fold(topics.records(kafka.bootstrap, TOPIC))
+        expected = {k.decode(): json.loads(row.value) for k, row in folded.items() if row.value is not None}
+        for node in range(2):
+            assert {item["key"]: item["value"] for item in system.items(node=node)} == expected
+
+
+@pytest.mark.timeout(600)
+def test_a_run_goes_on_from_the_copies_that_are_there(kafka: Any, tmp_path: Path) -> None:
+    """Begun again with other nodes over the same directory, it moves copies; it does not build all of them anew."""
+    topic = "kept_copies"
+    topics.create(kafka.bootstrap, topic, PARTITIONS)
+    topics.produce(kafka.bootstrap, topic, topics.json_records(STILL))
+    with running(resource(topic, kafka.bootstrap), tmp_path, nodes=2) as system:
+        before = [system.partition(p, p % 2)["position"] for p in range(PARTITIONS)]
+
+    with running(resource(topic, kafka.bootstrap), tmp_path, nodes=1) as system:
+        eventually("settled", lambda: system.described()["placement"]["settled"], 120)
+
+        assert len(system.described()["nodes"]) == 1
+        assert [system.partition(p)["position"] for p in range(PARTITIONS)] == before
+        assert {item["key"]: item["value"] for item in system.items()} == STILL
