@@ -12,6 +12,7 @@ from pathlib import Path
 
 NAMES = (
     "point_read",
+    "forwarded_read",
     "multi_get",
     "scan",
     "startup",

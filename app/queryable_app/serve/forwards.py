@@ -16,6 +16,7 @@ from queryable_app.serve.peers import Peers, nobody_else
 
 _SWEEP_SECONDS: Final = 0.005
 _HERE: Final = b"\r\nqt-hops: 0\r\n"
+_NOT_OUR_NODE: Final = (401, 403)  # it has another token; the client's request has nothing to be refused for
 _ONE_HOP: Final = b"\r\nqt-hops: 1\r\n"
 
 
@@ -76,6 +77,9 @@ class Forward:
 
     def answered(self, ordinal: int, status: int, head: bytes, body: bytes) -> None:
         if self._waiter is None:
+            return
+        if status in _NOT_OUR_NODE:
+            self.failed(ordinal)
             return
         head = head.replace(_HERE, _ONE_HOP, 1)
         if not self._attempts.answered(ordinal, status, (head, body)):

@@ -1,0 +1,193 @@
+"""Point reads that another node answers: two nodes on one core, beside the local read of the same nodes in the same run.
+
+Node 0 gets all requests. Those for its own keys it answers itself; those for the other half of the keys it forwards to
+node 1. Both have core 0, the load core 1. Capacity is closed loop (wrk, 32 connections), in rounds that take turns;
+latency is open loop at half of the measured capacity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import uvicorn
+import uvloop
+
+from bench.harness import Meter, Result, median, quantiles
+from bench.point_read import closed_loop
+from bench.server import fresh, key_of, value_of
+from queryable_app.contract import NodeSettings
+from queryable_app.disk_format import CopyState, Row, encode_row
+from queryable_app.partitioners import partition_for
+from queryable_app.placement import first_placement
+from queryable_app.serve.api.app import create_app
+from queryable_app.serve.fast_lane import protocol_class
+from queryable_app.serve.node import Node
+
+PORTS = (18185, 18186)
+PARTITIONS = 4
+KEYS = 200_000
+
+WRK_SCRIPT = """
+local keys = {}
+for key in io.lines("KEYS") do keys[#keys + 1] = "/v1/keys/" .. key end
+local n = 0
+request = function()
+  n = (n * 1103515245 + 12345) % 2147483648
+  return wrk.format("GET", keys[n % #keys + 1])
+end
+"""
+
+
+def settings(directory: Path, ordinal: int) -> NodeSettings:
+    own = directory / f"node-{ordinal}"
+    own.mkdir(exist_ok=True)
+    addresses = [f"http://127.0.0.1:{port}" for port in PORTS]
+    (own / "placement.json").write_text(first_placement("bench.r1", PARTITIONS, addresses, 1).to_json())
+    (own / "token").write_text("between-nodes")
+    return NodeSettings(
+        name=f"bench-{ordinal}",
+        ordinal=ordinal,
+        application_id="bench.r1",
+        spec=json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": "bench"}),
+        bootstrap_servers="127.0.0.1:1",
+        advertised_url=addresses[ordinal],
+        data_dir=str(own),
+        run_dir=str(own),
+        placement_path=str(own / "placement.json"),
+        internal_token_path=str(own / "token"),
+        http_host="127.0.0.1",
+        http_port=PORTS[ordinal],
+    )
+
+
+def fill(node: Node, numbers: range) -> None:
+    puts: dict[int, list[tuple[bytes, bytes]]] = {partition: [] for partition in node.copies.by_partition}
+    for number in numbers:
+        where = partition_for(key_of(number), "murmur2", PARTITIONS)
+        if where in puts:
+            row = encode_row(Row(len(puts[where]), 1, 0, value_of(number)))
+            puts[where].append((key_of(number), row))
+    for partition, rows in puts.items():
+        state = CopyState(len(rows), True, len(rows), mismatches=(0, 1, 1))
+        node.copies.by_partition[partition].apply(rows, state)
+
+
+async def serve(directory: Path, ordinal: int) -> None:
+    node = Node.open(settings(directory, ordinal))
+    fill(node, range(KEYS))
+    await node.peers.start()
+    config = uvicorn.Config(
+        create_app(node),
+        http=protocol_class(node),
+        lifespan="off",
+        host="127.0.0.1",
+        port=PORTS[ordinal],
+        access_log=False,
+        log_level="warning",
+    )
+    keeper = asyncio.create_task(fresh(node))
+    await uvicorn.Server(config).serve()
+    keeper.cancel()
+    await node.peers.stop()
+
+
+@contextmanager
+def node(directory: Path, ordinal: int) -> Iterator[subprocess.Popen[bytes]]:
+    command = [
+        "taskset",
+        "-c",
+        "0",
+        sys.executable,
+        "-m",
+        "bench.forwarded_read",
+        str(directory),
+        str(ordinal),
+    ]
+    process = subprocess.Popen(command)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def by_owner() -> tuple[list[bytes], list[bytes]]:
+    """The keys of node 0 and of node 1."""
+    placement = first_placement("bench.r1", PARTITIONS, ["0", "1"], 1)
+    keys: tuple[list[bytes], list[bytes]] = [], []
+    for number in range(KEYS):
+        key = key_of(number)
+        keys[placement.serving[partition_for(key, "murmur2", PARTITIONS)][0]].append(key)
+    return keys
+
+
+def answers(key: bytes) -> None:
+    """Waits until node 0 has an answer for the key."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{PORTS[0]}/v1/keys/{key.decode()}", timeout=1):
+                return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def open_loop_latency(keys: Path, per_second: float, seconds: float) -> dict[str, float]:
+    program = (
+        "import gc, json, uvloop; from bench.open_loop import open_loop; from pathlib import Path;"
+        f"keys = Path({str(keys)!r}).read_bytes().split()[:20000];"
+        "requests = [b'GET /v1/keys/%s HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n' % key for key in keys];"
+        "gc.disable();"
+        f"outcome = uvloop.run(open_loop({PORTS[0]}, requests, {per_second}, {seconds}));"
+        "assert set(outcome.statuses) == {200}, outcome.statuses; print(json.dumps(outcome.latencies_ms))"
+    )
+    command = ["taskset", "-c", "1", sys.executable, "-c", program]
+    return quantiles(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+
+
+def measure(directory: Path, quick: bool) -> Iterator[Result]:
+    if shutil.which("wrk") is None or not hasattr(os, "sched_setaffinity"):
+        print("forwarded_read needs Linux and wrk (Debian: apt-get install wrk)")
+        return
+    seconds, rounds = (3, 1) if quick else (8, 5)
+    files, scripts = {}, {}
+    for name, keys in zip(("local", "forwarded"), by_owner(), strict=True):
+        files[name], scripts[name] = directory / f"{name}.keys", directory / f"{name}.lua"
+        files[name].write_bytes(b"\n".join(keys))
+        scripts[name].write_text(WRK_SCRIPT.replace("KEYS", str(files[name])))
+    rates: dict[str, list[float]] = {"local": [], "forwarded": []}
+    costs: dict[str, list[float]] = {"local": [], "forwarded": []}
+    with ExitStack() as nodes:
+        processes = [nodes.enter_context(node(directory, ordinal)) for ordinal in range(2)]
+        for file in files.values():
+            answers(file.read_bytes().split()[0])
+        for _ in range(rounds):
+            for name, script in scripts.items():
+                meters = [Meter(process.pid) for process in processes]
+                rates[name].append(closed_loop(PORTS[0], script, seconds))
+                busy = sum(meter.cpu_percent() for meter in meters) / 100
+                costs[name].append(1e6 * busy / rates[name][-1])
+        local, forwarded = median(rates["local"]), median(rates["forwarded"])
+        for name, target in (("local", ""), ("forwarded", ">= 16 K/s, both nodes on one core")):
+            figures = {"requests/s": median(rates[name]), "min": min(rates[name]), "max": max(rates[name])}
+            figures["CPU us each"] = median(costs[name])
+            yield Result("forwarded_read", name, {**figures}, target)
+        yield Result("forwarded_read", "beside local", {"of local": round(forwarded / local, 2)})
+        latencies = open_loop_latency(files["forwarded"], forwarded / 2, seconds)
+        yield Result("forwarded_read", f"open loop at {forwarded / 2:,.0f}/s", {**latencies}, "p99 <= 8 ms")
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,301 @@
+"""What a node does when another one is away, hangs, or answers what no node answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from queryable_app.contract import NodeSettings
+from queryable_app.partitioners import partition_for
+from queryable_app.placement import Placement
+from tests.support.served import Served, eventually, exchange, parsed, served
+
+TOKEN = "between-nodes"
+TWO_WAYS = pytest.mark.parametrize("query", ["", "?consistency=bounded"], ids=["fast lane", "fastapi"])
+WELL = b'{"epoch":1,"mismatches":[0,0,0],"copies":{"1":[1,0,true]}}'
+
+
+def http(status: int, body: bytes, more: bytes = b"") -> bytes:
+    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n%b\r\n%b" % (status, len(body), more, body)
+
+
+class BadNode:
+    """Answers heartbeats as a node does, and reads as it is told."""
+
+    def __init__(self, listener: socket.socket, behaviour: str) -> None:
+        self.behaviour = behaviour
+        self.reads = 0
+        self._listener = listener
+        self._connections: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        try:
+            while data := connection.recv(65536):
+                if b"/internal/v1/heartbeat" in data:
+                    connection.sendall(http(200, WELL))
+                    continue
+                self.reads += data.count(b"GET /v1/keys/")
+                self._answer(connection)
+        except OSError:
+            pass
+
+    def _answer(self, connection: socket.socket) -> None:
+        match self.behaviour:
+            case "garbage":
+                connection.sendall(b"220 mail.example ESMTP\r\n\r\n")
+            case "no length":
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            case "closes":
+                connection.close()
+            case "resets":
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
+            case "resets in the middle":
+                connection.sendall(http(200, b"x" * 1000)[:200])
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
+            case "half an answer":
+                connection.sendall(http(200, b"x" * 1000)[:200])
+            case "wrong owner":
+                connection.sendall(http(421, b'{"reason":"wrong_owner"}'))
+            case "not available":
+                connection.sendall(http(503, b'{"reason":"not_available"}'))
+            case "defect":
+                connection.sendall(http(500, b'{"reason":"internal"}'))
+            case "overloaded":
+                connection.sendall(http(429, b'{"reason":"overloaded"}'))
+
+    def stop(self) -> None:
+        self._listener.close()
+        for connection in self._connections:
+            connection.close()
+
+
+def placed(*addresses: str) -> Placement:
+    """Node 0 has partition 0, the others partition 1, in their order."""
+    return Placement(1, "tests.users.r1", addresses, ((0,), tuple(range(1, len(addresses)))), ((), ()))
+
+
+KEY = next(f"key-{n}" for n in range(99) if partition_for(b"key-%d" % n, "murmur2", 2) == 1)
+
+
+@contextmanager
+def asked_node(directory: Path, *others: str, settings: dict[str, object] | None = None) -> Iterator[Served]:
+    """Node 0, which has to ask others for the key."""
+    directory.mkdir(exist_ok=True)
+    (directory / "token").write_text(TOKEN)
+    listener = socket.create_server(("127.0.0.1", 0))
+    placement = placed(f"http://127.0.0.1:{listener.getsockname()[1]}", *others)
+    token = {"internal_token_path": str(directory / "token"), **(settings or {})}
+    with served(directory / "node-0", placement=placement, listener=listener, settings=token) as node:
+        yield node
+
+
+@contextmanager
+def standby_node(directory: Path, listener: socket.socket, placement: Placement) -> Iterator[Served]:
+    directory.mkdir(exist_ok=True)
+    (directory / "token").write_text(TOKEN)
+    token = {"internal_token_path": str(directory / "token")}
+    with served(
+        directory / "node-2", ordinal=2, placement=placement, listener=listener, settings=token
+    ) as node:
+        node.put(KEY.encode(), b"7", partition=1)
+        yield node
+
+
+@contextmanager
+def with_a_bad_node(directory: Path, behaviour: str) -> Iterator[tuple[Served, BadNode, Served]]:
+    """Node 0 asks, node 1 is first to be asked and behaves badly, node 2 is well."""
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    bad = BadNode(listeners[0], behaviour)
+    try:
+        with (
+            asked_node(directory, *addresses) as node,
+            standby_node(directory, listeners[1], node.node.placement) as standby,
+        ):
+            eventually("both are heard", lambda: len(node.node.peers.heard) == 2)
+            eventually("none is a suspect", lambda: not node.node.peers.suspects)
+            yield node, bad, standby
+    finally:
+        bad.stop()
+
+
+@TWO_WAYS
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        "hangs", "garbage", "no length", "closes", "resets", "resets in the middle", "half an answer",
+        "wrong owner", "not available", "defect", "overloaded",
+    ],
+)  # fmt: skip
+def test_the_next_copy_answers(tmp_path: Path, behaviour: str, query: str) -> None:
+    """Within the same request, long before its deadline, whatever the first copy does."""
+    with with_a_bad_node(tmp_path, behaviour) as (node, bad, standby), node.client() as client:
+        for _ in range(20):
+            answer = client.get(f"/v1/keys/{KEY}{query}")
+            assert (answer.status_code, answer.json()) == (200, 7)
+            assert (answer.headers["qt-served-by"], answer.headers["qt-hops"]) == ("users-r1-2", "1")
+            assert answer.elapsed.total_seconds() < 1
+        assert bad.reads > 0
+        assert node.node.peers.suspects == frozenset()
+        assert standby.node.counters.keys_found >= 20
+
+
+@TWO_WAYS
+def test_nobody_is_asked_in_vain_for_long(tmp_path: Path, query: str) -> None:
+    """A copy that fails again and again is asked last, though it answers heartbeats."""
+    with with_a_bad_node(tmp_path, "resets") as (node, bad, _), node.client() as client:
+        for _ in range(10):
+            client.get(f"/v1/keys/{KEY}{query}")
+        before = bad.reads
+        assert before > 0
+        for _ in range(50):
+            assert client.get(f"/v1/keys/{KEY}{query}").status_code == 200
+        assert bad.reads - before <= 4
+
+
+@TWO_WAYS
+def test_a_refusal_of_everyone_is_passed_back(tmp_path: Path, query: str) -> None:
+    """503 not_available with its reason when that is all that there is, and never key_not_found."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    bad = BadNode(listener, "not available")
+    with (
+        asked_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node,
+        node.client() as client,
+    ):
+        answer = client.get(f"/v1/keys/{KEY}{query}")
+        assert (answer.status_code, answer.json()["reason"]) == (503, "not_available")
+        bad.behaviour = "hangs"
+        answer = client.get(f"/v1/keys/{KEY}{query}", headers={"x-other": "connection"})
+        assert (answer.status_code, answer.json()["reason"]) == (503, "not_available")
+        assert "no node that holds partition 1 can be reached" in answer.json()["detail"]
+    bad.stop()
+
+
+@TWO_WAYS
+def test_a_node_of_another_view_is_passed_over(tmp_path: Path, query: str) -> None:
+    """Its refusal of our token is no answer to the client."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "token").write_text("another token")
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    foreign = {"internal_token_path": str(other / "token")}
+    with (
+        asked_node(tmp_path, *addresses) as node,
+        served(
+            other / "node", ordinal=1, placement=node.node.placement, listener=listeners[0], settings=foreign
+        ),
+        standby_node(tmp_path, listeners[1], node.node.placement),
+        node.client() as client,
+    ):
+        assert client.get(f"/v1/keys/{KEY}{query}").status_code == 200
+
+
+def stopped_while_asked(process: subprocess.Popen[bytes], node: Served, signal_number: int) -> list[float]:
+    """Steady reads through node 0 while node 1 is stopped; the seconds that each took."""
+    took: list[float] = []
+    with node.client() as client:
+        for number in range(300):
+            if number == 100:
+                process.send_signal(signal_number)
+            answer = client.get(f"/v1/keys/{KEY}")
+            assert (answer.status_code, answer.json()) == (200, 7)
+            took.append(answer.elapsed.total_seconds())
+            time.sleep(0.003)
+    return took
+
+
+@pytest.mark.parametrize(
+    "signal_number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], ids=lambda s: s.name
+)
+def test_a_process_goes_away_under_reads(tmp_path: Path, signal_number: signal.Signals) -> None:
+    """Killed, stopped or asked to end: no read fails and none takes long, and soon it is a suspect."""
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    with (
+        asked_node(tmp_path, *addresses) as node,
+        standby_node(tmp_path, listeners[1], node.node.placement) as standby,
+    ):
+        settings = node_one(tmp_path, node, listeners[0])
+        with process_of(settings) as process:
+            eventually("node 1 is there", lambda: not node.node.peers.suspects, 20)
+            took = stopped_while_asked(process, node, signal_number)
+            eventually("it is a suspect", lambda: node.node.peers.suspects == {1})
+    assert max(took) < 1
+    assert sum(seconds > 0.1 for seconds in took) <= 5
+    assert 0 < standby.node.counters.keys_found <= 250
+
+
+def node_one(directory: Path, node: Served, listener: socket.socket) -> NodeSettings:
+    """Settings of a process of its own that has the key on disk. The listener only reserved the port."""
+    port = listener.getsockname()[1]
+    listener.close()
+    own = directory / "node-1"
+    with served(own, ordinal=1, placement=node.node.placement) as filling:
+        filling.put(KEY.encode(), b"7", partition=1)
+    return replace(
+        filling.node.settings,
+        http_host="127.0.0.1",
+        http_port=port,
+        internal_token_path=str(directory / "token"),
+        advertised_url=f"http://127.0.0.1:{port}",
+    )
+
+
+@contextmanager
+def process_of(settings: NodeSettings) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "queryable_app.serve"]
+    with subprocess.Popen(
+        command, env={**os.environ, **settings.to_env()}, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "qt-forwarded: x\r\nqt-deadline-ms: 2000",
+        "qt-forwarded: \r\nqt-deadline-ms: 2000",
+        "qt-forwarded: x\r\nqt-forwarded: x\r\nqt-deadline-ms: 2000",
+        "qt-forwarded: x",
+    ],
+)
+def test_a_forged_mark_is_refused(tmp_path: Path, header: str) -> None:
+    """On one request or on many at once, whoever is asked first."""
+    with asked_node(tmp_path, "http://127.0.0.1:1") as node:
+        request = f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode()
+        for _ in range(2):
+            status, _, body = parsed(exchange(node.port, request))
+            assert (status, b'"forbidden"' in body) == (403, True)
+        many = exchange(node.port, request * 3)
+        assert many.startswith(b"HTTP/1.1 403")
+        assert b"HTTP/1.1 2" not in many
+        assert httpx.get(f"{node.url}/internal/v1/heartbeat", headers={"qt-node": "x"}).status_code == 403
