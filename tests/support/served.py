@@ -63,6 +63,7 @@ class Served:
         await self.node.peers.start()
         self._started.set()
         await serving
+        await self.node.holdings.stop()
         await self.node.peers.stop()
         await self.node.checkpoints.stop()
         self.node.copies.close()

@@ -28,12 +28,16 @@ from queryable_app.disk_mark import Pause
 from queryable_app.log import event
 from queryable_app.placement import Placement
 from queryable_app.serve.copies import Copies, Copy, Role
+from queryable_app.serve.peer_client import PeerAway
 from queryable_app.serve.store import SharedMemory, Store, StoreDamaged, StoreError
 
 LINGER_SECONDS: Final = 5.0  # a read that has its copies, and not begun to read them, needs them as long
 _LINGER_SECONDS_MAX: Final = 60.0
 _OURS: Final = re.compile(r"p[0-9]{4,}(\.incoming)?")
 _INCOMING: Final = ".incoming"
+_ASK_SECONDS_MAX: Final = 2.0
+_ASK_AGAIN_SECONDS: Final = 0.5
+_REFUSED_SECONDS: Final = 30.0  # the same one is not worth a line each time
 _EPOCH_MAX: Final = 2**53
 _NODES_MAX: Final = 1000
 _ADDRESS: Final = re.compile(r"https?://[!-~]{1,300}")
@@ -44,6 +48,14 @@ class Hydration(Protocol):
     """Who gets a copy from another node, if there is one worth copying. Cancelled, it keeps what it has for later."""
 
     async def fetch(self, partition: int, into: Path) -> bool: ...
+
+
+class Newer(Protocol):
+    """Who hears of newer placements, and gets them."""
+
+    newer_epoch: Callable[[int], None]
+
+    async def fetch_placement(self, ordinal: int, deadline: float) -> Placement: ...
 
 
 class PlacementRefused(Exception):
@@ -59,6 +71,7 @@ class Holdings:
         topic: str,
         copies: Copies,
         memory: SharedMemory,
+        peers: Newer,
         hydration: Hydration,
         changed: Callable[[], None],
         linger_seconds: float = LINGER_SECONDS,
@@ -69,11 +82,13 @@ class Holdings:
         self._topic = topic
         self._copies = copies
         self._memory = memory
+        self._peers = peers
         self._hydration = hydration
         self._changed = changed
         self._linger_seconds = linger_seconds
         self._building: dict[int, asyncio.Task[None]] = {}
         self._ending: dict[int, asyncio.Task[None]] = {}
+        self._asking: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def start(self) -> None:
@@ -89,10 +104,13 @@ class Holdings:
                 if store is not None:
                     store.close()
         self._build()
+        self._peers.newer_epoch = self._newer_elsewhere
 
     async def stop(self) -> None:
         self._stopping = True
         tasks = [*self._building.values(), *self._ending.values()]
+        if self._asking is not None:
+            tasks.append(self._asking)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -129,6 +147,21 @@ class Holdings:
                 building.cancel()
         self._build()
         self._changed()
+
+    def _newer_elsewhere(self, ordinal: int) -> None:
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(ordinal))
+
+    async def _ask(self, ordinal: int) -> None:
+        """Every heartbeat says that there is a newer one, so what fails now is tried again soon."""
+        try:
+            deadline = asyncio.get_running_loop().time() + _ASK_SECONDS_MAX
+            self.follow(await self._peers.fetch_placement(ordinal, deadline))
+        except PeerAway:
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        except (PlacementRefused, OSError) as error:
+            event("placement-refused", peer=ordinal, reason=str(error))
+            await asyncio.sleep(_REFUSED_SECONDS)
 
     def _write(self, placement: Placement) -> None:
         """First on disk, then in use: after a crash the node follows what it had said that it has."""
@@ -215,6 +248,7 @@ class Holdings:
             copy.fail(str(error))
             return
         copy.open(store)
+        self._copies.note_mismatches()
         self._changed()
 
     async def _kept(self, copy: Copy) -> Store | None:

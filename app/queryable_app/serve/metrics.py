@@ -65,6 +65,16 @@ class _NodeCollector(Collector):
             "That the topic has; -1: not known. More than are placed: some are not read.",
             -1 if copies.topic_partitions is None else copies.topic_partitions,
         )
+        guard = self._node.disk_guard
+        yield _gauge("qt_disk_used_ratio", "Of the file system with the stores.", guard.used_percent / 100)
+        yield _gauge("qt_disk_high_water_ratio", "Above it ingest pauses.", guard.high_water_percent / 100)
+        pauses = GaugeMetricFamily(
+            "qt_ingest_paused", "1 while the disk is too full to read on.", labels=["copies"]
+        )
+        for which in ("hydrating", "all"):
+            pauses.add_metric([which], float(guard.paused == which))
+        yield pauses
+        yield from self._fetches()
         mismatches = CounterMetricFamily(
             "qt_partitioner_mismatches", "Records that contradict a partitioner.", labels=["algorithm"]
         )
@@ -95,6 +105,15 @@ class _NodeCollector(Collector):
         yield failures
         yield _gauge("qt_requests_in_flight", "Requests being answered.", counters.in_flight)
 
+    def _fetches(self) -> Iterator[Metric]:
+        """Copies that come from another node; a copy that does not has no sample."""
+        done = GaugeMetricFamily("qt_copy_fetched_bytes", "Come from another node.", labels=["partition"])
+        total = GaugeMetricFamily("qt_copy_fetch_bytes", "To come from there.", labels=["partition"])
+        for partition, fetch in sorted(self._node.hydration.progress.items()):
+            done.add_metric([str(partition)], fetch.bytes_done)
+            total.add_metric([str(partition)], fetch.bytes_total)
+        yield from (done, total)
+
     def _copies(self) -> Iterator[Metric]:
         now_ms = time_ns() // 1_000_000
         copies = self._node.copies.by_partition.values()
@@ -108,6 +127,11 @@ class _NodeCollector(Collector):
                 lambda c: _seconds(lag_ms(c, now_ms)),
             ),
             ("qt_copy_complete", "1 when the copy has reached the log's end once.", lambda c: c.complete),
+            (
+                "qt_copy_hydrating",
+                "1 while others do not count on the copy.",
+                lambda c: c.role == "hydrating",
+            ),
             ("qt_copy_failed", "1 when the copy has stopped.", lambda c: c.failed is not None),
             ("qt_copy_records_per_second", "By which the position moves.", lambda c: c.rate),
             (

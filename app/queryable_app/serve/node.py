@@ -27,10 +27,12 @@ from queryable_app.placement import Placement
 from queryable_app.serde import key_codec
 from queryable_app.serve.checkpoints import Checkpoints
 from queryable_app.serve.control_socket import ControlSocket, IngestStatus
-from queryable_app.serve.copies import Copies, Copy, Role
+from queryable_app.serve.copies import Copies, Copy
 from queryable_app.serve.counters import Counters
+from queryable_app.serve.disk_guard import DiskGuard
 from queryable_app.serve.gaps import Gaps
 from queryable_app.serve.group_positions import GroupPositions
+from queryable_app.serve.holdings import Holdings, refusal, role_of, store_path
 from queryable_app.serve.hydration import PeerHydration
 from queryable_app.serve.log_end import LogEnd
 from queryable_app.serve.peers import Peers
@@ -84,6 +86,10 @@ class Node:
             self.ingest_status,
             settings.topic_wait_seconds,
         )
+        self.holdings = Holdings(
+            settings, spec.topic, copies, memory, self.peers, self.hydration, self._control.announce
+        )
+        self.disk_guard = DiskGuard(Path(settings.data_dir), spec.high_water_percent, self.holdings.pause)
         self._gaps = Gaps(kafka, spec.topic, copies)
         self._group_positions = GroupPositions(kafka, spec.topic, settings.application_id, copies)
         self._sweeper = Sweeper(copies, spec.ttl_ms)
@@ -111,13 +117,15 @@ class Node:
         """Begin to listen to ingest and to ask Kafka. Neither needs to be there."""
         for part in (
             self._rows,
+            self.peers,
+            self.disk_guard,
+            self.holdings,
             self._control,
             self.log_end,
             self._gaps,
             self._group_positions,
             self._sweeper,
             self.checkpoints,
-            self.peers,
         ):
             await part.start()
         self._measuring = asyncio.create_task(self._measure())
@@ -125,6 +133,8 @@ class Node:
     async def stop(self) -> None:
         """End what `start` began, and close the stores."""
         for part in (
+            self.holdings,
+            self.disk_guard,
             self.peers,
             self.checkpoints,
             self._control,
@@ -158,21 +168,22 @@ def load_placement(settings: NodeSettings) -> Placement:
     """The newer of the one on the node's disk and the one it was started with."""
     first = Placement.from_json(Path(settings.placement_path).read_text())
     kept = Path(settings.data_dir, PLACEMENT_FILE)
-    if kept.exists():
+    try:
         latest = Placement.from_json(kept.read_text())
-        if latest.application_id == first.application_id and latest.epoch > first.epoch:
-            return latest
-    return first
+    except FileNotFoundError:
+        return first
+    except (ValueError, KeyError, TypeError) as error:  # the machine went down before it was on disk
+        event("placement-unreadable", path=kept, reason=repr(error), instead=first.epoch)
+        return first
+    return latest if refusal(latest, first) is None and latest.epoch > first.epoch else first
 
 
 def _open_copy(
     settings: NodeSettings, spec: TopicSpec, placement: Placement, partition: int, memory: SharedMemory
 ) -> Copy:
-    role: Role = "hydrating"
-    if settings.ordinal in placement.serving[partition]:
-        role = "active" if placement.serving[partition][0] == settings.ordinal else "standby"
+    role = role_of(placement, partition, settings.ordinal)
     identity = Identity(settings.application_id, spec.topic, partition)
-    path = Path(settings.data_dir, settings.application_id, f"p{partition:04d}")
+    path = store_path(Path(settings.data_dir), settings.application_id, partition)
     try:
         return Copy(partition, role, Store.open(path, identity, memory))
     except (StoreError, OSError) as error:

@@ -370,8 +370,9 @@ def _heard(words: bytes, now: float) -> NodeHeard:
 
 def nobody_else(refusal: Failure) -> Failure:
     """When no other node has an answer: why, given why this one has none."""
-    assert refusal.partition is not None
-    return unreachable(refusal.partition) if refusal.reason is Reason.WRONG_OWNER else refusal
+    if refusal.reason is not Reason.WRONG_OWNER or refusal.partition is None:
+        return refusal
+    return unreachable(refusal.partition)
 
 
 def unreachable(partition: int) -> Failure:

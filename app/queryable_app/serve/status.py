@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic, time_ns
 from typing import Any
 
+from queryable_app.checkpoint_files import Fetch
 from queryable_app.freshness import lag_ms, lag_records, next_offset
 from queryable_app.partitioners import ALGORITHMS
 from queryable_app.serve.copies import Copy
@@ -40,7 +41,13 @@ def status_of(node: Node) -> dict[str, Any]:
             "sinceMs": now_ms - ingest.since_ms,
         },
         "peers": [_peer_status(node.peers, ordinal) for ordinal in node.peers.others()],
-        "partitions": [_copy_status(copy, now_ms) for _, copy in sorted(copies.by_partition.items())],
+        "disk": {
+            "usedPercent": round(node.disk_guard.used_percent, 1),
+            "highWaterPercent": node.disk_guard.high_water_percent,
+            "paused": node.disk_guard.paused,
+        },
+        "partitions": [_copy_status(node, copy, now_ms) for _, copy in sorted(copies.by_partition.items())],
+        "leaving": sorted(copies.leaving),
     }
 
 
@@ -54,8 +61,8 @@ def _peer_status(peers: Peers, ordinal: int) -> dict[str, Any]:
     }
 
 
-def _copy_status(copy: Copy, now_ms: int) -> dict[str, Any]:
-    state = copy.state
+def _copy_status(node: Node, copy: Copy, now_ms: int) -> dict[str, Any]:
+    state, fetch = copy.state, node.hydration.progress.get(copy.partition)
     return {
         "partition": copy.partition,
         "role": copy.role,
@@ -65,10 +72,13 @@ def _copy_status(copy: Copy, now_ms: int) -> dict[str, Any]:
         "lagRecords": lag_records(copy),
         "lagMs": lag_ms(copy, now_ms),
         "complete": copy.complete,
-        "progress": progress(copy),
+        "progress": progress(copy) if fetch is None else fetch_progress(fetch),
         "recordsPerSecond": round(copy.rate, 1),
-        "remainingSeconds": _rounded(copy.remaining_seconds),
+        "remainingSeconds": _rounded(copy.remaining_seconds if fetch is None else _seconds_left(fetch)),
+        "hydration": None if copy.complete else _hydration(copy, fetch),
         "failed": copy.failed,
+        "absent": copy.absent,
+        "paused": node.disk_guard.why_paused if node.copies.is_paused(copy) else None,
         "rows": state.rows,
         "deletes": state.deletes,
         "nullKeys": state.null_keys,
@@ -83,9 +93,11 @@ def _copy_status(copy: Copy, now_ms: int) -> dict[str, Any]:
 
 
 def readiness(node: Node) -> dict[str, Any]:
-    copies, ingest = node.copies.by_partition.values(), node.ingest_status
+    """Of the copies that serve. What is being built beside them is counted by itself."""
+    copies, ingest = node.copies.serving, node.ingest_status
     return {
         "ready": node.copies.ready,
+        "hydrating": len(node.copies.by_partition) - len(copies),
         "complete": sum(copy.complete for copy in copies),
         "copies": len(copies),
         "progress": round(sum(progress(copy) for copy in copies) / max(1, len(copies)), 4),
@@ -119,6 +131,28 @@ def progress(copy: Copy) -> float:
     if copy.end < 0:
         return 0.0
     return 1.0 if copy.end == 0 else round(min(1.0, next_offset(copy) / copy.end), 4)
+
+
+def fetch_progress(fetch: Fetch) -> float:
+    return round(fetch.bytes_done / max(1, fetch.bytes_total), 4)
+
+
+def _seconds_left(fetch: Fetch) -> float | None:
+    rate = fetch.bytes_per_second
+    return (fetch.bytes_total - fetch.bytes_done) / rate if rate > 0 else None
+
+
+def _hydration(copy: Copy, fetch: Fetch | None) -> dict[str, Any]:
+    """From where the copy is being built. Without figures it waits for its turn, or another node is asked first."""
+    if fetch is None:
+        return {"from": "topic" if copy.opened else "peer"}
+    return {
+        "from": "peer",
+        "peer": fetch.peer,
+        "bytesDone": fetch.bytes_done,
+        "bytesTotal": fetch.bytes_total,
+        "bytesPerSecond": round(fetch.bytes_per_second),
+    }
 
 
 def _by_algorithm(mismatches: tuple[int, int, int]) -> dict[str, int]:

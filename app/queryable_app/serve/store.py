@@ -323,7 +323,7 @@ def _identity_json(identity: Identity) -> bytes:
 def _not_opened(path: Path, error: str) -> StoreError:
     if "lock hold" in error or "While lock file" in error:
         return StoreError(f"{path} is in use by another process; stop it first ({error})")
-    if "Corruption" in error:
+    if "Corruption" in error or "No such file" in error:
         return StoreDamaged(
             f"{path} is damaged ({error}); delete the directory, and the copy is built again from the topic"
         )

@@ -42,7 +42,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
     @router.get("/readyz", responses=READINESS)
     async def ready() -> Response:
-        """200 when every copy of this node is complete, else 503 with how far they are."""
+        """200 when every copy that this node serves is complete, else 503 with how far they are."""
         body = readiness(node)
         return respond(json_answer(body, status=200 if body["ready"] else 503))
 

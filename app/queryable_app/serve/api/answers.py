@@ -74,6 +74,7 @@ _PROBLEM: Final = _object(
 _READINESS: Final = _object(
     {
         "ready": {"type": "boolean"},
+        "hydrating": _COUNT,
         "complete": _COUNT,
         "copies": _COUNT,
         "progress": {"type": "number", "minimum": 0, "maximum": 1},
@@ -110,7 +111,7 @@ WRITTEN: Final[Responses] = {
     )
 }
 READINESS: Final[Responses] = {
-    200: _answer("Every copy of this node is complete.", _READINESS),
+    200: _answer("Every copy that this node serves is complete.", _READINESS),
     503: _answer("Some are not yet.", _READINESS),
 }
 SOME_OBJECT: Final[Responses] = {200: _answer("As it is now.", {"type": "object"})}

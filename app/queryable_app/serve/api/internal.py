@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
@@ -14,14 +15,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid
-from queryable_app.http_text import BYTES, JSON, body_answer
+from queryable_app.http_text import BYTES, JSON, body_answer, json_answer
 from queryable_app.peer_frames import RawRow, asked_from_json, encode_rows
+from queryable_app.placement import Placement
 from queryable_app.serve.api.request import json_body, respond
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.coverage import copies_here, failure_to_json
+from queryable_app.serve.holdings import PlacementRefused
 from queryable_app.serve.multi_get import rows_of_keys
 from queryable_app.serve.node import Node
-from queryable_app.serve.peers import COUNT, COVER, HEARTBEAT, KEYS, NODE_HEADER, ROWS
+from queryable_app.serve.peers import COUNT, COVER, HEARTBEAT, KEYS, NODE_HEADER, PLACEMENT, ROWS
 from queryable_app.serve.reads import Reads, not_here, standing_of
 from queryable_app.serve.scans import Bounds, count_here, rows_here
 
@@ -39,11 +42,27 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     def held(partitions: list[int]) -> list[Copy]:
         copies = []
         for partition in partitions:
-            copy = node.copies.by_partition.get(partition)
+            copy = node.copies.held(partition)  # a scan that has begun here ends here
             if copy is None:
                 raise not_here(partition)
             copies.append(copy)
         return copies
+
+    @router.get(PLACEMENT)
+    async def placement(request: Request) -> Response:
+        require_token(request, node)
+        return respond(body_answer(node.placement.to_json().encode(), JSON))
+
+    @router.put(PLACEMENT)
+    async def follow(request: Request) -> Response:
+        """Answers the epoch that the node follows now; a lower or equal one changes nothing."""
+        body = await body_of(request)
+        with _well_formed():
+            newer = Placement.from_json(json.dumps(body))
+        try:
+            return respond(json_answer({"epoch": node.holdings.follow(newer)}))
+        except PlacementRefused as error:
+            raise invalid("body", f"is no placement for this node: {error}", "ask who sent it") from None
 
     @router.get(HEARTBEAT)
     async def heartbeat(request: Request) -> Response:
@@ -94,7 +113,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             wanted = {int(p): [b64decode(key) for key in given] for p, given in body["keys"].items()}
             copies = {copy.partition: copy for copy in held(list(wanted))}
         found = await rows_of_keys(copies, wanted)
-        return _rows({}, [(key, row.partition, row.stored) for key, row in found.items()])
+        return _rows({}, [(key, *row) for key, row in found.items()])
 
     @router.post(COUNT)
     async def count(request: Request) -> Response:

@@ -1,0 +1,193 @@
+"""A placement reaches nodes over HTTP, and reads go on while copies move."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queryable_app.disk_format import CopyState
+from queryable_app.placement import Placement
+from queryable_app.serve.status import readiness
+from tests.support.served import Served, eventually, now_ms, served
+
+TOKEN = "between-nodes"
+HEADERS = {"qt-node": TOKEN}
+PATH = "/internal/v1/placement"
+KEYS = [f"key-{n:06d}" for n in range(200)]
+
+
+class Two:
+    """Two nodes; at first the first one holds both partitions."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        addresses = tuple(f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners)
+        self.first = Placement(1, "tests.users.r1", addresses, ((0,), (0,)), ((), ()))
+        token = directory / "token"
+        token.write_text(TOKEN)
+        self.nodes: list[Served] = [
+            stack.enter_context(
+                served(
+                    directory / f"node-{ordinal}",
+                    ordinal=ordinal,
+                    placement=self.first,
+                    listener=listener,
+                    settings={"internal_token_path": str(token)},
+                )
+            )
+            for ordinal, listener in enumerate(listeners)
+        ]
+        for node in self.nodes:
+            node.node.holdings._linger_seconds = 0.5
+
+    def put(self, ordinal: int, placement: Placement) -> httpx.Response:
+        with self.nodes[ordinal].client(headers=HEADERS) as http:
+            return http.put(PATH, content=placement.to_json())
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Two]:
+    with ExitStack() as stack:
+        yield Two(tmp_path, stack)
+
+
+def test_a_placement_is_put_and_got(two: Two) -> None:
+    """The answer is the epoch that the node has now; a lower or equal one changes nothing."""
+    newer = replace(two.first, epoch=4, hydrating=((), (1,)))
+    assert two.put(1, newer).json() == {"epoch": 4}
+    assert two.put(1, replace(two.first, epoch=3)).json() == {"epoch": 4}
+    with two.nodes[1].client(headers=HEADERS) as http:
+        assert Placement.from_json(http.get(PATH).text) == newer
+        assert http.get("/v1/placement").json()["epoch"] == 4
+        assert http.get("/v1/status").json()["epoch"] == 4
+        assert "qt_placement_epoch 4.0" in http.get("/metrics").text
+
+
+def changed(field: str, value: Any) -> dict[str, Any]:
+    whole: dict[str, Any] = {
+        "epoch": 9,
+        "applicationId": "tests.users.r1",
+        "partitions": 2,
+        "addresses": ["http://127.0.0.1:1", "http://127.0.0.1:2"],
+        "serving": [[0], [1]],
+        "hydrating": [[], []],
+    }
+    return {**whole, field: value}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        {},
+        None,
+        changed("applicationId", "tests.users.r2"),
+        changed("serving", [[0]]),
+        changed("serving", [[0], [2]]),
+        changed("serving", [[0], [1, 1]]),
+        changed("serving", 7),
+        changed("epoch", "many"),
+        changed("epoch", 10**30),
+        changed("addresses", ["file:///etc", "http://127.0.0.1:2"]),
+        changed("addresses", []),
+    ],
+)
+def test_a_placement_that_is_none_is_refused(two: Two, body: Any) -> None:
+    """As an invalid request; the node goes on with the one it has."""
+    with two.nodes[0].client(headers=HEADERS) as http:
+        answer = http.put(PATH, content=json.dumps(body))
+        assert (answer.status_code, answer.json()["reason"]) == (400, "invalid_request")
+        assert http.get("/v1/placement").json()["epoch"] == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_it_takes_the_nodes_token(two: Two, method: str) -> None:
+    """No token is 401, another one 403."""
+    with two.nodes[0].client() as http:
+        assert http.request(method, PATH, content="{}").json()["reason"] == "unauthenticated"
+        answer = http.request(method, PATH, content="{}", headers={"qt-node": "x"})
+        assert (answer.status_code, answer.json()["reason"]) == (403, "forbidden")
+
+
+def test_a_node_that_only_builds_copies_is_ready(two: Two) -> None:
+    """Nobody counts on them yet; once it serves one that is not complete, it is not."""
+    assert two.put(1, replace(two.first, epoch=2, hydrating=((), (1,)))).json() == {"epoch": 2}
+    with two.nodes[1].client() as http:
+        eventually("it is open", lambda: not http.get("/v1/status").json()["partitions"][0]["absent"])
+        assert http.get("/readyz").status_code == 200
+        assert http.get("/readyz").json()["hydrating"] == 1
+        two.put(1, replace(two.first, epoch=3, serving=((0,), (1, 0))))
+        assert http.get("/readyz").status_code == 503
+
+
+def test_reads_go_on_while_a_partition_moves(two: Two) -> None:
+    """To and fro between two nodes, make before break: points, multi-gets, scans and streams through both never fail."""
+    both = replace(two.first, serving=((0,), (0, 1)), hydrating=((), ()))
+    two.put(1, replace(both, epoch=2))
+    eventually("it is open", lambda: two.nodes[1].node.copies.by_partition[1].opened)
+    for node in two.nodes:
+        node.on_loop(partial(complete, node))
+        node.fill(len(KEYS))
+    over = threading.Event()
+    answers: Counter[str] = Counter()
+
+    def read(node: Served, number: int) -> None:
+        with node.client() as http:
+            while not over.is_set():
+                key = KEYS[number % len(KEYS)]
+                for what, answer in (
+                    ("point", http.get(f"/v1/keys/{key}")),
+                    ("many", http.post("/v1/multi-get", json={"keys": KEYS})),
+                    ("page", http.get("/v1/scan?limit=1000")),
+                    ("stream", http.get("/v1/scan", headers={"accept": "application/x-ndjson"})),
+                ):
+                    rows = {"many": '"found":true', "page": '"key":', "stream": '"key":'}.get(what)
+                    whole = rows is None or answer.text.count(rows) == len(KEYS)
+                    answers[f"{what} {answer.status_code} {'' if whole else answer.text[:300]}"] += 1
+                number += 7
+
+    threads = [
+        threading.Thread(target=read, args=(node, n)) for n, node in enumerate([*two.nodes, *two.nodes])
+    ]
+    for thread in threads:
+        thread.start()
+    epoch = 2
+    for _ in range(4):
+        for serving in (((0,), (1,)), ((0,), (1, 0)), ((0,), (0,)), ((0,), (0, 1))):
+            epoch += 1
+            for ordinal in (1, 0):
+                assert two.put(ordinal, replace(both, epoch=epoch, serving=serving)).status_code == 200
+            for node in two.nodes:  # what comes back in time has its rows
+                eventually("all are open", partial(all_open, node))
+    over.set()
+    for thread in threads:
+        thread.join(20)
+    assert set(answers) == {"point 200 ", "many 200 ", "page 200 ", "stream 200 "}
+    assert min(answers.values()) > 20
+
+
+def copies_of(node: Served) -> list[Any]:
+    return list(node.node.copies.by_partition.values())
+
+
+def all_open(node: Served) -> bool:
+    return all(copy.opened for copy in copies_of(node))
+
+
+def complete(node: Served) -> None:
+    for copy in copies_of(node):
+        if not copy.complete:
+            copy.apply((), CopyState(0, True))
+            copy.sample(now_ms(), 0)
+    assert readiness(node.node)["ready"]
