@@ -27,6 +27,7 @@ _MOVING_SECONDS: Final = 0.25
 _ANSWER_SECONDS: Final = 2.0
 _FRESH_SECONDS: Final = 3.0  # what a node said of its copies is believed for so long
 _SILENT_SECONDS: Final = 10.0  # a node that says nothing for so long is not waited for
+_CAUGHT_UP_MS: Final = 2_000  # a copy that is further behind takes no other one's place
 _THREADS: Final = 16
 
 
@@ -54,7 +55,11 @@ def next_step(placement: Placement, wanted: Wanted, seen: Mapping[int, Seen], no
 
 def seen_in(status: Mapping[str, Any], now: float) -> Seen:
     """From a node's `/v1/status`."""
-    caught_up = frozenset(c["partition"] for c in status["partitions"] if c["phase"] == "caught-up")
+    caught_up = frozenset(
+        copy["partition"]
+        for copy in status["partitions"]
+        if copy["complete"] and copy["failed"] is None and 0 <= copy["lagMs"] <= _CAUGHT_UP_MS
+    )
     return Seen(now, status["epoch"], caught_up)
 
 

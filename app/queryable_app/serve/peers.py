@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from queryable_app.attempts import Attempts, HedgeBudget
-from queryable_app.contract import NodeSettings
+from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, NodeSettings
 from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import Asked, Consistency, lag_ms, next_offset
 from queryable_app.log import event
@@ -34,7 +34,6 @@ from queryable_app.serve.peer_client import PeerAnswer, PeerAway, PeerClient, Pe
 from queryable_app.serve.peer_link import PeerLink
 from queryable_app.serve.pipe import Asker
 
-NODE_HEADER: Final = "qt-node"
 FORWARDED_HEADER: Final = "qt-forwarded"
 DEADLINE_HEADER: Final = "qt-deadline-ms"
 COVER: Final = "/internal/v1/cover"
@@ -42,7 +41,6 @@ ROWS: Final = "/internal/v1/rows"
 KEYS: Final = "/internal/v1/keys"
 COUNT: Final = "/internal/v1/count"
 HEARTBEAT: Final = "/internal/v1/heartbeat"
-PLACEMENT: Final = "/internal/v1/placement"
 
 _FIRST_HEARTBEAT_SECONDS: Final = 0.5
 _SAID_SECONDS: Final = 0.02  # nodes that ask within it get the same words
@@ -242,7 +240,7 @@ class Peers(Background):
 
     async def fetch_placement(self, ordinal: int, deadline: float) -> Placement:
         """The one that the node follows. Raises PeerAway."""
-        answer = await self._ask(ordinal, b"GET", PLACEMENT.encode(), self.node_headers, b"", deadline)
+        answer = await self._ask(ordinal, b"GET", PLACEMENT_PATH.encode(), self.node_headers, b"", deadline)
         try:
             if answer.status != 200:
                 raise ValueError(f"it answered {answer.status}")

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
+from queryable_app.contract import NODE_HEADER
 from queryable_app.freshness import DEADLINE_MS_MAX
-from queryable_app.serve.peers import DEADLINE_HEADER, FORWARDED_HEADER, NODE_HEADER
+from queryable_app.serve.peers import DEADLINE_HEADER, FORWARDED_HEADER
 
 _HEADER_LINES: Final = re.compile(rb"\r\n(?:[A-Za-z0-9_-]+:[\t\x20-\x7e]*\r\n)+\r\n")
 _BLOCKS_MAX: Final = 1024

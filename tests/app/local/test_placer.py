@@ -14,7 +14,7 @@ import pytest
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
 from queryable_app.local.data_directory import DataDirectory
-from queryable_app.local.placer import PLACEMENT_FILE, Placer, Seen, next_step
+from queryable_app.local.placer import PLACEMENT_FILE, Placer, Seen, next_step, seen_in
 from queryable_app.placement import Placement, Wanted, first_placement
 
 SECONDS = 10.0
@@ -35,9 +35,9 @@ class ListeningNode(ThreadingHTTPServer):
 
     def status(self) -> dict[str, object]:
         held = self.placement.held_by(self.ordinal) if self.placement else ()
-        phase = "caught-up" if self.catches_up else "hydrating"
+        stands = {"complete": self.catches_up, "failed": None, "lagMs": 300}
         epoch = self.placement.epoch if self.placement else 0
-        return {"epoch": epoch, "partitions": [{"partition": p, "phase": phase} for p in held]}
+        return {"epoch": epoch, "partitions": [{"partition": p, **stands} for p in held]}
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Whoever asked has gone meanwhile."""
@@ -205,3 +205,24 @@ ONLY_ONE = Wanted(TWO, 1)
 def test_when_the_next_step_is_taken(seen: dict[int, Seen], taken: bool) -> None:
     """When the copy is caught up now, and every node that can be heard knows where it is being built."""
     assert (next_step(MOVING, ONLY_ONE, seen, now=100) is not MOVING) == taken
+
+
+@pytest.mark.parametrize(
+    ("stands", "caught_up"),
+    [
+        ({}, True),
+        ({"lagMs": 2_000}, True),
+        ({"complete": False}, False),
+        ({"failed": "a bad record"}, False),
+        ({"lagMs": 2_001}, False),
+        ({"lagMs": -1}, False),
+    ],
+    ids=["fresh", "a-little-behind", "building", "failed", "behind", "not-known"],
+)
+def test_which_copies_are_caught_up(stands: dict[str, object], caught_up: bool) -> None:
+    """Complete, not stopped by a failure, and near the end of the log."""
+    copy = {"partition": 3, "complete": True, "failed": None, "lagMs": 0, **stands}
+
+    seen = seen_in({"epoch": 7, "partitions": [copy]}, now=100)
+
+    assert seen == Seen(100, 7, frozenset({3} if caught_up else set()))

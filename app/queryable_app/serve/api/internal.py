@@ -14,6 +14,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
 from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.http_text import BYTES, JSON, body_answer, json_answer
 from queryable_app.peer_frames import RawRow, asked_from_json, encode_rows
@@ -24,7 +25,7 @@ from queryable_app.serve.coverage import copies_here, failure_to_json
 from queryable_app.serve.holdings import PlacementRefused
 from queryable_app.serve.multi_get import rows_of_keys
 from queryable_app.serve.node import Node
-from queryable_app.serve.peers import COUNT, COVER, HEARTBEAT, KEYS, NODE_HEADER, PLACEMENT, ROWS
+from queryable_app.serve.peers import COUNT, COVER, HEARTBEAT, KEYS, ROWS
 from queryable_app.serve.reads import Reads, not_here, standing_of
 from queryable_app.serve.scans import Bounds, count_here, rows_here
 
@@ -48,12 +49,12 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             copies.append(copy)
         return copies
 
-    @router.get(PLACEMENT)
+    @router.get(PLACEMENT_PATH)
     async def placement(request: Request) -> Response:
         require_token(request, node)
         return respond(body_answer(node.placement.to_json().encode(), JSON))
 
-    @router.put(PLACEMENT)
+    @router.put(PLACEMENT_PATH)
     async def follow(request: Request) -> Response:
         """Answers the epoch that the node follows now; a lower or equal one changes nothing."""
         body = await body_of(request)
