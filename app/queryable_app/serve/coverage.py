@@ -25,7 +25,7 @@ from queryable_app.serve.copies import Copy
 from queryable_app.serve.multi_get import Keys, Rows, keep_newest, rows_of_keys
 from queryable_app.serve.peer_client import PeerAway
 from queryable_app.serve.peers import nobody_else
-from queryable_app.serve.reads import Reads, Standing, standing_of
+from queryable_app.serve.reads import Reads, Standing, found, standing_of
 from queryable_app.serve.scans import Batches, Bounds, count_here, merged, newest_of_each_key, rows_here
 
 T = TypeVar("T")
@@ -237,7 +237,9 @@ async def read_everywhere(
     async def attempt() -> Answer:
         covered = await coverage(reads, keys, asked, deadline, partial=False)
         rows = await look_up(reads, covered, keys, deadline)
-        return reads.answer(rows.get(disk_key), covered.standings, 1, form, if_none_match)
+        row = rows.get(disk_key)
+        newest = None if row is None else found(*row)
+        return reads.answer(newest, covered.standings, 1, form, if_none_match)
 
     return await despite_lost_peers(attempt)
 

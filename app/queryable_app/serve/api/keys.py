@@ -31,7 +31,7 @@ from queryable_app.serve.coverage import (
     read_everywhere,
     until,
 )
-from queryable_app.serve.multi_get import Rows, to_items
+from queryable_app.serve.multi_get import Rows, keys_by_partition, seek, to_items
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
 
@@ -78,22 +78,18 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         async with until(deadline):
             body = await json_body(request, node)
-            record_keys = _keys_in(body, values, node)
-            partitions = {key: reads.partitions_of(key) for key in record_keys}
-            by_partition: dict[int, list[bytes]] = {}
-            for key, where in partitions.items():
-                for partition in where:
-                    by_partition.setdefault(partition, []).append(node.codec.to_disk(key))
+            copies = reads.copies
+            sought = seek(_keys_in(body, values, node), node.codec, copies.algorithm, copies.partitions)
+            by_partition = keys_by_partition(sought, copies.partitions)
 
             async def looking_up() -> tuple[Rows, Coverage]:
                 covered = await coverage(reads, by_partition, asked, deadline, partial)
                 return await look_up(reads, covered, by_partition, deadline), covered
 
             rows, covered = await despite_lost_peers(looking_up)
-        where_one = {key: where[0] if len(where) == 1 else None for key, where in partitions.items()}
         # A key that is nowhere here may be in a partition that nobody reads.
         unknown = range(reads.copies.partitions) if reads.copies.unread_partitions else covered.missing
-        items = to_items(record_keys, rows, unknown, where_one, node.codec, node.spec.stored_format)
+        items = to_items(sought, rows, unknown, node.codec, node.spec.stored_format)
         return respond(
             body_answer(b'{"items":[%b]%b' % (b",".join(items), covered.fields()), JSON, covered.headers)
         )
