@@ -21,7 +21,7 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
     )
     yield _result("a first placement", milliseconds)
     share = PARTITIONS * COPIES // NODES
-    racks = tuple(f"rack-{node % 3}" for node in range(NODES))
+    racks = tuple(f"rack-{3 * node // NODES}" for node in range(NODES))
     for case, wanted, fewest in (
         ("nothing to do", Wanted(_addresses(NODES), COPIES), 0),
         ("one more node", Wanted(_addresses(NODES + 1), COPIES), PARTITIONS * COPIES // (NODES + 1)),
