@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final, cast, get_args
+from urllib.parse import urlsplit
 
 from queryable_app.client.exceptions import InvalidRequest
+from queryable_app.errors import shown
 from queryable_app.partitioners import ALGORITHMS, SCATTER, partition_for
 from queryable_app.serde import KeyCodec, key_codec
 from queryable_app.topic_spec import KeyFormat
 
 _PARTITIONS_MAX: Final = 100_000
-_SCHEMES: Final = ("http://", "https://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,18 @@ def parse_placement(raw: Any) -> PlacementMap:
 
 def checked_address(text: object) -> str:
     """An address to put a path behind. Raises InvalidRequest."""
-    if not isinstance(text, str) or not text.startswith(_SCHEMES) or any(c in text for c in "?#@ \r\n"):
+    if not isinstance(text, str) or not _is_address(text):
         raise InvalidRequest(
-            f"url: {text!r} is not an address", "it begins with http:// or https://, and is no more"
+            f"url: {shown(text)} is not an address", "write it like http://users.example:8080, and no more"
         )
     return text.rstrip("/")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # a wrong one raises
+    except ValueError:
+        return False
+    plain = text.isascii() and text.isprintable() and not any(c in text for c in "?#@ ")
+    return plain and parts.scheme in ("http", "https") and bool(parts.hostname)

@@ -32,7 +32,7 @@ from queryable_app.client.wire import ANSWER_BYTES_MAX, answer_of, headers_of, l
 
 T = TypeVar("T")
 
-CONNECTIONS: Final = 32
+CONNECTIONS: Final = 64
 
 
 class _Carrier:
@@ -80,11 +80,11 @@ class _Carrier:
                 future.cancel()  # one that runs ends by its deadline
 
     def close(self) -> None:
-        self._closed = True
-        for stream in list(self._streams):
-            connection = stream.get_extra_info("socket")
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it
+        with self._thinking:
+            self._closed = True
+            streams = list(self._streams)
+        for stream in streams:
+            _end(stream)
         self._pool.shutdown(cancel_futures=True)
         self._http.close()
 
@@ -111,7 +111,18 @@ class _Carrier:
     def _trace(self, name: str, about: Mapping[str, Any]) -> None:
         """Every connection that is made, to be able to end what waits on it."""
         if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            self._streams.add(about["return_value"])
+            stream = about["return_value"]
+            with self._thinking:
+                self._streams.add(stream)
+                closed = self._closed
+            if closed:
+                _end(stream)
+
+
+def _end(stream: Any) -> None:
+    """Wakes the thread that reads it; closing would not."""
+    with suppress(OSError):
+        stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 class Rows(Iterator[Row]):
@@ -272,7 +283,7 @@ class QueryableTopic(_Requests):
         urls = [checked_address(each) for each in ([url] if isinstance(url, str) else url)]
         self._defaults = parse_options(options, Asked())
         operations = Operations(urls, time.monotonic)
-        http = httpx.Client(headers=headers, verify=verify, limits=limits(2 * connections), trust_env=False)
+        http = httpx.Client(headers=headers, verify=verify, limits=limits(connections), trust_env=False)
         self._carrier = _Carrier(operations, http, connections)
 
     def session(self, seen: Mapping[int, int] | None = None) -> Session:

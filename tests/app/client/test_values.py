@@ -1,0 +1,228 @@
+"""Keys, options, placements, exceptions: what goes in and out of the core."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, get_args
+from urllib.parse import unquote_to_bytes
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryable_app import freshness
+from queryable_app.client import exceptions
+from queryable_app.client.exceptions import InvalidRequest, QueryableTopicError, from_problem, more_telling
+from queryable_app.client.keys import Key, in_request, record_key
+from queryable_app.client.options import Asked, ReadOptions, parse_options, parse_positions
+from queryable_app.client.placement_map import checked_address, parse_placement
+from queryable_app.errors import Failure, Reason
+from queryable_app.freshness import ASKED_NAMES, Consistency, parse_asked
+from queryable_app.http_text import parse_query
+from queryable_app.serde import key_codec
+from queryable_app.topic_spec import KeyFormat
+
+KEYS: dict[str, st.SearchStrategy[Any]] = {
+    "string": st.text(st.characters(codec="utf-8")),
+    "bytes": st.text(st.characters(codec="utf-8")),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "long": st.integers(-(2**63), 2**63 - 1),
+    "double": st.floats(allow_nan=False) | st.integers(-(2**53), 2**53),
+    "uuid": st.uuids(),
+    "json": st.text(st.characters(codec="utf-8")).map(json.dumps),
+}
+
+
+@pytest.mark.parametrize("key_format", get_args(KeyFormat))
+@given(st.data())
+def test_a_node_reads_the_key_that_was_meant(key_format: KeyFormat, data: st.DataObject) -> None:
+    """Whatever the key: what stands in the request is turned into its very bytes."""
+    codec = key_codec(key_format)
+    key: Key = data.draw(KEYS[key_format] | st.binary(max_size=12))
+    record = record_key(key, codec)
+    texts, how = in_request([record], codec)
+    raw = unquote_to_bytes(texts[0])
+    assert "/" not in texts[0]
+    assert texts[0] not in (".", "..")
+    assert record == (codec.from_base64url(raw.decode()) if how else codec.from_url_bytes(raw))
+
+
+@pytest.mark.parametrize(
+    ("key_format", "key", "said"),
+    [
+        ("string", 5, "5 is an int, and this view's keys are string (give a str"),
+        ("string", None, "None is a NoneType"),
+        ("string", "\ud800", "half of a surrogate pair"),
+        ("long", True, "True is a bool"),
+        ("long", 1.5, "1.5 is no long"),
+        ("long", 2**63, "is no long"),
+        ("int", "one", "'one' is not a whole number"),
+        ("uuid", "x", "'x' is not a UUID"),
+        ("uuid", 5, "give a uuid.UUID or its text"),
+        ("string", UUID(int=1), "is a UUID, and this view's keys are string"),
+        ("json", "{", "is not JSON"),
+    ],
+)
+def test_a_wrong_key_is_named(key_format: KeyFormat, key: Any, said: str) -> None:
+    """With what it is, and what to give instead."""
+    with pytest.raises(InvalidRequest) as caught:
+        record_key(key, key_codec(key_format))
+    assert said in str(caught.value)
+    assert caught.value.detail.startswith("key: ")
+
+
+def test_nan_is_a_key_too() -> None:
+    """Where keys are doubles."""
+    codec = key_codec("double")
+    assert in_request([record_key(math.nan, codec)], codec) == (["NaN"], [])
+
+
+options = st.fixed_dictionaries(
+    {},
+    optional={
+        "consistency": st.sampled_from(["any", "bounded", "at-least", "strong"]),
+        "max_lag_ms": st.integers(0, 10**6),
+        "max_lag_records": st.integers(0, 10**6),
+        "min_position": st.just("1:5,0:7") | st.just({1: 5, 0: 7}),
+        "deadline_ms": st.integers(1, 60_000),
+    },
+)
+
+
+@given(options)
+def test_options_mean_what_a_node_understands(given: Any) -> None:
+    """What the client takes the node takes, and the other way round; both read the same from it."""
+
+    def node_reads(parameters: list[str]) -> Any:
+        values = parse_query("&".join(parameters).encode(), ASKED_NAMES)
+        return parse_asked(values, defaults=freshness.Asked(), partitions=3)
+
+    plain = [
+        f"{name.replace('_', '-')}={'1:5,0:7' if name == 'min_position' else value}"
+        for name, value in given.items()
+    ]
+    try:
+        expected = node_reads(plain)
+    except Failure:
+        with pytest.raises(InvalidRequest):
+            parse_options(given, Asked())
+        return
+    asked = parse_options(given, Asked())
+    assert node_reads(asked.parameters(given.get("deadline_ms"))) == expected
+
+
+def test_defaults_hold_together() -> None:
+    """A read that says anything of freshness has all of it from itself; the deadline is its own matter."""
+    defaults = parse_options({"max_lag_ms": 5, "deadline_ms": 7}, Asked())
+    assert defaults == Asked(Consistency.BOUNDED, 5, deadline_ms=7)
+    assert parse_options({}, defaults) == defaults
+    assert parse_options({"deadline_ms": 9}, defaults) == Asked(Consistency.BOUNDED, 5, deadline_ms=9)
+    assert parse_options({"consistency": "strong"}, defaults) == Asked(Consistency.STRONG, deadline_ms=7)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("consistency", "eventual"),
+        ("max_lag_ms", -1),
+        ("max_lag_ms", "5"),
+        ("deadline_ms", 0),
+        ("deadline_ms", True),
+        ("min_position", "x"),
+        ("min_position", {}),
+        ("min_position", {0: -1}),
+        ("min_position", 5),
+    ],
+)
+def test_a_wrong_option_is_named(name: str, value: object) -> None:
+    """Before anyone is asked."""
+    with pytest.raises(InvalidRequest, match=f"^invalid_request: {name}: "):
+        parse_options({name: value}, Asked())
+
+
+def test_every_option_of_a_node_is_an_option() -> None:
+    """Besides where to answer, which is the client's to decide."""
+    assert {name.replace("-", "_") for name in ASKED_NAMES} - {"route"} == set(ReadOptions.__annotations__)
+
+
+@given(st.dictionaries(st.integers(0, 10**5), st.integers(0, 2**63 - 1), min_size=1))
+def test_positions_come_back(positions: dict[int, int]) -> None:
+    """From the text in which nodes say them."""
+    assert parse_positions(", ".join(f"{p}:{o}" for p, o in positions.items())) == positions
+
+
+@pytest.mark.parametrize("text", ["", "1", "1:", ":1", "a:1", "1:1;2:2", "1:-1", "1:²"])
+def test_what_is_no_position_is_none(text: str) -> None:
+    """It is not guessed at."""
+    assert parse_positions(text) is None
+
+
+@pytest.mark.parametrize("reason", [r for r in Reason if r is not Reason.KEY_NOT_FOUND])
+def test_every_reason_has_its_exception(reason: Reason) -> None:
+    """With all that the problem says."""
+    failure = Failure(reason, "what", "do", 3, "3:4", 500, (1, 2))
+    error = from_problem(reason.status, json.dumps(failure.problem()).encode(), "http://n")
+    assert error.reason is reason
+    assert error.status == reason.status
+    assert (error.detail, error.advice, error.partition, error.position) == ("what", "do", 3, "3:4")
+    assert (error.retry_after_ms, error.missing, error.address) == (500, (1, 2), "http://n")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b'{"reason": 5}', b'{"reason": "key_not_found"}', b"[" * 10**5]
+)
+def test_what_is_no_problem_is_from_no_node(body: bytes) -> None:
+    """Another server, or what stands between."""
+    assert type(from_problem(502, body, "http://n")) is exceptions.Unreachable
+
+
+def test_every_refusal_that_others_may_mend_can_be_weighed() -> None:
+    """Whichever two there are, one is shown."""
+    kinds = [
+        k for k in vars(exceptions).values() if isinstance(k, type) and issubclass(k, QueryableTopicError)
+    ]
+    weighed = [kind("x") for kind in kinds if kind.others_may_answer]
+    assert len(weighed) >= 7
+    for one in weighed:
+        for other in weighed:
+            assert more_telling(one, other) in (one, other)
+
+
+GOOD: dict[str, Any] = {
+    "epoch": 3,
+    "applicationId": "a",
+    "partitioner": "murmur2",
+    "keyFormat": "string",
+    "partitions": [{"partition": 0, "addresses": ["http://b", "http://a"], "hydrating": []}],
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"partitions": []},
+        {"partitions": {}},
+        {"partitions": [{"partition": 1, "addresses": []}]},
+        {"partitions": [{"partition": 0, "addresses": ["file:///etc/passwd"]}]},
+        {"partitions": [{"partition": 0, "addresses": [5]}]},
+        {"keyFormat": "avro"},
+        {"partitioner": "other"},
+        {"epoch": "x"},
+    ],
+)
+def test_a_placement_is_checked(wrong: dict[str, Any]) -> None:
+    """It decides where requests go, with the caller's headers."""
+    assert parse_placement(GOOD).nodes == ("http://a", "http://b")
+    with pytest.raises((ValueError, KeyError, TypeError, InvalidRequest)):
+        parse_placement(GOOD | wrong)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "localhost:8080", "ftp://a", "http://a b", "http://a?x", "http://u:p@a", "http://"]
+)
+def test_an_address_is_checked(text: object) -> None:
+    """So that a mistake is not taken for a node that is away."""
+    with pytest.raises(InvalidRequest, match=r"^invalid_request: url: "):
+        checked_address(text)
