@@ -209,6 +209,24 @@ def test_domains_of_one_size_are_balanced(
     assert_balanced(reached(before, wanted), wanted)
 
 
+@settings(deadline=None)
+@given(st.integers(1, 12), st.integers(2, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
+def test_domains_cost_hardly_a_copy_more_than_the_fewest(
+    partitions: int, domains: int, before: int, after: int, copies: int
+) -> None:
+    """Chains of shifts are the shortest, not the cheapest: that is one copy now and then."""
+    names = tuple("abcd"[n % domains] for n in range(domains * max(before, after)))
+    each = min(copies, domains)
+    first = first_placement(
+        "tests.users.r1", partitions, addresses(domains * before), each, names[: domains * before]
+    )
+    wanted = Wanted(addresses(domains * after), each, names[: domains * after])
+
+    moved = next_placement(first, wanted, listed(first))
+
+    assert copied(first, moved, wanted) <= fewest(first, wanted) + 1
+
+
 def test_a_small_domain_takes_more_rather_than_two_copies_in_one_domain() -> None:
     """Where balance and domains contradict one another, domains win: a standby in the same rack is none."""
     placement = first_placement("default.users.r1", 6, addresses(3), 2, ("a", "a", "b"))

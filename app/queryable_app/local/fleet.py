@@ -92,11 +92,13 @@ class Fleet:
 
     def _take_up_wish(self) -> Iterator[str]:
         """Not while nodes leave: a new one may need the place of one of them."""
-        wish = None if self._leaving else self._read_wish()
+        addresses = self._placer.placement.addresses
+        if self._leaving or len(self.nodes) > len(addresses):
+            return
+        wish = self._read_wish()
         if wish is None or wish == self.wish or wish.refusal():
             return
         self.wish = wish
-        addresses = self._placer.placement.addresses
         more = tuple(new_address(self._port, ordinal) for ordinal in range(len(addresses), wish.nodes))
         self._placer.follow(_wanted(addresses + more, wish))
         yield f"Wanted now: {wish.nodes} nodes, {wish.standby} standby copies of each partition"

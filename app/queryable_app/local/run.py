@@ -227,9 +227,8 @@ class _System:
         name, nodes = f"{self._resource.name}-r{number}", len(self._urls)
         wish = Wish(nodes, min(self._resource.spec.standby_replicas, nodes - 1))
         kept = self._data.read(PLACEMENT_FILE)
-        earlier = (
-            len(kept["addresses"]) if kept else 0
-        )  # nodes too many give their copies away before they go
+        # Nodes of an earlier run that are too many now give their copies away before they go.
+        earlier = len(kept["addresses"]) if kept else 0
         urls = [*self._urls, *(new_address(self._options.port, node) for node in range(nodes, earlier))]
         application_id = f"local.{self._resource.name}.r{number}"
         placement = start_placement(kept, application_id, partitions, urls, wish)
