@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -349,3 +351,14 @@ def test_a_session_never_goes_back(tmp_path: Path) -> None:
             partition = partition_for(key.encode(), "murmur2", PARTITIONS)
             second.put(key.encode(), b'"new"', partition=partition)
             assert mine.get(key).value == "new"  # type: ignore[union-attr]
+
+
+def test_the_example_runs(nodes: Nodes) -> None:
+    """As a newcomer would start it."""
+    example = Path(__file__).parents[3] / "examples" / "client.py"
+    said = subprocess.run(
+        [sys.executable, str(example), nodes.urls[0]], capture_output=True, text=True, timeout=60
+    )
+    assert said.stderr == ""
+    assert said.stdout.splitlines()[1] == "'key-000' is 0, from partition 1 of users-r1-1"
+    assert said.stdout.splitlines()[-1] == "[True, True, True, False]"
