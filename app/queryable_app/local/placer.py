@@ -47,7 +47,7 @@ def next_step(placement: Placement, wanted: Wanted, seen: Mapping[int, Seen], no
     caught_up = {
         (partition, ordinal)
         for ordinal, said in seen.items()
-        if said.epoch == placement.epoch and now - said.at < _FRESH_SECONDS
+        if now - said.at < _FRESH_SECONDS
         for partition in said.caught_up
     }
     return next_placement(placement, wanted, caught_up)
