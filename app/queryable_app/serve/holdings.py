@@ -149,7 +149,7 @@ class Holdings:
         self._changed()
 
     def _newer_elsewhere(self, ordinal: int) -> None:
-        if self._asking is None or self._asking.done():
+        if not self._stopping and (self._asking is None or self._asking.done()):
             self._asking = asyncio.create_task(self._ask(ordinal))
 
     async def _ask(self, ordinal: int) -> None:

@@ -124,20 +124,20 @@ class PeerHydration:
         try:
             manifest = await transfer.run(before)
             await _in_thread(incoming.finish, manifest, identity, self._memory)
+            event(
+                "copied-from-peer",
+                partition=partition,
+                peer=address,
+                position=manifest.position,
+                bytes=manifest.size,
+                seconds=round(time.monotonic() - started, 3),
+            )
+            await source.release()
         except Exception:
             await source.release()  # not when cancelled: then somebody will go on with it
             raise
         finally:
             source.close()
-        event(
-            "copied-from-peer",
-            partition=partition,
-            peer=address,
-            position=manifest.position,
-            bytes=manifest.size,
-            seconds=round(time.monotonic() - started, 3),
-        )
-        await source.release()
 
     def check(self, manifest: Manifest, partition: int) -> None:
         """That it is of what was asked for, before anything of it is fetched."""

@@ -50,6 +50,7 @@ class Two:
         ]
         for node in self.nodes:
             node.node.holdings._linger_seconds = 0.5
+            node.begin(node.node.holdings.start()).result(10)
 
     def put(self, ordinal: int, placement: Placement) -> httpx.Response:
         with self.nodes[ordinal].client(headers=HEADERS) as http:
@@ -129,6 +130,37 @@ def test_a_node_that_only_builds_copies_is_ready(two: Two) -> None:
         assert http.get("/readyz").json()["hydrating"] == 1
         two.put(1, replace(two.first, epoch=3, serving=((0,), (1, 0))))
         assert http.get("/readyz").status_code == 503
+
+
+def test_a_newer_placement_spreads_from_node_to_node(two: Two) -> None:
+    """One node is told; the other one hears of it in a heartbeat and asks for it."""
+    assert (
+        two.put(0, replace(two.first, epoch=5, serving=((0,), (0,)), hydrating=((1,), ()))).status_code == 200
+    )
+    with two.nodes[1].client() as http:
+        eventually("the other follows", lambda: http.get("/v1/placement").json()["epoch"] == 5)
+        eventually(
+            "it has opened a copy", lambda: http.get("/v1/status").json()["partitions"][0]["absent"] is None
+        )
+
+
+def test_a_new_copy_is_built_from_the_node_that_has_it(two: Two) -> None:
+    """Its rows and position are there before ingest has sent anything; it does not count as complete yet."""
+    source, target = two.nodes
+    source.fill(len(KEYS))
+    target.node.hydration.records_min = 1
+    position = source.node.copies.by_partition[1].position
+
+    two.put(0, replace(two.first, epoch=2, hydrating=((), (1,))))
+
+    eventually("it is open", lambda: 1 in target.node.copies.by_partition and all_open(target))
+    copy = target.node.copies.by_partition[1]
+    assert (copy.position, copy.complete, copy.role) == (position, False, "hydrating")
+    rows = target.on_loop(lambda: list(copy.store.rows()))
+    assert rows == source.on_loop(lambda: list(source.node.copies.by_partition[1].store.rows()))
+    with target.client() as http:
+        assert http.get("/v1/status").json()["partitions"][0]["hydration"] == {"from": "topic"}
+        assert http.get(f"/v1/keys/{KEYS[0]}").status_code == 200
 
 
 def test_reads_go_on_while_a_partition_moves(two: Two) -> None:
