@@ -26,7 +26,7 @@ from queryable_app.client.exceptions import (
     reason_of,
 )
 from queryable_app.client.rows import malformed
-from queryable_app.client.steps import Answer, Exchange, How, Lost, Operation, Request, Step
+from queryable_app.client.steps import Answer, Exchange, How, Lost, Operation, Request, Step, alone
 from queryable_app.errors import Reason
 
 _PAUSE_SECONDS_MIN: Final = 0.02
@@ -85,8 +85,7 @@ class Asking:
                 if now >= deadline:
                     raise refusal
                 exchange = Exchange(address, make(_ms(deadline - now)), now, deadline)
-                event = yield Step((exchange,), deadline)
-                outcome = Lost(How.LATE, How.LATE.value) if event is None else event.outcome
+                outcome = yield from alone(exchange)
                 if isinstance(outcome, Lost):
                     self._lost(exchange, outcome)
                     if outcome.sent:
@@ -138,7 +137,7 @@ class Asking:
                 return more_telling(refusal, _too_late()) if running or refusal is None else refusal
             event = yield Step(tuple(starting), do.until)
             starting.clear()
-            if event is None:
+            if event is None or event.exchange not in running:
                 continue
             exchange, outcome = event
             number = running.pop(exchange)

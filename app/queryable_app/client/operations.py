@@ -33,7 +33,7 @@ from queryable_app.client.rows import (
 )
 from queryable_app.client.scan import Scan, new_scan
 from queryable_app.client.session import Positions
-from queryable_app.client.steps import Answer, Exchange, Operation, Request, Step, together
+from queryable_app.client.steps import Answer, Exchange, Operation, Request, alone, together
 from queryable_app.client.whereabouts import Whereabouts
 from queryable_app.errors import shown
 
@@ -268,11 +268,11 @@ class Operations:
 
     def _status(self, address: str, deadline: float) -> Operation[dict[str, Any] | None]:
         exchange = Exchange(address, Request("GET", "/v1/status"), self._clock(), deadline)
-        event = yield Step((exchange,), deadline)
-        if event is None or not isinstance(event.outcome, Answer) or event.outcome.status != 200:
+        answer = yield from alone(exchange)
+        if not isinstance(answer, Answer) or answer.status != 200:
             return None
         try:
-            status = json_of(event.outcome)
+            status = json_of(answer)
         except ValueError:
             return None
         return status if isinstance(status, dict) else None

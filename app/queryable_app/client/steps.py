@@ -3,6 +3,9 @@
 An operation is a generator. It yields a `Step`: requests to begin now, and a moment until which to wait. It is sent the
 `Event` of whichever of its exchanges ends first, or None when the moment has come. What it returns is the result; exchanges
 that are still running then are of no interest any more. Whoever carries operations out needs to know nothing else.
+
+A part of an operation may end while its exchanges run, so that a later part hears of them: an event of somebody else's
+exchange is to be passed over.
 """
 
 from __future__ import annotations
@@ -75,6 +78,14 @@ class Step(NamedTuple):
 Operation = Generator[Step, Event | None, T]
 
 
+def alone(exchange: Exchange) -> Operation[Answer | Lost]:
+    """What comes of one exchange."""
+    event = yield Step((exchange,), exchange.deadline)
+    while event is not None and event.exchange is not exchange:
+        event = yield Step((), exchange.deadline)
+    return Lost(How.LATE, How.LATE.value) if event is None else event.outcome
+
+
 def together(operations: Sequence[Operation[T]]) -> Operation[list[T]]:
     """Several operations at once; their results in order. The first failure ends them all."""
     results: dict[int, T] = {}
@@ -103,8 +114,8 @@ def together(operations: Sequence[Operation[T]]) -> Operation[list[T]]:
             if event is None:
                 for index in [index for index, moment in waits.items() if moment <= until]:
                     advance(index, None)
-            elif (index := asked_by.pop(event.exchange)) in waits:  # else it is finished without this answer
-                advance(index, event)
+            elif (asking := asked_by.pop(event.exchange, -1)) in waits:  # else nobody waits for it any more
+                advance(asking, event)
     finally:
         for operation in operations:
             operation.close()

@@ -86,9 +86,10 @@ class Whereabouts:
             return
         epoch, application = answer.headers.get("qt-epoch", ""), answer.headers.get("qt-application")
         mine = application in (None, self._map.application_id)
-        newer = mine and epoch.isascii() and epoch.isdigit() and int(epoch) > self._newest_epoch
+        number = int(epoch) if epoch.isascii() and epoch.isdigit() and len(epoch) < 19 else 0
+        newer = mine and number > self._newest_epoch
         if newer:
-            self._newest_epoch = int(epoch)
+            self._newest_epoch = number
         if newer or not mine or answer.status == Reason.WRONG_OWNER.status:
             self._refresh_at = min(self._refresh_at, self._fetched_at + _REFRESH_AGAIN_SECONDS)
 

@@ -338,6 +338,20 @@ def test_a_write_is_sent_once() -> None:
     assert len(view.addresses_asked("/v1/records")) == 1
 
 
+def test_an_answer_that_nobody_waits_for_is_passed_over() -> None:
+    """That of a slow placement look-up comes while a write is on its way, and is not taken for its answer."""
+    view = FakeView(2, 2)
+    operations = knowing(view)
+    view.now += 31
+    view.nodes[SERVICE].seconds = 0.075  # later than the hedge that asks another node
+    for node in list(view.nodes)[:2]:
+        view.nodes[node].seconds = 0.02
+    written = view.carry_out(operations.put("a", 1, PLAIN, None))
+    assert view.addresses_asked("/v1/placement")[0] == SERVICE
+    assert len(view.addresses_asked("/v1/placement")) == 2
+    assert written.position == "0:8"
+
+
 def test_a_value_that_json_cannot_say_is_refused() -> None:
     """Before anyone is asked."""
     view = FakeView(1, 1)
