@@ -17,6 +17,7 @@ NAMES = (
     "scan",
     "startup",
     "hydration",
+    "peer_hydration",
     "freshness",
     "boundaries",
     "memory",

@@ -64,6 +64,9 @@ class Trio:
             )
         )
         self.nodes = [self._open(ordinal, listener) for ordinal, listener in enumerate(listeners)]
+        for node in self.nodes:
+            copy = node.node.copies.by_partition[0]
+            eventually("the node has begun its copy", lambda copy=copy: copy.opened)
         self.into = directory / "fetched" / "p0000"
         self.hydration = self.new_hydration()
 
@@ -115,6 +118,15 @@ class Trio:
 @pytest.fixture
 def trio(tmp_path: Path) -> Iterator[Trio]:
     with Trio(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def both_filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+    """Two complete copies of other rows each, so that one sees whose was taken. Nobody writes to them."""
+    with Trio(tmp_path_factory.mktemp("both")) as started:
+        started.fill(0)
+        started.fill(1)
         yield started
 
 
@@ -327,23 +339,34 @@ WRONG: dict[str, Change] = {
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
 def test_what_is_not_as_it_was_said_is_thrown_away(
-    trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], change: Change
+    both_filled: Trio,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    change: Change,
 ) -> None:
     """Nothing of it is left, there is an event, and the next peer's copy is taken."""
+    both_filled.into = tmp_path / "p0000"
+    change_what_is_given(monkeypatch, both_filled.nodes[0], change)
+    monkeypatch.setattr(both_filled.nodes[2].node.peers, "candidates", lambda partition: [0, 1])
+
+    assert both_filled.fetch()
+
+    assert both_filled.fetched() == complete(both_filled.source(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["p0000"]
+    events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    given_up = {"peer-copy-thrown-away", "peer-copy-given-up"}
+    assert [event["peer"] for event in events if event["event"] in given_up] == both_filled.addresses[:1]
+
+
+def test_a_corrupt_copy_is_worse_than_none(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody else has one the topic builds the copy, from nothing."""
     trio.fill(0)
-    change_what_is_given(monkeypatch, trio.nodes[0], change)
+    change_what_is_given(monkeypatch, trio.nodes[0], flipped)
 
     assert not trio.fetch()
 
     assert nothing_is_left(trio)
-    events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    about = [event for event in events if event["event"] in ("peer-copy-thrown-away", "peer-copy-given-up")]
-    assert about[0]["peer"] == trio.addresses[0]
-
-    trio.fill(1)
-    assert trio.fetch()
-    assert trio.fetched() == complete(trio.source(1))
-    assert [path.name for path in trio.directory.glob("fetched/*")] == ["p0000"]
 
 
 def test_another_ones_rows_are_thrown_away(
