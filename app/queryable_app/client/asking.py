@@ -80,7 +80,7 @@ class Asking:
         """One address after the other, on as long as it is certain that nothing was written."""
         while True:
             refusal: QueryableTopicError = Unreachable("there is no address to ask")
-            for address in (yield from targets()):
+            for address in self.best_first((yield from targets())):
                 now = self._clock()
                 if now >= deadline:
                     raise refusal
@@ -88,19 +88,19 @@ class Asking:
                 outcome = yield from alone(exchange)
                 if isinstance(outcome, Lost):
                     self._lost(exchange, outcome)
-                    if outcome.sent:
-                        raise OutcomeUnknown(
-                            f"the write went to {address}, and nobody says whether it was done: {outcome.detail}",
-                            "read the key, or write again where twice does no harm",
-                            address=address,
-                        )
                     refusal = _unreachable(address, outcome)
+                    if outcome.sent:
+                        raise _unknown(refusal)
                     continue
                 self.addresses.answered(address, self._clock(), None)
                 error = self._verdict(outcome, address)
                 if error is None:
                     return outcome
-                if not isinstance(error, Overloaded | Unreachable):
+                if isinstance(
+                    error, Unreachable | DeadlineExceeded
+                ):  # something in between answered, or Kafka is late
+                    raise _unknown(error)
+                if not isinstance(error, Overloaded):
                     raise error
                 refusal = error
             wait = _worth_waiting(refusal, _PAUSE_SECONDS_MAX)
@@ -112,6 +112,11 @@ class Asking:
         until = self._clock() + seconds
         while self._clock() < until:
             yield Step((), until)
+
+    def best_first(self, order: Sequence[str]) -> Sequence[str]:
+        """Those that are away, or always late, last."""
+        now = self._clock()
+        return sorted(order, key=lambda address: not self.addresses.health(address, now).allows(now))
 
     def _round(
         self, make: MakeRequest, order: Sequence[str], deadline: float, judge: Judge, patience: float
@@ -193,6 +198,15 @@ def _worth_waiting(refusal: QueryableTopicError, pause: float) -> float | None:
 def _too_late() -> DeadlineExceeded:
     return DeadlineExceeded(
         "nobody answered in time", "ask for more time with deadline_ms, or see what the nodes are doing"
+    )
+
+
+def _unknown(why: QueryableTopicError) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"the write was sent, and whether it was done is not known: {why.detail}",
+        "read the key, or write again where twice does no harm",
+        partition=why.partition,
+        address=why.address,
     )
 
 

@@ -104,11 +104,7 @@ class Whereabouts:
     def any_node(self, first: Sequence[str], deadline: float) -> Operation[Sequence[str]]:
         nodes = (yield from self.placement(deadline)).nodes
         start = next(self._turn) % max(1, len(nodes))
-        now = self._clock()
-        in_turn = sorted(
-            nodes[start:] + nodes[:start],
-            key=lambda node: not self.asking.addresses.health(node, now).allows(now),
-        )
+        in_turn = self.asking.best_first(nodes[start:] + nodes[:start])
         return _once((*first, *in_turn[:_ANY_NODES], *self._urls))
 
     def _anyone(self) -> Operation[Sequence[str]]:

@@ -40,7 +40,7 @@ class FakeView:
         self.nodes[SERVICE] = Node("n0")
         self.rows: dict[bytes, Any] = {}
         self.epoch = 1
-        self.application = "tests.users.r1"
+        self.application: str | None = "tests.users.r1"  # None: it is no view at all
         self.owners = [[f"http://n{(p + c) % nodes}" for c in range(copies)] for p in range(partitions)]
         self.asked: list[Exchange] = []
 
@@ -127,7 +127,6 @@ class FakeView:
 
     def _answer(self, node: Node, body: Any, status: int = 200, offset: int = 0) -> Answer:
         headers = {
-            "qt-application": self.application,
             "qt-served-by": node.name,
             "qt-epoch": str(self.epoch),
             "qt-partition": "0",
@@ -137,6 +136,8 @@ class FakeView:
             "qt-lag-ms": "3",
             "qt-lag-records": "-1",
         }
+        if self.application is not None:
+            headers["qt-application"] = self.application
         return Answer(status, headers, json.dumps(body).encode())
 
 

@@ -160,6 +160,36 @@ def test_the_owner_is_asked_and_nobody_else() -> None:
     assert [(e.address, e.request.target) for e in view.asked] == [(owners(view)[0], "/v1/keys/a")]
 
 
+def test_the_next_copy_is_asked_at_once() -> None:
+    """When a connection is refused, or the first one refuses: there is nothing to wait for."""
+    view = FakeView(2, 2)
+    view.rows[b"a"] = 1
+    operations = knowing(view)
+    for spoil in ({"away": True}, {"away": False, "refusals": [refusal(Reason.NOT_AVAILABLE, 1000)]}):
+        vars(view.nodes[owners(view)[0]]).update(spoil)
+        began = view.now
+        assert read(view, operations).served_by == owners(view)[1].removeprefix("http://")  # type: ignore[union-attr]
+        assert view.now - began < 0.004
+        view.now += 40
+
+
+def test_a_placement_is_fetched_once() -> None:
+    """Though many requests need it; one that changes is waited for by the one that fetches it, and nobody else."""
+    view = FakeView(3, 1)
+    view.rows[b"a"] = 1
+    operations = client(view)
+    view.nodes[SERVICE].seconds = 0.03
+    view.carry_out(together([operations.get("a", False, PLAIN, None) for _ in range(20)]))
+    assert view.addresses_asked("/v1/placement") == [SERVICE]
+
+    view.now += 31
+    view.asked.clear()
+    began = view.now
+    view.carry_out(together([operations.get("a", False, PLAIN, None) for _ in range(20)]))
+    assert view.addresses_asked("/v1/placement") == [SERVICE]
+    assert [e.started == began for e in view.asked if e.request.target == "/v1/keys/a"].count(True) == 19
+
+
 def test_a_newer_epoch_is_followed() -> None:
     """The answer that shows it is taken; the next read has the new placement, and asks once for it."""
     view = FakeView(3, 1)
@@ -338,6 +368,20 @@ def test_a_write_is_sent_once() -> None:
     assert len(view.addresses_asked("/v1/records")) == 1
 
 
+@pytest.mark.parametrize("reason", [Reason.DEADLINE_EXCEEDED, None])
+def test_a_write_that_may_have_been_done_says_so(reason: Reason | None) -> None:
+    """When Kafka was late, and when what answered is no node."""
+    view = FakeView(1, 1)
+    operations = knowing(view)
+    if reason is None:
+        view.application = None
+    else:
+        view.nodes[owners(view)[0]].always = refusal(reason)
+    with pytest.raises(OutcomeUnknown):
+        view.carry_out(operations.put("a", 1, PLAIN, None))
+    assert len(view.asked) == 1
+
+
 def test_an_answer_that_nobody_waits_for_is_passed_over() -> None:
     """That of a slow placement look-up comes while a write is on its way, and is not taken for its answer."""
     view = FakeView(2, 2)
@@ -440,15 +484,7 @@ def test_what_is_no_node_is_said_to_be_none() -> None:
     """An answer without a node's marks, or one that is cut, is never taken for a row or for a missing key."""
     view = FakeView(1, 1)
     operations = knowing(view)
-    view.application = ""
-    meet = view._meet
-
-    def strip(exchange):  # type: ignore[no-untyped-def]
-        seconds, outcome = meet(exchange)
-        del outcome.headers["qt-application"]  # type: ignore[union-attr]
-        return seconds, outcome
-
-    view._meet = strip  # type: ignore[method-assign]
+    view.application = None
     with pytest.raises(Unreachable, match="no node of a view"):
         read(view, operations)
 
