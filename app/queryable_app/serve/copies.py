@@ -85,13 +85,13 @@ class Copy:
         return self._store is not None and self._store.state.complete
 
     def open(self, store: Store) -> None:
-        """From now on this is what the copy holds. Slices are taken from the next start of the query on."""
+        """From now on this is what the copy holds."""
         self._store = store
         self.failed = self.absent = None
-        self.takes_slices = False
 
     def leave(self, why: str) -> Store | None:
-        """Nobody reads or writes any more; whoever waits is told. Returns what has to be closed."""
+        """Nobody reads or writes any more, whoever waits is told, and slices are not taken before the next start of the
+        query. Returns what has to be closed."""
         store, self._store = self._store, None
         self.absent = why
         self.takes_slices = False

@@ -309,7 +309,8 @@ class Peers(Background):
         self, ordinal: int, path: str, body: object, deadline: float, waits: bool = True
     ) -> tuple[dict[str, Any], list[RawRow]]:
         text = json.dumps(body).encode()
-        answer = await self._ask(ordinal, b"POST", path.encode(), self.node_headers, text, deadline, waits)
+        headers = b"%b%b: %d\r\n" % (self.node_headers, DEADLINE_HEADER.encode(), _left_ms(deadline))
+        answer = await self._ask(ordinal, b"POST", path.encode(), headers, text, deadline, waits)
         if answer.status != 200:
             raise PeerAway(f"node {ordinal} answered {answer.status}")
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -264,3 +265,25 @@ def test_rows_of_many_batches_are_merged(tmp_path: Path) -> None:
                 for line in http.get("/v1/scan?order=desc", headers=NDJSON).text.splitlines()
             ]
             assert keys == [f"key-{n:06d}" for n in reversed(range(20_000))]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("count", {"partitions": [0], "approximate": False}),
+        ("rows", {"partitions": [0], "start": None, "stop": None, "reverse": False}),
+        ("keys", {"keys": {"0": [b64encode(b"key-%06d" % n).decode() for n in range(3000)]}}),
+    ],
+)
+def test_what_another_node_no_longer_waits_for_is_not_worked_on(
+    tmp_path: Path, path: str, body: dict[str, Any]
+) -> None:
+    """Its deadline comes with the question, and ends the work on it."""
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    with served(tmp_path, partitions=1, settings={"internal_token_path": str(token)}) as node:
+        node.fill(100_000)
+        with node.client(headers={"qt-node": TOKEN}) as http:
+            late = http.post(f"/internal/v1/{path}", json=body, headers={"qt-deadline-ms": "1"})
+            assert (late.status_code, late.json()["reason"]) == (504, "deadline_exceeded")
+            assert http.post(f"/internal/v1/{path}", json=body).status_code == 200

@@ -16,16 +16,17 @@ from starlette.responses import Response
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
 from queryable_app.errors import Failure, Reason, invalid
+from queryable_app.freshness import DEADLINE_MS_MAX
 from queryable_app.http_text import BYTES, JSON, body_answer, json_answer
 from queryable_app.peer_frames import RawRow, asked_from_json, encode_rows
 from queryable_app.placement import Placement
 from queryable_app.serve.api.request import json_body, respond
 from queryable_app.serve.copies import Copy
-from queryable_app.serve.coverage import copies_here, failure_to_json
+from queryable_app.serve.coverage import copies_here, failure_to_json, until
 from queryable_app.serve.holdings import PlacementRefused
 from queryable_app.serve.multi_get import rows_of_keys
 from queryable_app.serve.node import Node
-from queryable_app.serve.peers import COUNT, COVER, HEARTBEAT, KEYS, ROWS
+from queryable_app.serve.peers import COUNT, COVER, DEADLINE_HEADER, HEARTBEAT, KEYS, ROWS
 from queryable_app.serve.reads import Reads, not_here, standing_of
 from queryable_app.serve.scans import Bounds, count_here, rows_here
 
@@ -97,7 +98,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             bounds = Bounds(_key(body["start"]), _key(body["stop"]), body["reverse"])
         taken: list[RawRow] = []
         size = 0
-        async with aclosing(rows_here(copies, bounds)) as batches:
+        async with until(_deadline(request)), aclosing(rows_here(copies, bounds)) as batches:
             async for batch in batches:
                 for row in batch:
                     full = len(taken) >= _ROWS_MAX or size > _BYTES_MAX
@@ -113,7 +114,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         with _well_formed():
             wanted = {int(p): [b64decode(key) for key in given] for p, given in body["keys"].items()}
             copies = {copy.partition: copy for copy in held(list(wanted))}
-        found = await rows_of_keys(copies, wanted)
+        async with until(_deadline(request)):
+            found = await rows_of_keys(copies, wanted)
         return _rows({}, [(key, *row) for key, row in found.items()])
 
     @router.post(COUNT)
@@ -121,7 +123,9 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         body = await body_of(request)
         with _well_formed():
             copies = held(body["partitions"])
-        return _rows({"count": await count_here(copies, bool(body["approximate"]))})
+            approximate = bool(body["approximate"])
+        async with until(_deadline(request)):
+            return _rows({"count": await count_here(copies, approximate)})
 
     return router
 
@@ -140,6 +144,13 @@ def require_token(request: Request, node: Node) -> None:
             "the token is not the one of this view's nodes",
             "give every node of the view the same token",
         )
+
+
+def _deadline(request: Request) -> float:
+    """Until when the node that asks waits, in loop time. What nobody waits for any more is not worked on."""
+    with _well_formed():
+        left_ms = int(request.headers.get(DEADLINE_HEADER, DEADLINE_MS_MAX))
+    return asyncio.get_running_loop().time() + min(left_ms, DEADLINE_MS_MAX) / 1000
 
 
 def _rows(head: dict[str, Any], rows: list[RawRow] | None = None) -> Response:

@@ -17,6 +17,8 @@ import httpx
 import pytest
 
 from queryable_app.disk_format import CopyState
+from queryable_app.freshness import Asked
+from queryable_app.peer_frames import asked_to_json, decode_rows
 from queryable_app.placement import Placement
 from queryable_app.serve.status import readiness
 from tests.support.served import Served, eventually, now_ms, served
@@ -161,6 +163,22 @@ def test_a_new_copy_is_built_from_the_node_that_has_it(two: Two) -> None:
     with target.client() as http:
         assert http.get("/v1/status").json()["partitions"][0]["hydration"] == {"from": "topic"}
         assert http.get(f"/v1/keys/{KEYS[0]}").status_code == 200
+
+
+def test_a_scan_that_another_node_has_begun_here_ends_here(two: Two) -> None:
+    """The next rows of a partition that has left come from where the first ones came; a new read is sent elsewhere."""
+    source = two.nodes[0]
+    source.fill(len(KEYS))
+    body = {"partitions": [1], "start": None, "stop": None, "reverse": False}
+    cover = {"partitions": [1], "asked": asked_to_json(Asked(), 1000)}
+    with source.client(headers=HEADERS) as http:
+        first = http.post("/internal/v1/rows", json=body).content
+        two.put(0, replace(two.first, epoch=2, serving=((0,), (1,))))
+        assert http.post("/internal/v1/rows", json=body).content == first
+        head, _ = decode_rows(http.post("/internal/v1/cover", json=cover).content)
+        assert [refused["reason"] for refused in head["refused"]] == ["WRONG_OWNER"]
+        eventually("it has left", lambda: not source.node.copies.leaving)
+        assert http.post("/internal/v1/rows", json=body).status_code == 421
 
 
 def test_reads_go_on_while_a_partition_moves(two: Two) -> None:
