@@ -39,11 +39,14 @@ from queryable_app.disk_format import (
     CopyState,
     Identity,
 )
+from queryable_app.errors import Failure, Reason
+from queryable_app.log import event
 
 _MB: Final = 1 << 20
 _MEMTABLE_BYTES_MIN: Final = 2 * _MB
 _META_MEMTABLE_BYTES: Final = 4 * _MB
 _ARENA_BLOCK_BYTES: Final = 64 * 1024  # the default of 1 MB would be paid by every idle store, twice
+_RETRY_MS: Final = 1000
 _WAL_BYTES_MAX: Final = 64 * _MB  # what is read again after a crash, before the store answers
 
 
@@ -84,6 +87,7 @@ class Store:
         self._meta = db.get_column_family_handle(META)
         self._closed = False
         self._iterators = 0
+        self._said_unreadable = False
         self._threads: set[int] = set()
 
     @staticmethod
@@ -109,12 +113,18 @@ class Store:
             raise
 
     def get(self, disk_key: bytes) -> bytes | None:
-        """Stored bytes: row header and value."""
-        stored: bytes | None = self._db.get(disk_key)
+        """Stored bytes: row header and value. Like every read it raises a Failure when a block cannot be read."""
+        try:
+            stored: bytes | None = self._db.get(disk_key)
+        except Exception as error:
+            raise self._unreadable(error) from error
         return stored
 
     def multi_get(self, disk_keys: list[bytes]) -> list[bytes | None]:
-        stored: list[bytes | None] = self._db.get(disk_keys)  # type: ignore[arg-type, assignment]
+        try:
+            stored: list[bytes | None] = self._db.get(disk_keys)  # type: ignore[arg-type, assignment]
+        except Exception as error:
+            raise self._unreadable(error) from error
         return stored
 
     def rows(
@@ -127,18 +137,48 @@ class Store:
         self._iterators += 1
         try:
             if reverse:
-                for key, stored in _raw(self._db.items(backwards=True, from_key=stop)):
-                    if start is not None and key < start:
+                last = stop
+                for last, stored in _raw(self._db.items(backwards=True, from_key=stop)):
+                    if start is not None and last < start:
                         return
-                    if key != stop:
-                        yield key, stored
+                    if last != stop:
+                        yield last, stored
             else:
-                for key, stored in _raw(self._db.items(from_key=start)):
-                    if stop is not None and key >= stop:
+                last = start
+                for last, stored in _raw(self._db.items(from_key=start)):
+                    if stop is not None and last >= stop:
                         return
-                    yield key, stored
+                    yield last, stored
+            self._check_end(last, reverse)
         finally:
             self._iterators -= 1
+
+    def _check_end(self, last: bytes | None, reverse: bool) -> None:
+        """There is nothing behind `last`, or it cannot be read: rocksdict's `items` end in the same way."""
+        steps = self._db.iter()
+        try:
+            if reverse:
+                steps.seek_to_last() if last is None else steps.seek_for_prev(last)
+            else:
+                steps.seek_to_first() if last is None else steps.seek(last)
+            if last is not None and steps.valid():
+                steps.prev() if reverse else steps.next()
+            steps.status()
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> Failure:
+        """Of this copy; another one may answer."""
+        if not self._closed and not self._said_unreadable:
+            self._said_unreadable = True
+            event("unreadable", partition=self.identity.partition, path=self.path, reason=str(error))
+        return Failure(
+            Reason.NOT_AVAILABLE,
+            f"a part of the copy of partition {self.identity.partition} on this node cannot be read",
+            "ask another node; the log of this one has the reason",
+            partition=self.identity.partition,
+            retry_after_ms=_RETRY_MS,
+        )
 
     def apply(
         self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rocksdict import Options, Rdict
 
 from queryable_app.disk_format import META, META_FORMAT_KEY, CopyState, Identity
+from queryable_app.errors import Failure, Reason
 from queryable_app.serve.store import SharedMemory, Store, StoreError
 
 IDENTITY = Identity("tests.users.r1", "users", 3)
@@ -202,6 +203,37 @@ def test_a_damaged_store_says_so(open_store: OpenStore, tmp_path: Path, file: st
 
     with pytest.raises(StoreError, match=r"is damaged.*delete the directory"):
         open_store()
+
+
+READS: list[Callable[[Store], object]] = [
+    lambda store: store.get(b"key-500"),
+    lambda store: store.multi_get([b"key-000", b"key-500"]),
+    lambda store: list(store.rows()),
+    lambda store: list(store.rows(reverse=True)),
+    lambda store: list(store.rows(b"key-500")),
+    lambda store: list(store.rows(None, b"key-501", reverse=True)),
+]
+
+
+@pytest.mark.parametrize(
+    "read", READS, ids=["get", "multi-get", "all", "backwards", "from", "backwards-from"]
+)
+def test_a_block_that_cannot_be_read_is_not_the_end_of_the_rows(
+    open_store: OpenStore, tmp_path: Path, read: Callable[[Store], object]
+) -> None:
+    """A read that comes to a damaged block fails and says so, instead of answering with what is before it."""
+    store = open_store()
+    store.apply([(b"key-%03d" % n, b"%d" % (n**9) * 20) for n in range(1000)], STATE)
+    store.close()
+    largest = max((tmp_path / "p0003").glob("*.sst"), key=lambda file: file.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    middle = len(content) // 2
+    content[middle - 5000 : middle + 5000] = bytes(10_000)
+    largest.write_bytes(content)
+
+    with pytest.raises(Failure, match="partition 3 on this node cannot be read") as failure:
+        read(open_store())
+    assert failure.value.reason is Reason.NOT_AVAILABLE
 
 
 def test_a_store_is_opened_once(open_store: OpenStore) -> None:
