@@ -5,9 +5,9 @@
     with QueryableTopic("http://users.example:8080") as users:
         row = users.get("user-1")
 
-Anyone may enter; nothing here imports another room. One core thinks for both clients: `operations`, `attempts`,
-`placement_map`, `steps`, and the values in `keys`, `options`, `rows`, `exceptions`. `sync_client` and `async_client`
-carry out what it says, and are all that touches the network.
+Anyone may enter; nothing here imports another room. `operations` and what it imports think, for both clients, and touch no
+network; `sync_client` and `async_client` carry out what they say, with `wire`. `node_client` is the command line's: it passes
+on what nodes say, word for word.
 """
 
 from queryable_app.client.async_client import AsyncQueryableTopic, AsyncRows, AsyncSession

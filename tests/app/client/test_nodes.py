@@ -28,7 +28,7 @@ from queryable_app.client import (
 )
 from queryable_app.partitioners import partition_for
 from queryable_app.placement import Placement, first_placement
-from tests.support.served import Served, served
+from tests.support.served import Served, eventually, served
 
 PARTITIONS = 6
 KEYS = [f"key-{n:03d}" for n in range(100)]
@@ -351,6 +351,23 @@ def test_a_session_never_goes_back(tmp_path: Path) -> None:
             partition = partition_for(key.encode(), "murmur2", PARTITIONS)
             second.put(key.encode(), b'"new"', partition=partition)
             assert mine.get(key).value == "new"  # type: ignore[union-attr]
+
+
+def test_keys_of_mixed_producers_are_found(tmp_path: Path) -> None:
+    """No algorithm says where they are: any node looks everywhere, and the newest record is the answer."""
+    with Nodes(tmp_path, 2, 1) as nodes:
+        for where, value, timestamp_ms in ((0, b'"old"', 10), (1, b'"new"', 20), (2, b'"older"', 5)):
+            (owner,) = nodes.placement.serving[where]
+            nodes.running[owner].put(b"mixed", value, partition=where, timestamp_ms=timestamp_ms)
+        for node in nodes.running:
+            eventually("it knows", lambda n=node: n.node.copies.algorithm == "scatter")  # type: ignore[misc]
+        with QueryableTopic(nodes.urls[0], deadline_ms=10_000) as users:
+            mine = users.session()
+            for reader in (users, mine):
+                assert [reader.get("mixed").value for _ in range(4)] == ["new"] * 4  # type: ignore[union-attr]
+                assert reader.get("nobody") is None
+                assert [row and row.value for row in reader.multi_get(["nobody", "mixed"])] == [None, "new"]
+            assert mine.seen == {0: 1, 1: 1, 2: 1}
 
 
 def test_the_example_runs(nodes: Nodes) -> None:
