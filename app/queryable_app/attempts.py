@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from queryable_app.errors import Failure, Reason
 from queryable_app.peer_health import PeerHealth
 
 _LOOK_AGAIN_SECONDS: Final = 0.05  # what is known of nodes changes meanwhile, and the budget fills
@@ -133,3 +134,20 @@ class Attempts:
 
     def _give_up(self) -> GiveUp:
         return GiveUp(None if self._refusal is None else self._refusal[1])
+
+
+def nobody_else(refusal: Failure) -> Failure:
+    """When no other node has an answer: why, given why this one has none."""
+    if refusal.reason is not Reason.WRONG_OWNER or refusal.partition is None:
+        return refusal
+    return unreachable(refusal.partition)
+
+
+def unreachable(partition: int) -> Failure:
+    return Failure(
+        Reason.NOT_AVAILABLE,
+        f"no node that holds partition {partition} can be reached",
+        "retry; /v1/placement names the nodes",
+        partition=partition,
+        retry_after_ms=1000,
+    )

@@ -1,6 +1,6 @@
-"""What one node answers another: a head as JSON, then rows as they lie on disk.
+"""What nodes say to one another: questions and heartbeats as JSON; answers as a head in JSON, then rows as they lie on disk.
 
-Strategy: `u32 length | JSON`, then for each row `u32 key length | u32 stored length | u32 partition | key | stored`,
+Strategy: an answer is `u32 length | JSON`, then for each row `u32 key length | u32 stored length | u32 partition | key | stored`,
 little-endian as the row socket. Rows are raw, tombstones too: which of them is the newest is for the node that merges.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from queryable_app.freshness import Asked, Consistency
+from queryable_app.routing import CopyHeard, NodeHeard
 
 RawRow = tuple[bytes, int, bytes]
 """On-disk key, partition, stored bytes."""
@@ -74,3 +75,21 @@ def asked_from_json(raw: Mapping[str, Any]) -> Asked:
         int(raw["deadlineMs"]),
         "local",
     )
+
+
+def encode_heartbeat(epoch: int, mismatches: tuple[int, int, int], copies: Mapping[int, CopyHeard]) -> bytes:
+    said = {"epoch": epoch, "mismatches": mismatches, "copies": copies}
+    return json.dumps(said, separators=(",", ":")).encode()
+
+
+def decode_heartbeat(words: bytes, now: float) -> NodeHeard:
+    try:
+        said = json.loads(words)
+        murmur2, crc32, fnv1a = (int(count) for count in said["mismatches"])
+        copies = {
+            int(partition): CopyHeard(int(position), int(lag), bool(complete))
+            for partition, (position, lag, complete) in said["copies"].items()
+        }
+        return NodeHeard(now, int(said["epoch"]), (murmur2, crc32, fnv1a), copies)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PeerFrameError(f"no heartbeat of a node: {error!r}") from None

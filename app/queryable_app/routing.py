@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from queryable_app.freshness import Asked, Consistency
 from queryable_app.placement import Placement
@@ -18,8 +18,7 @@ _FAR_BEHIND_MS: Final = 10_000  # a copy older than that comes later, also for a
 _OUTDATED_SECONDS: Final = 1.0  # what a node said longer ago than that says nothing of now
 
 
-@dataclass(frozen=True, slots=True)
-class CopyHeard:
+class CopyHeard(NamedTuple):
     """How a copy stands, as its node said."""
 
     position: int

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryable_app.peer_frames import PeerFrameError, decode_rows, encode_rows
+from queryable_app.peer_frames import (
+    PeerFrameError,
+    decode_heartbeat,
+    decode_rows,
+    encode_heartbeat,
+    encode_rows,
+)
+from queryable_app.routing import CopyHeard, NodeHeard
 
 ROWS = st.lists(
     st.tuples(st.binary(max_size=20), st.integers(0, 2**32 - 1), st.binary(max_size=40)), max_size=5
@@ -38,3 +45,33 @@ def test_what_is_no_answer_is_an_error(raw: bytes) -> None:
     """Never an exception of another kind."""
     with pytest.raises(PeerFrameError):
         decode_rows(raw)
+
+
+@given(
+    st.integers(0, 2**53),
+    st.tuples(st.integers(0), st.integers(0), st.integers(0)),
+    st.dictionaries(
+        st.integers(0, 999), st.builds(CopyHeard, st.integers(0), st.integers(-1), st.booleans())
+    ),
+)
+def test_a_heartbeat_comes_back_as_it_went(
+    epoch: int, mismatches: tuple[int, int, int], copies: dict[int, CopyHeard]
+) -> None:
+    """With the moment at which it came."""
+    said = encode_heartbeat(epoch, mismatches, copies)
+    assert decode_heartbeat(said, 7.0) == NodeHeard(7.0, epoch, mismatches, copies)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"", b"[]", b"null", b"{}", b'{"epoch":1,"mismatches":[0,0],"copies":{}}',
+        b'{"epoch":1,"mismatches":[0,0,0],"copies":[]}', b'{"epoch":1,"mismatches":[0,0,0],"copies":{"0":[1]}}',
+        b'{"epoch":null,"mismatches":[0,0,0],"copies":{}}', b"\xff",
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_heartbeat_is_an_error(words: bytes) -> None:
+    """Always the same one."""
+    with pytest.raises(PeerFrameError):
+        decode_heartbeat(words, 0)

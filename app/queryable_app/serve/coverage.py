@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from time import time_ns
 from typing import Any, Final, TypeVar
 
-from queryable_app.attempts import Ask, Attempts, Wait
+from queryable_app.attempts import Ask, Attempts, Wait, nobody_else
 from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import Asked
 from queryable_app.http_text import Answer
@@ -24,7 +24,6 @@ from queryable_app.partitioners import SCATTER
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.multi_get import Keys, Rows, keep_newest, rows_of_keys
 from queryable_app.serve.peer_client import PeerAway
-from queryable_app.serve.peers import nobody_else
 from queryable_app.serve.reads import Reads, Standing, found, standing_of
 from queryable_app.serve.scans import Batches, Bounds, count_here, merged, newest_of_each_key, rows_here
 

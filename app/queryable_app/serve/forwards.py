@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from queryable_app.attempts import Ask, Attempts, Wait
+from queryable_app.attempts import Ask, Attempts, Wait, nobody_else
 from queryable_app.errors import Failure, Reason
-from queryable_app.serve.peers import Peers, nobody_else
+from queryable_app.serve.peers import Peers
 
 _SWEEP_SECONDS: Final = 0.005
 _HERE: Final = b"\r\nqt-hops: 0\r\n"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
+from queryable_app.peer_frames import PeerFrameError
 from queryable_app.peer_health import PeerHealth
 from queryable_app.serve.pipe import Call, Pipe
 
@@ -21,8 +22,8 @@ _STUCK_SECONDS: Final = 2.0  # then it may be the connection and not the node
 
 
 class Heartbeats:
-    """`heard` gets what the node says, and raises ValueError when it is not what a node says; `changed` gets why the node
-    is thought to be there or not."""
+    """`heard` gets what the node says, and may raise PeerFrameError; `changed` gets why the node is thought to be there or
+    not."""
 
     def __init__(
         self,
@@ -68,9 +69,9 @@ class Heartbeats:
     def answered(self, ordinal: int, status: int, head: bytes, body: bytes) -> None:
         try:
             if status != 200:
-                raise ValueError(f"it answers {status} to a heartbeat")
+                raise PeerFrameError(f"it answers {status} to a heartbeat")
             self._heard(ordinal, body)
-        except ValueError as error:
+        except PeerFrameError as error:
             self._gone(str(error))
             return
         self._health.heartbeat_answered(asyncio.get_running_loop().time())

@@ -20,10 +20,16 @@ from typing import Any, Final
 
 from queryable_app.attempts import Attempts, HedgeBudget
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, NodeSettings
-from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import Asked, Consistency, lag_ms, next_offset
 from queryable_app.log import event
-from queryable_app.peer_frames import PeerFrameError, RawRow, asked_to_json, decode_rows
+from queryable_app.peer_frames import (
+    PeerFrameError,
+    RawRow,
+    asked_to_json,
+    decode_heartbeat,
+    decode_rows,
+    encode_heartbeat,
+)
 from queryable_app.peer_health import HEARTBEAT_SECONDS, PeerHealth
 from queryable_app.placement import Placement
 from queryable_app.routing import CopyHeard, NodeHeard, PeerView, route
@@ -188,16 +194,11 @@ class Peers(Background):
         now = time.monotonic()
         if now - moment > _SAID_SECONDS:
             now_ms = time.time_ns() // 1_000_000
-            copies = self._copies
-            about = {
-                "epoch": copies.placement.epoch,
-                "mismatches": copies.mismatches,
-                "copies": {
-                    partition: [next_offset(copy), lag_ms(copy, now_ms), copy.complete]
-                    for partition, copy in copies.by_partition.items()
-                },
+            standings = {
+                partition: CopyHeard(next_offset(copy), lag_ms(copy, now_ms), copy.complete)
+                for partition, copy in self._copies.by_partition.items()
             }
-            words = json.dumps(about, separators=(",", ":")).encode()
+            words = encode_heartbeat(self._copies.placement.epoch, self._copies.mismatches, standings)
             self._said = (now, words)
         return words
 
@@ -211,7 +212,7 @@ class Peers(Background):
 
     def _hear(self, ordinal: int, words: bytes) -> None:
         before = self.heard.get(ordinal)
-        heard = self.heard[ordinal] = _heard(words, asyncio.get_running_loop().time())
+        heard = self.heard[ordinal] = decode_heartbeat(words, asyncio.get_running_loop().time())
         if before is None or before.mismatches != heard.mismatches:
             everyone = [node.mismatches for node in self.heard.values()]
             murmur2, crc32, fnv1a = (sum(counts) for counts in zip(*everyone, strict=True))
@@ -351,37 +352,6 @@ class Peers(Background):
 def _waits(asked: Asked) -> bool:
     """Whether a copy may wait until it is fresh enough before it answers."""
     return asked.consistency in (Consistency.AT_LEAST, Consistency.STRONG)
-
-
-def _heard(words: bytes, now: float) -> NodeHeard:
-    """Raises ValueError for what no node of this version says."""
-    try:
-        said = json.loads(words)
-        murmur2, crc32, fnv1a = (int(count) for count in said["mismatches"])
-        copies = {
-            int(partition): CopyHeard(int(position), int(lag), bool(complete))
-            for partition, (position, lag, complete) in said["copies"].items()
-        }
-        return NodeHeard(now, int(said["epoch"]), (murmur2, crc32, fnv1a), copies)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no heartbeat of a node: {error!r}") from None
-
-
-def nobody_else(refusal: Failure) -> Failure:
-    """When no other node has an answer: why, given why this one has none."""
-    if refusal.reason is not Reason.WRONG_OWNER or refusal.partition is None:
-        return refusal
-    return unreachable(refusal.partition)
-
-
-def unreachable(partition: int) -> Failure:
-    return Failure(
-        Reason.NOT_AVAILABLE,
-        f"no node that holds partition {partition} can be reached",
-        "retry; /v1/placement names the nodes",
-        partition=partition,
-        retry_after_ms=1000,
-    )
 
 
 def _left_ms(deadline: float) -> int:

@@ -81,7 +81,7 @@ def test_answers_may_be_cut_anywhere(answers: list[tuple[int, bytes]], cuts: lis
     raw = b"".join(answer(*each) for each in expected)
     pipe, wire, asking = piped(len(answers))
     edges = sorted({0, len(raw), *(cut for cut in cuts if cut < len(raw))})
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         pipe.data_received(raw[start:end])
 
     assert [who.got for who in asking] == [[each] for each in expected]
