@@ -299,3 +299,77 @@ def test_a_forged_mark_is_refused(tmp_path: Path, header: str) -> None:
         assert many.startswith(b"HTTP/1.1 403")
         assert b"HTTP/1.1 2" not in many
         assert httpx.get(f"{node.url}/internal/v1/heartbeat", headers={"qt-node": "x"}).status_code == 403
+
+
+def test_reads_of_everything_do_not_wait_for_a_node_that_hangs(tmp_path: Path) -> None:
+    """Multi-get, scan and count ask the next copy after a moment, although the first one answers heartbeats."""
+    with with_a_bad_node(tmp_path, "hangs") as (node, _, _), node.client() as client:
+        for _ in range(5):
+            started = time.monotonic()
+            items = client.post("/v1/multi-get", json={"keys": [KEY]}).json()["items"]
+            assert [item["value"] for item in items] == [7]
+            assert [item["key"] for item in client.get("/v1/scan").json()["items"]] == [KEY]
+            assert client.get("/v1/count").json()["count"] == 1
+            assert time.monotonic() - started < 1.5
+
+
+def test_a_client_that_leaves_takes_its_request_along(tmp_path: Path) -> None:
+    """Nothing waits for an answer that nobody wants."""
+    with with_a_bad_node(tmp_path, "hangs") as (node, bad, _):
+        before = bad.reads
+        with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
+            connection.sendall(f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            eventually("it is on its way", lambda: bad.reads > before)
+        eventually("it is forgotten", lambda: not node.protocol.forwards.running, 2)
+
+
+def test_a_server_that_ends_answers_what_it_has_forwarded(tmp_path: Path) -> None:
+    """The connection is closed behind the answer, not before it."""
+    with with_a_bad_node(tmp_path, "hangs") as (node, bad, _):
+        with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
+            connection.sendall(f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            eventually("it is on its way", lambda: node.protocol.forwards.running)
+            node.on_loop(lambda: [protocol.shutdown() for protocol in node.protocol.open])
+            received = b""
+            while chunk := connection.recv(65536):
+                received += chunk
+        assert received.startswith(b"HTTP/1.1 200")
+
+
+def test_a_client_cannot_make_nodes_suspects(tmp_path: Path) -> None:
+    """Reads with no time for an answer say nothing of the node that did not answer in it."""
+    with with_a_bad_node(tmp_path, "hangs") as (node, _, standby), node.client() as client:
+        for _ in range(30):
+            client.get(f"/v1/keys/{KEY}?deadline-ms=1")
+        assert node.node.peers.suspects == frozenset()
+        assert client.get(f"/v1/keys/{KEY}?consistency=any").status_code == 200
+        assert standby.node.counters.keys_found > 0
+
+
+def test_the_nodes_follow_the_placement(tmp_path: Path) -> None:
+    """One that comes is heard, one that leaves is not asked any more, and a newer placement is noticed and fetched."""
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    with asked_node(tmp_path, addresses[0]) as node, node.client() as client:
+        first = node.node.placement
+        newer = replace(placed(first.addresses[0], *addresses), epoch=2)
+        told: list[int] = []
+        node.node.peers.newer_epoch = told.append
+        with (
+            standby_node(tmp_path, listeners[1], newer),
+            served(
+                tmp_path / "node-1",
+                ordinal=1,
+                placement=newer,
+                listener=listeners[0],
+                settings={"internal_token_path": str(tmp_path / "token")},
+            ),
+        ):
+            eventually("it hears of a newer one", lambda: told)
+            fetched = node.begin(node.node.peers.fetch_placement(1, time.monotonic() + 10)).result(10)
+            assert fetched == newer
+            node.on_loop(lambda: setattr(node.node.copies, "placement", fetched))
+            eventually("both are heard", lambda: set(node.node.peers.heard) == {1, 2})
+            assert client.get(f"/v1/keys/{KEY}").status_code in (200, 404)
+            node.on_loop(lambda: setattr(node.node.copies, "placement", replace(first, epoch=3)))
+            eventually("the other is forgotten", lambda: set(node.node.peers.heard) == {1})
