@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ import pytest
 
 from queryable_app.checkpoint_files import Fetch, Manifest
 from queryable_app.disk_format import CopyState, Identity, Row, encode_row
+from queryable_app.errors import Failure
 from queryable_app.placement import Placement
 from queryable_app.serve.checkpoints import Checkpoints
 from queryable_app.serve.hydration import PeerHydration
@@ -168,17 +169,21 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 Change = Callable[[Path, Manifest], Manifest]
 
 
-def change_what_is_given(monkeypatch: pytest.MonkeyPatch, node: Served, change: Change) -> None:
-    """`change` gets the directory of each checkpoint that the node makes, and its manifest."""
+def change_what_is_given(monkeypatch: pytest.MonkeyPatch, node: Served, change: Change) -> list[str]:
+    """`change` gets the directory of each checkpoint that the node makes, and its manifest. Returns the leases of all that
+    it will have made."""
     checkpoints = node.node.checkpoints
     create = checkpoints.create
     directory = Path(node.node.settings.data_dir, "tests.users.r1", "checkpoints")
 
     async def changed(partition: int, records_min: int) -> Manifest:
         manifest = await create(partition, records_min)
+        leases.append(manifest.lease)
         return change(directory / manifest.lease, manifest)
 
+    leases: list[str] = []
     monkeypatch.setattr(checkpoints, "create", changed)
+    return leases
 
 
 def largest(path: Path) -> Path:
@@ -347,7 +352,7 @@ def test_what_is_not_as_it_was_said_is_thrown_away(
 ) -> None:
     """Nothing of it is left, there is an event, and the next peer's copy is taken."""
     both_filled.into = tmp_path / "p0000"
-    change_what_is_given(monkeypatch, both_filled.nodes[0], change)
+    leases = change_what_is_given(monkeypatch, both_filled.nodes[0], change)
     monkeypatch.setattr(both_filled.nodes[2].node.peers, "candidates", lambda partition: [0, 1])
 
     assert both_filled.fetch()
@@ -357,6 +362,10 @@ def test_what_is_not_as_it_was_said_is_thrown_away(
     events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     given_up = {"peer-copy-thrown-away", "peer-copy-given-up"}
     assert [event["peer"] for event in events if event["event"] in given_up] == both_filled.addresses[:1]
+    assert leases
+    for lease in leases:  # that nobody could give back whose manifest made no sense
+        with suppress(Failure):
+            both_filled.nodes[0].begin(both_filled.nodes[0].node.checkpoints.release(lease)).result(10)
 
 
 def test_a_corrupt_copy_is_worse_than_none(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,10 +453,12 @@ def test_a_cancelled_copy_goes_on_after_a_restart(slow_trio: Trio, monkeypatch: 
     assert not slow_trio.into.exists()
     there, lengths = bytes_there(slow_trio), count_reads(monkeypatch)
     assert slow_trio.leases(0) == lease
+    new_leases = change_what_is_given(monkeypatch, slow_trio.nodes[0], lambda _, manifest: manifest)
 
     assert slow_trio.fetch(records_min=1)
     assert slow_trio.fetched() == complete(slow_trio.source(0))
     assert sum(lengths) < ROWS * 20_000 * 1.02 - there + (1 << 16)
+    assert new_leases == []
 
 
 def test_what_a_crash_left_after_it_was_opened_is_not_believed(trio: Trio) -> None:
