@@ -13,11 +13,16 @@ those in front and those that hydrate. Therefore a change that is under way is n
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from queryable_app.placement_goal import goal_of, level_firsts
+
+_EPOCH_MAX: Final = 2**53
+_NODES_MAX: Final = 1000
+_ADDRESS: Final = re.compile(r"https?://[!-~]{1,300}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,26 @@ class Placement:
 
 def _copies(raw: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(o) for o in copies) for copies in raw)
+
+
+def refusal(placement: Placement, present: Placement) -> str | None:
+    """Why a node that follows `present` cannot follow this one; None when it can."""
+    if placement.application_id != present.application_id:
+        return f"it is of {placement.application_id}, and this node is of {present.application_id}"
+    if placement.partitions != present.partitions or len(placement.hydrating) != present.partitions:
+        return f"it has {placement.partitions} partitions, and the view has {present.partitions}"
+    if placement.epoch > _EPOCH_MAX or len(placement.addresses) > _NODES_MAX:
+        return f"its epoch is above {_EPOCH_MAX}, or it has more than {_NODES_MAX} nodes"
+    if not all(_ADDRESS.fullmatch(address) for address in placement.addresses):
+        return "an address is no http:// or https:// URL"
+    nodes = range(len(placement.addresses))
+    for partition, (serving, hydrating) in enumerate(
+        zip(placement.serving, placement.hydrating, strict=True)
+    ):
+        copies = (*serving, *hydrating)
+        if len(set(copies)) < len(copies) or any(ordinal not in nodes for ordinal in copies):
+            return f"partition {partition} names a node twice, or one that has no address"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import asyncio
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack
 
 from queryable_app.log import event
 
@@ -47,6 +47,20 @@ class Background(ABC):
                 trace = "".join(traceback.format_exception(error))
                 event("internal-error", part=type(self).__name__, error=repr(error), trace=trace)
                 await asyncio.sleep(_DEFECT_SECONDS)
+
+
+A = TypeVarTuple("A")
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[[Unpack[A]], T], *args: *A) -> T:
+    """A thread cannot be cancelled: it is waited for, so that nobody writes into a directory that is given up."""
+    running = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 Client = TypeVar("Client")

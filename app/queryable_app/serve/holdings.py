@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
@@ -26,7 +27,8 @@ from queryable_app.contract import PLACEMENT_FILE, NodeSettings
 from queryable_app.disk_format import CopyState, Identity
 from queryable_app.disk_mark import Pause
 from queryable_app.log import event
-from queryable_app.placement import Placement
+from queryable_app.placement import Placement, refusal
+from queryable_app.serve.background import in_thread
 from queryable_app.serve.copies import Copies, Copy, Role
 from queryable_app.serve.peer_client import PeerAway
 from queryable_app.serve.store import SharedMemory, Store, StoreDamaged, StoreError
@@ -38,9 +40,6 @@ _INCOMING: Final = ".incoming"
 _ASK_SECONDS_MAX: Final = 2.0
 _ASK_AGAIN_SECONDS: Final = 0.5
 _REFUSED_SECONDS: Final = 30.0  # the same one is not worth a line each time
-_EPOCH_MAX: Final = 2**53
-_NODES_MAX: Final = 1000
-_ADDRESS: Final = re.compile(r"https?://[!-~]{1,300}")
 _OPENING: Final = "is being opened"
 
 
@@ -97,7 +96,7 @@ class Holdings:
         held = {self._path(partition) for partition in self._copies.by_partition}
         for path in application.glob("p*"):
             if _OURS.fullmatch(path.name) and path.with_suffix("") not in held:
-                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+                await in_thread(_delete, path)
         for copy in self._copies.by_partition.values():
             if self._elsewhere(copy.partition) and (not copy.opened or _empty(copy.state)):
                 store = copy.leave(_OPENING)
@@ -207,7 +206,7 @@ class Holdings:
                 store.close()
         partition, path = copy.partition, self._path(copy.partition)
         for directory in (path, path.with_suffix(_INCOMING)):
-            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+            await in_thread(_delete, directory)
         if self._copies.leaving.get(partition) is copy:
             del self._copies.leaving[partition]
         event("copy-dropped", partition=partition)
@@ -231,7 +230,9 @@ class Holdings:
         if done.cancelled():
             self._build()
         elif error := done.exception():
-            event("internal-error", part=type(self).__name__, partition=partition, error=repr(error))
+            trace = "".join(traceback.format_exception(error))
+            event("internal-error", part=type(self).__name__, error=repr(error), trace=trace)
+            self._fail(self._copies.by_partition.get(partition), repr(error))
 
     async def _fill(self, copy: Copy) -> None:
         """Open what is on disk, or what another node has, or begin with nothing."""
@@ -244,12 +245,17 @@ class Holdings:
                 await self._fetch(copy)
             store = store or await self._open(copy.partition)
         except (StoreError, OSError) as error:
-            copy.absent = None
-            copy.fail(str(error))
+            self._fail(copy, str(error))
             return
         copy.open(store)
         self._copies.note_mismatches()
         self._changed()
+
+    @staticmethod
+    def _fail(copy: Copy | None, why: str) -> None:
+        if copy is not None:
+            copy.absent = None
+            copy.fail(why)
 
     async def _kept(self, copy: Copy) -> Store | None:
         """What is on disk. None: there is nothing, or nothing that is worth keeping while another node has more."""
@@ -267,7 +273,7 @@ class Holdings:
             if not _empty(store.state) or not self._elsewhere(copy.partition):
                 return store
             store.close()
-        await asyncio.to_thread(shutil.rmtree, path)
+        await in_thread(_delete, path)
         return None
 
     async def _fetch(self, copy: Copy) -> None:
@@ -280,18 +286,15 @@ class Holdings:
 
     async def _open(self, partition: int) -> Store:
         """In a thread: a store of some size takes as long as a hundred reads."""
-        opening = asyncio.ensure_future(asyncio.to_thread(self._open_now, partition))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            await asyncio.wait([opening])
-            if opening.exception() is None:
-                opening.result().close()
-            raise
-
-    def _open_now(self, partition: int) -> Store:
         identity = Identity(self._application_id, self._topic, partition)
-        return Store.open(self._path(partition), identity, self._memory)
+        opened: list[Store] = []
+        try:
+            await in_thread(lambda: opened.append(Store.open(self._path(partition), identity, self._memory)))
+        except asyncio.CancelledError:
+            for store in opened:
+                store.close()
+            raise
+        return opened[0]
 
     def _elsewhere(self, partition: int) -> bool:
         """Whether another node serves the partition, so that there may be a copy to be had."""
@@ -309,6 +312,10 @@ async def _unused(store: Store, seconds: float = inf) -> None:
         await asyncio.sleep(0.05)
 
 
+def _delete(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 def store_path(data_dir: Path, application_id: str, partition: int) -> Path:
     return data_dir / application_id / f"p{partition:04d}"
 
@@ -318,26 +325,6 @@ def role_of(placement: Placement, partition: int, ordinal: int) -> Role:
     if ordinal not in serving:
         return "hydrating"
     return "active" if serving[0] == ordinal else "standby"
-
-
-def refusal(placement: Placement, present: Placement) -> str | None:
-    """Why a node that follows `present` cannot follow this one; None when it can."""
-    if placement.application_id != present.application_id:
-        return f"it is of {placement.application_id}, and this node is of {present.application_id}"
-    if placement.partitions != present.partitions or len(placement.hydrating) != present.partitions:
-        return f"it has {placement.partitions} partitions, and the view has {present.partitions}"
-    if placement.epoch > _EPOCH_MAX or len(placement.addresses) > _NODES_MAX:
-        return f"its epoch is above {_EPOCH_MAX}, or it has more than {_NODES_MAX} nodes"
-    if not all(_ADDRESS.fullmatch(address) for address in placement.addresses):
-        return "an address is no http:// or https:// URL"
-    nodes = range(len(placement.addresses))
-    for partition, (serving, hydrating) in enumerate(
-        zip(placement.serving, placement.hydrating, strict=True)
-    ):
-        copies = (*serving, *hydrating)
-        if len(set(copies)) < len(copies) or any(ordinal not in nodes for ordinal in copies):
-            return f"partition {partition} names a node twice, or one that has no address"
-    return None
 
 
 def _empty(state: CopyState) -> bool:

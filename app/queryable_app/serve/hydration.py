@@ -16,18 +16,18 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar, TypeVarTuple, Unpack
+from typing import Final, TypeVar
 
 from queryable_app.checkpoint_files import CURRENT, RANGE_BYTES_MAX, Fetch, Manifest, ManifestError, Part
 from queryable_app.disk_format import FORMAT_VERSION, Identity
 from queryable_app.errors import Reason
 from queryable_app.log import event
+from queryable_app.serve.background import in_thread
 from queryable_app.serve.incoming import CorruptCopy, Incoming
 from queryable_app.serve.peer_client import PeerAnswer, PeerAway, PeerClient
 from queryable_app.serve.peers import Peers
 from queryable_app.serve.store import SharedMemory
 
-A = TypeVarTuple("A")
 T = TypeVar("T")
 
 CHECKPOINTS: Final = "/internal/v1/checkpoints"
@@ -83,18 +83,18 @@ class PeerHydration:
         store already, and the stream goes on from what is there. After a cancellation the next call goes on where it was."""
         incoming = Incoming(into)
         async with self._turns:
-            if await _in_thread(incoming.occupied):
+            if await in_thread(incoming.occupied):
                 return False
             try:
                 if await self._fetch(partition, incoming):
                     return True
             finally:
                 self.progress.pop(partition, None)
-            await _in_thread(incoming.discard)
+            await in_thread(incoming.discard)
             return False
 
     async def _fetch(self, partition: int, incoming: Incoming) -> bool:
-        kept = await _in_thread(incoming.kept)
+        kept = await in_thread(incoming.kept)
         candidates = self._peers.candidates(partition)
         if kept is not None:  # first who has the rest of it
             candidates.sort(key=lambda ordinal: self._peers.address(ordinal) != kept.peer)
@@ -108,7 +108,7 @@ class PeerHydration:
                 event("peer-copy-given-up", partition=partition, peer=address, reason=str(error))
             except (CorruptCopy, ManifestError) as error:
                 event("peer-copy-thrown-away", partition=partition, peer=address, reason=str(error))
-                await _in_thread(incoming.discard)
+                await in_thread(incoming.discard)
             except OSError as error:
                 event("peer-copy-thrown-away", partition=partition, peer=address, reason=f"disk: {error}")
                 return False
@@ -123,7 +123,7 @@ class PeerHydration:
         started = time.monotonic()
         try:
             manifest = await transfer.run(before)
-            await _in_thread(incoming.finish, manifest, identity, self._memory)
+            await in_thread(incoming.finish, manifest, identity, self._memory)
             event(
                 "copied-from-peer",
                 partition=partition,
@@ -169,7 +169,8 @@ class _Transfer:
             try:
                 await self._files(manifest)
                 return manifest
-            except _LeaseEnded:
+            except _LeaseEnded:  # or a file of it is gone
+                await self._source.release()
                 manifest = None
         raise _Refused(f"{_LEASES_MAX} checkpoints ended before they were copied")
 
@@ -179,7 +180,7 @@ class _Transfer:
         return manifest
 
     async def _files(self, manifest: Manifest) -> None:
-        parts = await _in_thread(self._incoming.begin, self._source.address, manifest)
+        parts = await in_thread(self._incoming.begin, self._source.address, manifest)
         self._moved_at = time.monotonic()
         there = sum(part.start for part in parts) - self._came
         self._note(there, manifest)
@@ -197,12 +198,12 @@ class _Transfer:
             raise failed.exceptions[0] from None
 
     async def _file(self, manifest: Manifest, part: Part, there: int) -> None:
-        file = await _in_thread(self._incoming.open, part)
+        file = await in_thread(self._incoming.open, part)
         while file.size < part.file.size:
             length = min(RANGE_BYTES_MAX, part.file.size - file.size)
             read = partial(self._source.read, manifest.lease, part.file.name, file.size, length)
             block = await self._patiently(read)
-            await _in_thread(file.append, block)
+            await in_thread(file.append, block)
             self._came += len(block)
             self._moved_at = time.monotonic()
             self._note(there, manifest)
@@ -280,13 +281,3 @@ class _Source:
 
     def close(self) -> None:
         self._client.close()
-
-
-async def _in_thread(function: Callable[[Unpack[A]], T], *args: *A) -> T:
-    """A thread cannot be cancelled: it is waited for, so that nobody writes into a directory that is given up."""
-    running = asyncio.ensure_future(asyncio.to_thread(function, *args))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise

@@ -23,7 +23,7 @@ from queryable_app.disk_format import Identity
 from queryable_app.kafka_clients import client_arguments
 from queryable_app.kafka_settings import kafka_connection
 from queryable_app.log import event
-from queryable_app.placement import Placement
+from queryable_app.placement import Placement, refusal
 from queryable_app.serde import key_codec
 from queryable_app.serve.checkpoints import Checkpoints
 from queryable_app.serve.control_socket import ControlSocket, IngestStatus
@@ -32,7 +32,7 @@ from queryable_app.serve.counters import Counters
 from queryable_app.serve.disk_guard import DiskGuard
 from queryable_app.serve.gaps import Gaps
 from queryable_app.serve.group_positions import GroupPositions
-from queryable_app.serve.holdings import Holdings, refusal, role_of, store_path
+from queryable_app.serve.holdings import Holdings, role_of, store_path
 from queryable_app.serve.hydration import PeerHydration
 from queryable_app.serve.log_end import LogEnd
 from queryable_app.serve.peers import Peers
