@@ -63,16 +63,17 @@ class Asking:
         """The first good answer: a success, or `key_not_found`. Raises what the refusals amount to. With `patience`, the
         seconds before which no hedge makes sense, the time that the answer takes says nothing of others."""
         pause = _PAUSE_SECONDS_MIN
-        refusal: QueryableTopicError | None = None
+        telling: QueryableTopicError | None = None
         while True:
             order = yield from targets()
             outcome = yield from self._round(make, order, deadline, judge, patience)
             if isinstance(outcome, Answer):
                 return outcome
-            refusal = more_telling(refusal, outcome)
+            for refusal in outcome:
+                telling = more_telling(telling, refusal)
             wait = _worth_waiting(outcome, pause * self._random.uniform(0.5, 1.0))
             if wait is None or self._clock() + wait >= deadline:
-                raise refusal
+                raise telling or _too_late()
             pause = min(_PAUSE_SECONDS_MAX, 2 * pause)
             yield from self.sleep(wait)
 
@@ -96,14 +97,13 @@ class Asking:
                 error = self._verdict(outcome, address)
                 if error is None:
                     return outcome
-                if isinstance(
-                    error, Unreachable | DeadlineExceeded
-                ):  # something in between answered, or Kafka is late
+                # Something in between answered, or Kafka was late.
+                if isinstance(error, Unreachable | DeadlineExceeded):
                     raise _unknown(error)
                 if not isinstance(error, Overloaded):
                     raise error
                 refusal = error
-            wait = _worth_waiting(refusal, _PAUSE_SECONDS_MAX)
+            wait = _worth_waiting([refusal], _PAUSE_SECONDS_MAX)
             if wait is None or self._clock() + wait >= deadline:
                 raise refusal
             yield from self.sleep(wait)
@@ -120,13 +120,13 @@ class Asking:
 
     def _round(
         self, make: MakeRequest, order: Sequence[str], deadline: float, judge: Judge, patience: float
-    ) -> Operation[Answer | QueryableTopicError]:
-        """An answer, or the refusal that tells most. Raises what no other address would answer differently."""
+    ) -> Operation[Answer | list[QueryableTopicError]]:
+        """An answer, or what everyone said instead. Raises what no other address would answer differently."""
         now = self._clock()
         health = {number: self.addresses.health(address, now) for number, address in enumerate(order)}
         attempts = Attempts(range(len(order)), deadline, health, self._budget, patience)
         running: dict[Exchange, int] = {}
-        refusal: QueryableTopicError | None = None
+        refusals: list[QueryableTopicError] = []
         starting: list[Exchange] = []
         while True:
             now = self._clock()
@@ -139,7 +139,7 @@ class Asking:
                 continue
             if isinstance(do, GiveUp):
                 self._overtaken(running, too_late=True)
-                return more_telling(refusal, _too_late()) if running or refusal is None else refusal
+                return [*refusals, _too_late()] if running else refusals
             event = yield Step(tuple(starting), do.until)
             starting.clear()
             if event is None or event.exchange not in running:
@@ -150,7 +150,7 @@ class Asking:
                 self._lost(exchange, outcome)
                 attempts.failed(number)
                 if outcome.how is not How.LATE:
-                    refusal = more_telling(refusal, _unreachable(exchange.address, outcome))
+                    refusals.append(_unreachable(exchange.address, outcome))
                 continue
             took = self._clock() - exchange.started
             self.addresses.answered(exchange.address, self._clock(), None if patience else took)
@@ -160,9 +160,9 @@ class Asking:
                 return outcome
             if not error.others_may_answer:
                 raise error
-            refusal = more_telling(refusal, error)
+            refusals.append(error)
             if attempts.answered(number, outcome.status if outcome.status == 429 else _REFUSED, error):
-                return error
+                return refusals
 
     def _verdict(self, answer: Answer, address: str) -> QueryableTopicError | None:
         if answer.status in (200, 404) and "qt-application" not in answer.headers:
@@ -186,13 +186,19 @@ class Asking:
                 self.addresses.late(exchange.address, now)
 
 
-def _worth_waiting(refusal: QueryableTopicError, pause: float) -> float | None:
-    """Seconds after which to ask again; None when time does not help."""
+def _worth_waiting(refusals: Sequence[QueryableTopicError], pause: float) -> float | None:
+    """Seconds after which to ask again; None when time does not help. Whoever is overloaded is waited for longest."""
+    waits = {refusal: _wait(refusal, pause) for refusal in refusals}
+    overloaded = [wait for refusal, wait in waits.items() if isinstance(refusal, Overloaded) and wait]
+    if overloaded:
+        return max(overloaded)
+    return min((wait for wait in waits.values() if wait is not None), default=None)
+
+
+def _wait(refusal: QueryableTopicError, pause: float) -> float | None:
     if refusal.retry_after_ms is not None:
         return max(pause, refusal.retry_after_ms / 1000)
-    if isinstance(refusal, Unreachable | WrongOwner | Overloaded):
-        return pause
-    return None
+    return pause if isinstance(refusal, Unreachable | WrongOwner | Overloaded) else None
 
 
 def _too_late() -> DeadlineExceeded:

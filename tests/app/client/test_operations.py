@@ -277,6 +277,24 @@ def test_overload_is_honoured() -> None:
     assert (caught.value.retry_after_ms, view.now - began < 0.1) == (3000, True)
 
 
+def test_one_copy_that_comes_back_is_waited_for() -> None:
+    """Though another has stopped, which is what is said when the first does not come."""
+    view = FakeView(2, 2)
+    operations = knowing(view)
+    view.rows[b"a"] = 1
+    stopped, busy = (view.nodes[address] for address in owners(view))
+    stopped.always = refusal(Reason.NOT_FRESH_ENOUGH)
+    view.nodes[SERVICE].always = refusal(Reason.NOT_AVAILABLE, 10)
+    busy.refusals = [refusal(Reason.OVERLOADED, 200)]
+    began = view.now
+    assert read(view, operations).served_by == busy.name  # type: ignore[union-attr]
+    assert 0.2 < view.now - began < 0.3
+
+    busy.always = refusal(Reason.OVERLOADED, 5000)
+    with pytest.raises(NotFreshEnough):
+        read(view, operations)
+
+
 def test_what_no_time_mends_fails_at_once() -> None:
     """A stopped copy names no time to come back."""
     view = FakeView(2, 2)
