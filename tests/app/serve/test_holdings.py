@@ -334,17 +334,47 @@ def test_a_copy_that_is_taken_up_while_its_directory_is_deleted_begins_anew(tmp_
     async def run() -> None:
         async with node_running(tmp_path, linger_seconds=0) as node:
             node.slices.apply(slice_payload(put(4, b"a", b"1"), partition=1))
-            for epoch in range(2, 12):
+            for epoch in range(2, 62):
                 held = epoch % 2
                 node.holdings.follow(placed(epoch, [[0], [0 if held else 1], [0]]))
-                for _ in range(epoch):
-                    await asyncio.sleep(0)
+                for _ in range(epoch % 7):
+                    await asyncio.sleep(0.0005 * (epoch % 3))
             await until("it is open", lambda: node.copies.by_partition[1].opened)
             copy = node.copies.by_partition[1]
+            assert copy.failed is None
+            assert {path.name for path in path_of(node, 1).iterdir()} >= {"CURRENT", "LOCK"}
             copy.takes_slices = True
             node.slices.apply(slice_payload(put(9, b"z", b"1"), partition=1))
             assert copy.store.get(b"z") is not None
             assert node.holdings._ending == {}
+
+    asyncio.run(run())
+
+
+def test_a_directory_has_one_user_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While someone still reads the store that has left, nothing is deleted or opened in its place, however often it is placed."""
+    monkeypatch.setattr("queryable_app.serve.holdings._LINGER_SECONDS_MAX", 0)
+
+    async def run() -> None:
+        async with node_running(tmp_path, linger_seconds=0) as node:
+            node.slices.apply(slice_payload(put(4, b"a", b"1"), put(5, b"b", b"2"), partition=1))
+            left = node.copies.by_partition[1]
+            reading = left.store.rows()
+            next(reading)
+            node.holdings.follow(WITHOUT_1)
+            await until("it has left", lambda: not left.opened)
+            for epoch in (3, 5):
+                node.holdings.follow(placed(epoch, [[0], [0], [0]]))
+                node.holdings.follow(placed(epoch + 1, [[0], [1], [0]]))
+            node.holdings.follow(placed(7, [[0], [0], [0]]))
+            await asyncio.sleep(0.2)
+            assert path_of(node, 1).exists()
+            assert not node.copies.by_partition[1].opened
+            assert len(list(reading)) == 1
+
+            copy = node.copies.by_partition[1]
+            await until("the new one is open", lambda: copy.opened or copy.failed)
+            assert (copy.failed, copy.position) == (None, -1)
 
     asyncio.run(run())
 
