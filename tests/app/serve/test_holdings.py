@@ -352,7 +352,7 @@ def test_a_copy_that_is_taken_up_while_its_directory_is_deleted_begins_anew(tmp_
 
 
 def test_a_directory_has_one_user_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While someone still reads the store that has left, nothing is deleted or opened in its place, however often it is placed."""
+    """While someone still reads the store that has left, nothing is deleted or opened in its place, whatever comes."""
     monkeypatch.setattr("queryable_app.serve.holdings._LINGER_SECONDS_MAX", 0)
 
     async def run() -> None:
