@@ -40,19 +40,22 @@ Step = Ask | Wait | GiveUp
 class HedgeBudget:
     """At most `burst` hedges, and then `share` of the requests."""
 
-    __slots__ = ("_burst", "_share", "_tokens")
+    __slots__ = ("_burst", "_share", "_tokens", "hedges", "requests")
 
     def __init__(self, share: float = 0.05, burst: float = 50.0) -> None:
         self._share, self._burst = share, burst
         self._tokens = burst
+        self.requests = self.hedges = 0
 
     def note_request(self) -> None:
+        self.requests += 1
         self._tokens = min(self._burst, self._tokens + self._share)
 
     def take(self) -> bool:
         if self._tokens < 1:
             return False
         self._tokens -= 1
+        self.hedges += 1
         return True
 
 

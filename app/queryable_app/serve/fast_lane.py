@@ -15,13 +15,14 @@ from urllib.parse import unquote_to_bytes
 from queryable_app.errors import Failure, Reason
 from queryable_app.http_text import JSON, Answer, body_answer, problem_answer
 from queryable_app.partitioners import SCATTER
-from queryable_app.serve.api.guard import PIECE_BYTES, failure_of
+from queryable_app.serve.api.guard import PIECE_BYTES, failure_of, overloaded
 from queryable_app.serve.bounded_protocol import BoundedProtocol
 from queryable_app.serve.forwards import Forward, Forwards
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers import HEARTBEAT
 from queryable_app.serve.plain_heads import Head, KnownHeads
 from queryable_app.serve.reads import Reads
+from queryable_app.serve.turns import Turns
 
 _PREFIX: Final = b"GET /v1/keys/"
 _SUFFIX: Final = b" HTTP/1.1"
@@ -65,7 +66,11 @@ class FastLane(BoundedProtocol):
                     elif head is Head.FORWARDED:
                         self._take_forwarded(data)
                         return
-            elif data.startswith(_HEARTBEAT) and self.heads[data[len(_HEARTBEAT) :]] is Head.FROM_NODE:
+            elif (
+                data.startswith(_HEARTBEAT)
+                and len(data) <= self.request_bytes_max
+                and self.heads[data[len(_HEARTBEAT) :]] is Head.FROM_NODE
+            ):
                 self.transport.write(self.in_bytes(body_answer(self.node.peers.said(), JSON)))
                 self.idle_since = self.sweeps
                 return
@@ -227,12 +232,17 @@ class FastLane(BoundedProtocol):
 
 def protocol_class(node: Node) -> type[FastLane]:
     """What uvicorn is given as `http=`: the protocol, bound to this node."""
+    reads = Reads(node)
     own = {
         "node": node,
-        "reads": Reads(node),
+        "reads": reads,
         "request_bytes_max": min(_REQUEST_BYTES_MAX, node.settings.head_bytes_max),
         "heads": KnownHeads(node.peers.knows),
         "forwards": Forwards(node.peers),
         "open": set(),
+        "turns": Turns(),
+        "too_much": problem_answer(
+            overloaded("more requests wait than can be answered soon"), reads.identity
+        ),
     }
     return type("NodeProtocol", (FastLane,), own)

@@ -93,6 +93,13 @@ class _NodeCollector(Collector):
         fast = CounterMetricFamily("qt_fast_answers", "Point reads answered in the protocol itself.")
         fast.add_metric([], counters.fast_answers)
         yield fast
+        asking = self._node.peers.hedges
+        forwards = CounterMetricFamily("qt_forwards", "Questions that other nodes were asked to answer.")
+        forwards.add_metric([], asking.requests)
+        yield forwards
+        hedges = CounterMetricFamily("qt_hedges", "Of them, how often another node was asked as well.")
+        hedges.add_metric([], asking.hedges)
+        yield hedges
         answers = CounterMetricFamily(
             "qt_answers", "Answers, without those of the fast lane.", labels=["route", "status"]
         )

@@ -18,6 +18,7 @@ from queryable_app.serve.pipe import Asker, Call, Pipe
 _PIPES: Final = 2
 _CALLS_MAX: Final = 2048  # not answered yet; more would only wait
 _CONNECT_SECONDS: Final = 1.0
+_CONNECT_AGAIN_SECONDS: Final = 0.05  # after a connection that came to nothing
 _STUCK_SECONDS: Final = 5.0  # nobody waits that long for a plain read
 
 
@@ -31,6 +32,7 @@ class PeerLink:
         self._health = health
         self._pipes: list[Pipe] = []
         self._connecting: asyncio.Task[None] | None = None
+        self._connect_at = 0.0
         self._unsent: list[Call] = []
         self._flushing = False
         self._closed = False
@@ -81,9 +83,11 @@ class PeerLink:
         if not self._unsent:
             return
         usable = [pipe for pipe in self._pipes if pipe.usable]
-        if len(usable) < _PIPES and self._connecting is None:
+        if len(usable) < _PIPES and self._connecting is None and self._time() >= self._connect_at:
             self._connecting = asyncio.create_task(self._connect())
-        if usable:
+        if not usable and self._connecting is None:
+            self._fail_unsent()
+        elif usable:
             calls, self._unsent = self._unsent, []
             min(usable, key=lambda pipe: len(pipe.calls)).send(calls)
 
@@ -95,6 +99,7 @@ class PeerLink:
                     lambda: Pipe(self._ordinal, self._answered, self._lost), self._host, self._port
                 )
         except (OSError, TimeoutError):
+            self._connect_at = self._time() + _CONNECT_AGAIN_SECONDS
             if not any(pipe.usable for pipe in self._pipes):
                 self._fail_unsent()
             return
@@ -110,6 +115,8 @@ class PeerLink:
     def _lost(self, pipe: Pipe) -> None:
         if pipe in self._pipes:
             self._pipes.remove(pipe)
+        if not pipe.used:
+            self._connect_at = self._time() + _CONNECT_AGAIN_SECONDS
         calls, pipe.calls = pipe.calls, deque()
         for call in calls:
             if pipe.used and not (call.resent or call.late or self._closed):

@@ -76,7 +76,7 @@ class Peers(Background):
         self._peers: dict[int, _Peer] = {}
         self._health: dict[int, PeerHealth] = {}
         """Also of nodes that have left, for requests that began before."""
-        self._hedges = HedgeBudget()
+        self.hedges = HedgeBudget()
         self._routes: dict[int, list[int]] = {}
         """For plain reads, as of the last heartbeat."""
         self._said = (-1.0, b"")
@@ -143,7 +143,7 @@ class Peers(Background):
         if not candidates:
             return None
         patience = _WAITING_READ_SECONDS if asked is not None and _waits(asked) else 0.0
-        return Attempts(candidates, deadline, self._health, self._hedges, patience)
+        return Attempts(candidates, deadline, self._health, self.hedges, patience)
 
     # The nodes that there are.
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import pytest
 from queryable_app.contract import NodeSettings
 from queryable_app.partitioners import partition_for
 from queryable_app.placement import Placement
-from tests.support.served import Served, eventually, exchange, parsed, served
+from tests.support.served import Served, eventually, exchange, parsed, read_answers, served
 
 TOKEN = "between-nodes"
 TWO_WAYS = pytest.mark.parametrize("query", ["", "?consistency=bounded"], ids=["fast lane", "fastapi"])
@@ -313,19 +313,52 @@ def test_reads_of_everything_do_not_wait_for_a_node_that_hangs(tmp_path: Path) -
             assert time.monotonic() - started < 1.5
 
 
+def test_answers_keep_the_order_of_the_requests(tmp_path: Path) -> None:
+    """What a client sends while its forwarded read waits is answered after it, also when it is here and quick."""
+    here = next(f"key-{n}" for n in range(99) if partition_for(b"key-%d" % n, "murmur2", 2) == 0)
+    with with_a_bad_node(tmp_path, "hangs") as (node, _, _):
+        with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
+            for target in (KEY, here, f"{here}?x=y", KEY):
+                connection.sendall(f"GET /v1/keys/{target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                eventually("it is on its way", lambda: node.protocol.forwards.running)
+            answers = read_answers(connection, 4)
+        statuses = [int(piece[1:4]) for piece in answers.split(b"HTTP/1.1")[1:]]
+        assert statuses == [200, 404, 400, 200]
+
+
+def test_more_reads_than_can_wait_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """429 overloaded, at once."""
+    monkeypatch.setattr("queryable_app.serve.peer_link._CALLS_MAX", 4)
+    listener = socket.create_server(("127.0.0.1", 0))
+    bad = BadNode(listener, "hangs")
+    with ExitStack() as stack:
+        node = stack.enter_context(asked_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        connections = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", node.port), timeout=10))
+            for _ in range(6)
+        ]
+        for connection in connections:
+            connection.sendall(f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        statuses = sorted(parsed(read_answers(connection, 1))[0] for connection in connections)
+    bad.stop()
+    assert statuses == [429, 429, 503, 503, 503, 503]
+
+
 def test_a_client_that_leaves_takes_its_request_along(tmp_path: Path) -> None:
     """Nothing waits for an answer that nobody wants."""
-    with with_a_bad_node(tmp_path, "hangs") as (node, bad, _):
-        before = bad.reads
+    listener = socket.create_server(("127.0.0.1", 0))
+    bad = BadNode(listener, "hangs")
+    with asked_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node:
         with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
             connection.sendall(f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            eventually("it is on its way", lambda: bad.reads > before)
-        eventually("it is forgotten", lambda: not node.protocol.forwards.running, 2)
+            eventually("it is on its way", lambda: bad.reads)
+        eventually("it is forgotten", lambda: not node.protocol.forwards.running, 1)
+    bad.stop()
 
 
 def test_a_server_that_ends_answers_what_it_has_forwarded(tmp_path: Path) -> None:
     """The connection is closed behind the answer, not before it."""
-    with with_a_bad_node(tmp_path, "hangs") as (node, bad, _):
+    with with_a_bad_node(tmp_path, "hangs") as (node, _, _):
         with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
             connection.sendall(f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             eventually("it is on its way", lambda: node.protocol.forwards.running)

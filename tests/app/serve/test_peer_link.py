@@ -264,6 +264,8 @@ def test_large_values_are_forwarded(nodes: tuple[Served, Served]) -> None:
             "the node waits for its reader",
             lambda: any(c.unread_since is not None for c in nodes[1].protocol.open),
         )
+        waiting = [c.transport.get_write_buffer_size() for c in nodes[1].protocol.open]
+        assert max(waiting) < 3 * len(large(0))
         received = bytearray()
         while len(received) < 60 * len(large(0)) or not received.endswith(large(0)):
             received += connection.recv(1 << 20)
