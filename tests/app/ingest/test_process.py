@@ -186,6 +186,46 @@ def test_a_missing_topic_is_waited_for_and_a_new_one_noticed(
     until("a row of the new topic", lambda: serve.rows.rows()[-1].disk_key == b"b")
 
 
+def test_what_is_wanted_may_change_at_any_time(
+    kafka: KafkaForTests, new_ingest: Callable[..., Ingest]
+) -> None:
+    """The old query reads on until the new start; that its connections end meanwhile is no failure; nothing is wanted, too."""
+    kafka.create_topic("moves", PARTITIONS)
+    produce(kafka, "moves", (0, b"a", b"1"), (1, b"b", b"2"))
+    ingest = new_ingest("moves")
+    serve = ingest.serve
+    serve.wait_for_type("hello", 60)
+    serve.say({"type": "wanted", "topic": "moves", "partitions": [0]})
+    assert ingest.start({"0": -2})["latest"] == {"0": 1}
+    until("the row of the one partition", lambda: len(serve.rows.rows()) == 1)
+    serve.wait_for_state("streaming")
+
+    heard = ingest.heard()
+    serve.say({"type": "wanted", "topic": "moves", "partitions": [0, 1]})
+    serve.wait_for(lambda m: m["type"] == "topic" and m["latest"] == {"0": 1, "1": 1}, 30, heard)
+    produce(kafka, "moves", (0, b"c", b"3"))
+    until("a row that the old query has read", lambda: len(serve.rows.rows(0)) == 2)
+    serve.rows.cut()  # as serve does before it says where to start
+    ingest.start({"0": 2, "1": -2}, heard)
+    until("the row of the other partition", lambda: len(serve.rows.rows(1)) == 1)
+    serve.wait_for_state("streaming", 30, heard)
+    produce(kafka, "moves", (0, b"d", b"4"))
+    until("a row of the partition that stayed", lambda: len(serve.rows.rows(0)) == 3)
+    assert not [m for m in serve.said[heard:] if m.get("state") == "restarting"]
+
+    heard = ingest.heard()
+    serve.say({"type": "wanted", "topic": "moves", "partitions": []})
+    serve.wait_for(lambda m: m["type"] == "topic", 30, heard)
+    serve.say({"type": "start", "generation": 3, "positions": {}})
+    assert serve.wait_for_state("streaming", 30, heard)["detail"] == "there is no partition to read"
+    heard = ingest.heard()
+    serve.say({"type": "wanted", "topic": "moves", "partitions": [1]})
+    ingest.generation = 3
+    ingest.start({"1": 1}, heard)
+    produce(kafka, "moves", (1, b"e", b"5"))
+    until("it reads again", lambda: len(serve.rows.rows(1)) == 2)
+
+
 def test_kafka_that_is_away_is_said_and_does_not_delay_the_end(new_ingest: Callable[..., Ingest]) -> None:
     """Without a broker it waits, says so with the reason, and still stops at once."""
     ingest = new_ingest("any", bootstrap="127.0.0.1:1")
