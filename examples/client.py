@@ -6,7 +6,7 @@ from queryable_app.client import QueryableTopic, QueryableTopicError
 
 url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080"
 
-with QueryableTopic(url, max_lag_ms=10_000) as view:
+with QueryableTopic(url, deadline_ms=5000) as view:
     try:
         print(f"about {view.count(approximate=True)} keys")
         rows = list(view.scan(limit=3))
