@@ -25,6 +25,7 @@ from tests.support.served import Served, eventually, exchange, parsed, read_answ
 
 TOKEN = "between-nodes"
 TWO_WAYS = pytest.mark.parametrize("query", ["", "?consistency=bounded"], ids=["fast lane", "fastapi"])
+RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: closing resets the connection
 WELL = b'{"epoch":1,"mismatches":[0,0,0],"copies":{"1":[1,0,true]}}'
 
 
@@ -71,11 +72,11 @@ class BadNode:
             case "closes":
                 connection.close()
             case "resets":
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 connection.close()
             case "resets in the middle":
                 connection.sendall(http(200, b"x" * 1000)[:200])
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 connection.close()
             case "half an answer":
                 connection.sendall(http(200, b"x" * 1000)[:200])
@@ -85,6 +86,8 @@ class BadNode:
                 connection.sendall(http(503, b'{"reason":"not_available"}'))
             case "defect":
                 connection.sendall(http(500, b'{"reason":"internal"}'))
+            case "forbidden":
+                connection.sendall(http(403, b'{"reason":"forbidden"}'))
             case "overloaded":
                 connection.sendall(http(429, b'{"reason":"overloaded"}'))
 
@@ -194,6 +197,13 @@ def test_a_refusal_of_everyone_is_passed_back(tmp_path: Path, query: str) -> Non
         assert (answer.status_code, answer.json()["reason"]) == (503, "not_available")
         assert "no node that holds partition 1 can be reached" in answer.json()["detail"]
     bad.stop()
+
+
+def test_a_node_that_does_not_know_the_token_is_passed_over(tmp_path: Path) -> None:
+    """A plain read carries nothing that its client could be refused for."""
+    with with_a_bad_node(tmp_path, "forbidden") as (node, bad, _), node.client() as client:
+        assert client.get(f"/v1/keys/{KEY}").json() == 7
+        assert bad.reads == 1
 
 
 @TWO_WAYS
@@ -352,6 +362,7 @@ def test_a_client_that_leaves_takes_its_request_along(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
             connection.sendall(f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             eventually("it is on its way", lambda: bad.reads)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         eventually("it is forgotten", lambda: not node.protocol.forwards.running, 1)
     bad.stop()
 
