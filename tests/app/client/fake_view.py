@@ -30,7 +30,9 @@ class Node:
     refusals: list[Failure] = field(default_factory=list)
     always: Failure | None = None
     position: int = 100
-    answers_epoch: int | None = None  # of its placement, when it knows less than it shows
+    knows: tuple[int, list[list[str]]] | None = (
+        None  # an older epoch and its owners, which it answers when asked
+    )
 
 
 class FakeView:
@@ -108,13 +110,15 @@ class FakeView:
         return self._answer(node, self.rows[key], offset=1)
 
     def _placement(self, node: Node) -> dict[str, Any]:
+        epoch, owners = node.knows or (self.epoch, self.owners)
         return {
-            "epoch": self.epoch if node.answers_epoch is None else node.answers_epoch,
+            "epoch": epoch,
             "applicationId": self.application,
             "partitioner": "murmur2",
             "keyFormat": "string",
             "partitions": [
-                {"partition": p, "addresses": owners, "hydrating": []} for p, owners in enumerate(self.owners)
+                {"partition": p, "addresses": addresses, "hydrating": []}
+                for p, addresses in enumerate(owners)
             ],
         }
 

@@ -213,22 +213,20 @@ def test_a_lower_epoch_never_replaces_a_higher_one() -> None:
     view = FakeView(3, 1)
     operations = knowing(view)
     view.now += 1
-    view.nodes[SERVICE].answers_epoch = 1
+    view.nodes[SERVICE].knows = (1, view.owners)
     view.epoch, view.owners = 2, [["http://n2"] for _ in view.owners]
     for _ in range(10):
         read(view, operations)
     assert len(view.addresses_asked("/v1/placement")) == 1
 
-    view.nodes[SERVICE].answers_epoch = None
     view.now += 1
+    older, view.nodes[SERVICE].knows = view.nodes[SERVICE].knows, None
     read(view, operations)
-    view.nodes[SERVICE].answers_epoch = 1
-    view.epoch = 3
-    for _ in range(10):
-        view.now += 1
-        view.asked.clear()
-        read(view, operations)
-    assert view.addresses_asked() == ["http://n2"]
+    view.nodes[SERVICE].knows = older
+    view.now += 31
+    view.asked.clear()
+    read(view, operations)
+    assert [e.address for e in view.asked] == [SERVICE, "http://n2"]
 
 
 def test_another_revision_replaces_the_placement() -> None:
@@ -256,6 +254,17 @@ def test_wrong_owner_is_answered_by_others_and_refreshes() -> None:
     assert read(view, operations) is not None
     assert read(view, operations).served_by == "n2"  # type: ignore[union-attr]
     assert view.addresses_asked()[1:] == [SERVICE, "http://n2"]
+
+
+def test_wrong_owner_alone_refreshes() -> None:
+    """Whoever does not hold what the placement says is a reason to look again."""
+    view = FakeView(3, 1)
+    operations = knowing(view)
+    view.now += 1
+    view.nodes[owners(view)[0]].refusals = [refusal(Reason.WRONG_OWNER)]
+    read(view, operations)
+    read(view, operations)
+    assert len(view.addresses_asked("/v1/placement")) == 1
 
 
 def test_overload_is_honoured() -> None:
