@@ -191,7 +191,7 @@ class Peers(Background):
     def said(self) -> bytes:
         """What this node answers to a heartbeat."""
         moment, words = self._said
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         if now - moment > _SAID_SECONDS:
             now_ms = time.time_ns() // 1_000_000
             standings = {
@@ -226,7 +226,7 @@ class Peers(Background):
         if suspect != (ordinal in self.suspects):
             self.suspects ^= {ordinal}
             self._routes.clear()
-            event("peer-away" if suspect else "peer-back", peer=self.address(ordinal), reason=why)
+            event("peer-away" if suspect else "peer-back", peer=self._peers[ordinal].address, reason=why)
 
     # Questions.
 

@@ -417,3 +417,51 @@ def test_the_nodes_follow_the_placement(tmp_path: Path) -> None:
             assert client.get(f"/v1/keys/{KEY}").status_code in (200, 404)
             node.on_loop(lambda: setattr(node.node.copies, "placement", replace(first, epoch=3)))
             eventually("the other is forgotten", lambda: set(node.node.peers.heard) == {1})
+
+
+@contextmanager
+def three_nodes(directory: Path, of_0: Placement, of_others: Placement, whole: int) -> Iterator[list[Served]]:
+    """Whose placements have no addresses yet. All copies of node `whole` are complete and have the key."""
+    directory.mkdir(exist_ok=True)
+    (directory / "token").write_text(TOKEN)
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    addresses = tuple(f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners)
+    with ExitStack() as stack:
+        nodes = [
+            stack.enter_context(
+                served(
+                    directory / f"node-{ordinal}",
+                    ordinal=ordinal,
+                    placement=replace(of_others if ordinal else of_0, addresses=addresses),
+                    listener=listener,
+                    complete=ordinal == whole,
+                    settings={"internal_token_path": str(directory / "token")},
+                )
+            )
+            for ordinal, listener in enumerate(listeners)
+        ]
+        nodes[whole].put(KEY.encode(), b"7", partition=1)
+        eventually("all are heard", lambda: len(nodes[0].node.peers.heard) == 2)
+        yield nodes
+
+
+@TWO_WAYS
+def test_a_copy_that_is_being_built_is_not_asked_for_what_another_serves(tmp_path: Path, query: str) -> None:
+    """And when it is the only one left, a key that it does not have is not_available, never key_not_found."""
+    placement = Placement(1, "tests.users.r1", (), ((0,), (2,)), ((), (1,)))
+    with three_nodes(tmp_path, placement, placement, whole=2) as nodes, nodes[0].client() as client:
+        for _ in range(20):
+            assert client.get(f"/v1/keys/{KEY}{query}").json() == 7
+        nodes[2].on_loop(nodes[2].node.copies.by_partition.clear)
+        answer = client.get(f"/v1/keys/{KEY}{query}")
+        assert (answer.status_code, answer.json()["reason"]) == (503, "not_available")
+
+
+@TWO_WAYS
+def test_nodes_of_different_epochs_answer(tmp_path: Path, query: str) -> None:
+    """A node that has not heard yet that the copy has moved asks who had it, and then who was to have it."""
+    before = Placement(1, "tests.users.r1", (), ((0,), (1,)), ((), (2,)))
+    after = Placement(2, "tests.users.r1", (), ((0,), (2,)), ((), ()))
+    with three_nodes(tmp_path, before, after, whole=2) as nodes, nodes[0].client() as client:
+        answer = client.get(f"/v1/keys/{KEY}{query}")
+        assert (answer.status_code, answer.json(), answer.headers["qt-epoch"]) == (200, 7, "2")
