@@ -29,7 +29,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench.harness import Meter, Result, median, quantiles
+from bench.harness import Meter, Result, median
 from bench.server import PARTITIONS, key_of, settings
 from queryable_app.contract import NodeSettings
 from queryable_app.disk_format import CopyState, Row, encode_row
@@ -144,15 +144,16 @@ def took(process: subprocess.Popen[str]) -> list[float]:
 def reads(seconds: float, keys: int) -> dict[str, float]:
     """Latency of point reads at node A, open loop, from a process of its own."""
     program = (
-        "import gc, json, random, uvloop; from bench.open_loop import open_loop; from bench.server import key_of;"
+        "import gc, json, random, uvloop; from bench.harness import quantiles;"
+        "from bench.open_loop import open_loop; from bench.server import key_of;"
         "gc.disable(); dice = random.Random(1);"
         r"line = b'GET /v1/keys/%s HTTP/1.1\r\nHost: localhost\r\n\r\n';"
         f"requests = [line % key_of(dice.randrange({keys})) for _ in range(5000)];"
         f"outcome = uvloop.run(open_loop({PORT}, requests, {READS_PER_SECOND}, {seconds}));"
-        "assert set(outcome.statuses) == {200}, outcome.statuses; print(json.dumps(outcome.latencies_ms))"
+        "assert set(outcome.statuses) == {200}, outcome.statuses; print(json.dumps(quantiles(outcome.latencies_ms)))"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return {f"{name} ms": value for name, value in quantiles(json.loads(ran.stdout)).items()}
+    return {f"{name} ms": value for name, value in json.loads(ran.stdout).items()}
 
 
 def rates(records: int, size: int, seconds: float) -> dict[str, float | int | str]:

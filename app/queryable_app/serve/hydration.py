@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -34,7 +35,8 @@ CHECKPOINTS: Final = "/internal/v1/checkpoints"
 RECORDS_MIN: Final = 50_000
 """Fewer stream in a quarter of a second, once the stream runs."""
 
-_FILES_AT_ONCE: Final = 4
+_FILES_AT_ONCE: Final = 2
+_RANGES_AHEAD: Final = 3  # of a file; a copy is often one large file and some small ones
 _COPIES_AT_ONCE: Final = 2
 _LEASES_MAX: Final = 5  # of one peer, for one copy
 _CREATE_SECONDS: Final = 120.0  # for the digests of 200 GB
@@ -199,14 +201,23 @@ class _Transfer:
 
     async def _file(self, manifest: Manifest, part: Part, there: int) -> None:
         file = await in_thread(self._incoming.open, part)
-        while file.size < part.file.size:
-            length = min(RANGE_BYTES_MAX, part.file.size - file.size)
-            read = partial(self._source.read, manifest.lease, part.file.name, file.size, length)
-            block = await self._patiently(read)
-            await in_thread(file.append, block)
-            self._came += len(block)
-            self._moved_at = time.monotonic()
-            self._note(there, manifest)
+        asked_to, coming = file.size, deque[asyncio.Task[bytes]]()
+        try:
+            while asked_to < part.file.size or coming:
+                while asked_to < part.file.size and len(coming) < _RANGES_AHEAD:
+                    length = min(RANGE_BYTES_MAX, part.file.size - asked_to)
+                    read = partial(self._source.read, manifest.lease, part.file.name, asked_to, length)
+                    coming.append(asyncio.create_task(self._patiently(read)))
+                    asked_to += length
+                block = await coming.popleft()
+                await in_thread(file.append, block)
+                self._came += len(block)
+                self._moved_at = time.monotonic()
+                self._note(there, manifest)
+        finally:
+            for task in coming:
+                task.cancel()
+            await asyncio.gather(*coming, return_exceptions=True)
         file.check()
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
