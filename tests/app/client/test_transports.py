@@ -118,12 +118,12 @@ def test_an_answer_that_drips_has_a_deadline(get: Get) -> None:
     """Every byte is in time for itself; the answer is not."""
     began = time.monotonic()
     with (
-        saying(HEAD + b"content-length: 1000\r\n\r\n", *[b" "] * 100, seconds=0.05) as url,
+        saying(HEAD + b"content-length: 1000\r\n\r\n", *[b" "] * 400, seconds=0.05) as url,
         pytest.raises(QueryableTopicError) as caught,
     ):
         get(url, ["a"], deadline_ms=500)
     assert isinstance(caught.value, DeadlineExceeded | Unreachable)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
 
 
 @contextmanager
@@ -153,9 +153,9 @@ def test_a_service_address_alone_does(tmp_path: Path, get: Get, elsewhere: Any) 
         with served(tmp_path, placement=placement) as node:
             node.fill(60)
             began = time.monotonic()
-            rows = get(node.url, keys, deadline_ms=5000)
+            rows = get(node.url, keys, deadline_ms=20_000)
             assert [row and row.value for row in rows] == [{"n": n} for n in range(60)]
-            assert time.monotonic() - began < 5  # a connect timeout each would be a minute
+            assert time.monotonic() - began < 25  # a connect timeout each would be a minute
 
 
 @both
@@ -244,7 +244,7 @@ def test_close_ends_what_waits() -> None:
             began = time.monotonic()
             users.close()
             thread.join(10)
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 10
         assert [type(failure) for failure in failures] == [RuntimeError]
         with pytest.raises(RuntimeError, match="closed"):
             users.get("a")
@@ -276,8 +276,8 @@ def test_ctrl_c_ends_a_program_at_once() -> None:
             stack.enter_context(silent.accept()[0])
             began = time.monotonic()
             program.send_signal(signal.SIGINT)
-            _, said = program.communicate(timeout=20)
-        assert time.monotonic() - began < 10
+            _, said = program.communicate(timeout=40)
+        assert time.monotonic() - began < 30
         assert said.strip().splitlines()[-1] == "KeyboardInterrupt"
         assert "Warning" not in said
         assert program.returncode == -signal.SIGINT
