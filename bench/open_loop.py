@@ -17,6 +17,7 @@ from typing import cast
 @dataclass
 class Outcome:
     latencies_ms: list[float] = field(default_factory=list)
+    accepted_ms: list[float] = field(default_factory=list)  # of those that were answered 200
     statuses: Counter[int] = field(default_factory=Counter)
 
 
@@ -64,7 +65,10 @@ class _Load:
             self.waiting.append(moment)
 
     def answered(self, connection: _Connection, status: int, due: float) -> None:
-        self.outcome.latencies_ms.append((time.perf_counter() - due) * 1000)
+        took_ms = (time.perf_counter() - due) * 1000
+        self.outcome.latencies_ms.append(took_ms)
+        if status == 200:
+            self.outcome.accepted_ms.append(took_ms)
         self.outcome.statuses[status] += 1
         if self.waiting:
             connection.ask(self._request(), self.waiting.popleft())

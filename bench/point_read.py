@@ -59,9 +59,9 @@ def server(kind: str, directory: Path) -> Iterator[int]:
         process.wait(10)
 
 
-def closed_loop(port: int, script: Path, seconds: int) -> float:
+def closed_loop(port: int, script: Path, seconds: int, connections: int = 32) -> float:
     """Requests per second, all of them answered 200."""
-    command = ["taskset", "-c", "1", "wrk", "-t1", "-c32", f"-d{seconds}s", "-s", str(script)]
+    command = ["taskset", "-c", "1", "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script)]
     out = subprocess.run(
         [*command, f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=True
     ).stdout

@@ -1,22 +1,26 @@
 """uvicorn's HTTP protocol with the bounds that need the bytes, and with answers that are written without a task.
 
 Strategy: size and time of a request's head, time of its body, connections, silence, and clients that do not read. One
-sweep a second over all connections keeps the times, so that a request sets no timer.
+sweep a second over all connections keeps the times, so that a request sets no timer. A request that takes a task waits for
+its turn first, and is refused here when there is too much to do.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.http_text import Answer, problem_answer
+from queryable_app.serve.api.guard import always_answered
+from queryable_app.serve.api.request import ARRIVED
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
+from queryable_app.serve.turns import Turns
 
 _SWEEP_SECONDS: Final = 1.0
 _LINGER_SWEEPS: Final = (
@@ -30,6 +34,8 @@ class BoundedProtocol(HttpToolsProtocol):
     node: ClassVar[Node]
     reads: ClassVar[Reads]
     open: ClassVar[set[BoundedProtocol]]
+    turns: ClassVar[Turns]
+    too_much: ClassVar[Answer]  # to do; made once, since it has to be cheap
     sweeps: ClassVar[int] = 0
     sweeping: ClassVar[bool] = False
 
@@ -135,6 +141,29 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.head_since is None and self.body_since is None and self.cycle.response_complete:
             self.idle_since = self.sweeps
 
+    # Requests that take a task.
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope[ARRIVED] = self.loop.time()  # type: ignore[typeddict-unknown-key]
+        if always_answered(cycle.scope["path"]):
+            super()._start_asgi_task(cycle, app)
+        else:
+            self.turns.wait(_Waiting(self, cycle, app))
+
+    def _turn_away(self, cycle: RequestResponseCycle) -> None:
+        self.node.counters.failures[Reason.OVERLOADED.slug] += 1
+        self.node.counters.answers["", self.too_much.status] += 1
+        answer = self.in_bytes(self.too_much, b"" if cycle.keep_alive else b"connection: close\r\n")
+        if cycle.scope["method"] == "HEAD":
+            answer = answer[: len(answer) - len(self.too_much.body)]
+        self.transport.write(answer)
+        cycle.response_started = cycle.response_complete = True  # of its body nothing is kept
+        if not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    # Bytes that the client does not take.
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self.unread_since = self.sweeps
@@ -221,3 +250,23 @@ def _too_slow(field: str, what: str, seconds: int) -> Failure:
     return invalid(
         field, f"its {what} did not arrive within {seconds} s", "send it faster, or in smaller requests"
     )
+
+
+class _Waiting(NamedTuple):
+    """A request that waits for its turn."""
+
+    connection: BoundedProtocol
+    cycle: RequestResponseCycle
+    app: Any
+
+    def gone(self) -> bool:
+        return self.cycle.disconnected
+
+    def begin(self) -> None:
+        HttpToolsProtocol._start_asgi_task(self.connection, self.cycle, self.app)
+
+    def refuse(self) -> None:
+        if self.connection.flow.write_paused:
+            self.begin()  # its answer waits until the client takes those before
+        else:
+            self.connection._turn_away(self.cycle)

@@ -59,14 +59,14 @@ class Guard:
             else:
                 await send(message)
 
-        counted = inner["path"] not in _ALWAYS_ANSWERED and not inner["path"].startswith(_INTERNAL)
+        counted = not always_answered(inner["path"])
         self._bounded += counted
         self._counters.in_flight += 1
         try:
             if counted and self._bounded > self._concurrent_max:
-                raise _overloaded(f"the node is answering {self._concurrent_max} requests already")
+                raise overloaded(f"the node is answering {self._concurrent_max} requests already")
             if counted and self._untaken_bytes > self._untaken_bytes_max:
-                raise _overloaded(f"{self._untaken_bytes} bytes of answers wait for clients to take them")
+                raise overloaded(f"{self._untaken_bytes} bytes of answers wait for clients to take them")
             await self._app(inner, receive, sending)
         except Gone:
             pass
@@ -92,6 +92,11 @@ class Guard:
             self._untaken_bytes -= len(body)
 
 
+def always_answered(path: str) -> bool:
+    """However much there is to do: probes, metrics, and what other nodes ask."""
+    return path in _ALWAYS_ANSWERED or path.startswith(_INTERNAL)
+
+
 def failure_of(error: Exception, path: str) -> Failure:
     if isinstance(error, Failure):
         return error
@@ -105,7 +110,7 @@ def failure_of(error: Exception, path: str) -> Failure:
     )
 
 
-def _overloaded(why: str) -> Failure:
+def overloaded(why: str) -> Failure:
     return Failure(
         Reason.OVERLOADED,
         why,

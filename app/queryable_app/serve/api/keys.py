@@ -49,7 +49,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         values = values_of(request, POINT_OPTIONS, "key-encoding")
         form = negotiate(accept_of(request), (JSON, BYTES))
         record_key = key_of(request, values, node.codec)
-        asked, deadline = asked_of(values, reads)
+        asked, deadline = asked_of(request, values, reads)
         tags = request.headers.getlist("if-none-match")
         if_none_match = ",".join(tags) if tags else None
         local = asked.route == "local" or is_forwarded(request, node)
@@ -74,7 +74,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         """Many keys at once: `{"keys": [..]}`. Items come in the same order, one for each, repeated keys too."""
         values = values_of(request, MANY_OPTIONS, "key-encoding")
         negotiate(accept_of(request), (JSON,))
-        asked, deadline = asked_of(values, reads)
+        asked, deadline = asked_of(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         async with until(deadline):
             body = await json_body(request, node)

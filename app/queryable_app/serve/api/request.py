@@ -26,6 +26,7 @@ from queryable_app.serve.reads import Reads
 # In the scope.
 RAW_KEY: Final = "qt.key"
 IS_HEAD: Final = "qt.head"
+ARRIVED: Final = "qt.arrived"  # loop time
 _KEYED: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
 
 Values = dict[str, list[str]]
@@ -74,10 +75,17 @@ def key_parameter(values: Values, name: str, codec: KeyCodec) -> bytes | None:
         raise
 
 
-def asked_of(values: Values, reads: Reads) -> tuple[Asked, float]:
-    """What is asked of the copies, and until when (loop time)."""
+def asked_of(request: Request, values: Values, reads: Reads) -> tuple[Asked, float]:
+    """What is asked of the copies, and until when (loop time). Nothing is done for a request that waited for longer."""
     asked = parse_asked(values, reads.defaults, reads.copies.partitions)
-    return asked, asyncio.get_running_loop().time() + asked.deadline_ms / 1000
+    deadline: float = request.scope[ARRIVED] + asked.deadline_ms / 1000
+    if asyncio.get_running_loop().time() >= deadline:
+        raise Failure(
+            Reason.DEADLINE_EXCEEDED,
+            "the request waited for longer than it had time",
+            "ask with fewer at once, or for more time with deadline-ms",
+        )
+    return asked, deadline
 
 
 def accept_of(request: Request) -> str:

@@ -95,7 +95,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             if cursor.order != order:
                 raise invalid("cursor", f"goes {cursor.order}", f"ask with order={cursor.order}")
             bounds = bounds.behind(cursor.last_key)
-        asked, deadline = asked_of(values, reads)
+        asked, deadline = asked_of(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         lines = to_lines(node.codec, node.spec.stored_format, form == NDJSON)
 
@@ -121,7 +121,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         values = values_of(request, MANY_OPTIONS, "approximate")
         negotiate(accept_of(request), (JSON,))
         approximate = choice(values, "approximate", ("false", "true"))
-        asked, deadline = asked_of(values, reads)
+        asked, deadline = asked_of(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
 
         async def counting() -> tuple[int, Coverage]:

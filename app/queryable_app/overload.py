@@ -1,0 +1,41 @@
+"""How long may a request have waited for its turn: one decision a request, when its turn comes.
+
+Strategy: a queue that is short again and again is a burst, and whoever is in it gets an answer. One in which everybody has
+waited long for a while is a backlog: it gets no shorter by being served, and only makes every answer late. From then on whoever
+has waited long is refused, until for a while nobody has. What counts is the time that was waited, not how many wait: ten
+requests may be a millisecond of work or a second.
+
+Where only a few wait, nobody is refused: then it is the requests that are long, or the machine is slow, and not the queue.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LONG_SECONDS: Final = 0.005
+A_WHILE_SECONDS: Final = 0.1  # also what may be waited in a burst
+FEW: Final = 4
+
+
+class Backlog:
+    """`now` is any clock that does not go back."""
+
+    __slots__ = ("_all_long_since", "_long_at", "shedding")
+
+    def __init__(self) -> None:
+        self.shedding = False
+        self._all_long_since: float | None = None  # None: who came last had not waited long, or nobody waits
+        self._long_at = 0.0
+
+    def accepts(self, waited: float, behind: int, now: float) -> bool:
+        """Whether a request whose turn has come is worked on. `behind` are the others that wait."""
+        if waited <= LONG_SECONDS or behind < FEW:
+            self._all_long_since = None
+            self.shedding = self.shedding and now - self._long_at <= A_WHILE_SECONDS
+            return True
+        self._long_at = now
+        if self._all_long_since is None:
+            self._all_long_since = now
+        elif now - self._all_long_since > A_WHILE_SECONDS:
+            self.shedding = True
+        return not self.shedding and waited <= A_WHILE_SECONDS
