@@ -102,9 +102,7 @@ async def merged(sources: Sequence[Batches], reverse: bool) -> Batches:
     try:
         while True:
             empty = [n for n, rows in enumerate(held) if not rows and not ended[n]]
-            for n, rows in zip(
-                empty, await asyncio.gather(*(anext(sources[n], []) for n in empty)), strict=True
-            ):
+            for n, rows in zip(empty, await _next_of([sources[n] for n in empty]), strict=True):
                 held[n], ended[n] = rows, not rows
             lasts = [rows[-1][0] for rows in held if rows]
             if not lasts:
@@ -122,6 +120,18 @@ async def merged(sources: Sequence[Batches], reverse: bool) -> Batches:
     finally:
         for source in sources:
             await source.aclose()
+
+
+async def _next_of(sources: Sequence[Batches]) -> list[list[RawRow]]:
+    """The next batch of each, at once. When one fails the others have ended before that is said: a source cannot be closed
+    while it is being read."""
+    asking = [asyncio.ensure_future(anext(source, [])) for source in sources]
+    try:
+        return await asyncio.gather(*asking)
+    finally:
+        for each in asking:
+            each.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
 
 
 async def newest_of_each_key(batches: Batches) -> Batches:
