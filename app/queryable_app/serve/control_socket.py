@@ -80,6 +80,8 @@ class ControlSocket:
         self._server: asyncio.Server | None = None
         self._current: asyncio.StreamWriter | None = None
         self._told: list[int] = []
+        self._streaming: set[int] = set()
+        """What ingest's query reads. The log has what it sends, also when that came after ingest's look at the log's end."""
         self._announcing: asyncio.TimerHandle | None = None
         self._conversations: set[asyncio.Task[None]] = set()
 
@@ -149,6 +151,7 @@ class ControlSocket:
             older.write(_line({"type": "superseded"}))
             older.close()
         self._status.pid, self._status.starts, self._status.mode = pid, 0, ""
+        self._streaming = set()
         self._status.become("starting")
         await _send(writer, self._wanted())
         while (message := await _receive(reader)) is not None and self._current is writer:
@@ -168,6 +171,8 @@ class ControlSocket:
         self._status.mode = str(message.get("mode") or "")[:40]
         self._status.starts = _whole(message, "starts")
         self._status.become(state, "" if detail is None else str(detail)[:_DETAIL_CHARS_MAX])
+        if state not in ("starting", "streaming"):
+            self._streaming = set()
         if state == "waiting-for-topic":
             loop, since_ms = asyncio.get_running_loop(), self._status.since_ms
             loop.call_later(self._topic_wait_seconds, self._note_missing, since_ms)
@@ -196,6 +201,7 @@ class ControlSocket:
             if copy.failed is None:
                 positions[str(partition)] = copy.position if copy.position >= 0 else EARLIEST
                 copy.takes_slices = True
+        self._streaming = set(map(int, positions))
         event("start", generation=generation, partitions=len(positions))
         return {"type": "start", "generation": generation, "positions": positions}
 
@@ -203,7 +209,10 @@ class ControlSocket:
         if copy.partition not in topic.earliest or copy.partition not in topic.latest:
             copy.fail(f"the topic has {topic.partitions} partitions, and this is not one of them")
             return
-        loss = data_loss(copy.position, copy.store.identity.topic_id, copy.partition, topic)
+        position = copy.position
+        if copy.partition in self._streaming:
+            position = min(position, topic.latest[copy.partition])
+        loss = data_loss(position, copy.store.identity.topic_id, copy.partition, topic)
         if loss is not None:
             if self._on_data_loss == "Fail":
                 copy.fail(

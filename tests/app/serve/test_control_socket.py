@@ -260,6 +260,7 @@ def test_lost_data_fails_the_copy_or_rebuilds_it(tmp_path: Path, topic: dict[str
             client = await ingest(node)
             await client.start()
             node.slices.apply(slice_payload(put(4, b"a", b"1")))
+            client.send(type="state", state="restarting", mode="realtime", detail="", starts=1)
 
             started = await client.start(**topic)
 
@@ -276,6 +277,25 @@ def test_lost_data_fails_the_copy_or_rebuilds_it(tmp_path: Path, topic: dict[str
     for policy in ("Fail", "Rebuild"):
         (tmp_path / policy).mkdir()
         asyncio.run(run(policy))
+
+
+def test_rows_that_come_after_the_look_at_the_logs_end_are_no_loss(tmp_path: Path) -> None:
+    """The query streams on while ingest looks: the position is beyond the end that was seen, and that is well."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            client = await ingest(node)
+            await client.start()
+            client.send(type="state", state="streaming", mode="realtime", detail="", starts=1)
+            node.slices.apply(slice_payload(put(4, b"a", b"1")))
+
+            started = await client.start(latest=3)
+
+            assert started["positions"] == {"0": 5, "1": -2}
+            assert node.copies.by_partition[0].failed is None
+            client.writer.close()
+
+    asyncio.run(run())
 
 
 def test_a_partition_that_the_topic_has_not_is_failed(tmp_path: Path) -> None:
