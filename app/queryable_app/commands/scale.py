@@ -106,7 +106,7 @@ def _carry_out(directory: Path, wish: Wish, no_wait: bool, as_json: bool) -> Non
 
 def _wait(directory: Path, wish: Wish, progress: Progress) -> None:
     with progress.waiting(f"Waiting for {_words(wish)}") as show:
-        looked, built = 0.0, ""
+        looked, held_up = 0.0, ""
         while True:
             run = _described(directory)
             placement = run["placement"]
@@ -116,8 +116,8 @@ def _wait(directory: Path, wish: Wish, progress: Progress) -> None:
                 if placement["settled"]:
                     break
                 if time.monotonic() - looked > _STATUS_SECONDS:
-                    looked, built = time.monotonic(), _building(run)
-                show(f"Waiting for {_words(wish)}: {_left(placement)}{built}")
+                    looked, held_up = time.monotonic(), hold_up(run)
+                show(f"Waiting for {_words(wish)}: {_left(placement)}{held_up}")
             time.sleep(_POLL_SECONDS)
     progress.say(f"Settled: {_words(wish)}, placement {placement['epoch']}")
 
@@ -126,19 +126,19 @@ def _left(placement: Mapping[str, Any]) -> str:
     return f"{placement['toBuild']} copies to build, {placement['toLetGo']} to let go"
 
 
-def _building(run: Mapping[str, Any]) -> str:
-    """How far the copies are that are being built, as their nodes say."""
+def hold_up(run: Mapping[str, Any]) -> str:
+    """What the change waits for, as the nodes say: copies that are being built, and those that have failed."""
     with NodeClient([node["url"] for node in run["nodes"]], timeout_seconds=2) as client:
         copies = [
-            copy
-            for _, status in client.statuses()
-            for copy in (status or {"partitions": []})["partitions"]
-            if copy["role"] == "hydrating"
+            copy for _, status in client.statuses() for copy in (status or {"partitions": []})["partitions"]
         ]
-    if not copies:
-        return ""
-    done = 100 * sum(copy["progress"] for copy in copies) / len(copies)
-    return f"; {done:.0f} % at {sum(copy['recordsPerSecond'] for copy in copies):,.0f} records/s"
+    said = [
+        f"partition {copy['partition']} has failed: {copy['failed']}" for copy in copies if copy["failed"]
+    ]
+    if building := [copy for copy in copies if copy["role"] == "hydrating"]:
+        done = 100 * sum(copy["progress"] for copy in building) / len(building)
+        said.append(f"{done:.0f} % at {sum(copy['recordsPerSecond'] for copy in building):,.0f} records/s")
+    return "".join(f"; {each}" for each in said)
 
 
 def _described(directory: Path) -> Mapping[str, Any]:

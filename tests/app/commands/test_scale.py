@@ -16,8 +16,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from queryable_app.commands.group import qtopic as commands
+from queryable_app.commands.scale import hold_up
 from queryable_app.local.data_directory import write_file
 from queryable_app.local.wish import WISH_FILE
+from tests.app.test_cli import node_that_answers
 from tests.integration.system import eventually
 
 THREE = {"epoch": 4, "settled": True, "nodes": 3, "standby": 1, "toBuild": 0, "toLetGo": 0}
@@ -86,6 +88,19 @@ def test_scripts_get_json(data: Path) -> None:
         result = qtopic("scale", 5, "--data", data, "--json")
 
     assert json.loads(result.stdout) == {**THREE, "nodes": 5, "epoch": 7}
+
+
+def test_what_holds_up_the_change_is_said(data: Path) -> None:
+    """A copy that has failed is never caught up, and nobody should have to guess that."""
+    copies = [
+        {"partition": 3, "role": "active", "failed": "no space left"},
+        {"partition": 4, "role": "hydrating", "failed": None, "progress": 0.25, "recordsPerSecond": 1200},
+    ]
+    body = json.dumps({"partitions": copies}).encode()
+    with node_that_answers(200, body) as url:
+        said = hold_up({"nodes": [{"url": url}]})
+
+    assert said == "; partition 3 has failed: no space left; 25 % at 1,200 records/s"
 
 
 def test_it_need_not_be_waited_for(data: Path) -> None:
