@@ -24,8 +24,10 @@ async def _slow(closed: list[str]) -> AsyncGenerator[list[RawRow], None]:
 
 
 async def _failing() -> AsyncGenerator[list[RawRow], None]:
+    rows: list[list[RawRow]] = []
+    for batch in rows:
+        yield batch
     raise Away
-    yield []
 
 
 def test_a_source_that_fails_ends_the_merge_while_another_is_being_read() -> None:

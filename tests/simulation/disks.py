@@ -1,0 +1,170 @@
+"""Stores that live in memory and outlive the process that opened them, with the interface of `serve.store.Store`.
+
+Strategy: a store's directory is real, so that everything that makes, renames and removes directories is the product's own; in it
+is a file that names the rows, which are kept here. A checkpoint is a file with the rows, so that what travels between nodes
+is bytes. A machine that loses power forgets its last batches, one whole batch after the other, as RocksDB's log does.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from queryable_app.disk_format import CopyState, Identity
+from queryable_app.serve.store import SharedMemory, StoreDamaged
+
+_NAME_FILE = "ROWS"
+_CHECKPOINT_FILE = "CURRENT"
+_UNSYNCED_BATCHES = 40
+
+
+@dataclass(slots=True)
+class Rows:
+    """What is on the disk of one copy."""
+
+    identity: Identity
+    path: Path
+    state: CopyState = field(default_factory=CopyState)
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    undo: deque[tuple[CopyState, dict[bytes, bytes | None]]] = field(
+        default_factory=lambda: deque(maxlen=_UNSYNCED_BATCHES)
+    )
+    damaged: bool = False
+
+    def lose_batches(self, batches: int) -> None:
+        for _ in range(min(batches, len(self.undo))):
+            self.state, before = self.undo.pop()
+            for key, stored in before.items():
+                if stored is None:
+                    del self.rows[key]
+                else:
+                    self.rows[key] = stored
+
+
+class Disks:
+    """Of all machines, by path."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._rows: dict[str, Rows] = {}
+        self.born: Callable[[Rows], None] = lambda rows: None
+        """Told of each store that is made, with or without rows."""
+
+    def open(self, path: Path, identity: Identity, memory: SharedMemory) -> SimulatedStore:
+        """In place of `Store.open`."""
+        path.mkdir(parents=True, exist_ok=True)
+        name_file, checkpoint = path / _NAME_FILE, path / _CHECKPOINT_FILE
+        if name_file.exists():
+            rows = self._rows[name_file.read_text()]
+            rows.path = path
+        else:
+            rows = Rows(identity, path)
+            if checkpoint.exists():
+                rows.state, rows.rows = pickle.loads(checkpoint.read_bytes())
+                checkpoint.unlink()
+            name = str(next(self._numbers))
+            self._rows[name] = rows
+            name_file.write_text(name)
+            self.born(rows)
+        if rows.damaged:
+            raise StoreDamaged(f"{path} is damaged (Corruption)")
+        if replace(rows.identity, topic_id=identity.topic_id) != identity:
+            raise AssertionError(f"{path} holds {rows.identity}, and was opened as {identity}")
+        return SimulatedStore(path, rows)
+
+    def below(self, directory: Path) -> list[Rows]:
+        """The rows that are on this machine now."""
+        return [
+            self._rows[name_file.read_text()]
+            for name_file in sorted(directory.glob(f"*/p*/{_NAME_FILE}"))
+            if not name_file.parent.name.endswith(".incoming")
+        ]
+
+
+class SimulatedStore:
+    def __init__(self, path: Path, rows: Rows) -> None:
+        self.path = path
+        self.last_bad: dict[str, Any] | None = None
+        self.on_disk = rows
+        self._iterators = 0
+        self._closed = False
+
+    @property
+    def state(self) -> CopyState:
+        return self.on_disk.state
+
+    @property
+    def identity(self) -> Identity:
+        return self.on_disk.identity
+
+    @property
+    def in_use(self) -> bool:
+        return self._iterators > 0
+
+    def get(self, disk_key: bytes) -> bytes | None:
+        self._must_be_open()
+        return self.on_disk.rows.get(disk_key)
+
+    def multi_get(self, disk_keys: list[bytes]) -> list[bytes | None]:
+        self._must_be_open()
+        return [self.on_disk.rows.get(key) for key in disk_keys]
+
+    def rows(
+        self, start: bytes | None = None, stop: bytes | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        self._must_be_open()
+        self._iterators += 1
+        try:
+            for key, stored in sorted(self.on_disk.rows.items(), reverse=reverse):
+                if (start is None or key >= start) and (stop is None or key < stop):
+                    self._must_be_open()
+                    yield key, stored
+        finally:
+            self._iterators -= 1
+
+    def apply(
+        self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None
+    ) -> None:
+        self._must_be_open()
+        disk = self.on_disk
+        if state.position < disk.state.position:
+            raise AssertionError(f"{self.path}: the position goes back to {state.position}")
+        new = dict(puts)
+        disk.undo.append((disk.state, {key: disk.rows.get(key) for key in new}))
+        disk.rows.update(new)
+        disk.state = state
+
+    def delete(self, disk_keys: Iterable[bytes]) -> None:
+        raise AssertionError("nothing expires in this world")
+
+    def clear(self) -> None:
+        raise AssertionError("no data is lost from this world's log")
+
+    def checkpoint(self, path: Path) -> None:
+        self._must_be_open()
+        path.mkdir(parents=True)
+        (path / _CHECKPOINT_FILE).write_bytes(pickle.dumps((self.on_disk.state, self.on_disk.rows)))
+
+    def cancel_compaction(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def estimate_keys(self) -> int:
+        return len(self.on_disk.rows)
+
+    def size_bytes(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise AssertionError(f"{self.path} is used after it was closed")

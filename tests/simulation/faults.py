@@ -1,0 +1,267 @@
+"""What goes wrong, and what people change meanwhile. Each fault ends by itself, and `heal` ends them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from queryable_app.placement import Wanted
+from tests.simulation.nodes import address_of, host_of
+from tests.simulation.world import CLIENT, PLACER, World
+
+_NODES_MAX = 6
+
+
+class Faults:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = world.rng("faults")
+        self._ended = False
+        self._ends: list[Callable[[], None]] = []
+        calm = self._random.choice((0.3, 0.8, 2.0))
+        self._between = (calm / 2, calm * 2)
+        self._kinds: list[tuple[Callable[[], None], int]] = [
+            (self._crash, 6),
+            (self._stop, 6),
+            (self._wipe, 3),
+            (self._cut_one_way, 4),
+            (self._cut_pair, 4),
+            (self._isolate, 3),
+            (self._slow_link, 3),
+            (self._lose_packets, 2),
+            (self._kafka_away, 2),
+            (self._stall, 4),
+            (self._slow_feed, 3),
+            (self._fill_disk, 2),
+            (self._restart_placer, 3),
+            (self._scale, 6),
+            (self._change_copies, 4),
+            (self._lose_node, 2),
+        ]
+
+    def begin(self) -> None:
+        self._later(self._random.uniform(*self._between), self._next)
+
+    def heal(self) -> None:
+        self._ended = True
+        for end in list(self._ends):
+            end()
+
+    def _next(self) -> None:
+        if self._ended:
+            return
+        kinds, weights = zip(*self._kinds, strict=True)
+        self._random.choices(kinds, weights)[0]()
+        self._later(self._random.uniform(*self._between), self._next)
+
+    def _later(self, seconds: float, run: Callable[[], None]) -> None:
+        self._world.scheduler.after(seconds, run)
+
+    def _until(self, seconds: float, end: Callable[[], None]) -> None:
+        """The fault ends then, or when all do."""
+
+        def once() -> None:
+            if once in self._ends:
+                self._ends.remove(once)
+                end()
+
+        self._ends.append(once)
+        self._later(seconds, once)
+
+    # Machines.
+
+    def _machine(self, seconds: float) -> int | None:
+        """One that nothing happens to; it is busy for so long."""
+        world = self._world
+        nodes = len(world.placement.addresses)
+        there = [
+            o
+            for o, machine in sorted(world.machines.items())
+            if o < nodes and machine.up and machine.node is not None and not world.busy(o)
+        ]
+        if not there:
+            return None
+        ordinal = self._random.choice(there)
+        world.busy_until[host_of(ordinal)] = world.scheduler.now + seconds
+        return ordinal
+
+    def _crash(self) -> None:
+        seconds = self._random.choice((0.3, 1.0, 4.0, 13.0)) * self._random.uniform(0.5, 1.5)
+        ordinal = self._machine(seconds)
+        if ordinal is None:
+            return
+        self._world.kill(ordinal)
+        if self._random.random() < 0.3:
+            self._world.lose_power(ordinal, self._random.randint(1, 30))
+        self._until(seconds, lambda: self._free(ordinal))
+
+    def _stop(self) -> None:
+        seconds = self._random.choice((0.2, 1.0, 3.0, 12.0)) * self._random.uniform(0.5, 1.5)
+        ordinal = self._machine(seconds)
+        if ordinal is not None:
+            self._world.stop_signal(ordinal)
+            self._until(seconds, lambda: self._world.continue_signal(ordinal))
+
+    def _wipe(self) -> None:
+        """Its disk is gone, and it comes back; not the last complete copy, but for once in a while."""
+        seconds = self._random.uniform(0.5, 4.0)
+        ordinal = self._machine(seconds)
+        if ordinal is None:
+            return
+        copies = self._world.complete_copies()
+        if any(there == {ordinal} for there in copies.values()) and self._random.random() < 0.8:
+            self._world.busy_until.pop(host_of(ordinal))
+            return
+        self._world.kill(ordinal)
+        self._world.wipe(ordinal)
+        self._until(seconds, lambda: self._free(ordinal))
+
+    def _free(self, ordinal: int) -> None:
+        self._world.busy_until.pop(host_of(ordinal), None)
+
+    # The network.
+
+    def _hosts(self) -> list[str]:
+        return [host_of(o) for o in range(len(self._world.placement.addresses))]
+
+    def _cut(self, links: list[tuple[str, str]]) -> None:
+        for link in links:
+            self._world.cut(*link)
+        seconds = self._random.choice((0.4, 2.0, 6.0, 14.0)) * self._random.uniform(0.5, 1.5)
+
+        def mend() -> None:
+            for link in links:
+                self._world.mend(*link)
+
+        self._until(seconds, mend)
+
+    def _cut_one_way(self) -> None:
+        one, other = self._random.sample([*self._hosts(), CLIENT, PLACER], 2)
+        self._cut([(one, other)])
+
+    def _cut_pair(self) -> None:
+        one, other = self._random.sample([*self._hosts(), PLACER], 2)
+        self._cut([(one, other), (other, one)])
+
+    def _isolate(self) -> None:
+        """A node hears and is heard by none of the others; clients may reach it."""
+        hosts = self._hosts()
+        one = self._random.choice(hosts)
+        others = [host for host in [*hosts, PLACER] if host != one]
+        if self._random.random() < 0.5:
+            others.append(CLIENT)
+        self._cut([link for other in others for link in ((one, other), (other, one))])
+
+    def _slow_link(self) -> None:
+        network, hosts = self._world.network, self._hosts()
+        link = (self._random.choice(hosts), self._random.choice(hosts))
+        network.extra_seconds[link] = self._random.choice((0.02, 0.1, 0.4))
+        self._world.broken(link)
+        self._world.note(f"slow {link}")
+
+        def end() -> None:
+            network.extra_seconds.pop(link, None)
+            self._world.whole(link)
+
+        self._until(self._random.uniform(0.5, 5), end)
+
+    def _lose_packets(self) -> None:
+        self._world.network.loss = self._random.choice((0.002, 0.01))
+        self._world.note("packets are lost")
+        self._until(self._random.uniform(0.5, 5), lambda: setattr(self._world.network, "loss", 0.0))
+
+    # Kafka, ingest, disks.
+
+    def _kafka_away(self) -> None:
+        self._world.topic.away = True
+        self._world.note("Kafka is away")
+        self._until(self._random.uniform(0.3, 4), lambda: setattr(self._world.topic, "away", False))
+
+    def _stall(self) -> None:
+        world = self._world
+        machine = world.machines[self._random.choice(sorted(world.machines))]
+        world.note(f"{machine.host} gets nothing")
+        machine.feed.stalled = True
+        self._until(self._random.uniform(0.5, 12), lambda: setattr(machine.feed, "stalled", False))
+
+    def _slow_feed(self) -> None:
+        world = self._world
+        machine = world.machines[self._random.choice(sorted(world.machines))]
+        world.note(f"{machine.host} gets little")
+        feed = machine.feed
+        feed.batch_records, feed.pause_seconds = 1, self._random.choice((0.1, 0.4))
+
+        def end() -> None:
+            feed.batch_records, feed.pause_seconds = 20, 0.02
+
+        self._until(self._random.uniform(2, 12), end)
+
+    def _fill_disk(self) -> None:
+        world = self._world
+        machine = world.machines[self._random.choice(sorted(world.machines))]
+        machine.disk_used_percent = self._random.choice((86.0, 95.0))
+        world.note(f"the disk of {machine.host} is full to {machine.disk_used_percent}")
+        self._until(self._random.uniform(1, 8), lambda: setattr(machine, "disk_used_percent", 10.0))
+
+    # People.
+
+    def _restart_placer(self) -> None:
+        world = self._world
+        if PLACER in world.busy_until:
+            return
+        world.busy_until[PLACER] = 1.0
+        world.kill_placer()
+        world.note("the placer is killed")
+
+        def again() -> None:
+            del world.busy_until[PLACER]
+            world.start_placer()
+            world.note("the placer starts")
+
+        self._until(self._random.uniform(0.1, 3), again)
+
+    def _scale(self) -> None:
+        world = self._world
+        if world.leaving or world.wanted.lost:
+            return
+        nodes = self._random.randint(1, _NODES_MAX)
+        copies = min(nodes, world.wanted.copies)
+        known = world.placement.addresses
+        addresses = known[:nodes] + tuple(address_of(o) for o in range(len(known), nodes))
+        world.want(Wanted(addresses, copies))
+
+    def _change_copies(self) -> None:
+        world = self._world
+        copies = self._random.randint(1, min(3, len(world.wanted.nodes)))
+        world.want(replace(world.wanted, copies=copies))
+
+    def _lose_node(self) -> None:
+        """A machine burns; after a while somebody says so, and later it is replaced."""
+        world = self._world
+        if world.wanted.lost or len(world.wanted.addresses) < 2:
+            return
+        there, back = self._random.uniform(0.1, 4), self._random.uniform(5, 15)
+        ordinal = self._machine(there + back)
+        if ordinal is None:
+            return
+        if ordinal >= len(world.wanted.addresses) or any(
+            there_ == {ordinal} for there_ in world.complete_copies().values()
+        ):
+            self._free(ordinal)
+            return
+        world.kill(ordinal)
+        world.wipe(ordinal)
+
+        def tell() -> None:
+            if ordinal < len(world.wanted.addresses) and not self._ended:
+                nodes = len(world.wanted.nodes) - 1
+                copies = max(1, min(world.wanted.copies, nodes))
+                world.want(replace(world.wanted, copies=copies, lost=frozenset({ordinal})))
+
+        def end() -> None:
+            self._free(ordinal)
+            if world.wanted.lost:
+                world.want(replace(world.wanted, lost=frozenset()))
+
+        self._later(there, tell)
+        self._until(there + back, end)

@@ -1,0 +1,215 @@
+"""A machine, and the node that runs on it: the product's own, from the HTTP protocol to the store.
+
+What is not the product's: the rows' place (`disks`), Kafka (`topic`), and ingest, which brings the log's records as frames at a
+speed of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from queryable_app.attempts import HedgeBudget
+from queryable_app.contract import NodeSettings
+from queryable_app.disk_format import Row, encode_row
+from queryable_app.fold import LogRecord
+from queryable_app.frames import NULL_KEY, ROW, SliceHeader, SliceRow, encode_slice
+from queryable_app.partitioners import ALGORITHMS, partition_for
+from queryable_app.placement import Placement
+from queryable_app.serve.api.app import create_app
+from queryable_app.serve.fast_lane import protocol_class
+from queryable_app.serve.node import Node
+from tests.simulation.clock import Process
+from tests.simulation.topic import Topic
+
+APPLICATION_ID = "simulation.users.r1"
+TOKEN = "simulated"
+HEDGE_SHARE, HEDGE_BURST = 0.05, 5.0
+
+_SETTLE_SECONDS = 0.05
+_START_SECONDS = (0.05, 0.4)
+_RECORDS_MIN = 20  # a copy of fewer is streamed
+
+
+@dataclass(slots=True)
+class Feed:
+    """How ingest of one node does."""
+
+    batch_records: int = 20
+    pause_seconds: float = 0.02
+    stalled: bool = False
+    stalled_partitions: set[int] = field(default_factory=set)
+
+
+def host_of(ordinal: int) -> str:
+    return f"node{ordinal}"
+
+
+def address_of(ordinal: int) -> str:
+    return f"http://{host_of(ordinal)}:8080"
+
+
+class Machine:
+    """Its directory outlives its process."""
+
+    def __init__(self, directory: Path, ordinal: int, partitioner: str) -> None:
+        self.ordinal = ordinal
+        self.host = host_of(ordinal)
+        self.directory = directory / self.host
+        self.feed = Feed()
+        self.disk_used_percent = 10.0
+        self.process: Process | None = None
+        self.bootstrap: Placement | None = None
+        """What it was first started with; much older than the present one, later."""
+        self.node: Node | None = None
+        """None until it has been opened by its process."""
+        self._partitioner = partitioner
+        self.directory.mkdir()
+        (self.directory / "token").write_text(TOKEN)
+
+    @property
+    def data_dir(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None
+
+    def wipe(self) -> None:
+        shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def settings(self) -> NodeSettings:
+        assert self.bootstrap is not None
+        placement = self.directory / "bootstrap.json"
+        placement.write_text(self.bootstrap.to_json())
+        spec: dict[str, Any] = {
+            "kafka": {"bootstrapServers": "kafka:9092"},
+            "topic": "users",
+            "partitioner": self._partitioner,
+        }
+        return NodeSettings(
+            name=self.host,
+            ordinal=self.ordinal,
+            application_id=APPLICATION_ID,
+            spec=json.dumps(spec),
+            bootstrap_servers="kafka:9092",
+            advertised_url=address_of(self.ordinal),
+            data_dir=str(self.data_dir),
+            run_dir=str(self.directory / "run"),
+            placement_path=str(placement),
+            internal_token_path=str(self.directory / "token"),
+            block_cache_mb=1,
+            write_buffer_mb=4,
+        )
+
+
+async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed: random.Random) -> Any:
+    """Starts it; returns what makes the protocol of a connection. As `python -m queryable_app.serve`, without what only a
+    real process has."""
+    node = Node.open(settings)
+    ingest = Ingest(node, machine.feed, topic, seed)
+    node.holdings._changed = ingest.announce
+    node.disk_guard._used = lambda directory: machine.disk_used_percent
+    node.hydration.records_min = _RECORDS_MIN
+    node.peers.hedges = HedgeBudget(HEDGE_SHARE, HEDGE_BURST)
+    config = uvicorn.Config(
+        create_app(node),
+        http=protocol_class(node),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        ws="none",
+        timeout_keep_alive=settings.idle_seconds_max,
+    )
+    config.load()
+    machine.node = node
+    for part in (node.peers, node.disk_guard, node.holdings, node.log_end, node._gaps, node.checkpoints):
+        await part.start()
+    node._measuring = asyncio.create_task(node._measure())
+    ingest.announce()
+    state, loop = ServerState(), asyncio.get_running_loop()
+    return lambda: config.http_protocol_class(config=config, server_state=state, app_state={}, _loop=loop)  # type: ignore[call-arg]
+
+
+class Ingest:
+    """In place of the control socket, Spark and the row socket: one query over all wanted partitions, a generation at a
+    time, and a slice that comes from an older one is refused."""
+
+    def __init__(self, node: Node, feed: Feed, topic: Topic, seed: random.Random) -> None:
+        self._node, self._feed, self._topic, self._random = node, feed, topic, seed
+        self._announcing: asyncio.TimerHandle | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._streams: list[asyncio.Task[None]] = []
+
+    def announce(self) -> None:
+        if self._announcing is None:
+            self._announcing = asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._restart)
+
+    def _restart(self) -> None:
+        self._announcing = None
+        if self._starting is not None:
+            self._starting.cancel()
+        self._starting = asyncio.create_task(self._start())
+
+    async def _start(self) -> None:
+        await asyncio.sleep(self._random.uniform(*_START_SECONDS))
+        for stream in self._streams:
+            stream.cancel()
+        copies = self._node.copies
+        copies.note_topic_partitions(self._topic.partitions)
+        self._streams = []
+        for partition in copies.wanted():
+            copy = copies.by_partition[partition]
+            copy.takes_slices = True
+            self._streams.append(asyncio.create_task(self._stream(partition, max(0, copy.position))))
+
+    async def _stream(self, partition: int, offset: int) -> None:
+        feed, log = self._feed, self._topic.records[partition]
+        while True:
+            await asyncio.sleep(feed.pause_seconds * self._random.uniform(0.5, 1.5))
+            if feed.stalled or partition in feed.stalled_partitions or self._topic.away:
+                continue
+            records: list[LogRecord] = []
+            while offset < len(log) and len(records) < feed.batch_records:
+                record = log[offset]
+                if record is not None:
+                    records.append(record)
+                offset += 1
+            if records:
+                self._node.slices.apply(_slice(records, self._topic.partitions))
+
+
+def _slice(records: list[LogRecord], partitions: int) -> bytes:
+    rows = []
+    mismatches = [0, 0, 0]
+    for record in records:
+        if record.key is None:
+            rows.append(SliceRow(b"", b"", NULL_KEY, record.offset))
+            continue
+        for index, algorithm in enumerate(ALGORITHMS):
+            mismatches[index] += partition_for(record.key, algorithm, partitions) != record.partition
+        stored = encode_row(Row(record.offset, record.timestamp_ms, 0, record.value))
+        rows.append(SliceRow(record.key, stored, ROW, record.offset))
+    first, last = records[0], records[-1]
+    null_keys = sum(record.key is None for record in records)
+    header = SliceHeader(
+        first.partition,
+        first.offset,
+        last.offset,
+        last.timestamp_ms,
+        len(rows),
+        null_keys,
+        0,
+        0,
+        *mismatches,
+    )
+    return encode_slice(header, rows)[4:]

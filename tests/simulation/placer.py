@@ -1,0 +1,86 @@
+"""Who carries placements to the nodes, over the simulated network; what the next one is, the product decides."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
+from queryable_app.local.placer import Seen, next_step, seen_in
+from queryable_app.placement import Placement, Wanted, settled
+from queryable_app.serve.peer_client import PeerAway, PeerClient
+from tests.simulation.nodes import TOKEN
+
+_TICK_SECONDS = 0.1
+_ASK_AGAIN_SECONDS = 0.25
+_ANSWER_SECONDS = 2.0
+_HEADERS = f"{NODE_HEADER}: {TOKEN}\r\n".encode()
+
+
+class PlacerProcess:
+    """`stepped` is told of each placement that is on the disk before a node hears of it."""
+
+    def __init__(
+        self, placement: Placement, wanted: Wanted, stepped: Callable[[Placement, Placement], None]
+    ) -> None:
+        self.placement = placement
+        self.wanted = wanted
+        self._stepped = stepped
+        self._seen: dict[int, Seen] = {}
+        self._asking: dict[int, asyncio.Task[Seen]] = {}
+        self._due: dict[int, float] = {}
+        self._clients: dict[int, PeerClient] = {}
+
+    @property
+    def settled(self) -> bool:
+        """As wanted, and known to every node."""
+        return settled(self.placement, self.wanted) and all(
+            ordinal in self.wanted.lost
+            or (ordinal in self._seen and self._seen[ordinal].epoch >= self.placement.epoch)
+            for ordinal in range(len(self.placement.addresses))
+        )
+
+    async def run(self) -> None:
+        while True:
+            self._tick(asyncio.get_running_loop().time())
+            await asyncio.sleep(_TICK_SECONDS)
+
+    def _tick(self, now: float) -> None:
+        for ordinal, asked in list(self._asking.items()):
+            if asked.done():
+                del self._asking[ordinal]
+                if asked.exception() is None:
+                    self._seen[ordinal] = asked.result()
+        nodes = len(self.placement.addresses)
+        self._seen = {o: seen for o, seen in self._seen.items() if o < nodes}
+        following = next_step(self.placement, self.wanted, self._seen, now)
+        if following is not self.placement:
+            before, self.placement = self.placement, following
+            self._stepped(before, following)
+        for ordinal, address in enumerate(self.placement.addresses):
+            if ordinal not in self._asking and now >= self._due.get(ordinal, now):
+                self._due[ordinal] = now + _ASK_AGAIN_SECONDS
+                self._asking[ordinal] = asyncio.create_task(self._ask(ordinal, address, self.placement))
+
+    async def _ask(self, ordinal: int, address: str, placement: Placement) -> Seen:
+        client = self._clients.setdefault(ordinal, PeerClient(address))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _ANSWER_SECONDS
+        status = await self._get(client, b"GET", b"/v1/status", b"", deadline)
+        if status["epoch"] < placement.epoch:
+            await self._get(
+                client, b"PUT", PLACEMENT_PATH.encode(), placement.to_json().encode(), loop.time() + 2.0
+            )
+            status = await self._get(client, b"GET", b"/v1/status", b"", loop.time() + 2.0)
+        return seen_in(status, loop.time())
+
+    async def _get(
+        self, client: PeerClient, method: bytes, target: bytes, body: bytes, deadline: float
+    ) -> dict[str, Any]:
+        answer = await client.ask(method, target, _HEADERS, body, deadline)
+        if answer.status != 200:
+            raise PeerAway(f"{answer.status}: {answer.body[:200]!r}")
+        said: dict[str, Any] = json.loads(answer.body)
+        return said

@@ -1,0 +1,176 @@
+"""One seed, one run: begin, suffer, heal, and be as if nothing had been."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.checks import Wish, Wrong
+from tests.simulation.clock import Spinning
+from tests.simulation.faults import Faults
+from tests.simulation.nodes import host_of
+from tests.simulation.readers import (
+    CHANGING_KEYS,
+    STABLE_KEYS,
+    BaitReader,
+    PlainReader,
+    ScanReader,
+    SmartReader,
+    Writer,
+    changing_key,
+    stable_key,
+)
+from tests.simulation.world import World, inside
+
+_START_SECONDS = 20.0
+_FAULTS_SECONDS = (8.0, 25.0)
+_HEAL_SECONDS = 60.0
+_STEP_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    seed: int
+    wrong: str | None
+    digest: str
+    trace: tuple[str, ...]
+    happened: Counter[str]
+    steps: int
+
+
+def run(seed: int) -> Outcome:
+    """Everything that happens follows from the seed."""
+    collecting = gc.isenabled()
+    gc.disable()  # what is freed when, and with it what `finally` runs when, must not depend on other tests
+    logging.getLogger(
+        "uvicorn.error"
+    ).disabled = True  # killed processes end their requests when they are buried
+    world = World(seed)
+    wrong: str | None = None
+    try:
+        with inside(world):
+            try:
+                _Run(world).all()
+            except (Wrong, Spinning) as error:
+                wrong = str(error)
+                world.note(f"WRONG: {wrong}")
+            finally:
+                digest, trace = world.digest, tuple(world.trace)
+                world.close()
+    finally:
+        logging.getLogger("uvicorn.error").disabled = False
+        if collecting:
+            gc.enable()
+    return Outcome(seed, wrong, digest, trace, world.happened, world.scheduler.steps)
+
+
+class _Run:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._wrong = world.wrong
+        self._lacking = ""
+
+    def all(self) -> None:
+        world = self._world
+        choice = world.rng("run")
+        writer = Writer(world)
+        writer.fill(choice.choice((0, 30, 150, 400)))
+        world.start_placer()
+        world.tend()
+        self._wait("all copies are complete", _START_SECONDS, self._all_complete)
+        world.ready = True
+        plain = [PlainReader(world, f"plain{n}") for n in range(2)]
+        smart = [SmartReader(world, "smart", writer), ScanReader(world, "scan", writer)]
+        self._begin(writer.run())
+        self._begin(BaitReader(world, "bait").run())
+        for reader in plain:
+            self._begin(reader.run())
+        for client in smart:
+            self._begin(client.run())
+        faults = Faults(world)
+        faults.begin()
+        self._pass(choice.uniform(*_FAULTS_SECONDS))
+        world.note("all faults end")
+        faults.heal()
+        self._wait("everything is as wanted", _HEAL_SECONDS, self._converged)
+        self._pass(1.0)
+        self._begin(self._read_all(plain[0]))
+        self._wait("everything can be read", 30.0, lambda: self._read)
+        world.account()
+
+    # Time.
+
+    def _pass(self, seconds: float) -> None:
+        until = self._world.scheduler.now + seconds
+        while self._world.scheduler.now < until:
+            self._world.scheduler.run_until(min(until, self._world.scheduler.now + _STEP_SECONDS))
+            if self._wrong:
+                raise self._wrong[0]
+
+    def _wait(self, what: str, seconds: float, check: Callable[[], bool]) -> None:
+        until = self._world.scheduler.now + seconds
+        while not check():
+            if self._world.scheduler.now >= until:
+                raise Wrong(f"not within {seconds:.0f} s: {what} {self._lacking}")
+            self._pass(_STEP_SECONDS)
+        self._world.note(what)
+
+    def _begin(self, work: Awaitable[Any]) -> None:
+        client = self._world.client
+
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._wrong.append(error)
+
+        client.call_soon(lambda: client.create_task(guarded()))
+
+    # How it stands.
+
+    def _all_complete(self) -> bool:
+        world = self._world
+        return all(
+            machine.node is not None and machine.node.copies.ready
+            for ordinal, machine in world.machines.items()
+            if ordinal < len(world.placement.addresses)
+        )
+
+    def _converged(self) -> bool:
+        self._lacking = self._what_lacks()
+        return not self._lacking
+
+    def _what_lacks(self) -> str:
+        """Of a world in which everything is as wanted; empty when it is."""
+        world = self._world
+        if not world.placer.settled or world.leaving:
+            return f"settled: {world.placer.placement}, wanted {world.wanted}"
+        for ordinal in range(len(world.placement.addresses)):
+            host, node = host_of(ordinal), world.machines[ordinal].node
+            if node is None or node.placement.epoch != world.placement.epoch:
+                return f"{host} follows {node and node.placement.epoch}"
+            if set(node.copies.by_partition) != set(world.placement.held_by(ordinal)) or node.copies.leaving:
+                return f"{host} holds {set(node.copies.by_partition)}, and lets go {set(node.copies.leaving)}"
+            for partition, copy in node.copies.by_partition.items():
+                behind = world.topic.end_at(partition, world.scheduler.now - 1.5)
+                if not copy.complete or max(0, copy.position) < behind:
+                    return (
+                        f"{host} has partition {partition} up to {copy.position} of {behind}, {copy.complete}"
+                    )
+        return ""
+
+    _read = False
+
+    async def _read_all(self, reader: PlainReader) -> None:
+        keys = [stable_key(n) for n in range(STABLE_KEYS)] + [changing_key(n) for n in range(CHANGING_KEYS)]
+        for ordinal in range(len(self._world.placement.addresses)):
+            for number, key in enumerate(keys):
+                wish = (Wish(), Wish("strong"), Wish(max_lag_ms=5000))[number % 3]
+                await reader.read(ordinal, key, wish, must=True)
+        self._read = True
+        await asyncio.sleep(0)

@@ -1,0 +1,131 @@
+"""The topic: what was written, when readers could see it, and a consumer that asks for it.
+
+A partition's list has a record or None at each offset: None is a transaction's marker, or a record of one that was aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
+
+from queryable_app.fold import LogRecord
+from tests.simulation.clock import Scheduler
+
+_ASKED_SECONDS = (0.001, 0.01)
+
+
+class Topic:
+    def __init__(self, scheduler: Scheduler, partitions: int) -> None:
+        self._scheduler = scheduler
+        self.records: list[list[LogRecord | None]] = [[] for _ in range(partitions)]
+        self._grown: list[list[tuple[float, int]]] = [[] for _ in range(partitions)]
+        self.of_key: dict[bytes, list[LogRecord]] = {}
+        """In the order in which they were written."""
+        self.away = False
+        """Kafka does not answer."""
+
+    @property
+    def partitions(self) -> int:
+        return len(self.records)
+
+    def append(
+        self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int, marker: bool = False
+    ) -> int:
+        """The offset."""
+        log = self.records[partition]
+        offset = len(log)
+        record = LogRecord(partition, offset, timestamp_ms, key, value)
+        log.append(record)
+        if key is not None:
+            self.of_key.setdefault(key, []).append(record)
+        if marker:
+            log.append(None)
+        self._grown[partition].append((self._scheduler.now, len(log)))
+        return offset
+
+    def skip(self, partition: int, offsets: int) -> None:
+        """A transaction that was aborted."""
+        self.records[partition] += [None] * offsets
+        self._grown[partition].append((self._scheduler.now, len(self.records[partition])))
+
+    def end(self, partition: int) -> int:
+        return len(self.records[partition])
+
+    def end_at(self, partition: int, moment: float) -> int:
+        """Where it ended at a moment of the past."""
+        grown = self._grown[partition]
+        index = bisect_right(grown, (moment, 1 << 62))
+        return grown[index - 1][1] if index else 0
+
+    def last_before(self, partition: int, key: bytes, position: int) -> LogRecord | None:
+        """The newest record of the key below a position: the fold of one key, in one partition."""
+        found = None
+        for record in self.of_key.get(key, ()):
+            if record.partition == partition and record.offset < position:
+                found = record
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    offset: int
+
+
+class TopicConsumer:
+    """What `LogEnd` and `Gaps` need of aiokafka's consumer."""
+
+    def __init__(self, topic: Topic, seed: random.Random) -> None:
+        self._topic = topic
+        self._random = seed
+        self._position = 0
+
+    async def start(self) -> None:
+        await self._ask()
+
+    async def stop(self) -> None:
+        pass
+
+    async def end_offsets(self, asked: list[TopicPartition]) -> dict[TopicPartition, int]:
+        await self._ask()
+        ends = {where: self._topic.end(where.partition) for where in asked}
+        await self._ask()
+        return ends
+
+    async def beginning_offsets(self, asked: list[TopicPartition]) -> dict[TopicPartition, int]:
+        await self._ask()
+        return dict.fromkeys(asked, 0)
+
+    def assign(self, asked: list[TopicPartition]) -> None:
+        pass
+
+    def unsubscribe(self) -> None:
+        pass
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        self._position = offset
+
+    async def position(self, where: TopicPartition) -> int:
+        return self._position
+
+    async def getmany(
+        self, where: TopicPartition, timeout_ms: int, max_records: int
+    ) -> dict[TopicPartition, list[Any]]:
+        await self._ask()
+        log = self._topic.records[where.partition]
+        for offset in range(self._position, len(log)):
+            if log[offset] is not None:
+                self._position = offset + 1
+                return {where: [_Seen(offset)]}
+        self._position = len(log)
+        return {}
+
+    async def _ask(self) -> None:
+        await asyncio.sleep(self._random.uniform(*_ASKED_SECONDS))
+        if self._topic.away:
+            raise KafkaConnectionError("Kafka is away")

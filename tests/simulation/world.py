@@ -1,0 +1,472 @@
+"""The world that one seed makes: machines, a network, a topic, a placer, and everything that can happen to them.
+
+A world has no will of its own: `faults` does things to it, `readers` read from it. It keeps the books that the checks need: who
+was up, and which link was whole, since when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import queryable_app.serve.gaps
+import queryable_app.serve.log_end
+from queryable_app.attempts import Ask, Attempts, HedgeBudget, Step
+from queryable_app.contract import PLACEMENT_FILE
+from queryable_app.partitioners import partition_for
+from queryable_app.placement import Placement, Wanted, first_placement
+from queryable_app.serve.store import Store
+from tests.simulation.checks import Wrong
+from tests.simulation.clock import Process, Scheduler
+from tests.simulation.disks import Disks, Rows
+from tests.simulation.network import Network
+from tests.simulation.nodes import (
+    APPLICATION_ID,
+    HEDGE_BURST,
+    HEDGE_SHARE,
+    Machine,
+    address_of,
+    host_of,
+    run_node,
+)
+from tests.simulation.placer import PlacerProcess
+from tests.simulation.topic import Topic, TopicConsumer
+
+CLIENT = "client"
+PLACER = "placer"
+_WATCH_SECONDS = 0.2
+_NOTICE_SECONDS = 2.0
+_NEWS_SECONDS = 4.0
+_TRACE_LINES = 400
+_WIND_UP_SECONDS = 1.0
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        choice = random.Random(f"{seed}/world")
+        self.scheduler = Scheduler(random.Random(f"{seed}/threads"))
+        self.network = Network(self.scheduler, random.Random(f"{seed}/network"))
+        self.network.watch = self._watch
+        self.partitions = choice.choice((1, 2, 3, 4, 6))
+        nodes = choice.choice((2, 3, 3, 4, 5))
+        copies = min(nodes, choice.choice((1, 2, 2, 2, 3)))
+        self.mixed = choice.random() < 0.2
+        self.topic = Topic(self.scheduler, self.partitions)
+        self.disks = Disks()
+        self.directory = Path(tempfile.mkdtemp(prefix="qt-simulation-", dir=_memory()))
+        self.machines: dict[int, Machine] = {}
+        self.trace: list[str] = []
+        self.happened: Counter[str] = Counter()
+        self.busy_until: dict[str, float] = {}
+        """Machines that a fault has, and until when."""
+        self.ready = False
+        """Every copy has been complete once: from now on none may be lost."""
+        self.baits: dict[bytes, str] = {}
+        """Keys that one read asks for once: the host that was asked."""
+        self._digest = blake2b(digest_size=16)
+        self._random = choice
+        self._seeds: Counter[str] = Counter()
+        self._buried: list[Process] = []
+        self._whole_since: dict[object, float] = {}
+        self._broken: set[object] = set()
+        self._epochs: dict[int, int] = {}
+        self._born: dict[tuple[int, int], list[float]] = {}
+        self._leaving_since: dict[int, float] = {}
+        self._asked: Counter[int] = Counter()
+        self._hedged: Counter[int] = Counter()
+        self._budgets: dict[int, HedgeBudget] = {}
+        self.destroyed: set[int] = set()
+        """Partitions of which chance has taken every complete copy."""
+        self.destroyed_at = 0.0
+        self.closing = False
+        self.wrong: list[BaseException] = []
+        """What was found where it could not be raised."""
+        self.wanted = Wanted(tuple(address_of(o) for o in range(nodes)), copies)
+        self.placement = first_placement(APPLICATION_ID, self.partitions, self.wanted.addresses, copies)
+        self.client = self.spawn(CLIENT)
+        self.placer = PlacerProcess(self.placement, self.wanted, self._stepped)
+        self.note(f"world: {nodes} nodes, {self.partitions} partitions, {copies} copies, mixed={self.mixed}")
+
+    # The books.
+
+    def note(self, what: str) -> None:
+        line = f"{self.scheduler.now - 1000:9.4f} {what}"
+        self._digest.update(line.encode(errors="replace"))
+        self.trace.append(line)
+        if len(self.trace) > _TRACE_LINES:
+            del self.trace[: _TRACE_LINES // 2]
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    def rng(self, name: str) -> random.Random:
+        self._seeds[name] += 1
+        return random.Random(f"{self.seed}/{name}/{self._seeds[name]}")
+
+    def broken(self, what: object) -> None:
+        self._broken.add(what)
+        self._whole_since[what] = self.scheduler.now
+
+    def whole(self, what: object) -> None:
+        self._broken.discard(what)
+        self._whole_since[what] = self.scheduler.now
+
+    def calm(self, what: object, since: float) -> bool:
+        """Nothing has happened to it since then."""
+        return what not in self._broken and self._whole_since.get(what, 0.0) <= since
+
+    def connected(self, one: str, other: str, since: float) -> bool:
+        return one == other or (
+            self.calm(one, since)
+            and self.calm(other, since)
+            and self.calm((one, other), since)
+            and self.calm((other, one), since)
+        )
+
+    def births(self, ordinal: int, began: float) -> dict[int, list[float]]:
+        """When the copies of a node may have begun that a read which began then was answered from."""
+        births: dict[int, list[float]] = {}
+        for (node, partition), moments in self._born.items():
+            if node == ordinal:
+                before = [moment for moment in moments if moment <= began]
+                births[partition] = before[-1:] + moments[len(before) :]
+        return births
+
+    def complete_on_disk(self) -> dict[int, set[int]]:
+        """By partition, the machines on whose disks is a copy that has been complete, running or not, placed there or not."""
+        copies: dict[int, set[int]] = {partition: set() for partition in range(self.partitions)}
+        for machine in self.machines.values():
+            for rows in self.disks.below(machine.data_dir):
+                if rows.state.complete and not rows.damaged:
+                    copies[rows.identity.partition].add(machine.ordinal)
+        return copies
+
+    def complete_copies(self) -> dict[int, set[int]]:
+        """Those that the present placement says to serve."""
+        serving = self.placement.serving
+        return {p: there & {*serving[p]} for p, there in self.complete_on_disk().items()}
+
+    def note_destruction(self) -> None:
+        """Chance has taken copies."""
+        now = self.scheduler.now
+        self.destroyed |= {partition for partition, there in self.complete_copies().items() if not there}
+        self.destroyed_at = now
+
+    # Processes.
+
+    def spawn(self, name: str, skew_seconds: float = 0.0) -> Process:
+        return Process(  # type: ignore[abstract]
+            name, self.scheduler, self._defect, self.network.connect, skew_seconds
+        )
+
+    def start_placer(self) -> None:
+        process = self.spawn(PLACER)
+        self._placer_process = process
+        placer = self.placer = PlacerProcess(self.placement, self.wanted, self._stepped)
+        process.call_soon(lambda: process.create_task(placer.run()))
+        self.whole(PLACER)
+
+    def kill_placer(self) -> None:
+        self._placer_process.kill()
+        self._buried.append(self._placer_process)
+        self.network.kill(PLACER)
+        self.broken(PLACER)
+
+    def start(self, ordinal: int) -> None:
+        machine = self.machines.get(ordinal)
+        if machine is None:
+            name = "auto" if self.mixed else self._random.choice(("auto", "murmur2"))
+            machine = self.machines[ordinal] = Machine(self.directory, ordinal, name)
+            machine.bootstrap = self.placement
+        process = machine.process = self.spawn(machine.host, self._random.uniform(-5, 5))
+        listener = self.network.listen(machine.host, process)
+        settings = machine.settings()
+        seed = self.rng(f"ingest{ordinal}")
+
+        async def serve() -> None:
+            listener.open(await run_node(machine, settings, self.topic, seed))
+            self.whole(machine.host)
+            self.note(f"{machine.host} serves")
+
+        self.broken(machine.host)
+        process.call_soon(lambda: process.create_task(serve()))
+        self.note(f"{machine.host} starts")
+
+    def kill(self, ordinal: int) -> None:
+        machine = self.machines[ordinal]
+        if machine.process is not None:
+            machine.process.kill()
+            self._buried.append(machine.process)
+            self._account_hedges(machine)
+            self.network.kill(machine.host)
+            machine.process = machine.node = None
+            self.broken(machine.host)
+            self.note(f"{machine.host} is killed")
+
+    def wipe(self, ordinal: int) -> None:
+        self.note(f"{host_of(ordinal)} is wiped")
+        self.machines[ordinal].wipe()
+        self._epochs.pop(ordinal, None)
+        self.note_destruction()
+
+    def lose_power(self, ordinal: int, batches: int) -> None:
+        """What was not synced is gone."""
+        self.note(f"{host_of(ordinal)} loses power, and up to {batches} batches of each copy")
+        for rows in self.disks.below(self.machines[ordinal].data_dir):
+            rows.lose_batches(batches)
+        self.note_destruction()
+
+    def stop_signal(self, ordinal: int) -> None:
+        process = self.machines[ordinal].process
+        if process is not None:
+            process.stop_signal()
+            self.broken(process.name)
+            self.note(f"{process.name} is stopped")
+
+    def continue_signal(self, ordinal: int) -> None:
+        process = self.machines[ordinal].process
+        if process is not None and process.stopped:
+            process.continue_signal()
+            self.whole(process.name)
+            self.note(f"{process.name} goes on")
+
+    def cut(self, one: str, other: str) -> None:
+        self.network.cut((one, other))
+        self.broken((one, other))
+        self.note(f"cut {one} -> {other}")
+
+    def mend(self, one: str, other: str) -> None:
+        if self.network.is_cut((one, other)):
+            self.network.mend((one, other))
+            self.whole((one, other))
+            self.note(f"mend {one} -> {other}")
+
+    def want(self, wanted: Wanted) -> None:
+        self.wanted = self.placer.wanted = wanted
+        self.note(f"wanted: {len(wanted.addresses)} nodes, {wanted.copies} copies, lost {set(wanted.lost)}")
+
+    # What goes on by itself.
+
+    def tend(self) -> None:
+        """Starts machines that the placement names, ends those that it does not any more, and looks at what must hold."""
+        now, nodes = self.scheduler.now, len(self.placement.addresses)
+        if self.closing:
+            return
+        for ordinal in range(nodes):
+            if ordinal not in self.machines or (
+                not self.machines[ordinal].up and ordinal not in self.wanted.lost and not self.busy(ordinal)
+            ):
+                self.start(ordinal)
+        for ordinal, machine in self.machines.items():
+            if ordinal < nodes:
+                self._leaving_since.pop(ordinal, None)
+            elif now - self._leaving_since.setdefault(ordinal, now) > _NOTICE_SECONDS and machine.up:
+                self.kill(ordinal)
+                self.wipe(ordinal)
+                machine.bootstrap = self.placement
+        self._look()
+        self.scheduler.after(_WATCH_SECONDS, self.tend)
+
+    def busy(self, ordinal: int) -> bool:
+        return self.busy_until.get(host_of(ordinal), 0.0) > self.scheduler.now
+
+    @property
+    def leaving(self) -> bool:
+        """A machine has left the placement and still runs."""
+        nodes = len(self.placement.addresses)
+        return any(ordinal >= nodes and machine.up for ordinal, machine in self.machines.items())
+
+    def _look(self) -> None:
+        for ordinal, machine in self.machines.items():
+            if machine.node is not None:
+                epoch, before = machine.node.placement.epoch, self._epochs.get(ordinal, 0)
+                if epoch < before:
+                    raise Wrong(f"{machine.host} went back from epoch {before} to {epoch}")
+                self._epochs[ordinal] = epoch
+                for partition, copy in machine.node.copies.by_partition.items():
+                    if copy.failed is not None:
+                        raise Wrong(f"{machine.host} failed partition {partition}: {copy.failed}")
+        if not self.ready:
+            return
+        for partition, there in self.complete_copies().items():
+            if there:
+                self.destroyed.discard(partition)
+            elif partition not in self.destroyed:
+                raise Wrong(f"nobody has a complete copy of partition {partition} any more")
+
+    def _stepped(self, before: Placement, placement: Placement) -> None:
+        self.placement = placement
+        self.note(f"epoch {placement.epoch}: serving {placement.serving}, hydrating {placement.hydrating}")
+        if placement.epoch != before.epoch + 1:
+            self._found(f"epoch {before.epoch} is followed by {placement.epoch}")
+        if not self.ready:
+            return
+        if self.scheduler.now - self.destroyed_at < _NEWS_SECONDS:
+            return  # what the placer has heard of the copies may be from before
+        for partition, there in self.complete_on_disk().items():
+            if there & {*before.serving[partition]} and not there & {*placement.serving[partition]}:
+                self._found(f"epoch {placement.epoch} takes the last complete copy of {partition} away")
+
+    def _found(self, what: str) -> None:
+        self.note(what)
+        self.wrong.append(Wrong(what))
+
+    def _defect(self, what: str) -> None:
+        self._found(f"a defect: {what}")
+
+    def _watch(self, source: str, target: str, data: bytes) -> None:
+        if b"/v1/keys/bait-" in data:
+            for request in data.split(b"GET /v1/keys/bait-")[1:]:
+                key = b"bait-" + request.split(b" ", 1)[0].split(b"?", 1)[0]
+                if source not in (CLIENT, self.baits.get(key)):
+                    self._found(f"{source} passes {key!r} on to {target}, and it was passed on to {source}")
+
+    def heard(self, name: str, fields: dict[str, object]) -> None:
+        """An event of the product's log."""
+        self.happened[name] += 1
+        if name == "internal-error":
+            self._found(f"a defect: {fields}")
+        process = self.scheduler.running
+        shown = {k: v for k, v in fields.items() if k not in ("lease", "path", "id", "trace", "bytes")}
+        self.note(f"{process.name if process else '-'}: {name} {shown}")
+
+    def born(self, rows: Rows) -> None:
+        process = self.scheduler.running
+        assert process is not None
+        ordinal = int(process.name.removeprefix("node"))
+        self._born.setdefault((ordinal, rows.identity.partition), []).append(self.scheduler.now)
+
+    # Hedges.
+
+    def note_attempt(self, budget: HedgeBudget) -> None:
+        self._budgets[id(budget)] = budget
+        self._asked[id(budget)] += 1
+
+    def note_step(self, budget: HedgeBudget, step: Step) -> None:
+        if isinstance(step, Ask) and step.hedge:
+            self._hedged[id(budget)] += 1
+            self.happened["hedge"] += 1
+
+    def _account_hedges(self, machine: Machine) -> None:
+        if machine.node is None:
+            return
+        budget = id(machine.node.peers.hedges)
+        allowed = HEDGE_BURST + HEDGE_SHARE * self._asked[budget] + 1
+        if self._hedged[budget] > allowed:
+            raise Wrong(f"{machine.host} hedged {self._hedged[budget]} of {self._asked[budget]} requests")
+
+    # The end.
+
+    def account(self) -> None:
+        for machine in self.machines.values():
+            self._account_hedges(machine)
+
+    def close(self) -> None:
+        self.closing = True
+        there = [machine.process for machine in self.machines.values() if machine.process is not None]
+        processes = [*self._buried, *there, self.client, self._placer_process]
+        for process in processes:
+            process.wind_up()
+        self.scheduler.run_until(self.scheduler.now + _WIND_UP_SECONDS)
+        for process in processes:
+            process.bury()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def partition_of(self, key: bytes) -> int:
+        return partition_for(key, "murmur2", self.partitions)
+
+
+def epoch_on_disk(machine: Machine) -> int | None:
+    try:
+        return Placement.from_json((machine.data_dir / PLACEMENT_FILE).read_text()).epoch
+    except FileNotFoundError:
+        return None
+
+
+def _memory() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+@contextmanager
+def inside(world: World) -> Iterator[None]:
+    """While it lasts, the product's clocks, disks, Kafka and log are the world's."""
+    replaced: list[tuple[Any, str, Any]] = []
+
+    def put(owner: Any, name: str, new: Any) -> None:
+        replaced.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, new)
+
+    def consumer(**_: Any) -> TopicConsumer:
+        return TopicConsumer(world.topic, world.rng("kafka"))
+
+    def open_store(path: Path, identity: Any, memory: Any) -> Any:
+        return world.disks.open(path, identity, memory)
+
+    def event(name: str, **fields: object) -> None:
+        world.heard(name, fields)
+
+    world.disks.born = world.born
+    clocks: dict[Any, Callable[[], Any]] = {
+        time.time_ns: world.scheduler.wall_ns,
+        time.monotonic: world.scheduler.monotonic,
+        time.time: lambda: world.scheduler.wall_ns() / 1e9,
+    }
+    real_event = sys.modules["queryable_app.log"].event
+    for name, module in list(sys.modules.items()):
+        if name == "time" or name.startswith("queryable_app."):
+            for attribute, value in list(vars(module).items()):
+                if callable(value) and value.__hash__ is not None:
+                    if value in clocks:
+                        put(module, attribute, clocks[value])
+                    elif value is real_event:
+                        put(module, attribute, event)
+    for module in (queryable_app.serve.log_end, queryable_app.serve.gaps):
+        put(module, "AIOKafkaConsumer", consumer)
+    put(Store, "open", staticmethod(open_store))
+
+    begin, step = Attempts.__init__, Attempts.step
+
+    def counted_begin(self: Attempts, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
+        world.note_attempt(self._budget)
+
+    def counted_step(self: Attempts, now: float) -> Step:
+        taken = step(self, now)
+        world.note_step(self._budget, taken)
+        return taken
+
+    put(Attempts, "__init__", counted_begin)
+    put(Attempts, "step", counted_step)
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(
+        firstiter=lambda generator: None, finalizer=lambda generator: _end(world, generator)
+    )
+    try:
+        yield
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+        for owner, name, old in reversed(replaced):
+            setattr(owner, name, old)
+
+
+def _end(world: World, generator: Any) -> None:
+    process = world.scheduler.running
+    if process is not None:
+        process.create_task(generator.aclose())
+
+
+def spawn_task(process: Process, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """From outside of any process."""
+    return process.create_task(coroutine)
