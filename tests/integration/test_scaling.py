@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ class Readers:
     def __init__(self, system: System) -> None:
         self._system = system
         self._stop = threading.Event()
-        self.reads = 0
+        self.took_ms: list[float] = []
         self.failed: list[str] = []
 
     def _read(self) -> None:
@@ -39,13 +40,19 @@ class Readers:
                     return
                 nodes = self._system.described()["nodes"]
                 node = nodes[number % len(nodes)]
+                began = time.monotonic()
                 try:
                     answer = http.get(f"{node['url']}/v1/keys/{key}")
                     if (answer.status_code, answer.text) != (200, str(value)):
                         self.failed.append(f"{key} from {node['name']}: {answer.status_code} {answer.text}")
                 except httpx.HTTPError as error:
                     self.failed.append(f"{key} from {node['name']}: {error!r}")
-                self.reads += 1
+                self.took_ms.append(1000 * (time.monotonic() - began))
+
+    def latency(self) -> str:
+        ordered = sorted(self.took_ms)
+        p50, p99 = (ordered[int(len(ordered) * part)] for part in (0.5, 0.99))
+        return f"{len(ordered)} reads: p50 {p50:.1f} ms, p99 {p99:.1f} ms, max {ordered[-1]:.1f} ms"
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -113,8 +120,9 @@ def test_no_read_fails_while_nodes_and_copies_come_and_go(kafka: Any, tmp_path: 
                 assert (len(held), sum(held)) == (nodes, PARTITIONS * copies)
                 assert max(held) - min(held) <= 1
                 assert readers.failed == [], system.tail()
+        print(readers.latency())
         assert readers.failed == []
-        assert readers.reads > 1000
+        assert len(readers.took_ms) > 1000
         assert epochs == sorted(set(epochs))
         assert {p.name for p in (system.data / "nodes").iterdir()} == {"0", "1"}
 
