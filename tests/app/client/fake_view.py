@@ -30,6 +30,7 @@ class Node:
     refusals: list[Failure] = field(default_factory=list)
     always: Failure | None = None
     position: int = 100
+    revision: str = ""  # of another one than the placement
     knows: tuple[int, list[list[str]]] | None = (
         None  # an older epoch and its owners, which it answers when asked
     )
@@ -141,7 +142,7 @@ class FakeView:
             "qt-lag-records": "-1",
         }
         if self.application is not None:
-            headers["qt-application"] = self.application
+            headers["qt-application"] = node.revision or self.application
         return Answer(status, headers, json.dumps(body).encode())
 
 

@@ -242,6 +242,21 @@ def test_another_revision_replaces_the_placement() -> None:
     assert read(view, operations).served_by == "new"  # type: ignore[union-attr]
 
 
+def test_two_revisions_at_once_are_looked_into_now_and_then() -> None:
+    """While one takes over from the other, answers may be of either; the placement is not fetched with each."""
+    view = FakeView(3, 1)
+    operations = knowing(view)
+    for n in range(3):
+        view.nodes[f"http://n{n}"].revision = "tests.users.r2"
+    for _ in range(20):
+        read(view, operations)
+    assert view.addresses_asked("/v1/placement") == []
+    view.now += 0.25
+    for _ in range(20):
+        read(view, operations)
+    assert len(view.addresses_asked("/v1/placement")) == 1
+
+
 def test_wrong_owner_is_answered_by_others_and_refreshes() -> None:
     """The service address forwards, and the next read knows better."""
     view = FakeView(3, 1)
@@ -386,6 +401,10 @@ def test_a_write_is_sent_once() -> None:
     view.nodes[first].away = True
     written = view.carry_out(operations.put("a", 1, PLAIN, None))
     assert (written.position, view.addresses_asked("/v1/records")) == ("0:8", [first, second])
+
+    view.asked.clear()
+    view.carry_out(operations.put("a", 1, PLAIN, None))
+    assert view.addresses_asked("/v1/records") == [second]
 
     view.nodes[first].away, view.nodes[first].hangs = False, True
     view.now += 60
