@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,20 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import next_offset
 from queryable_app.kafka_clients import KafkaAway
+from queryable_app.placement import Placement, first_placement
 from queryable_app.serve.group_positions import GroupPositions
 from queryable_app.serve.node import Node
 from tests.support.kafka import KafkaForTests, embedded_kafka
-from tests.support.node import NOBODY, bad, open_node, put, slice_payload, until
+from tests.support.node import (
+    APPLICATION_ID,
+    NOBODY,
+    bad,
+    node_settings,
+    open_node,
+    put,
+    slice_payload,
+    until,
+)
 
 
 @pytest.fixture
@@ -370,6 +381,50 @@ def test_positions_are_committed_for_lag_tools(tmp_path: Path, kafka: KafkaForTe
         node.copies.close()
 
     asyncio.run(run())
+
+
+def test_what_asks_kafka_follows_the_copies(tmp_path: Path, kafka: KafkaForTests) -> None:
+    """A partition that comes is asked for and its position committed; one that goes is not asked for any more."""
+    topic = f"log-end-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, 2)
+    placement = first_placement(APPLICATION_ID, 2, ["http://127.0.0.1:1", "http://127.0.0.1:2"], 1)
+
+    async def run() -> None:
+        async with producer(kafka.bootstrap) as sender:
+            for partition in (0, 1, 1):
+                await sender.send_and_wait(topic, b"v", key=b"k", partition=partition)
+        settings = node_settings(tmp_path, 2, topic=topic, bootstrap=kafka.bootstrap)
+        write(settings.placement_path, replace(placement, serving=((0,), (1,))))
+        node = Node.open(settings)
+        positions = GroupPositions({"bootstrap_servers": kafka.bootstrap}, topic, APPLICATION_ID, node.copies)
+        await node.start()
+        try:
+            node.slices.apply(slice_payload(put(0, b"k", b"v")))
+            assert await node.log_end.ends([0]) == {0: 1}
+            await positions.commit()
+
+            node.holdings.follow(replace(placement, epoch=2, serving=((1,), (0,))))
+            copy = node.copies.by_partition[1]
+            await until("the end is known", lambda: copy.opened and copy.end == 2)
+            assert await node.log_end.ends([1]) == {1: 2}
+            with pytest.raises(KafkaAway):
+                await node.log_end.ends([0])
+            copy.takes_slices = True
+            node.slices.apply(slice_payload(put(0, b"k", b"v"), put(1, b"k", b"v"), partition=1))
+            await positions.commit()
+            where = TopicPartition(topic, 1)
+            async with AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=APPLICATION_ID) as tool:
+                tool.assign([where])
+                assert await tool.committed(where) == 2
+        finally:
+            await positions.stop()
+            await node.stop()
+
+    asyncio.run(run())
+
+
+def write(path: str, placement: Placement) -> None:
+    Path(path).write_text(placement.to_json())
 
 
 async def _delete_records(bootstrap: str, topic: str, before: int) -> None:
