@@ -78,4 +78,8 @@ def _falls_short(node: NodeHeard | None, partition: int, asked: Asked, now: floa
         return True
     if asked.max_lag_ms is not None:
         return not 0 <= copy.lag_ms <= asked.max_lag_ms
-    return copy.lag_ms > _FAR_BEHIND_MS or copy.position < asked.min_positions.get(partition, 0)
+    if copy.position < asked.min_positions.get(partition, 0):
+        return True
+    return (
+        not 0 <= copy.lag_ms <= _FAR_BEHIND_MS
+    )  # not known: its node has just come back, from who knows how long ago

@@ -137,6 +137,15 @@ class Peers(Background):
                 self._routes[partition] = ordered
         return list(ordered)
 
+    def one_is_fresh(self, partition: int, lag_ms_max: int) -> bool:
+        """Whether another node can be heard that serves the partition, and has said that its copy is up to date."""
+        for ordinal in self._copies.placement.serving[partition]:
+            node = self.heard.get(ordinal) if ordinal not in self.suspects else None
+            copy = None if node is None else node.copies.get(partition)
+            if copy is not None and copy.complete and 0 <= copy.lag_ms <= lag_ms_max:
+                return True
+        return False
+
     def attempts(self, partition: int, deadline: float, asked: Asked | None = None) -> Attempts | None:
         """For one request; None: there is nobody to ask."""
         candidates = self.candidates(partition, asked)

@@ -28,6 +28,7 @@ from queryable_app.serve.node import Node
 
 _FRESHNESS: Final = b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: %d\r\n"
 _RECORD: Final = b"etag: %b\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n%b"
+_FRESH_MS: Final = 2000  # a copy that streams is a second behind at most, as far as anybody can tell
 _NOTHING_NEEDED: Final[Mapping[int, int]] = {}
 
 
@@ -195,25 +196,38 @@ class Reads:
         return copy
 
     async def caught_up(
-        self, asked: Asked, partitions: Collection[int], deadline: float
+        self, asked: Asked, partitions: Collection[int], deadline: float, last: bool
     ) -> Mapping[int, int]:
         """Wait, up to the deadline (loop time), for what `asked` needs of the copies here; returns what that is. Whether
-        it was reached is for `point` to see."""
+        it was reached is for `point` to see. `last`: no other node is asked afterwards, so that all of the time is ours."""
         if asked.consistency is Consistency.AT_LEAST:
             needed: Mapping[int, int] = {p: o for p, o in asked.min_positions.items() if p in partitions}
         elif asked.consistency is Consistency.STRONG:
             needed = await self._log_ends(partitions, deadline)
         else:
             return _NOTHING_NEEDED
-        waits = [(p, offset) for p, offset in needed.items() if self._worth_waiting(p, offset)]
-        await asyncio.gather(*(self.copies.wait_for(p, offset, deadline) for p, offset in waits))
+        now = asyncio.get_running_loop().time()
+        waits = (
+            self.copies.wait_for(p, offset, now + (deadline - now) * share)
+            for p, offset in needed.items()
+            if (share := self._share_of_waiting(p, offset, last)) > 0
+        )
+        await asyncio.gather(*waits)
         return needed
 
-    def _worth_waiting(self, partition: int, position: int) -> bool:
-        """Not for a copy that is still being built while another node may have a complete one."""
+    def _share_of_waiting(self, partition: int, position: int, last: bool) -> float:
+        """How much of the time to wait for a copy here, while another node may have one that is there already."""
         copy = self.copies.by_partition.get(partition)
-        alone = len(self.copies.placement.serving[partition]) < 2
-        return copy is not None and next_offset(copy) < position and (copy.complete or alone)
+        if copy is None or next_offset(copy) >= position:
+            return 0
+        if len(self.copies.placement.serving[partition]) < 2:
+            return 1
+        if not copy.complete:
+            return 0
+        if last:
+            return 1
+        fresh = 0 <= lag_ms(copy, time_ns() // 1_000_000) <= _FRESH_MS
+        return 0.5 if fresh or not self.node.peers.one_is_fresh(partition, _FRESH_MS) else 0
 
     async def _log_ends(self, partitions: Collection[int], deadline: float) -> Mapping[int, int]:
         why = "Kafka did not say in time where the log ends"

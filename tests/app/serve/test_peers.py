@@ -228,6 +228,26 @@ def test_a_copy_that_is_not_fresh_is_passed_over(tmp_path: Path) -> None:
             assert http.get("/v1/scan?max-lag-records=10").json()["complete"] is True
 
 
+@pytest.mark.parametrize("lag_is_known", [False, True], ids=["just come back", "just stopped streaming"])
+def test_a_copy_that_does_not_stream_is_not_waited_for_in_vain(tmp_path: Path, lag_is_known: bool) -> None:
+    """A read that needs a position gets it from the copy that has it, before its deadline, whichever node is asked."""
+    with Cluster(tmp_path, 2) as cluster:
+        cluster.put(b"key-000", b"1")
+        where = partition_for(b"key-000", "murmur2", 6)
+        behind, ahead = cluster.placement.serving[where]
+        cluster.nodes[ahead].put(b"key-000", b"2", partition=where)
+        if not lag_is_known:
+            cluster.nodes[behind].on_loop(
+                lambda: setattr(cluster.nodes[behind].node.copies.by_partition[where], "fresh_as_of_ms", -1)
+            )
+        for ordinal in range(3):
+            with cluster.nodes[ordinal].client() as http:
+                answer = http.get(f"/v1/keys/key-000?min-position={where}:2")
+                assert (answer.json(), answer.headers["qt-served-by"]) == (2, f"users-r1-{ahead}")
+                page = http.get(f"/v1/scan?min-position={where}:2").json()
+                assert [item["value"] for item in page["items"]] == [2]
+
+
 def test_nodes_tell_one_another_of_mixed_producers(tmp_path: Path) -> None:
     """A contradiction that one node has seen makes all nodes look everywhere, and the newest row of any node answers."""
     with Cluster(tmp_path, 1) as cluster:

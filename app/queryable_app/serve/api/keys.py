@@ -54,7 +54,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         if_none_match = ",".join(tags) if tags else None
         local = asked.route == "local" or is_forwarded(request, node)
         try:
-            needed = await reads.caught_up(asked, reads.partitions_of(record_key), deadline)
+            needed = await reads.caught_up(asked, reads.partitions_of(record_key), deadline, last=local)
             return respond(reads.point(record_key, asked, needed, form, if_none_match))
         except Failure as refusal:
             if local or refusal.reason not in _OTHERS_MAY_ANSWER:
