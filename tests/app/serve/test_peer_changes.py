@@ -58,7 +58,7 @@ def test_a_process_goes_away_under_reads(tmp_path: Path, signal_number: signal.S
         with process_of(settings) as process:
             eventually("node 1 is there", lambda: not node.node.peers.suspects, 20)
             took = stopped_while_asked(process, node, signal_number)
-            eventually("it is a suspect", lambda: node.node.peers.suspects == {1})
+            eventually("it is a suspect", lambda: node.node.peers.suspects == {1}, 1)
     assert max(took) < 1
     assert sum(seconds > 0.1 for seconds in took) <= 5
     assert 0 < standby.node.counters.keys_found <= 250
