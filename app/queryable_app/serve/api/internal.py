@@ -98,10 +98,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             bounds = Bounds(_key(body["start"]), _key(body["stop"]), body["reverse"])
         taken: list[RawRow] = []
         size = 0
-        async with (
-            until(_deadline(request)),
-            aclosing(rows_here(copies, bounds, node.turns.pause)) as batches,
-        ):
+        async with until(_deadline(request)), aclosing(rows_here(copies, bounds)) as batches:
             async for batch in batches:
                 for row in batch:
                     full = len(taken) >= _ROWS_MAX or size > _BYTES_MAX
@@ -118,7 +115,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             wanted = {int(p): [b64decode(key) for key in given] for p, given in body["keys"].items()}
             copies = {copy.partition: copy for copy in held(list(wanted))}
         async with until(_deadline(request)):
-            found = await rows_of_keys(copies, wanted, node.turns.pause)
+            found = await rows_of_keys(copies, wanted)
         return _rows({}, [(key, *row) for key, row in found.items()])
 
     @router.post(COUNT)
@@ -128,7 +125,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             copies = held(body["partitions"])
             approximate = bool(body["approximate"])
         async with until(_deadline(request)):
-            return _rows({"count": await count_here(copies, approximate, node.turns.pause)})
+            return _rows({"count": await count_here(copies, approximate)})
 
     return router
 
