@@ -80,6 +80,5 @@ def _falls_short(node: NodeHeard | None, partition: int, asked: Asked, now: floa
         return not 0 <= copy.lag_ms <= asked.max_lag_ms
     if copy.position < asked.min_positions.get(partition, 0):
         return True
-    return (
-        not 0 <= copy.lag_ms <= _FAR_BEHIND_MS
-    )  # not known: its node has just come back, from who knows how long ago
+    # Where the lag is not known the node has just come back, with what it had when it went.
+    return not 0 <= copy.lag_ms <= _FAR_BEHIND_MS
