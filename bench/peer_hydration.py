@@ -152,7 +152,7 @@ def reads(seconds: float, keys: int) -> dict[str, float]:
         f"outcome = uvloop.run(open_loop({PORT}, requests, {READS_PER_SECOND}, {seconds}));"
         "assert set(outcome.statuses) == {200}, outcome.statuses; print(json.dumps(quantiles(outcome.latencies_ms)))"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
     return {f"{name} ms": value for name, value in json.loads(ran.stdout).items()}
 
 
