@@ -1,4 +1,4 @@
-"""How long may a request have waited for its turn: one decision a request, when its turn comes.
+"""Who is refused when there is too much to do: one decision a request, when its turn comes.
 
 Strategy: a queue that is short again and again is a burst, and whoever is in it gets an answer. One in which everybody has
 waited long for a while is a backlog: it gets no shorter by being served, and only makes every answer late. From then on whoever
@@ -6,6 +6,9 @@ has waited long is refused, until for a while nobody has. What counts is the tim
 requests may be a millisecond of work or a second.
 
 Where only a few wait, nobody is refused: then it is the requests that are long, or the machine is slow, and not the queue.
+
+Long reads wait again and again, at each of their pauses, so one more of them makes all of them longer. There is room for it
+while they wait briefly.
 """
 
 from __future__ import annotations
@@ -15,6 +18,12 @@ from typing import Final
 LONG_SECONDS: Final = 0.005
 A_WHILE_SECONDS: Final = 0.1  # also what may be waited in a burst
 FEW: Final = 4
+LONG_PAUSE_SECONDS: Final = 0.02
+
+
+def has_room(waiting: int, waited: float) -> bool:
+    """For one more long read, while that many wait to go on, and the one that last did had waited so long."""
+    return waiting < FEW or waited <= LONG_PAUSE_SECONDS
 
 
 class Backlog:
@@ -24,7 +33,7 @@ class Backlog:
 
     def __init__(self) -> None:
         self.shedding = False
-        self._all_long_since: float | None = None  # None: who came last had not waited long, or nobody waits
+        self._all_long_since: float | None = None  # None: who came last had not waited long
         self._long_at = 0.0
 
     def accepts(self, waited: float, behind: int, now: float) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryable_app.overload import A_WHILE_SECONDS, FEW, LONG_SECONDS, Backlog
+from queryable_app.overload import A_WHILE_SECONDS, FEW, LONG_PAUSE_SECONDS, LONG_SECONDS, Backlog, has_room
 
 costs = st.floats(0.001, 0.05)
 """Seconds of work that a request is."""
@@ -106,3 +106,9 @@ def test_a_pause_is_no_backlog() -> None:
     backlog = Backlog()
     assert all(turn.accepted for turn in turns([0.0] * 50 + [60.05] * 50, 0.001, backlog))
     assert not backlog.shedding
+
+
+@given(st.integers(0, 100), st.floats(0, 1))
+def test_there_is_room_for_a_long_read_while_others_go_on_soon(waiting: int, waited: float) -> None:
+    """A few have room in any case; beyond that it is how long they wait at their pauses."""
+    assert has_room(waiting, waited) == (waiting < FEW or waited <= LONG_PAUSE_SECONDS)

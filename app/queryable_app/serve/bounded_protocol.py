@@ -20,7 +20,6 @@ from queryable_app.serve.api.guard import always_answered
 from queryable_app.serve.api.request import ARRIVED
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
-from queryable_app.serve.turns import Turns
 
 _SWEEP_SECONDS: Final = 1.0
 _LINGER_SWEEPS: Final = (
@@ -34,7 +33,6 @@ class BoundedProtocol(HttpToolsProtocol):
     node: ClassVar[Node]
     reads: ClassVar[Reads]
     open: ClassVar[set[BoundedProtocol]]
-    turns: ClassVar[Turns]
     too_much: ClassVar[Answer]  # to do; made once, since it has to be cheap
     sweeps: ClassVar[int] = 0
     sweeping: ClassVar[bool] = False
@@ -148,7 +146,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if always_answered(cycle.scope["path"]):
             super()._start_asgi_task(cycle, app)
         else:
-            self.turns.wait(_Waiting(self, cycle, app))
+            self.node.turns.wait(_Waiting(self, cycle, app))
 
     def _turn_away(self, cycle: RequestResponseCycle) -> None:
         self.node.counters.failures[Reason.OVERLOADED.slug] += 1

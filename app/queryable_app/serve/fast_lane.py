@@ -15,14 +15,14 @@ from urllib.parse import unquote_to_bytes
 from queryable_app.errors import Failure, Reason
 from queryable_app.http_text import JSON, Answer, body_answer, problem_answer
 from queryable_app.partitioners import SCATTER
-from queryable_app.serve.api.guard import PIECE_BYTES, failure_of, overloaded
+from queryable_app.serve.api.guard import PIECE_BYTES, failure_of
 from queryable_app.serve.bounded_protocol import BoundedProtocol
 from queryable_app.serve.forwards import Forward, Forwards
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers import HEARTBEAT
 from queryable_app.serve.plain_heads import Head, KnownHeads
 from queryable_app.serve.reads import Reads
-from queryable_app.serve.turns import Turns
+from queryable_app.serve.turns import too_much
 
 _PREFIX: Final = b"GET /v1/keys/"
 _SUFFIX: Final = b" HTTP/1.1"
@@ -240,9 +240,6 @@ def protocol_class(node: Node) -> type[FastLane]:
         "heads": KnownHeads(node.peers.knows),
         "forwards": Forwards(node.peers),
         "open": set(),
-        "turns": Turns(),
-        "too_much": problem_answer(
-            overloaded("more requests wait than can be answered soon"), reads.identity
-        ),
+        "too_much": problem_answer(too_much("more requests wait than can be answered soon"), reads.identity),
     }
     return type("NodeProtocol", (FastLane,), own)

@@ -6,7 +6,6 @@ copied into the answer as text, and what they may weigh together is bounded befo
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from time import time_ns
 from typing import Final, NamedTuple
@@ -18,6 +17,7 @@ from queryable_app.serde import KeyCodec, value_to_json
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.reads import found
 from queryable_app.serve.scans import key_json
+from queryable_app.serve.turns import Pause
 from queryable_app.topic_spec import ValueFormat
 
 VALUE_BYTES_MAX: Final = 64 << 20
@@ -59,7 +59,7 @@ def keep_newest(rows: Rows, disk_key: bytes, partition: int, stored: bytes) -> N
         rows[disk_key] = partition, stored
 
 
-async def rows_of_keys(copies: Mapping[int, Copy], keys: Keys) -> Rows:
+async def rows_of_keys(copies: Mapping[int, Copy], keys: Keys, pause: Pause) -> Rows:
     rows: Rows = {}
     size = batches = 0
     for partition, copy in copies.items():
@@ -79,7 +79,7 @@ async def rows_of_keys(copies: Mapping[int, Copy], keys: Keys) -> Rows:
                 )
             batches += 1
             if batches % _BATCHES_WITHOUT_PAUSE == 0:
-                await asyncio.sleep(0)
+                await pause()
     return rows
 
 

@@ -41,6 +41,7 @@ from queryable_app.serve.row_socket import RowSocket
 from queryable_app.serve.slices import Slices
 from queryable_app.serve.store import SharedMemory, Store, StoreError
 from queryable_app.serve.sweeper import Sweeper
+from queryable_app.serve.turns import Turns
 from queryable_app.topic_spec import TopicSpec, parse_spec_json
 
 _MEASURE_SECONDS: Final = 0.5
@@ -60,6 +61,7 @@ class Node:
         self.last_read_at = -1.0
         """Monotonic time of the last answered read, kept by whoever answers. Ingest then leaves room for reads."""
         self.counters = Counters()
+        self.turns = Turns()
         self.peers = Peers(settings, copies)
         application = settings.application_id
         self.checkpoints = Checkpoints(

@@ -24,6 +24,7 @@ from queryable_app.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
 from queryable_app.peer_frames import RawRow
 from queryable_app.serde import KeyCodec, value_to_json
 from queryable_app.serve.copies import Copy
+from queryable_app.serve.turns import Pause
 from queryable_app.topic_spec import ValueFormat
 
 BATCH_ROWS: Final = 512
@@ -66,8 +67,9 @@ class Page:
     last_key: bytes | None  # where the next page goes on; None: there is none
 
 
-async def rows_here(copies: Sequence[Copy], bounds: Bounds) -> Batches:
-    """The rows of these copies, tombstones and expired ones too. Closing it releases the stores."""
+async def rows_here(copies: Sequence[Copy], bounds: Bounds, pause: Pause) -> Batches:
+    """The rows of these copies, tombstones and expired ones too, with a pause after each batch. Closing it releases the
+    stores."""
     sources = [_rows_of(copy, bounds) for copy in copies]
     rows = sources[0] if len(sources) == 1 else merge(*sources, reverse=bounds.reverse)
     try:
@@ -83,7 +85,7 @@ async def rows_here(copies: Sequence[Copy], bounds: Bounds) -> Batches:
             if not batch:
                 return
             yield batch
-            await asyncio.sleep(0)
+            await pause()
     finally:
         for source in sources:
             source.close()
@@ -232,11 +234,11 @@ async def count(batches: AsyncIterator[list[RawRow]]) -> int:
     return counted
 
 
-async def count_here(copies: Sequence[Copy], approximate: bool) -> int:
+async def count_here(copies: Sequence[Copy], approximate: bool, pause: Pause) -> int:
     """The keys of these copies; a key must not be in two of them."""
     if approximate:
         return sum(copy.store.estimate_keys() for copy in copies)
     if not copies:
         return 0
-    async with aclosing(rows_here(copies, Bounds())) as batches:
+    async with aclosing(rows_here(copies, Bounds(), pause)) as batches:
         return await count(batches)

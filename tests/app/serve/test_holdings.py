@@ -255,7 +255,7 @@ def test_a_scan_that_has_begun_ends_although_its_copy_leaves(tmp_path: Path) -> 
             copy = node.copies.by_partition[1]
             rows = [(b"key-%06d" % n, encode_row(Row(n, 1, 0, b"1"))) for n in range(3 * BATCH_ROWS)]
             copy.apply(rows, CopyState(len(rows), True))
-            scan = rows_here([copy], Bounds())
+            scan = rows_here([copy], Bounds(), node.turns.pause)
             seen = len(await anext(scan))
 
             node.holdings.follow(WITHOUT_1)
@@ -278,7 +278,7 @@ def test_a_scan_that_outlives_its_copy_fails_with_words(tmp_path: Path) -> None:
             copy = node.copies.by_partition[1]
             rows = [(b"key-%06d" % n, encode_row(Row(n, 1, 0, b"1"))) for n in range(3 * BATCH_ROWS)]
             copy.apply(rows, CopyState(len(rows), True))
-            scan = rows_here([copy], Bounds())
+            scan = rows_here([copy], Bounds(), node.turns.pause)
             await anext(scan)
 
             store = copy.leave("has moved to other nodes")

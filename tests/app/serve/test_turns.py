@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +86,46 @@ def test_whoever_has_waited_too_long_is_refused() -> None:
     assert asyncio.run(story()) == ["0 is refused", "1 is refused", *(f"{n + 2} begins" for n in range(FEW))]
 
 
+def test_long_reads_go_on_one_at_a_time() -> None:
+    """Between two of their steps the loop is free; beginnings come in between, and do not keep them from going on."""
+
+    async def story() -> list[str]:
+        told: list[str] = []
+        turns = Turns()
+
+        async def long_read(name: str) -> None:
+            for _ in range(2):
+                await turns.pause()
+                told.append(f"{name} goes on")
+
+        reads = asyncio.gather(long_read("x"), long_read("y"))
+        await asyncio.sleep(0)
+        for n in range(6):
+            turns.wait(Request(told, str(n)))
+        await reads
+        return told
+
+    told = asyncio.run(story())
+    assert [line for line in told if "goes" in line] == ["x goes on", "y goes on"] * 2
+    first, second = told.index("x goes on"), told.index("y goes on")
+    assert (first, second - first) <= (3, 4)
+    assert told.index("5 begins") < told.index("y goes on", second + 1)
+
+
+def test_a_long_read_that_is_given_up_takes_no_turn() -> None:
+    """Its place is the next one's."""
+
+    async def run() -> None:
+        turns = Turns()
+        first, second = (asyncio.create_task(turns.pause()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait_for(second, 5)
+        assert first.cancelled()
+
+    asyncio.run(run())
+
+
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp("turns")
@@ -98,7 +139,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 class Storm:
     """Clients that ask for much, each again as soon as it has its answer."""
 
-    def __init__(self, node: Served, clients: int) -> None:
+    def __init__(self, node: Served, clients: int, request: bytes = HEAVY) -> None:
+        self._request = request
         self.statuses: Counter[int] = Counter()
         self.refusals: list[bytes] = []
         self._node, self._clients = node, clients
@@ -120,7 +162,7 @@ class Storm:
     async def _client(self) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._node.port)
         while not self._over:
-            writer.write(HEAVY)
+            writer.write(self._request)
             head = await reader.readuntil(b"\r\n\r\n")
             status, headers, _ = parsed(head)
             body = await reader.readexactly(int(headers["content-length"]))
@@ -162,6 +204,21 @@ def test_a_node_with_too_much_to_do(node: Served) -> None:
     assert node.node.counters.failures["overloaded"] == storm.statuses[429]
     for _ in range(20):
         assert asked(node.port, HEAVY)[0] == 200
+
+
+def test_long_reads_that_are_too_many_are_refused(tmp_path: Path) -> None:
+    """As many as can be answered in time are, and the others are told to come back; short reads go on meanwhile."""
+    page = b"GET /v1/scan?limit=10000 HTTP/1.1\r\nHost: x\r\n\r\n"
+    with served(tmp_path, partitions=1) as node:
+        node.fill(9_000)
+        with Storm(node, 48, page) as storm:
+            eventually("there is too much to do", lambda: storm.statuses[429] > 50, 60)
+            before = storm.statuses[200]
+            for request in (HEAVY, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"):
+                assert asked(node.port, request)[0] == 200
+            eventually("others are answered as well", lambda: storm.statuses[200] > before + 5, 60)
+        assert set(storm.statuses) == {200, 429}
+        eventually("there is room again", lambda: asked(node.port, page)[0] == 200)
 
 
 def behind(node: Served, others: int, request: bytes) -> socket.socket:

@@ -21,6 +21,7 @@ from queryable_app.http_text import no_such_resource, problem_answer
 from queryable_app.log import event
 from queryable_app.serve.api.request import IS_HEAD, Gone, keyed_path, respond
 from queryable_app.serve.node import Node
+from queryable_app.serve.turns import too_much
 
 _ALWAYS_ANSWERED: Final = ("/livez", "/readyz", "/metrics")
 _INTERNAL: Final = "/internal/"
@@ -64,9 +65,9 @@ class Guard:
         self._counters.in_flight += 1
         try:
             if counted and self._bounded > self._concurrent_max:
-                raise overloaded(f"the node is answering {self._concurrent_max} requests already")
+                raise too_much(f"the node is answering {self._concurrent_max} requests already")
             if counted and self._untaken_bytes > self._untaken_bytes_max:
-                raise overloaded(f"{self._untaken_bytes} bytes of answers wait for clients to take them")
+                raise too_much(f"{self._untaken_bytes} bytes of answers wait for clients to take them")
             await self._app(inner, receive, sending)
         except Gone:
             pass
@@ -107,15 +108,6 @@ def failure_of(error: Exception, path: str) -> Failure:
         Reason.INTERNAL,
         f"a defect of this node; its log has more under the id {identifier}",
         "report it with the id; another node may answer",
-    )
-
-
-def overloaded(why: str) -> Failure:
-    return Failure(
-        Reason.OVERLOADED,
-        why,
-        "retry in a while, with fewer at once",
-        retry_after_ms=1000,
     )
 
 

@@ -39,7 +39,7 @@ from queryable_app.serve.coverage import (
 )
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
-from queryable_app.serve.scans import Bounds, Page, count, ndjson, page, to_lines
+from queryable_app.serve.scans import BATCH_ROWS, Bounds, Page, count, ndjson, page, to_lines
 
 _LIMIT: Final = 100
 _SCAN: Final = ("limit", "order", "cursor", "key-encoding")
@@ -98,6 +98,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         asked, deadline = asked_of(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         lines = to_lines(node.codec, node.spec.stored_format, form == NDJSON)
+        if form == NDJSON or (limit or _LIMIT) > BATCH_ROWS:
+            node.turns.require_room()
 
         async def one_page() -> tuple[Page, Coverage]:
             covered = await coverage(reads, range(reads.copies.partitions), asked, deadline, partial)
@@ -123,6 +125,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         approximate = choice(values, "approximate", ("false", "true"))
         asked, deadline = asked_of(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
+        if approximate == "false":
+            node.turns.require_room()
 
         async def counting() -> tuple[int, Coverage]:
             covered = await coverage(reads, range(reads.copies.partitions), asked, deadline, partial)
