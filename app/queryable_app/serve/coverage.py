@@ -196,7 +196,8 @@ def _all_or_nothing(refusals: Mapping[int, Failure]) -> Failure:
 
 def rows_of(reads: Reads, covered: Coverage, bounds: Bounds, deadline: float) -> Batches:
     """The rows of all covered partitions in key order; of each key one row, which may be a tombstone."""
-    sources: list[Batches] = [rows_here(list(covered.here.values()), bounds)] if covered.here else []
+    here = list(covered.here.values())
+    sources: list[Batches] = [rows_here(here, bounds, reads.node.turns.pause)] if here else []
     sources += [
         reads.node.peers.rows(
             ordinal, partitions, bounds.start, bounds.stop, bounds.reverse, _share(deadline)
@@ -216,7 +217,7 @@ async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float) 
         )
     )
     try:
-        rows = await rows_of_keys(covered.here, keys)
+        rows = await rows_of_keys(covered.here, keys, reads.node.turns.pause)
     except BaseException:
         asking.cancel()
         raise
@@ -249,7 +250,8 @@ async def count_everywhere(reads: Reads, covered: Coverage, approximate: bool, d
         reads.node.peers.count(ordinal, partitions, approximate, deadline)
         for ordinal, partitions in covered.there.items()
     )
-    return sum(await asyncio.gather(count_here(list(covered.here.values()), approximate), *asking))
+    here = count_here(list(covered.here.values()), approximate, reads.node.turns.pause)
+    return sum(await asyncio.gather(here, *asking))
 
 
 async def despite_lost_peers(attempt: Callable[[], Awaitable[T]]) -> T:

@@ -98,7 +98,10 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             bounds = Bounds(_key(body["start"]), _key(body["stop"]), body["reverse"])
         taken: list[RawRow] = []
         size = 0
-        async with until(_deadline(request)), aclosing(rows_here(copies, bounds)) as batches:
+        async with (
+            until(_deadline(request)),
+            aclosing(rows_here(copies, bounds, node.turns.pause)) as batches,
+        ):
             async for batch in batches:
                 for row in batch:
                     full = len(taken) >= _ROWS_MAX or size > _BYTES_MAX
@@ -115,7 +118,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             wanted = {int(p): [b64decode(key) for key in given] for p, given in body["keys"].items()}
             copies = {copy.partition: copy for copy in held(list(wanted))}
         async with until(_deadline(request)):
-            found = await rows_of_keys(copies, wanted)
+            found = await rows_of_keys(copies, wanted, node.turns.pause)
         return _rows({}, [(key, *row) for key, row in found.items()])
 
     @router.post(COUNT)
@@ -125,7 +128,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             copies = held(body["partitions"])
             approximate = bool(body["approximate"])
         async with until(_deadline(request)):
-            return _rows({"count": await count_here(copies, approximate)})
+            return _rows({"count": await count_here(copies, approximate, node.turns.pause)})
 
     return router
 
