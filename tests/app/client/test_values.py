@@ -18,6 +18,7 @@ from queryable_app.client.exceptions import InvalidRequest, QueryableTopicError,
 from queryable_app.client.keys import Key, in_request, record_key
 from queryable_app.client.options import Asked, ReadOptions, parse_options, parse_positions
 from queryable_app.client.placement_map import checked_address, parse_placement
+from queryable_app.client.rows import Freshness, item_row
 from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import ASKED_NAMES, Consistency, parse_asked
 from queryable_app.http_text import parse_query
@@ -71,6 +72,18 @@ def test_a_wrong_key_is_named(key_format: KeyFormat, key: Any, said: str) -> Non
         record_key(key, key_codec(key_format))
     assert said in str(caught.value)
     assert caught.value.detail.startswith("key: ")
+
+
+def test_dots_are_no_steps_through_a_path() -> None:
+    """Keys that are nothing but dots."""
+    codec = key_codec("string")
+    assert in_request([b".", b"..", b"..."], codec) == (["%2E", "%2E%2E", "..."], [])
+
+
+def test_a_key_that_its_format_cannot_say_comes_as_bytes() -> None:
+    """As nodes mark it."""
+    item = {"key": "_w", "keyEncoding": "base64url", "value": 1, "partition": 0, "offset": 1, "timestamp": 2}
+    assert item_row(item, Freshness("0:2", 1, 1, "active", "n", 1)).key == b"\xff"
 
 
 def test_nan_is_a_key_too() -> None:
