@@ -58,7 +58,7 @@ class Fleet:
     def tick(self) -> list[str]:
         """What has happened since the last time, in words."""
         happened = [said for node in self.nodes for kept in node.kept if (said := kept.tend())]
-        self._placer.tick()
+        happened += self._placer.tick()
         happened += self._take_up_wish()
         self._start_nodes()
         while self._named < len(self.nodes) and self._placer.known_to(self._named):

@@ -73,6 +73,7 @@ class Placer:
         self._seen: dict[int, Seen] = {}
         self._asking: dict[int, Future[Seen]] = {}
         self._due: dict[int, float] = {}
+        self._refused: dict[int, str] = {}
         token = data.internal_token().read_text()
         self._http = httpx.Client(timeout=_ANSWER_SECONDS, trust_env=False, headers={NODE_HEADER: token})
         self._threads = ThreadPoolExecutor(_THREADS, "placer")
@@ -94,10 +95,12 @@ class Placer:
     def follow(self, wanted: Wanted) -> None:
         self.wanted, self._arrived = wanted, False
 
-    def tick(self) -> None:
-        """Hears what was answered, takes a step if there is one, and asks again whom it is time to ask."""
+    def tick(self) -> list[str]:
+        """Hears what was answered, takes a step if there is one, and asks again whom it is time to ask. Returns which nodes
+        refuse the placement, in words and once."""
         now = time.monotonic()
-        if self._heard():
+        heard, refusals = self._heard()
+        if heard:
             following = next_step(self.placement, self.wanted, self._seen, now)
             self._arrived = following is self.placement and settled(following, self.wanted)
             if following is not self.placement:
@@ -107,22 +110,27 @@ class Placer:
             if ordinal not in self._asking and now >= self._due.get(ordinal, now):
                 self._due[ordinal] = now + (_SETTLED_SECONDS if self.settled else _MOVING_SECONDS)
                 self._asking[ordinal] = self._threads.submit(self._ask, address, self.placement)
+        return refusals
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
         self._http.close()
 
-    def _heard(self) -> bool:
-        """Whether a node has answered since the last time."""
+    def _heard(self) -> tuple[bool, list[str]]:
+        """Whether a node has answered since the last time, and what is new of those that refuse."""
         answers: dict[int, Seen] = {}
-        for ordinal, asked in list(self._asking.items()):
-            if asked.done():
-                del self._asking[ordinal]
-                if asked.exception() is None:  # otherwise it is away or starts, and will be asked again
-                    answers[ordinal] = asked.result()
+        refusals = []
+        for ordinal in [ordinal for ordinal, asked in self._asking.items() if asked.done()]:
+            asked = self._asking.pop(ordinal)
+            error = asked.exception()  # most often it is away or starts; it will be asked again
+            if error is None:
+                answers[ordinal] = asked.result()
+            elif isinstance(error, httpx.HTTPStatusError) and self._refused.get(ordinal) != str(error):
+                self._refused[ordinal] = str(error)
+                refusals.append(f"Node {ordinal} does not take the placement: {error.response.text[:300]}")
         nodes = len(self.placement.addresses)
         self._seen = {o: seen for o, seen in (self._seen | answers).items() if o < nodes}
-        return bool(answers)
+        return bool(answers), refusals
 
     def _ask(self, address: str, placement: Placement) -> Seen:
         """Looks at a node, after telling it of the placement if it has an older one. In a thread."""

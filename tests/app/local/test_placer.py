@@ -30,6 +30,7 @@ class ListeningNode(ThreadingHTTPServer):
         self.placement: Placement | None = None
         self.catches_up = True
         self.accepts = True
+        self.refusals = 0
         self.hangs = threading.Event()
         self.goes_on = threading.Event()
 
@@ -57,7 +58,8 @@ class Handler(BaseHTTPRequestHandler):
         if (self.path, self.headers[NODE_HEADER]) != (PLACEMENT_PATH, self.server.token):
             self._answer(403, {})
         elif not self.server.accepts:
-            self._answer(503, {})
+            self.server.refusals += 1
+            self._answer(503, {"reason": "not_available"})
         else:
             self.server.placement = Placement.from_json(text)
             self._answer(200, {"epoch": self.server.placement.epoch})
@@ -108,12 +110,14 @@ def placing(
         placer.close()
 
 
-def ticking_until(what: str, placer: Placer, check: Callable[[], bool]) -> None:
+def ticking_until(what: str, placer: Placer, check: Callable[[], bool]) -> list[str]:
+    said: list[str] = []
     deadline = time.monotonic() + SECONDS
     while not check():
         assert time.monotonic() < deadline, f"{what}: {placer.placement}"
-        placer.tick()
+        said += placer.tick()
         time.sleep(0.01)
+    return said
 
 
 @pytest.mark.parametrize(("first", "wanted"), [(1, 3), (3, 1), (2, 2)], ids=["up", "down", "stays"])
@@ -149,6 +153,15 @@ def test_a_node_that_was_away_hears_later(data: DataDirectory) -> None:
         nodes[0].accepts = True
         ticking_until("settled", placer, lambda: placer.settled)
         assert nodes[0].placement == placer.placement
+
+
+def test_a_node_that_refuses_is_named_once(data: DataDirectory) -> None:
+    """With its own words, since the change waits for it."""
+    with listening(1, data) as nodes, placing(nodes, data, 1, 1) as placer:
+        nodes[0].placement, nodes[0].accepts = None, False
+        said = ticking_until("it has refused three times", placer, lambda: nodes[0].refusals >= 3)
+
+        assert said == ['Node 0 does not take the placement: {"reason": "not_available"}']
 
 
 def test_a_node_that_hangs_holds_up_nobody(data: DataDirectory) -> None:
