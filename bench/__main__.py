@@ -16,6 +16,7 @@ NAMES = (
     "multi_get",
     "scan",
     "startup",
+    "failover",
     "hydration",
     "peer_hydration",
     "freshness",

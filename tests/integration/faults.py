@@ -1,0 +1,67 @@
+"""What happens to a node of a running system, and when all is well again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+
+import httpx
+
+from tests.integration.system import System, eventually
+
+_ROLES = ("serve", "ingest")
+
+
+def signal_to(system: System, node: int, number: signal.Signals) -> None:
+    """To all processes of the node, as when it is its machine."""
+    for role in _ROLES:
+        os.killpg(system.pid(role, node), number)
+
+
+def end(system: System, node: int, number: signal.Signals) -> None:
+    """Ends the node with this signal, and waits until the processes that come after it answer."""
+    pids = {role: system.pid(role, node) for role in _ROLES}
+    signal_to(system, node, number)
+    for role, pid in pids.items():
+        eventually(f"{role} is replaced", lambda role=role, pid=pid: system.pid(role, node) != pid)  # type: ignore[misc]
+    eventually("it answers again", lambda: answers(system.url(node)))
+
+
+def wipe(system: System, node: int) -> None:
+    """Kills the node and takes its disk away, before it is started again; waits until it answers."""
+    url = system.url(node)
+    system.process.send_signal(signal.SIGSTOP)
+    try:
+        signal_to(system, node, signal.SIGKILL)
+        eventually("it is gone", lambda: not answers(url))
+        shutil.rmtree(system.data / "nodes" / str(node))
+    finally:
+        system.process.send_signal(signal.SIGCONT)
+    eventually("it answers again", lambda: answers(url))
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/livez", timeout=1).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def wait_until_well(system: System, nodes: int) -> None:
+    """Every node streams, all copies have caught up, and no node suspects another."""
+
+    def well() -> bool:
+        try:
+            answered = [system.get("/v1/status", node) for node in range(nodes)]
+        except httpx.TransportError:
+            return False
+        return all(
+            answer.status_code == 200
+            and (status := answer.json())["ingest"]["state"] == "streaming"
+            and all(copy["phase"] == "caught-up" for copy in status["partitions"])
+            and not any(peer["suspect"] for peer in status["peers"])
+            for answer in answered
+        )
+
+    eventually(f"all is well\n{system.tail()}", well, 90)
