@@ -199,11 +199,12 @@ def test_a_server_that_ends_answers_what_it_has_forwarded(tmp_path: Path) -> Non
         assert received.startswith(b"HTTP/1.1 200")
 
 
-def test_a_client_cannot_make_nodes_suspects(tmp_path: Path) -> None:
-    """Reads with no time for an answer say nothing of the node that did not answer in it."""
-    with with_a_bad_node(tmp_path, "hangs") as (node, _, standby), node.client() as client:
+def test_a_client_cannot_bring_nodes_into_doubt(tmp_path: Path) -> None:
+    """Reads with hardly any time say nothing of the node that did not answer in it."""
+    with with_a_bad_node(tmp_path, "hangs") as (node, bad, _), node.client() as client:
         for _ in range(30):
-            client.get(f"/v1/keys/{KEY}?deadline-ms=1")
+            client.get(f"/v1/keys/{KEY}?deadline-ms=40")
         assert node.node.peers.suspects == frozenset()
-        assert client.get(f"/v1/keys/{KEY}?consistency=any").status_code == 200
-        assert standby.node.counters.keys_found > 0
+        before = bad.reads
+        assert client.get(f"/v1/keys/{KEY}").status_code == 200
+        assert bad.reads == before + 1  # it is still the first to be asked
