@@ -15,6 +15,7 @@ NAMES = (
     "forwarded_read",
     "multi_get",
     "scan",
+    "overload",
     "startup",
     "failover",
     "hydration",

@@ -1,4 +1,4 @@
-"""Multi-gets of 100 keys on one core, closed loop over 8 connections."""
+"""Multi-gets of 100 keys on one core, closed loop over 4 connections."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
     script.write_text(WRK_SCRIPT.replace("KEYS", str(KEYS)))
     subprocess.run([sys.executable, "-m", "bench.server", "fill", str(store), str(KEYS)], check=True)
     with server("node", store) as port:
-        rates = [100 * closed_loop(port, script, 2 if quick else 6, 8) for _ in range(1 if quick else 5)]
+        rates = [100 * closed_loop(port, script, 2 if quick else 6, 4) for _ in range(1 if quick else 5)]
     figures = {"keys/s": median(rates), "min": min(rates), "max": max(rates)}
     yield Result("multi_get", "100 keys a request", {**figures}, ">= 150 K keys/s")
