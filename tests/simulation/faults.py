@@ -156,12 +156,12 @@ class Faults:
         network, hosts = self._world.network, self._hosts()
         link = (self._random.choice(hosts), self._random.choice(hosts))
         network.extra_seconds[link] = self._random.choice((0.02, 0.1, 0.4))
-        self._world.broken(link)
+        self._world.weather.broken(link)
         self._world.note(f"slow {link}")
 
         def end() -> None:
             network.extra_seconds.pop(link, None)
-            self._world.whole(link)
+            self._world.weather.whole(link)
 
         self._until(self._random.uniform(0.5, 5), end)
 

@@ -18,6 +18,7 @@ from tests.simulation.clock import Process, Scheduler
 _USUAL_SECONDS = (0.0002, 0.002)
 _AGAIN_SECONDS = (0.2, 0.45)  # a packet that was lost is sent again after that
 _REFUSED = "connection refused"
+_RESET = "connection reset"
 
 Protocol = Any
 Link = tuple[str, str]
@@ -107,6 +108,8 @@ class Network:
         there.send(arrive)
         if not await made:
             raise ConnectionRefusedError(_REFUSED)
+        if mine.is_closing():
+            raise ConnectionResetError(_RESET)
         self._transports.setdefault(own, {})[mine] = None
         mine.protocol = protocol = factory()
         protocol.connection_made(mine)
@@ -198,7 +201,7 @@ class Transport(asyncio.Transport):
                 self.close()
 
     def arrive_reset(self) -> None:
-        self._process.call_soon(self._lose, ConnectionResetError("connection reset"))
+        self._process.call_soon(self._lose, ConnectionResetError(_RESET))
 
     def reset_by_death(self) -> None:
         if not self._gone:

@@ -14,18 +14,11 @@ from tests.simulation.checks import Wish, Wrong
 from tests.simulation.clock import Spinning
 from tests.simulation.faults import Faults
 from tests.simulation.nodes import host_of
-from tests.simulation.readers import (
-    CHANGING_KEYS,
-    STABLE_KEYS,
-    BaitReader,
-    PlainReader,
-    ScanReader,
-    SmartReader,
-    Writer,
-    changing_key,
-    stable_key,
-)
-from tests.simulation.world import World, inside
+from tests.simulation.product import inside
+from tests.simulation.readers import BaitReader, PlainReader
+from tests.simulation.smart import ScanReader, SmartReader
+from tests.simulation.world import World
+from tests.simulation.writer import CHANGING_KEYS, STABLE_KEYS, Writer, changing_key, stable_key
 
 _START_SECONDS = 20.0
 _FAULTS_SECONDS = (8.0, 25.0)

@@ -6,41 +6,23 @@ was up, and which link was whole, since when.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import shutil
-import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
-import queryable_app.serve.gaps
-import queryable_app.serve.log_end
-from queryable_app.attempts import Ask, Attempts, HedgeBudget, Step
-from queryable_app.contract import PLACEMENT_FILE
 from queryable_app.partitioners import partition_for
 from queryable_app.placement import Placement, Wanted, first_placement
-from queryable_app.serve.store import Store
+from tests.simulation.books import Hedges, Weather
 from tests.simulation.checks import Wrong
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.disks import Disks, Rows
 from tests.simulation.network import Network
-from tests.simulation.nodes import (
-    APPLICATION_ID,
-    HEDGE_BURST,
-    HEDGE_SHARE,
-    Machine,
-    address_of,
-    host_of,
-    run_node,
-)
+from tests.simulation.nodes import APPLICATION_ID, Machine, address_of, host_of, run_node
 from tests.simulation.placer import PlacerProcess
-from tests.simulation.topic import Topic, TopicConsumer
+from tests.simulation.topic import Topic
 
 CLIENT = "client"
 PLACER = "placer"
@@ -64,6 +46,8 @@ class World:
         self.mixed = choice.random() < 0.2
         self.topic = Topic(self.scheduler, self.partitions)
         self.disks = Disks()
+        self.weather = Weather(self.scheduler)
+        self.hedges = Hedges()
         self.directory = Path(tempfile.mkdtemp(prefix="qt-simulation-", dir=_memory()))
         self.machines: dict[int, Machine] = {}
         self.trace: list[str] = []
@@ -78,14 +62,9 @@ class World:
         self._random = choice
         self._seeds: Counter[str] = Counter()
         self._buried: list[Process] = []
-        self._whole_since: dict[object, float] = {}
-        self._broken: set[object] = set()
         self._epochs: dict[int, int] = {}
         self._born: dict[tuple[int, int], list[float]] = {}
         self._leaving_since: dict[int, float] = {}
-        self._asked: Counter[int] = Counter()
-        self._hedged: Counter[int] = Counter()
-        self._budgets: dict[int, HedgeBudget] = {}
         self.destroyed: set[int] = set()
         """Partitions of which chance has taken every complete copy."""
         self.destroyed_at = 0.0
@@ -114,26 +93,6 @@ class World:
     def rng(self, name: str) -> random.Random:
         self._seeds[name] += 1
         return random.Random(f"{self.seed}/{name}/{self._seeds[name]}")
-
-    def broken(self, what: object) -> None:
-        self._broken.add(what)
-        self._whole_since[what] = self.scheduler.now
-
-    def whole(self, what: object) -> None:
-        self._broken.discard(what)
-        self._whole_since[what] = self.scheduler.now
-
-    def calm(self, what: object, since: float) -> bool:
-        """Nothing has happened to it since then."""
-        return what not in self._broken and self._whole_since.get(what, 0.0) <= since
-
-    def connected(self, one: str, other: str, since: float) -> bool:
-        return one == other or (
-            self.calm(one, since)
-            and self.calm(other, since)
-            and self.calm((one, other), since)
-            and self.calm((other, one), since)
-        )
 
     def births(self, ordinal: int, began: float) -> dict[int, list[float]]:
         """When the copies of a node may have begun that a read which began then was answered from."""
@@ -176,13 +135,13 @@ class World:
         self._placer_process = process
         placer = self.placer = PlacerProcess(self.placement, self.wanted, self._stepped)
         process.call_soon(lambda: process.create_task(placer.run()))
-        self.whole(PLACER)
+        self.weather.whole(PLACER)
 
     def kill_placer(self) -> None:
         self._placer_process.kill()
         self._buried.append(self._placer_process)
         self.network.kill(PLACER)
-        self.broken(PLACER)
+        self.weather.broken(PLACER)
 
     def start(self, ordinal: int) -> None:
         machine = self.machines.get(ordinal)
@@ -197,10 +156,10 @@ class World:
 
         async def serve() -> None:
             listener.open(await run_node(machine, settings, self.topic, seed))
-            self.whole(machine.host)
+            self.weather.whole(machine.host)
             self.note(f"{machine.host} serves")
 
-        self.broken(machine.host)
+        self.weather.broken(machine.host)
         process.call_soon(lambda: process.create_task(serve()))
         self.note(f"{machine.host} starts")
 
@@ -209,10 +168,10 @@ class World:
         if machine.process is not None:
             machine.process.kill()
             self._buried.append(machine.process)
-            self._account_hedges(machine)
+            self._check_hedges(machine)
             self.network.kill(machine.host)
             machine.process = machine.node = None
-            self.broken(machine.host)
+            self.weather.broken(machine.host)
             self.note(f"{machine.host} is killed")
 
     def wipe(self, ordinal: int) -> None:
@@ -232,25 +191,25 @@ class World:
         process = self.machines[ordinal].process
         if process is not None:
             process.stop_signal()
-            self.broken(process.name)
+            self.weather.broken(process.name)
             self.note(f"{process.name} is stopped")
 
     def continue_signal(self, ordinal: int) -> None:
         process = self.machines[ordinal].process
         if process is not None and process.stopped:
             process.continue_signal()
-            self.whole(process.name)
+            self.weather.whole(process.name)
             self.note(f"{process.name} goes on")
 
     def cut(self, one: str, other: str) -> None:
         self.network.cut((one, other))
-        self.broken((one, other))
+        self.weather.broken((one, other))
         self.note(f"cut {one} -> {other}")
 
     def mend(self, one: str, other: str) -> None:
         if self.network.is_cut((one, other)):
             self.network.mend((one, other))
-            self.whole((one, other))
+            self.weather.whole((one, other))
             self.note(f"mend {one} -> {other}")
 
     def want(self, wanted: Wanted) -> None:
@@ -348,30 +307,15 @@ class World:
         ordinal = int(process.name.removeprefix("node"))
         self._born.setdefault((ordinal, rows.identity.partition), []).append(self.scheduler.now)
 
-    # Hedges.
-
-    def note_attempt(self, budget: HedgeBudget) -> None:
-        self._budgets[id(budget)] = budget
-        self._asked[id(budget)] += 1
-
-    def note_step(self, budget: HedgeBudget, step: Step) -> None:
-        if isinstance(step, Ask) and step.hedge:
-            self._hedged[id(budget)] += 1
-            self.happened["hedge"] += 1
-
-    def _account_hedges(self, machine: Machine) -> None:
-        if machine.node is None:
-            return
-        budget = id(machine.node.peers.hedges)
-        allowed = HEDGE_BURST + HEDGE_SHARE * self._asked[budget] + 1
-        if self._hedged[budget] > allowed:
-            raise Wrong(f"{machine.host} hedged {self._hedged[budget]} of {self._asked[budget]} requests")
-
     # The end.
 
     def account(self) -> None:
         for machine in self.machines.values():
-            self._account_hedges(machine)
+            self._check_hedges(machine)
+
+    def _check_hedges(self, machine: Machine) -> None:
+        if machine.node is not None and (why := self.hedges.refusal(machine.node.peers.hedges)):
+            self._found(f"{machine.host} {why}")
 
     def close(self) -> None:
         self.closing = True
@@ -388,85 +332,5 @@ class World:
         return partition_for(key, "murmur2", self.partitions)
 
 
-def epoch_on_disk(machine: Machine) -> int | None:
-    try:
-        return Placement.from_json((machine.data_dir / PLACEMENT_FILE).read_text()).epoch
-    except FileNotFoundError:
-        return None
-
-
 def _memory() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
-
-
-@contextmanager
-def inside(world: World) -> Iterator[None]:
-    """While it lasts, the product's clocks, disks, Kafka and log are the world's."""
-    replaced: list[tuple[Any, str, Any]] = []
-
-    def put(owner: Any, name: str, new: Any) -> None:
-        replaced.append((owner, name, owner.__dict__[name]))
-        setattr(owner, name, new)
-
-    def consumer(**_: Any) -> TopicConsumer:
-        return TopicConsumer(world.topic, world.rng("kafka"))
-
-    def open_store(path: Path, identity: Any, memory: Any) -> Any:
-        return world.disks.open(path, identity, memory)
-
-    def event(name: str, **fields: object) -> None:
-        world.heard(name, fields)
-
-    world.disks.born = world.born
-    clocks: dict[Any, Callable[[], Any]] = {
-        time.time_ns: world.scheduler.wall_ns,
-        time.monotonic: world.scheduler.monotonic,
-        time.time: lambda: world.scheduler.wall_ns() / 1e9,
-    }
-    real_event = sys.modules["queryable_app.log"].event
-    for name, module in list(sys.modules.items()):
-        if name == "time" or name.startswith("queryable_app."):
-            for attribute, value in list(vars(module).items()):
-                if callable(value) and value.__hash__ is not None:
-                    if value in clocks:
-                        put(module, attribute, clocks[value])
-                    elif value is real_event:
-                        put(module, attribute, event)
-    for module in (queryable_app.serve.log_end, queryable_app.serve.gaps):
-        put(module, "AIOKafkaConsumer", consumer)
-    put(Store, "open", staticmethod(open_store))
-
-    begin, step = Attempts.__init__, Attempts.step
-
-    def counted_begin(self: Attempts, *args: Any, **options: Any) -> None:
-        begin(self, *args, **options)
-        world.note_attempt(self._budget)
-
-    def counted_step(self: Attempts, now: float) -> Step:
-        taken = step(self, now)
-        world.note_step(self._budget, taken)
-        return taken
-
-    put(Attempts, "__init__", counted_begin)
-    put(Attempts, "step", counted_step)
-    hooks = sys.get_asyncgen_hooks()
-    sys.set_asyncgen_hooks(
-        firstiter=lambda generator: None, finalizer=lambda generator: _end(world, generator)
-    )
-    try:
-        yield
-    finally:
-        sys.set_asyncgen_hooks(*hooks)
-        for owner, name, old in reversed(replaced):
-            setattr(owner, name, old)
-
-
-def _end(world: World, generator: Any) -> None:
-    process = world.scheduler.running
-    if process is not None:
-        process.create_task(generator.aclose())
-
-
-def spawn_task(process: Process, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """From outside of any process."""
-    return process.create_task(coroutine)

@@ -1,0 +1,63 @@
+"""Who could have answered a read that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.simulation.checks import Wish
+from tests.simulation.nodes import host_of
+from tests.simulation.world import CLIENT, PLACER, World
+
+_SETTLING_SECONDS = 5.0  # after that a node that could hear of everything has
+_SLACK_MS = 700  # a lag grows between two looks at the log's end
+
+
+def able(world: World, key: bytes, wish: Wish, now: float) -> dict[int, object]:
+    """The nodes that could answer now from what they have: by ordinal, the copy."""
+    if wish.consistency not in ("bounded",) or world.mixed:
+        return {}
+    partition = world.partition_of(key)
+    found: dict[int, object] = {}
+    for ordinal, machine in world.machines.items():
+        if machine.node is None:
+            continue
+        copy = machine.node.copies.by_partition.get(partition)
+        if copy is None or not copy.complete or copy.failed is not None or copy.absent is not None:
+            continue
+        if wish.max_lag_ms is not None:
+            then = world.scheduler.now - (wish.max_lag_ms - _SLACK_MS) / 1000
+            if world.topic.away or max(0, copy.position) < world.topic.end_at(partition, then):
+                continue
+            now_ms = (world.scheduler.wall_ns() // 1_000_000) + _skew_ms(machine.process)
+            if now_ms - copy.fresh_as_of_ms > wish.max_lag_ms - _SLACK_MS:
+                continue
+        found[ordinal] = copy
+    return found
+
+
+def may_not_fail(
+    world: World, ordinal: int, key: bytes, before: Mapping[int, object], wish: Wish, began: float
+) -> bool:
+    """Whether somebody could have answered throughout a read of this node."""
+    asked, partition = world.machines.get(ordinal), world.partition_of(key)
+    if asked is None or asked.node is None or not world.weather.connected(CLIENT, asked.host, began):
+        return False
+    after = able(world, key, wish, began)
+    placement = asked.node.placement
+    for other, copy in before.items():
+        if after.get(other) is not copy or not world.weather.connected(asked.host, host_of(other), began):
+            continue
+        if other == ordinal or other in placement.serving[partition]:
+            return True
+        settled = began - _SETTLING_SECONDS
+        hosts = [host_of(o) for o in range(len(world.placement.addresses))]
+        if world.weather.connected(asked.host, PLACER, settled) and all(
+            world.weather.connected(asked.host, host, settled) for host in hosts
+        ):
+            return True
+    return False
+
+
+def _skew_ms(process: Any) -> int:
+    return 0 if process is None else round(process.skew_seconds * 1000)

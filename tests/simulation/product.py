@@ -1,0 +1,88 @@
+"""Puts the product into a world: for as long as a run lasts, its clocks, disks, Kafka and log are the world's.
+
+Nothing of what the product decides is replaced. Modules that have taken a function by its name have it replaced in themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import queryable_app.serve.gaps
+import queryable_app.serve.log_end
+from queryable_app.attempts import Attempts, Step
+from queryable_app.serve.store import Store
+from tests.simulation.topic import TopicConsumer
+from tests.simulation.world import World
+
+
+@contextmanager
+def inside(world: World) -> Iterator[None]:
+    """While it lasts, the product's clocks, disks, Kafka and log are the world's."""
+    replaced: list[tuple[Any, str, Any]] = []
+
+    def put(owner: Any, name: str, new: Any) -> None:
+        replaced.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, new)
+
+    def consumer(**_: Any) -> TopicConsumer:
+        return TopicConsumer(world.topic, world.rng("kafka"))
+
+    def open_store(path: Path, identity: Any, memory: Any) -> Any:
+        return world.disks.open(path, identity, memory)
+
+    def event(name: str, **fields: object) -> None:
+        world.heard(name, fields)
+
+    world.disks.born = world.born
+    clocks: dict[Any, Callable[[], Any]] = {
+        time.time_ns: world.scheduler.wall_ns,
+        time.monotonic: world.scheduler.monotonic,
+        time.time: lambda: world.scheduler.wall_ns() / 1e9,
+    }
+    real_event = sys.modules["queryable_app.log"].event
+    for name, module in list(sys.modules.items()):
+        if name == "time" or name.startswith("queryable_app."):
+            for attribute, value in list(vars(module).items()):
+                if callable(value) and value.__hash__ is not None:
+                    if value in clocks:
+                        put(module, attribute, clocks[value])
+                    elif value is real_event:
+                        put(module, attribute, event)
+    for module in (queryable_app.serve.log_end, queryable_app.serve.gaps):
+        put(module, "AIOKafkaConsumer", consumer)
+    put(Store, "open", staticmethod(open_store))
+
+    begin, step = Attempts.__init__, Attempts.step
+
+    def counted_begin(self: Attempts, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
+        world.hedges.note_request(self._budget)
+
+    def counted_step(self: Attempts, now: float) -> Step:
+        taken = step(self, now)
+        world.hedges.note_step(self._budget, taken)
+        return taken
+
+    put(Attempts, "__init__", counted_begin)
+    put(Attempts, "step", counted_step)
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(
+        firstiter=lambda generator: None, finalizer=lambda generator: _end(world, generator)
+    )
+    try:
+        yield
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+        for owner, name, old in reversed(replaced):
+            setattr(owner, name, old)
+
+
+def _end(world: World, generator: Any) -> None:
+    process = world.scheduler.running
+    if process is not None:
+        process.create_task(generator.aclose())

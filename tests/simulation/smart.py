@@ -1,0 +1,183 @@
+"""The product's own client: sessions, and scans that take a while."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, TypeVar
+
+from queryable_app.client.exceptions import QueryableTopicError
+from queryable_app.client.operations import Operations
+from queryable_app.client.options import Asked, parse_options, parse_positions
+from queryable_app.client.rows import Row
+from queryable_app.client.session import Positions
+from queryable_app.client.steps import Answer, Event, Exchange, How, Lost, Operation
+from queryable_app.serve.peer_client import PeerAway, PeerClient, PeerSilent
+from tests.simulation.able import able
+from tests.simulation.checks import Said, Wish, Wrong
+from tests.simulation.nodes import address_of, host_of
+from tests.simulation.readers import Reader
+from tests.simulation.world import CLIENT, World
+from tests.simulation.writer import STABLE_KEYS, Writer, stable_key
+
+T = TypeVar("T")
+
+
+class SmartReader(Reader):
+    """The product's client, with sessions."""
+
+    def __init__(self, world: World, name: str, writer: Writer) -> None:
+        super().__init__(world, name)
+        self._writer = writer
+        urls = [address_of(ordinal) for ordinal in range(min(2, len(world.placement.addresses)))]
+        self._operations = Operations(urls, lambda: world.scheduler.now, self.random)
+        self._by_url: dict[str, PeerClient] = {}
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self.random.expovariate(3))
+            session = Positions({})
+            for _ in range(self.random.randint(1, 12)):
+                await asyncio.sleep(self.random.expovariate(10))
+                await self._one(session)
+
+    async def _one(self, session: Positions) -> None:
+        if self.random.random() < 0.25:  # it writes, and then reads its write
+            partition, offset = self._writer.some()
+            session.note({partition: offset + 1})
+        wish = self.any_wish()
+        began = asyncio.get_running_loop().time()
+        key = self.any_key()
+        before = able(self.world, key, wish, began)
+        known = self._operations._where._map
+        floors = session.seen
+        try:
+            row = await self.carry_out(self._operations.get(key, False, _asked(wish), session))
+        except QueryableTopicError as error:
+            self.world.happened[f"client {type(error).__name__}"] += 1
+            self.world.note(f"{self.name}: {error}")
+            owners = known.owners_of(key) if known else ()
+            for ordinal in before:
+                if (
+                    wish == Wish()
+                    and not floors
+                    and address_of(ordinal) in owners
+                    and ordinal in able(self.world, key, wish, began)
+                    and self.world.weather.connected(CLIENT, host_of(ordinal), began)
+                ):
+                    raise Wrong(
+                        f"the client fails for {key!r}, and {host_of(ordinal)} has it: {error}"
+                    ) from None
+            return
+        seen = session.seen
+        for partition, floor in floors.items():
+            if seen.get(partition, 0) < floor:
+                raise Wrong(f"the session forgets what it has seen of {partition}")
+        positions = parse_positions(row.position) if row is not None else None
+        if positions is None:
+            return
+        assert row is not None
+        for partition, position in positions.items():
+            if position < floors.get(partition, 0):
+                raise Wrong(f"the session has seen {floors}, and gets an answer as of {positions}")
+        said = Said(
+            key, positions, (row.partition, row.offset), json.dumps(row.value).encode(), len(positions) == 1
+        )
+        self.world.happened["client reads"] += 1
+        self.check(wish, said, row.freshness.served_by, began, alone=len(positions) == 1)
+
+    async def scan(self, page_rows: int, order: Any) -> list[Row]:
+        """All rows, page by page; a page that fails is asked for again."""
+        scan = self._operations.scan(Asked(), order, None, page_rows)
+        rows: list[Row] = []
+        while not scan.ended:
+            try:
+                await self.carry_out(self._operations.next_page(scan, None))
+            except QueryableTopicError as error:
+                self.world.happened[f"scan {type(error).__name__}"] += 1
+                await asyncio.sleep(0.5)
+            rows += scan.ready
+            scan.ready.clear()
+        return rows
+
+    async def carry_out(self, operation: Operation[T]) -> T:
+        """As the product's carriers, over the simulated network."""
+        running: dict[asyncio.Task[Answer | Lost], Exchange] = {}
+        loop = asyncio.get_running_loop()
+        event: Event | None = None
+        try:
+            while True:
+                try:
+                    step = operation.send(event)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                for exchange in step.start:
+                    running[loop.create_task(self._exchange(exchange))] = exchange
+                timeout = max(0.0, step.until - loop.time())
+                if not running:
+                    await asyncio.sleep(timeout)
+                    event = None
+                    continue
+                done, _ = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                first = next((task for task in running if task in done), None)
+                event = None if first is None else Event(running.pop(first), first.result())
+        finally:
+            operation.close()
+            for task in running:
+                task.cancel()
+
+    async def _exchange(self, exchange: Exchange) -> Answer | Lost:
+        client = self._by_url.setdefault(exchange.address, PeerClient(exchange.address))
+        request = exchange.request
+        try:
+            answer = await client.ask(
+                request.method.encode(),
+                request.target.encode(),
+                f"Accept: {request.accept}\r\n".encode(),
+                request.body or b"",
+                exchange.deadline,
+            )
+        except PeerSilent as silent:
+            return Lost(How.LATE, str(silent))
+        except PeerAway as away:
+            return Lost(How.NOT_SENT if "refused" in str(away) else How.CUT, str(away))
+        headers = {name.decode(): value.decode() for name, value in answer.headers}
+        return Answer(answer.status, headers, answer.body)
+
+
+class ScanReader(SmartReader):
+    """Reads everything, a few rows at a time, while the world goes on."""
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self.random.uniform(0.5, 2.0))
+            order = self.random.choice(("asc", "desc"))
+            rows = await self.scan(self.random.choice((3, 5, 50)), order)
+            self.check_rows(rows, order)
+
+    def check_rows(self, rows: list[Row], order: str) -> None:
+        keys = [str(row.key).encode() for row in rows]
+        if keys != sorted(set(keys), reverse=order == "desc"):
+            raise Wrong(f"a scan gives {keys}, which is not once each, in order")
+        for number in range(STABLE_KEYS):
+            if stable_key(number) not in keys:
+                raise Wrong(f"a scan misses {stable_key(number)!r}, which was there throughout: {keys}")
+        for row, key in zip(rows, keys, strict=True):
+            value = json.dumps(row.value).encode()
+            where = (row.partition, row.offset, value)
+            if where not in [(r.partition, r.offset, r.value) for r in self.world.topic.of_key[key]]:
+                raise Wrong(f"a scan gives {where} for {key!r}, which was never written")
+        self.world.happened["scans"] += 1
+        self.world.note(f"a scan of {len(rows)} rows")
+
+
+def _asked(wish: Wish) -> Asked:
+    options: dict[str, object] = {}
+    if wish.max_lag_ms is not None:
+        options["max_lag_ms"] = wish.max_lag_ms
+    elif wish.consistency == "at-least":
+        options["min_position"] = dict(wish.min_positions)
+    elif wish.consistency != "bounded":
+        options["consistency"] = wish.consistency
+    return parse_options(options, Asked())

@@ -1,0 +1,64 @@
+"""The producers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.simulation.world import World
+
+STABLE_KEYS = 12  # that are never deleted
+CHANGING_KEYS = 10
+
+
+def stable_key(number: int) -> bytes:
+    return b"stable-%02d" % number
+
+
+def changing_key(number: int) -> bytes:
+    return b"changing-%02d" % number
+
+
+class Writer:
+    """All of them together. Some keys are never deleted, so that a scan must have them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = world.rng("writer")
+        self._serial = 0
+
+    def fill(self, updates: int) -> None:
+        for number in range(STABLE_KEYS):
+            self.write(stable_key(number))
+        for _ in range(updates):
+            self.some()
+
+    def some(self) -> tuple[int, int]:
+        """A record of any kind; its partition and offset."""
+        choice = self._random.random()
+        if choice < 0.04:
+            self._world.topic.skip(self._random.randrange(self._world.partitions), self._random.randint(1, 4))
+        if choice < 0.06:
+            partition = self._random.randrange(self._world.partitions)
+            return partition, self._world.topic.append(partition, None, b"0", self._now_ms())
+        if choice < 0.4:
+            return self.write(stable_key(self._random.randrange(STABLE_KEYS)))
+        key = changing_key(self._random.randrange(CHANGING_KEYS))
+        return self.write(key, deletes=self._random.random() < 0.4)
+
+    def write(self, key: bytes, deletes: bool = False) -> tuple[int, int]:
+        world = self._world
+        partition = world.partition_of(key)
+        if world.mixed and self._random.random() < 0.3:
+            partition = self._random.randrange(world.partitions)
+        self._serial += 1
+        value = None if deletes else b"%d" % self._serial
+        marker = self._random.random() < 0.1
+        return partition, world.topic.append(partition, key, value, self._now_ms(), marker)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._random.expovariate(8))
+            self.some()
+
+    def _now_ms(self) -> int:
+        return self._world.scheduler.wall_ns() // 1_000_000 + self._random.randint(-40, 40)
