@@ -44,6 +44,7 @@ def placed(
 
 
 HERE = placed(1, [[0], [0], [0]])
+HERE_ALL = placed(2, [[0], [0], [0]])
 WITHOUT_1 = placed(2, [[0], [1], [0]])
 
 
@@ -243,6 +244,18 @@ def test_roles_follow(tmp_path: Path) -> None:
             assert roles == ["active", "standby", "hydrating"]
             assert [copy.store for copy in node.copies.by_partition.values()] == stores
             assert status_of(node)["epoch"] == 2
+
+    asyncio.run(run())
+
+
+def test_new_stores_share_the_memory_with_those_that_are_there(tmp_path: Path) -> None:
+    """What one store may keep in memory follows from how many the node holds."""
+
+    async def run() -> None:
+        async with node_running(tmp_path, placed(1, [[0], [1], [1]])) as node:
+            alone = node.memory.memtable_bytes
+            node.holdings.follow(HERE_ALL)
+            assert node.memory.memtable_bytes == alone // PARTITIONS
 
     asyncio.run(run())
 
