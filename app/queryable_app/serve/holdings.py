@@ -34,8 +34,9 @@ from queryable_app.serve.peer_client import PeerAway
 from queryable_app.serve.store import SharedMemory, Store, StoreDamaged, StoreError
 
 LINGER_SECONDS: Final = 5.0  # a read that has its copies, and not begun to read them, needs them as long
+TIDY_SECONDS: Final = 60.0
 _LINGER_SECONDS_MAX: Final = 60.0
-_OURS: Final = re.compile(r"p[0-9]{4,}(\.incoming)?")
+_OURS: Final = re.compile(r"p([0-9]{4,9})(\.incoming)?")
 _INCOMING: Final = ".incoming"
 _ASK_SECONDS_MAX: Final = 2.0
 _ASK_AGAIN_SECONDS: Final = 0.5
@@ -74,6 +75,7 @@ class Holdings:
         hydration: Hydration,
         changed: Callable[[], None],
         linger_seconds: float = LINGER_SECONDS,
+        tidy_seconds: float = TIDY_SECONDS,
     ) -> None:
         self._own = settings.ordinal
         self._data_dir = Path(settings.data_dir)
@@ -85,31 +87,28 @@ class Holdings:
         self._hydration = hydration
         self._changed = changed
         self._linger_seconds = linger_seconds
+        self._tidy_seconds = tidy_seconds
         self._building: dict[int, asyncio.Task[None]] = {}
         self._ending: dict[int, asyncio.Task[None]] = {}
         self._asking: asyncio.Task[None] | None = None
+        self._tidying: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def start(self) -> None:
-        """Take away what a crash left of copies that are not here any more, and mend what another node has whole."""
-        application = self._data_dir / self._application_id
-        held = {self._path(partition) for partition in self._copies.by_partition}
-        for path in application.glob("p*"):
-            if _OURS.fullmatch(path.name) and path.with_suffix("") not in held:
-                await in_thread(_delete, path)
+        """Mend what another node has whole."""
         for copy in self._copies.by_partition.values():
             if self._elsewhere(copy.partition) and (not copy.opened or _empty(copy.state)):
                 store = copy.leave(_OPENING)
                 if store is not None:
                     store.close()
         self._build()
+        self._tidying = asyncio.create_task(self._tidy())
         self._peers.newer_epoch = self._newer_elsewhere
 
     async def stop(self) -> None:
         self._stopping = True
         tasks = [*self._building.values(), *self._ending.values()]
-        if self._asking is not None:
-            tasks.append(self._asking)
+        tasks += [task for task in (self._asking, self._tidying) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -210,9 +209,29 @@ class Holdings:
         if self._copies.leaving.get(partition) is copy:
             del self._copies.leaving[partition]
         event("copy-dropped", partition=partition)
+        self._ended(partition)
+
+    def _ended(self, partition: int) -> None:
         if self._ending.get(partition) is asyncio.current_task():
             del self._ending[partition]
         self._build()
+
+    async def _tidy(self) -> None:
+        """Delete what a crash left of copies that are not here any more. Not at once: after a power cut the newest placement,
+        by which they may be here, has to be learnt from a peer."""
+        await asyncio.sleep(self._tidy_seconds)
+        for path in (self._data_dir / self._application_id).glob("p*"):
+            ours = _OURS.fullmatch(path.name)
+            if (
+                ours is None
+                or (partition := int(ours[1])) in self._copies.by_partition | self._copies.leaving
+            ):
+                continue
+            if partition not in self._ending and (task := asyncio.current_task()) is not None:
+                self._ending[partition] = task
+                await in_thread(_delete, path)
+                event("left-over-deleted", path=path)
+                self._ended(partition)
 
     def _build(self) -> None:
         """Begin what is not begun."""

@@ -97,6 +97,7 @@ async def node_running(
     other: int | None = None,
     start: bool = True,
     linger_seconds: float = 0.05,
+    tidy_seconds: float = 0,
 ) -> AsyncIterator[Node]:
     """`other`: as many rows have the copies that another node gives; None: there is nobody to ask."""
     node = open_node(tmp_path, first)
@@ -110,6 +111,7 @@ async def node_running(
         node.hydration if other is None else OtherNode(settings, other),
         node._control.announce,
         linger_seconds,
+        tidy_seconds,
     )
     try:
         if start:
@@ -210,9 +212,24 @@ def test_a_node_goes_on_with_what_it_had_written_before_it_died(tmp_path: Path) 
 
         async with node_running(tmp_path) as node:
             assert (node.placement.epoch, sorted(node.copies.by_partition)) == (2, [0, 2])
-            assert not path_of(node, 1).exists()
-            assert not incoming.exists()
+            await until(
+                "what is left over has gone", lambda: not (path_of(node, 1).exists() or incoming.exists())
+            )
             assert (data_dir / APPLICATION_ID / "people's own").exists()
+
+    asyncio.run(run())
+
+
+def test_a_copy_outlives_a_placement_that_the_machine_lost(tmp_path: Path) -> None:
+    """Left over by the first placement, and here again by the newest: it is opened with what it has."""
+
+    async def run() -> None:
+        async with node_running(tmp_path, placed(1, [[0], [1], [0]]), tidy_seconds=60) as node:
+            fill(path_of(node, 1), 1, 7)
+            node.holdings.follow(placed(2, [[0], [0], [0]]))
+            copy = node.copies.by_partition[1]
+            await until("it is open", lambda: copy.opened)
+            assert copy.position == 7
 
     asyncio.run(run())
 
