@@ -18,7 +18,8 @@ from queryable_app.peer_health import PeerHealth
 
 _LOOK_AGAIN_SECONDS: Final = 0.05  # what is known of nodes changes meanwhile, and the budget fills
 _OVERLOADED: Final = 429
-_REFUSALS: Final = (421, _OVERLOADED, 500, 503)  # the more a refusal says to the caller, the later
+_WRONG_OWNER: Final = 421  # it followed another placement than who asked it: nothing that a caller has to know
+_REFUSALS: Final = (_OVERLOADED, 500, 503)  # the more a refusal says to the caller, the later
 
 
 class Ask(NamedTuple):
@@ -115,6 +116,8 @@ class Attempts:
     def answered(self, ordinal: int, status: int, answer: Any) -> bool:
         """True: this is the request's answer. Otherwise the node refused, and the others are to be asked."""
         self.failed(ordinal)
+        if status == _WRONG_OWNER:
+            return False
         if status not in _REFUSALS:
             return True
         if status == _OVERLOADED and not (self._left and self._budget.take()):

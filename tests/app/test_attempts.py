@@ -62,7 +62,7 @@ def test_without_budget_the_next_copy_waits_for_its_share() -> None:
     assert wait_over(request, 0) == (667, Ask(1, hedge=False))
 
 
-@pytest.mark.parametrize("status", [421, 500, 503])
+@pytest.mark.parametrize("status", [500, 503])
 def test_the_next_copy_follows_a_refusal_at_once(status: int) -> None:
     """A refusal is kept, and passed back when nobody else has an answer."""
     request = attempts(nodes(2))
@@ -81,15 +81,25 @@ def test_an_answer_ends_it(status: int) -> None:
     assert request.answered(0, status, "answer")
 
 
-def test_not_available_is_worth_more_than_wrong_owner() -> None:
+def test_not_available_is_worth_more_than_a_defect() -> None:
     """Whichever comes first, the refusal that says more is passed back."""
-    for first, second in ((503, 421), (421, 503)):
+    for first, second in ((503, 500), (500, 503)):
         request = attempts(nodes(2))
         request.step(0)
         request.answered(0, first, first)
         request.step(0)
         request.answered(1, second, second)
         assert request.step(0) == GiveUp(503)
+
+
+def test_wrong_owner_is_not_passed_back() -> None:
+    """A node that has let the copy go says nothing that the caller of another node should hear."""
+    request = attempts(nodes(2))
+    request.step(0)
+    assert not request.answered(0, 421, "not here")
+    assert request.step(0.001) == Ask(1, hedge=False)
+    assert not request.answered(1, 421, "not here")
+    assert request.step(0.002) == GiveUp(None)
 
 
 def test_overload_is_passed_on_only_within_the_budget() -> None:
