@@ -128,11 +128,11 @@ def _holding(reads: Reads, record_key: bytes) -> Sequence[int]:
         return (_partition(reads, record_key),)
     disk_key = reads.node.codec.to_disk(record_key)
     here = reads.copies.by_partition
-    # Of partitions on other nodes it is not known: a tombstone for nothing does no harm.
+    # Of partitions on other nodes, and of copies that are being built, it is not known: a tombstone for nothing does no harm.
     holding = [
         partition
         for partition in range(reads.copies.partitions)
-        if partition not in here or here[partition].store.get(disk_key) is not None
+        if (copy := here.get(partition)) is None or not copy.complete or copy.store.get(disk_key) is not None
     ]
     return holding or (_partition(reads, record_key),)
 

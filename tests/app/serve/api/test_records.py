@@ -100,6 +100,19 @@ def test_a_wrong_record_is_refused(node: Served, http: httpx.Client, body: str, 
     assert named in answer.json()["detail"].partition(":")[0]
 
 
+def test_delete_reaches_partitions_of_which_not_all_is_here_yet(node: Served, http: httpx.Client) -> None:
+    """Mixed producers, and a copy that is being copied: the key may be in it, and the others are not held up."""
+    node.put(b"mixed", b"1", partition=0)
+    node.put(b"mixed", b"1", partition=2)
+    coming = node.node.copies.by_partition[3]
+    store = node.on_loop(lambda: coming.leave("is being copied from another node"))
+    assert store is not None
+    node.on_loop(store.close)
+
+    assert http.delete("/v1/records/mixed").status_code == 200
+    assert sorted(partition for _, _, partition in sent(node)) == [0, 2, 3]
+
+
 def test_a_batch_has_a_bound(http: httpx.Client) -> None:
     """1000 records at once."""
     assert http.post("/v1/records", json=[{"key": "a", "value": 1}] * 1000).status_code == 200
