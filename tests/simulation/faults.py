@@ -91,8 +91,11 @@ class Faults:
         if ordinal is None:
             return
         self._world.kill(ordinal)
-        if self._random.random() < 0.3:
+        what = self._random.random()
+        if what < 0.3:
             self._world.lose_power(ordinal, self._random.randint(1, 30))
+        elif what < 0.45:
+            self._world.damage(ordinal, self._random.randrange(100))
         self._until(seconds, lambda: self._free(ordinal))
 
     def _stop(self) -> None:

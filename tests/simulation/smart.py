@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from queryable_app.client.exceptions import QueryableTopicError
@@ -73,10 +74,10 @@ class SmartReader(Reader):
         for partition, floor in floors.items():
             if seen.get(partition, 0) < floor:
                 raise Wrong(f"the session forgets what it has seen of {partition}")
-        positions = parse_positions(row.position) if row is not None else None
-        if positions is None:
+        if row is None:
+            self._check_absent(key, wish, seen, began)
             return
-        assert row is not None
+        positions = parse_positions(row.position) or {}
         for partition, position in positions.items():
             if position < floors.get(partition, 0):
                 raise Wrong(f"the session has seen {floors}, and gets an answer as of {positions}")
@@ -85,6 +86,13 @@ class SmartReader(Reader):
         )
         self.world.happened["client reads"] += 1
         self.check(wish, said, row.freshness.served_by, began, alone=len(positions) == 1)
+
+    def _check_absent(self, key: bytes, wish: Wish, seen: Mapping[int, int], began: float) -> None:
+        """Such an answer states no position to the caller; but the session has noted it."""
+        self.world.happened["client finds nothing"] += 1
+        partition = self.world.partition_of(key)
+        if not self.world.mixed and partition in seen:
+            self.check(wish, Said(key, {partition: seen[partition]}, None, None, True), "", began)
 
     async def scan(self, page_rows: int, order: Any) -> list[Row]:
         """All rows, page by page; a page that fails is asked for again."""

@@ -29,6 +29,7 @@ PLACER = "placer"
 _WATCH_SECONDS = 0.2
 _NOTICE_SECONDS = 2.0
 _NEWS_SECONDS = 4.0
+_MENDED_SECONDS = 20.0  # a copy that cannot be opened is fetched by then, when there is another one
 _TRACE_LINES = 400
 _WIND_UP_SECONDS = 1.0
 
@@ -65,6 +66,7 @@ class World:
         self._epochs: dict[int, int] = {}
         self._born: dict[tuple[int, int], list[float]] = {}
         self._leaving_since: dict[int, float] = {}
+        self._failed_since: dict[tuple[int, int], float] = {}
         self.destroyed: set[int] = set()
         """Partitions of which chance has taken every complete copy."""
         self.destroyed_at = 0.0
@@ -187,6 +189,20 @@ class World:
             rows.lose_batches(batches)
         self.note_destruction()
 
+    def damage(self, ordinal: int, choice: int) -> None:
+        """One of its copies cannot be opened any more, when another one is there."""
+        machine, whole = self.machines[ordinal], self.complete_copies()
+        spare = [
+            rows
+            for rows in self.disks.below(machine.data_dir)
+            if whole[rows.identity.partition] - {ordinal} and rows.identity.partition not in self.destroyed
+        ]
+        if spare:
+            rows = spare[choice % len(spare)]
+            rows.damaged = True
+            self.note(f"{machine.host}: the copy of partition {rows.identity.partition} is damaged")
+            self.note_destruction()
+
     def stop_signal(self, ordinal: int) -> None:
         process = self.machines[ordinal].process
         if process is not None:
@@ -255,7 +271,10 @@ class World:
                     raise Wrong(f"{machine.host} went back from epoch {before} to {epoch}")
                 self._epochs[ordinal] = epoch
                 for partition, copy in machine.node.copies.by_partition.items():
-                    if copy.failed is not None:
+                    since = self._failed_since.setdefault((ordinal, partition), self.scheduler.now)
+                    if copy.failed is None:
+                        del self._failed_since[ordinal, partition]
+                    elif self.scheduler.now - since > _MENDED_SECONDS:
                         raise Wrong(f"{machine.host} failed partition {partition}: {copy.failed}")
         if not self.ready:
             return
