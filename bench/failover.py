@@ -31,7 +31,7 @@ def readers_of(system: System, producing: Producing, node: int | None = None) ->
 
 def killed(system: System, producing: Producing, node: int, seconds: float) -> tuple[Seen, float]:
     readers = readers_of(system, producing, node)
-    with producing.going_on(), readers.reading() as seen, readers.around(system.url(node)):
+    with producing.going_on(), readers.around(system.url(node)), readers.reading() as seen:
         began = time.monotonic()
         signal_to(system, node, signal.SIGKILL)
         time.sleep(seconds)
@@ -41,7 +41,7 @@ def killed(system: System, producing: Producing, node: int, seconds: float) -> t
 
 def hung(system: System, producing: Producing, node: int) -> tuple[Seen, float]:
     readers = readers_of(system, producing, node)
-    with producing.going_on(), readers.reading() as seen, readers.around(system.url(node)):
+    with producing.going_on(), readers.around(system.url(node)), readers.reading() as seen:
         began = time.monotonic()
         signal_to(system, node, signal.SIGSTOP)
         try:
@@ -66,6 +66,8 @@ def figures(windows: list[tuple[Seen, float]], *how: str) -> dict[str, float | i
     ms = sorted(ms for seen, began in windows for ms in seen.ms(*how, since=began))
     names = ("client" if each == "session" else each for each in how)
     failed = [each for seen, _ in windows for each in seen.failed if each.split()[0] in how]
+    for each in failed[:5]:
+        print(f"  failed: {each}")
     return {
         "how": "+".join(dict.fromkeys(names)),
         "reads": len(ms),
