@@ -18,7 +18,9 @@ from queryable_app.peer_health import PeerHealth
 
 _LOOK_AGAIN_SECONDS: Final = 0.05  # what is known of nodes changes meanwhile, and the budget fills
 _OVERLOADED: Final = 429
-_WRONG_OWNER: Final = 421  # it followed another placement than who asked it: nothing that a caller has to know
+_WRONG_OWNER: Final = (
+    421  # it followed another placement than who asked it: nothing that a caller has to know
+)
 _REFUSALS: Final = (_OVERLOADED, 500, 503)  # the more a refusal says to the caller, the later
 
 
