@@ -50,6 +50,7 @@ class _Connection(asyncio.Protocol):
 class _Load:
     def __init__(self, requests: Sequence[bytes]) -> None:
         self.requests, self.next = requests, 0
+        self.noted_from = 0.0
         self.free: deque[_Connection] = deque()
         self.waiting: deque[float] = deque()
         self.outcome = Outcome()
@@ -65,11 +66,12 @@ class _Load:
             self.waiting.append(moment)
 
     def answered(self, connection: _Connection, status: int, due: float) -> None:
-        took_ms = (time.perf_counter() - due) * 1000
-        self.outcome.latencies_ms.append(took_ms)
-        if status == 200:
-            self.outcome.accepted_ms.append(took_ms)
-        self.outcome.statuses[status] += 1
+        if due >= self.noted_from:
+            took_ms = (time.perf_counter() - due) * 1000
+            self.outcome.latencies_ms.append(took_ms)
+            if status == 200:
+                self.outcome.accepted_ms.append(took_ms)
+            self.outcome.statuses[status] += 1
         if self.waiting:
             connection.ask(self._request(), self.waiting.popleft())
         else:
@@ -77,15 +79,22 @@ class _Load:
 
 
 async def open_loop(
-    port: int, requests: Sequence[bytes], per_second: float, seconds: float, connections: int = 64
+    port: int,
+    requests: Sequence[bytes],
+    per_second: float,
+    seconds: float,
+    connections: int = 64,
+    warm_up: float = 0.0,
 ) -> Outcome:
+    """What is due in the first `warm_up` seconds is asked as well, and not noted."""
     load = _Load(requests)
     loop = asyncio.get_running_loop()
     for _ in range(connections):
         _, protocol = await loop.create_connection(lambda: _Connection(load), "127.0.0.1", port)
         load.free.append(protocol)
     started, sent = time.perf_counter(), 0
-    while (now := time.perf_counter() - started) < seconds:
+    load.noted_from = started + warm_up
+    while (now := time.perf_counter() - started) < warm_up + seconds:
         while sent < now * per_second:
             load.due(started + sent / per_second)
             sent += 1

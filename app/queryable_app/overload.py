@@ -6,6 +6,7 @@ has waited long is refused, until for a while nobody has. What counts is the tim
 requests may be a millisecond of work or a second.
 
 Where only a few wait, nobody is refused: then it is the requests that are long, or the machine is slow, and not the queue.
+Once there is a backlog both bounds are half of that, so that who is answered hardly waits, and clients that are few do not make one.
 
 Long reads wait again and again, at each of their pauses, so one more of them makes all of them longer. There is room for it
 while they wait briefly.
@@ -38,7 +39,8 @@ class Backlog:
 
     def accepts(self, waited: float, behind: int, now: float) -> bool:
         """Whether a request whose turn has come is worked on. `behind` are the others that wait."""
-        if waited <= LONG_SECONDS or behind < FEW:
+        part = 0.5 if self.shedding else 1
+        if waited <= part * LONG_SECONDS or behind < part * FEW:
             self._all_long_since = None
             self.shedding = self.shedding and now - self._long_at <= A_WHILE_SECONDS
             return True

@@ -208,9 +208,9 @@ def test_a_node_with_too_much_to_do(node: Served) -> None:
 
 def test_long_reads_that_are_too_many_are_refused(tmp_path: Path) -> None:
     """As many as can be answered in time are, and the others are told to come back; short reads go on meanwhile."""
-    page = b"GET /v1/scan?limit=10000 HTTP/1.1\r\nHost: x\r\n\r\n"
+    page = b"GET /v1/scan?limit=10000&deadline-ms=20000 HTTP/1.1\r\nHost: x\r\n\r\n"
     with served(tmp_path, partitions=1) as node:
-        node.fill(9_000)
+        node.fill(3_000)
         with Storm(node, 48, page) as storm:
             eventually("there is too much to do", lambda: storm.statuses[429] > 50, 60)
             before = storm.statuses[200]
