@@ -17,7 +17,7 @@ def able(world: World, key: bytes, wish: Wish, now: float) -> dict[int, object]:
     """The nodes that could answer now from what they have: by ordinal, the copy."""
     if wish.consistency not in ("bounded",) or world.mixed:
         return {}
-    partition = world.partition_of(key)
+    partition = world.topic.partition_of(key)
     found: dict[int, object] = {}
     for ordinal, machine in world.machines.items():
         if machine.node is None:
@@ -40,7 +40,7 @@ def may_not_fail(
     world: World, ordinal: int, key: bytes, before: Mapping[int, object], wish: Wish, began: float
 ) -> bool:
     """Whether somebody could have answered throughout a read of this node."""
-    asked, partition = world.machines.get(ordinal), world.partition_of(key)
+    asked, partition = world.machines.get(ordinal), world.topic.partition_of(key)
     if asked is None or asked.node is None or not world.weather.connected(CLIENT, asked.host, began):
         return False
     after = able(world, key, wish, began)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from queryable_app.placement import Wanted
 from tests.simulation.nodes import address_of, host_of
+from tests.simulation.placer import push_late
 from tests.simulation.world import CLIENT, PLACER, World
 
 _NODES_MAX = 6
@@ -34,6 +35,7 @@ class Faults:
             (self._slow_feed, 3),
             (self._fill_disk, 2),
             (self._restart_placer, 3),
+            (self._push_late, 4),
             (self._scale, 6),
             (self._change_copies, 4),
             (self._lose_node, 2),
@@ -222,6 +224,14 @@ class Faults:
             world.note("the placer starts")
 
         self._until(self._random.uniform(0.1, 3), again)
+
+    def _push_late(self) -> None:
+        world = self._world
+        old = self._random.choice(world.history)
+        ordinal = self._random.randrange(len(world.placement.addresses))
+        world.note(f"epoch {old.epoch} arrives late at {host_of(ordinal)}")
+        push = push_late(address_of(ordinal), old)
+        world.client.call_soon(lambda: world.client.create_task(push))
 
     def _scale(self) -> None:
         world = self._world

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
@@ -17,6 +18,14 @@ _TICK_SECONDS = 0.1
 _ASK_AGAIN_SECONDS = 0.25
 _ANSWER_SECONDS = 2.0
 _HEADERS = f"{NODE_HEADER}: {TOKEN}\r\n".encode()
+
+
+async def push_late(address: str, placement: Placement) -> None:
+    """What an earlier placer had sent, and was long under way."""
+    deadline = asyncio.get_running_loop().time() + _ANSWER_SECONDS
+    with suppress(PeerAway):
+        body = placement.to_json().encode()
+        await PeerClient(address).ask(b"PUT", PLACEMENT_PATH.encode(), _HEADERS, body, deadline)
 
 
 class PlacerProcess:

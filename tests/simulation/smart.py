@@ -90,7 +90,7 @@ class SmartReader(Reader):
     def _check_absent(self, key: bytes, wish: Wish, seen: Mapping[int, int], began: float) -> None:
         """Such an answer states no position to the caller; but the session has noted it."""
         self.world.happened["client finds nothing"] += 1
-        partition = self.world.partition_of(key)
+        partition = self.world.topic.partition_of(key)
         if not self.world.mixed and partition in seen:
             self.check(wish, Said(key, {partition: seen[partition]}, None, None, True), "", began)
 

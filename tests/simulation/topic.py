@@ -15,6 +15,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
 from queryable_app.fold import LogRecord
+from queryable_app.partitioners import partition_for
 from tests.simulation.clock import Scheduler
 
 _ASKED_SECONDS = (0.001, 0.01)
@@ -33,6 +34,10 @@ class Topic:
     @property
     def partitions(self) -> int:
         return len(self.records)
+
+    def partition_of(self, key: bytes) -> int:
+        """Where a well-behaved producer writes it."""
+        return partition_for(key, "murmur2", self.partitions)
 
     def append(
         self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int, marker: bool = False

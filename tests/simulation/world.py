@@ -13,7 +13,6 @@ from collections import Counter
 from hashlib import blake2b
 from pathlib import Path
 
-from queryable_app.partitioners import partition_for
 from queryable_app.placement import Placement, Wanted, first_placement
 from tests.simulation.books import Hedges, Weather
 from tests.simulation.checks import Wrong
@@ -75,6 +74,7 @@ class World:
         """What was found where it could not be raised."""
         self.wanted = Wanted(tuple(address_of(o) for o in range(nodes)), copies)
         self.placement = first_placement(APPLICATION_ID, self.partitions, self.wanted.addresses, copies)
+        self.history = [self.placement]
         self.client = self.spawn(CLIENT)
         self.placer = PlacerProcess(self.placement, self.wanted, self._stepped)
         self.note(f"world: {nodes} nodes, {self.partitions} partitions, {copies} copies, mixed={self.mixed}")
@@ -266,10 +266,7 @@ class World:
     def _look(self) -> None:
         for ordinal, machine in self.machines.items():
             if machine.node is not None:
-                epoch, before = machine.node.placement.epoch, self._epochs.get(ordinal, 0)
-                if epoch < before:
-                    raise Wrong(f"{machine.host} went back from epoch {before} to {epoch}")
-                self._epochs[ordinal] = epoch
+                self._must_not_go_back(ordinal, machine.node.placement.epoch)
                 for partition, copy in machine.node.copies.by_partition.items():
                     since = self._failed_since.setdefault((ordinal, partition), self.scheduler.now)
                     if copy.failed is None:
@@ -284,8 +281,15 @@ class World:
             elif partition not in self.destroyed:
                 raise Wrong(f"nobody has a complete copy of partition {partition} any more")
 
+    def _must_not_go_back(self, ordinal: int, epoch: int) -> None:
+        before = self._epochs.get(ordinal, 0)
+        if epoch < before:
+            self._found(f"{host_of(ordinal)} went back from epoch {before} to {epoch}")
+        self._epochs[ordinal] = epoch
+
     def _stepped(self, before: Placement, placement: Placement) -> None:
         self.placement = placement
+        self.history.append(placement)
         self.note(f"epoch {placement.epoch}: serving {placement.serving}, hydrating {placement.hydrating}")
         if placement.epoch != before.epoch + 1:
             self._found(f"epoch {before.epoch} is followed by {placement.epoch}")
@@ -317,6 +321,10 @@ class World:
         if name == "internal-error":
             self._found(f"a defect: {fields}")
         process = self.scheduler.running
+        if name == "placement" and process is not None:
+            epoch = fields["epoch"]
+            assert isinstance(epoch, int)
+            self._must_not_go_back(int(process.name.removeprefix("node")), epoch)
         shown = {k: v for k, v in fields.items() if k not in ("lease", "path", "id", "trace", "bytes")}
         self.note(f"{process.name if process else '-'}: {name} {shown}")
 
@@ -346,9 +354,6 @@ class World:
         for process in processes:
             process.bury()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def partition_of(self, key: bytes) -> int:
-        return partition_for(key, "murmur2", self.partitions)
 
 
 def _memory() -> str | None:

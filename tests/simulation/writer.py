@@ -47,7 +47,7 @@ class Writer:
 
     def write(self, key: bytes, deletes: bool = False) -> tuple[int, int]:
         world = self._world
-        partition = world.partition_of(key)
+        partition = world.topic.partition_of(key)
         if world.mixed and self._random.random() < 0.3:
             partition = self._random.randrange(world.partitions)
         self._serial += 1
