@@ -6,7 +6,7 @@ has waited long is refused, until for a while nobody has. What counts is the tim
 requests may be a millisecond of work or a second.
 
 Where only a few wait, nobody is refused: then it is the requests that are long, or the machine is slow, and not the queue.
-Once there is a backlog both bounds are half of that, so that who is answered hardly waits, and clients that are few do not make one.
+Once there is a backlog both bounds are half as large, so that who is answered hardly waits.
 
 Long reads wait again and again, at each of their pauses, so one more of them makes all of them longer. There is room for it
 while they wait briefly.

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from queryable_app.errors import Failure, Reason
 from queryable_app.overload import Backlog, has_room
 
-_REFUSALS_AT_ONCE: Final = 16  # a millisecond at most
+_REFUSALS_AT_ONCE: Final = 8  # half a millisecond
 _BEGINNINGS_PER_PAUSE: Final = 3  # while both wait; a few milliseconds each
 
 Pause = Callable[[], Awaitable[None]]
@@ -71,20 +71,20 @@ class Turns:
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         self._coming = False
-        now = loop.time()
-        begins = self._begin_one(now)
+        begins = self._begin_one(loop)
         self._begun += begins
         if not begins or self._begun >= _BEGINNINGS_PER_PAUSE:
             self._begun = 0
-            self._go_on(now)
+            self._go_on(loop.time())
         self._come(loop)
 
-    def _begin_one(self, now: float) -> bool:
+    def _begin_one(self, loop: asyncio.AbstractEventLoop) -> bool:
         waiting = self._waiting
         for _ in range(min(_REFUSALS_AT_ONCE, len(waiting))):
             since, waiter = waiting.popleft()
             if waiter.gone():
                 continue
+            now = loop.time()
             if self._backlog.accepts(now - since, len(waiting), now):
                 waiter.begin()
                 return True
