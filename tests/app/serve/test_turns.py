@@ -214,8 +214,8 @@ def test_long_reads_that_are_too_many_are_refused(tmp_path: Path) -> None:
         with Storm(node, 48, page) as storm:
             eventually("there is too much to do", lambda: storm.statuses[429] > 50, 60)
             before = storm.statuses[200]
-            for request in (HEAVY, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"):
-                assert asked(node.port, request)[0] == 200
+            assert asked(node.port, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200
+            eventually("a short read is answered", lambda: asked(node.port, HEAVY)[0] == 200)
             eventually("others are answered as well", lambda: storm.statuses[200] > before + 5, 60)
         assert set(storm.statuses) == {200, 429}
         eventually("there is room again", lambda: asked(node.port, page)[0] == 200)
