@@ -25,6 +25,9 @@ from queryable_app.serve.turns import too_much
 
 _ALWAYS_ANSWERED: Final = ("/livez", "/readyz", "/metrics")
 _INTERNAL: Final = "/internal/"
+_CLOSED: Final = (
+    "the handler is closed"  # uvloop's word for a connection whose end uvicorn has not heard of yet
+)
 PIECE_BYTES: Final = 256 * 1024
 """A larger body is sent in pieces."""
 
@@ -55,10 +58,15 @@ class Guard:
                 started = True
                 route = getattr(inner.get("route"), "path", "")
                 self._counters.answers[route, message["status"]] += 1
-            if len(message.get("body", b"")) > PIECE_BYTES:
-                await self._send_in_pieces(message, send)
-            else:
-                await send(message)
+            try:
+                if len(message.get("body", b"")) > PIECE_BYTES:
+                    await self._send_in_pieces(message, send)
+                else:
+                    await send(message)
+            except RuntimeError as error:
+                if _CLOSED not in str(error):
+                    raise
+                raise Gone from None
 
         counted = not always_answered(inner["path"])
         self._bounded += counted

@@ -1,0 +1,37 @@
+"""What is around every route, where no real client can be made to behave on time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from tests.support.served import served
+
+
+def test_a_connection_that_ends_while_it_is_written_to_is_no_defect(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The event loop may know it before the server does."""
+    scope: dict[str, Any] = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "root_path": "",
+    }
+    scope |= {"path": "/v1/status", "raw_path": b"/v1/status", "query_string": b"", "headers": []}
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Message) -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport>; the handler is closed")
+
+    with served(tmp_path) as node:
+        node.begin(node.app(scope, receive, send)).result(10)
+        assert node.node.counters.in_flight == 0
+
+    assert "internal-error" not in capfd.readouterr().err
