@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import httpx
@@ -51,6 +51,11 @@ def next_step(placement: Placement, wanted: Wanted, seen: Mapping[int, Seen], no
         for partition in said.caught_up
     }
     return next_placement(placement, wanted, caught_up)
+
+
+def gone_quiet(seen: Seen) -> Seen:
+    """Of a node that does not answer. No copy elsewhere is given up for those that it had."""
+    return replace(seen, caught_up=frozenset())
 
 
 def seen_in(status: Mapping[str, Any], now: float) -> Seen:
@@ -125,7 +130,10 @@ class Placer:
             error = asked.exception()  # most often it is away or starts; it will be asked again
             if error is None:
                 answers[ordinal] = asked.result()
-            elif isinstance(error, httpx.HTTPStatusError) and self._refused.get(ordinal) != str(error):
+                continue
+            if ordinal in self._seen:
+                self._seen[ordinal] = gone_quiet(self._seen[ordinal])
+            if isinstance(error, httpx.HTTPStatusError) and self._refused.get(ordinal) != str(error):
                 self._refused[ordinal] = str(error)
                 refusals.append(f"Node {ordinal} does not take the placement: {error.response.text[:300]}")
         nodes = len(self.placement.addresses)

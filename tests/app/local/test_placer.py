@@ -185,6 +185,21 @@ def test_a_node_that_hangs_holds_up_nobody(data: DataDirectory) -> None:
         ticking_until("settled", placer, lambda: placer.settled)
 
 
+def test_no_copy_is_given_up_for_one_whose_node_has_gone(data: DataDirectory) -> None:
+    """What a node said of its copies does not outlive its answers: fewer are wanted, and those elsewhere stay."""
+    with listening(2, data) as nodes, placing(nodes, data, 2, 2, copies=2) as placer:
+        ticking_until("settled", placer, lambda: placer.settled)
+        nodes[1].shutdown()
+        nodes[1].server_close()
+        ticking_until("node 1 is missed", placer, lambda: not placer._seen[1].caught_up)
+
+        epoch = placer.placement.epoch
+        placer.follow(Wanted(placer.placement.addresses, 1))
+        ticking_until("a step", placer, lambda: placer.placement.epoch > epoch)
+
+        assert all(0 in copies for copies in placer.placement.serving)
+
+
 def test_what_is_wanted_may_change_under_way(data: DataDirectory) -> None:
     """The newest wish is followed from wherever the copies are."""
     with listening(3, data) as nodes, placing(nodes, data, 1, 3) as placer:
