@@ -11,15 +11,20 @@ from tests.simulation.placer import push_late
 from tests.simulation.world import CLIENT, PLACER, World
 
 _NODES_MAX = 6
+_PROBES = 3
+_PROBE_SECONDS = (0.0, 0.4)
 
 
 class Faults:
-    def __init__(self, world: World) -> None:
+    """`probe` is called shortly after something has happened: that is when it shows."""
+
+    def __init__(self, world: World, probe: Callable[[], None]) -> None:
         self._world = world
+        self._probe = probe
         self._random = world.rng("faults")
         self._ended = False
         self._ends: list[Callable[[], None]] = []
-        calm = self._random.choice((0.3, 0.8, 2.0))
+        calm = self._random.choice((0.3, 0.8, 2.0, 4.0))
         self._between = (calm / 2, calm * 2)
         self._kinds: list[tuple[Callable[[], None], int]] = [
             (self._crash, 6),
@@ -54,6 +59,8 @@ class Faults:
             return
         kinds, weights = zip(*self._kinds, strict=True)
         self._random.choices(kinds, weights)[0]()
+        for _ in range(_PROBES):
+            self._later(self._random.uniform(*_PROBE_SECONDS), self._probe)
         self._later(self._random.uniform(*self._between), self._next)
 
     def _later(self, seconds: float, run: Callable[[], None]) -> None:
@@ -109,7 +116,7 @@ class Faults:
 
     def _wipe(self) -> None:
         """Its disk is gone, and it comes back; not the last complete copy, but for once in a while."""
-        seconds = self._random.uniform(0.5, 4.0)
+        seconds = self._random.choice((0.05, 0.5, 4.0))
         ordinal = self._machine(seconds)
         if ordinal is None:
             return

@@ -32,7 +32,7 @@ from tests.simulation.topic import Topic
 
 APPLICATION_ID = "simulation.users.r1"
 TOKEN = "simulated"
-HEDGE_SHARE, HEDGE_BURST = 0.05, 5.0
+HEDGE_SHARE, HEDGE_BURST = 0.05, 1.0
 
 _SETTLE_SECONDS = 0.05
 _START_SECONDS = (0.05, 0.4)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
-from queryable_app.local.placer import Seen, next_step, seen_in
+from queryable_app.local.placer import Seen, gone_quiet, next_step, seen_in
 from queryable_app.placement import Placement, Wanted, settled
 from queryable_app.serve.peer_client import PeerAway, PeerClient
 from tests.simulation.nodes import TOKEN
@@ -62,6 +62,8 @@ class PlacerProcess:
                 del self._asking[ordinal]
                 if asked.exception() is None:
                     self._seen[ordinal] = asked.result()
+                elif ordinal in self._seen:
+                    self._seen[ordinal] = gone_quiet(self._seen[ordinal])
         nodes = len(self.placement.addresses)
         self._seen = {o: seen for o, seen in self._seen.items() if o < nodes}
         following = next_step(self.placement, self.wanted, self._seen, now)

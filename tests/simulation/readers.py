@@ -84,6 +84,11 @@ class PlainReader(Reader):
             await asyncio.sleep(self.random.expovariate(5))
             await self.read(self.any_node(), self.any_key(), self.any_wish())
 
+    async def read_everywhere(self) -> None:
+        """One read of each node, at once."""
+        nodes = range(len(self.world.placement.addresses))
+        await asyncio.gather(*(self.read(ordinal, self.any_key(), Wish()) for ordinal in nodes))
+
     async def read(self, ordinal: int, key: bytes, wish: Wish, must: bool = False) -> None:
         world, loop = self.world, asyncio.get_running_loop()
         began = loop.time()

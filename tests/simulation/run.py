@@ -24,6 +24,7 @@ _START_SECONDS = 20.0
 _FAULTS_SECONDS = (8.0, 25.0)
 _HEAL_SECONDS = 60.0
 _STEP_SECONDS = 0.25
+_PROBED_AFTER_SECONDS = (0.001, 0.02, 0.1, 0.3)  # a step of the placer
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,17 @@ class _Run:
             self._begin(reader.run())
         for client in smart:
             self._begin(client.run())
-        faults = Faults(world)
+        prober = PlainReader(world, "prober")
+
+        def probe() -> None:
+            self._begin(prober.read_everywhere())
+
+        def probe_soon() -> None:
+            for seconds in _PROBED_AFTER_SECONDS:
+                world.scheduler.after(seconds, probe)
+
+        world.on_step = probe_soon
+        faults = Faults(world, probe)
         faults.begin()
         self._pass(choice.uniform(*_FAULTS_SECONDS))
         world.note("all faults end")

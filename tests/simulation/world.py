@@ -10,6 +10,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -27,7 +28,8 @@ CLIENT = "client"
 PLACER = "placer"
 _WATCH_SECONDS = 0.2
 _NOTICE_SECONDS = 2.0
-_NEWS_SECONDS = 4.0
+_NEWS_SECONDS = 6.0
+_ASKED_AGAIN_SECONDS = 0.6
 _MENDED_SECONDS = 20.0  # a copy that cannot be opened is fetched by then, when there is another one
 _TRACE_LINES = 400
 _WIND_UP_SECONDS = 1.0
@@ -75,6 +77,7 @@ class World:
         self.wanted = Wanted(tuple(address_of(o) for o in range(nodes)), copies)
         self.placement = first_placement(APPLICATION_ID, self.partitions, self.wanted.addresses, copies)
         self.history = [self.placement]
+        self.on_step: Callable[[], None] = lambda: None
         self.client = self.spawn(CLIENT)
         self.placer = PlacerProcess(self.placement, self.wanted, self._stepped)
         self.note(f"world: {nodes} nodes, {self.partitions} partitions, {copies} copies, mixed={self.mixed}")
@@ -290,16 +293,27 @@ class World:
     def _stepped(self, before: Placement, placement: Placement) -> None:
         self.placement = placement
         self.history.append(placement)
+        self.on_step()
         self.note(f"epoch {placement.epoch}: serving {placement.serving}, hydrating {placement.hydrating}")
         if placement.epoch != before.epoch + 1:
             self._found(f"epoch {before.epoch} is followed by {placement.epoch}")
         if not self.ready:
             return
-        if self.scheduler.now - self.destroyed_at < _NEWS_SECONDS:
-            return  # what the placer has heard of the copies may be from before
+        old_news = self._news_may_be_old()
         for partition, there in self.complete_on_disk().items():
             if there & {*before.serving[partition]} and not there & {*placement.serving[partition]}:
-                self._found(f"epoch {placement.epoch} takes the last complete copy of {partition} away")
+                if old_news:
+                    self.destroyed.add(partition)
+                else:
+                    self._found(f"epoch {placement.epoch} takes the last complete copy of {partition} away")
+
+    def _news_may_be_old(self) -> bool:
+        """What the placer has heard of a copy may be from before chance took it."""
+        since, now = self.scheduler.now - self.destroyed_at, self.scheduler.now
+        hosts = [machine.host for machine in self.machines.values()]
+        links = [link for host in hosts for link in ((host, PLACER), (PLACER, host))]
+        heard_well = all(self.weather.calm(link, now - _NEWS_SECONDS) for link in links)
+        return since < _ASKED_AGAIN_SECONDS or (since < _NEWS_SECONDS and not heard_well)
 
     def _found(self, what: str) -> None:
         self.note(what)
