@@ -205,10 +205,19 @@ def test_a_missing_partition_is_never_left_out_in_silence(tmp_path: Path) -> Non
         assert {i["partition"]: i["found"] for i in part["items"]} == {0: True, 1: None, 2: True}
 
 
+def test_a_copy_that_does_not_catch_up_in_time_says_so(tmp_path: Path) -> None:
+    """Not that the deadline has passed: that is known, and does not say what is missing."""
+    with served(tmp_path, partitions=2) as node, node.client() as http:
+        node.fill(10)
+        for _ in range(5):
+            answer = http.get("/v1/scan?min-position=0:99&deadline-ms=50")
+            assert (answer.status_code, answer.json()["reason"]) == (503, "not_fresh_enough")
+
+
 def test_a_deadline_ends_a_long_read(tmp_path: Path) -> None:
     """deadline_exceeded, with advice."""
     with served(tmp_path, partitions=1) as node, node.client() as http:
-        node.fill(20_000)
+        node.fill(50_000)
         answer = http.get("/v1/count?deadline-ms=1")
         assert (answer.status_code, answer.json()["reason"]) == (504, "deadline_exceeded")
 
