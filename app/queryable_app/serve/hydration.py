@@ -97,11 +97,11 @@ class PeerHydration:
 
     async def _fetch(self, partition: int, incoming: Incoming) -> bool:
         kept = await in_thread(incoming.kept)
-        candidates = self._peers.candidates(partition)
+        # Their addresses at once: they may leave the placement before it is their turn.
+        addresses = [self._peers.address(ordinal) for ordinal in self._peers.candidates(partition)]
         if kept is not None:  # first who has the rest of it
-            candidates.sort(key=lambda ordinal: self._peers.address(ordinal) != kept.peer)
-        for ordinal in candidates:
-            address = self._peers.address(ordinal)
+            addresses.sort(key=lambda address: address != kept.peer)
+        for address in addresses:
             before = kept.manifest if kept is not None and kept.peer == address else None
             try:
                 await self._fetch_from(address, before, partition, incoming)
