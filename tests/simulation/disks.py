@@ -163,7 +163,9 @@ class SimulatedStore:
         return 0
 
     def close(self) -> None:
+        """With memtables written out: no loss of power takes that back."""
         self._closed = True
+        self.on_disk.undo.clear()
 
     def _must_be_open(self) -> None:
         if self._closed:
