@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import queryable_app.serve.api.internal
 import queryable_app.serve.gaps
 import queryable_app.serve.log_end
+import queryable_app.serve.scans
 from queryable_app.attempts import Attempts, Step
 from queryable_app.serve.store import Store
 from tests.simulation.topic import TopicConsumer
@@ -55,6 +57,9 @@ def inside(world: World) -> Iterator[None]:
                         put(module, attribute, event)
     for module in (queryable_app.serve.log_end, queryable_app.serve.gaps):
         put(module, "AIOKafkaConsumer", consumer)
+    # So that the few rows of this world come in several batches, as many do.
+    put(queryable_app.serve.scans, "BATCH_ROWS", 4)
+    put(queryable_app.serve.api.internal, "_ROWS_MAX", 5)
     put(Store, "open", staticmethod(open_store))
 
     begin, step = Attempts.__init__, Attempts.step
