@@ -60,7 +60,7 @@ class Forward:
         attempts, peers = self._attempts, self._forwards.peers
         while isinstance(step := attempts.step(now), Ask):
             if not peers.ask_plainly(step.ordinal, self._key, self, now, self._deadline):
-                self._overloaded = True
+                self._overloaded = self._overloaded or not peers.has_left(step.ordinal)
                 attempts.failed(step.ordinal)
         if isinstance(step, Wait):
             self.due = step.until

@@ -237,6 +237,10 @@ class Peers(Background):
             self._routes.clear()
             event("peer-away" if suspect else "peer-back", peer=self._peers[ordinal].address, reason=why)
 
+    def has_left(self, ordinal: int) -> bool:
+        """It was in an earlier placement, from which a request may still know it."""
+        return ordinal not in self._peers
+
     # Questions.
 
     def ask_plainly(self, ordinal: int, key: bytes, asker: Asker, now: float, deadline: float) -> bool:
