@@ -18,13 +18,16 @@ from typing import Final
 
 LONG_SECONDS: Final = 0.005
 A_WHILE_SECONDS: Final = 0.1  # also what may be waited in a burst
-FEW: Final = 4
+FEW: Final = (
+    16  # more than a node under no great load has waiting after a moment in which others had the processor
+)
+LONG_READS_FEW: Final = 4
 LONG_PAUSE_SECONDS: Final = 0.02
 
 
 def has_room(waiting: int, waited: float) -> bool:
     """For one more long read, while that many wait to go on, and the one that last did had waited so long."""
-    return waiting < FEW or waited <= LONG_PAUSE_SECONDS
+    return waiting < LONG_READS_FEW or waited <= LONG_PAUSE_SECONDS
 
 
 class Backlog:

@@ -30,7 +30,6 @@ from queryable_app.serve.scans import Batches, Bounds, count_here, merged, newes
 T = TypeVar("T")
 
 _ATTEMPTS: Final = 3
-_LAST_WORD_SECONDS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,9 +275,9 @@ def _share(deadline: float) -> float:
 
 @asynccontextmanager
 async def until(deadline: float) -> AsyncIterator[None]:
-    """Work that ends at the deadline (loop time), finished or not; who waits for a copy to catch up says so first."""
+    """Work that ends at the deadline (loop time), finished or not."""
     try:
-        async with asyncio.timeout_at(deadline + _LAST_WORD_SECONDS):
+        async with asyncio.timeout_at(deadline):
             yield
     except TimeoutError:
         raise Failure(

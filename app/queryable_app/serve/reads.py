@@ -29,6 +29,7 @@ from queryable_app.serve.node import Node
 _FRESHNESS: Final = b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: %d\r\n"
 _RECORD: Final = b"etag: %b\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n%b"
 _FRESH_MS: Final = 2000  # a copy that streams is a second behind at most, as far as anybody can tell
+_LAST_WORD_SECONDS: Final = 0.01  # to say how far a copy is, which says more than that time is over
 _NOTHING_NEEDED: Final[Mapping[int, int]] = {}
 
 
@@ -198,8 +199,10 @@ class Reads:
     async def caught_up(
         self, asked: Asked, partitions: Collection[int], deadline: float, last: bool
     ) -> Mapping[int, int]:
-        """Wait, up to the deadline (loop time), for what `asked` needs of the copies here; returns what that is. Whether
-        it was reached is for `point` to see. `last`: no other node is asked afterwards, so that all of the time is ours."""
+        """Wait, until shortly before the deadline (loop time), for what `asked` needs of the copies here; returns what that
+        is. Whether it was reached is for `point` to see. `last`: no other node is asked afterwards, so that all of the time
+        is ours."""
+        deadline -= _LAST_WORD_SECONDS
         if asked.consistency is Consistency.AT_LEAST:
             needed: Mapping[int, int] = {p: o for p, o in asked.min_positions.items() if p in partitions}
         elif asked.consistency is Consistency.STRONG:

@@ -110,7 +110,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nqt-application: a\r\ncontent-type: application/json\
 def test_what_is_no_node_is_unreachable(get: Get, answer: bytes) -> None:
     """Never a missing key, never a value, and no exception of a library."""
     with saying(answer) as url, pytest.raises(Unreachable):
-        get(url, ["a"], deadline_ms=300)
+        get(url, ["a"], deadline_ms=700)
 
 
 @both
