@@ -30,6 +30,7 @@ PLACEMENT_PATH: Final = "/internal/v1/placement"  # PUT: Placement.to_json → {
 # Files inside NodeSettings.data_dir.
 GENERATION_FILE: Final = "generation"
 PLACEMENT_FILE: Final = "placement.json"
+CONTRADICTIONS_FILE: Final = "contradicted-partitioners.json"  # below the application's directory
 CHECKPOINTS_DIRECTORY: Final = "checkpoints"  # below the application's own
 
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")

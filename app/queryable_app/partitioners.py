@@ -11,6 +11,7 @@ contradicts CRC-32 as any other does, so that it is found.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 from zlib import crc32
 
@@ -48,15 +49,12 @@ def partition_for(key: bytes, algorithm: str, partitions: int) -> int:
     raise ValueError(f"{algorithm!r} names no partition; only {', '.join(ALGORITHMS)} do")
 
 
-def algorithm_in_use(declared: str, mismatches: tuple[int, int, int]) -> str:
+def algorithm_in_use(declared: str, contradicted: Collection[str]) -> str:
     """What point reads go by: one of ALGORITHMS, or SCATTER.
 
-    `declared` is the resource's `partitioner`; `mismatches` counts the records that contradict each of
-    ALGORITHMS, over all partitions. A declared algorithm that is contradicted is not replaced by another one:
-    keys found so far must stay found.
+    `declared` is the resource's `partitioner`; `contradicted` are those of ALGORITHMS that a record went against, in any
+    partition. A declared algorithm that is contradicted is not replaced by another one: keys found so far must stay
+    found.
     """
     candidates = ALGORITHMS if declared == "auto" else (declared,)
-    uncontradicted = (
-        a for a, count in zip(ALGORITHMS, mismatches, strict=True) if count == 0 and a in candidates
-    )
-    return next(uncontradicted, SCATTER)
+    return next((a for a in ALGORITHMS if a in candidates and a not in contradicted), SCATTER)

@@ -18,8 +18,9 @@ from queryable_app.disk_mark import Pause
 from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import absent, next_offset
 from queryable_app.log import event
-from queryable_app.partitioners import algorithm_in_use
+from queryable_app.partitioners import ALGORITHMS, algorithm_in_use
 from queryable_app.placement import Placement
+from queryable_app.serve.contradictions import Contradictions
 from queryable_app.serve.store import Store, StoreError
 
 Role = Literal["active", "standby", "hydrating"]
@@ -200,13 +201,20 @@ class Copy:
 class Copies:
     """Every copy this node holds, the placement they follow from, and the partitioner they have seen."""
 
-    def __init__(self, placement: Placement, declared_partitioner: str, held: Iterable[Copy]) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        declared_partitioner: str,
+        held: Iterable[Copy],
+        contradictions: Contradictions,
+    ) -> None:
         self.placement = placement
         self.by_partition = {copy.partition: copy for copy in held}
         self.leaving: dict[int, Copy] = {}
         """Copies that are no longer held here: no read begins in them, and those that had begun may end."""
         self.paused: Pause = "none"
         self._declared = declared_partitioner
+        self._contradictions = contradictions
         self._phases: dict[int, Phase] = {}
         self.mismatches_elsewhere = (0, 0, 0)
         """As `mismatches`, over the copies of the other nodes, as they last said."""
@@ -252,8 +260,9 @@ class Copies:
         """Decide anew which partitioner is in use; a change is logged, since reads go elsewhere from now on."""
         here, elsewhere = self.mismatches, self.mismatches_elsewhere
         mismatches = (here[0] + elsewhere[0], here[1] + elsewhere[1], here[2] + elsewhere[2])
+        self._contradictions.add(frozenset(a for a, n in zip(ALGORITHMS, mismatches, strict=True) if n))
         # In a topic of one partition every algorithm is right, and the first one is as good as any.
-        algorithm = algorithm_in_use(self._declared, mismatches)
+        algorithm = algorithm_in_use(self._declared, self._contradictions.known)
         if algorithm != self.algorithm:
             if self.algorithm:
                 murmur2, crc32, fnv1a = mismatches

@@ -14,6 +14,7 @@ from typing import Final
 
 from queryable_app.contract import (
     CHECKPOINTS_DIRECTORY,
+    CONTRADICTIONS_FILE,
     CONTROL_SOCKET,
     PLACEMENT_FILE,
     ROW_SOCKET,
@@ -26,6 +27,7 @@ from queryable_app.log import event
 from queryable_app.placement import Placement, refusal
 from queryable_app.serde import key_codec
 from queryable_app.serve.checkpoints import Checkpoints
+from queryable_app.serve.contradictions import Contradictions
 from queryable_app.serve.control_socket import ControlSocket, IngestStatus
 from queryable_app.serve.copies import Copies, Copy
 from queryable_app.serve.counters import Counters
@@ -109,7 +111,8 @@ class Node:
         held = placement.held_by(settings.ordinal)
         memory = SharedMemory(settings.block_cache_mb, settings.write_buffer_mb, len(held))
         copies = [_open_copy(settings, spec, placement, partition, memory) for partition in held]
-        return Node(settings, spec, Copies(placement, spec.partitioner, copies), memory)
+        known = Contradictions(Path(settings.data_dir, settings.application_id, CONTRADICTIONS_FILE))
+        return Node(settings, spec, Copies(placement, spec.partitioner, copies, known), memory)
 
     @property
     def placement(self) -> Placement:
