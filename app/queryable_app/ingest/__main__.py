@@ -87,7 +87,8 @@ def main() -> int:
     try:
         event("starting", node=settings.name, application=settings.application_id)
         cache = cache_dir(settings.cache_dir)
-        session = start_session(Profile(partitions, driver_memory(settings), process.scratch, cache))
+        threads = partitions + 1  # for the rehearsal
+        session = start_session(Profile(threads, driver_memory(settings), process.scratch, cache))
         process.watch(jvm_process())
         process.end_when_asked()  # Spark has put a handler of its own in the place of ours
         check_writer(session, process.scratch)

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, TopicSeen
 from queryable_app.ingest.control import Control, ServeGone
 from queryable_app.ingest.kafka_admin import KafkaAdmin
+from queryable_app.ingest.rehearsal import Rehearsal
 from queryable_app.ingest.stream import Start, refused_real_time, start_query
 from queryable_app.kafka_clients import KafkaAway
 from queryable_app.log import event
@@ -49,13 +50,15 @@ class Supervisor:
         self._spec = spec
         self._bootstrap_servers = bootstrap_servers
         self._run_dir = run_dir
-        self._checkpoints = scratch / "checkpoints"
+        self._scratch = scratch
         self._partitions = partitions  # of the placement: the topic may have grown since
         self._reads_headers = reads_headers
         self._mode = spec.ingest.mode
         self._refusal = ""  # why it is not the mode that was asked for
         self._admin: KafkaAdmin | None = None
         self._query: StreamingQuery | None = None
+        self._begun: Start | None = None  # what the present query began with
+        self._rehearsal: Rehearsal | None = None
         self._query_since = 0.0
         self._starts = 0
         self._deaths = 0  # in a row
@@ -100,10 +103,18 @@ class Supervisor:
                 self._fail(control, death(self._query))
             elif self._state[0] == "starting" and self._query.status["message"] != "Initializing sources":
                 self._say(control, "streaming")
+                self._rehearse()
             elif self._deaths and time.monotonic() - self._query_since > HEALTHY_SECONDS:
                 self._deaths = 0
+        if self._rehearsal is not None:
+            self._rehearsal.tend()
         if self._wanted is not None and time.monotonic() >= self._look_at:
             self._look(control, self._wanted)
+
+    def _rehearse(self) -> None:
+        """Once in the life of the process, as soon as rows arrive."""
+        if self._rehearsal is None and self._begun is not None and self._mode == "realtime":
+            self._rehearsal = Rehearsal(self._session, self._begun, self._scratch)
 
     def _look(self, control: Control, wanted: tuple[int, ...]) -> None:
         """At the topic: whether it is there, and still the same one. Only when it is not what serve knows are the ends of its
@@ -162,11 +173,11 @@ class Supervisor:
             self._reads_headers,
         )
         try:
-            self._query = start_query(self._session, start, self._checkpoints)
+            self._query = start_query(self._session, start, self._scratch / "checkpoints")
         except (PySparkException, Py4JError) as error:
             self._fail(control, error)
             return
-        self._query_since = time.monotonic()
+        self._query_since, self._begun = time.monotonic(), start
         event("query", generation=generation, partitions=len(positions), mode=self._mode)
 
     def _fail(self, control: Control, error: BaseException) -> None:

@@ -7,10 +7,8 @@ clients are made but find nobody.
 from __future__ import annotations
 
 import contextlib
-import socket
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +19,7 @@ from pyspark.sql import SparkSession
 from queryable_app import frames
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.session import Profile, jvm_process, start_session
+from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import Start, row_writer, view_of
 from queryable_app.ingest.transform import rows
 from queryable_app.kafka_clients import KafkaAway
@@ -44,11 +43,7 @@ def main() -> None:
 
 
 def _stream(session: SparkSession, scratch: Path) -> None:
-    ends: list[bytes] = []
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(scratch / "rows.sock"))
-    listener.listen(16)
-    threading.Thread(target=_accept, args=(listener, ends), daemon=True).start()
+    heard: list[int] = []
     records = (
         session.readStream.format("rate")
         .option("rowsPerSecond", 100)
@@ -68,26 +63,12 @@ def _stream(session: SparkSession, scratch: Path) -> None:
     writer = rows(session, records, view_of(spec)).writeStream.outputMode("update")
     writer = writer.option("checkpointLocation", str(scratch / "checkpoint"))
     writer._jwrite = writer._jwrite.foreach(row_writer(session, start))
-    query = writer.start()
-    deadline = time.monotonic() + _SECONDS_MAX
-    while len(ends) < 2 * _BATCHES and query.isActive and time.monotonic() < deadline:
-        time.sleep(0.05)
-    query.stop()
-
-
-def _accept(listener: socket.socket, ends: list[bytes]) -> None:
-    while True:
-        connection, _ = listener.accept()
-        threading.Thread(target=_acknowledge, args=(connection, ends), daemon=True).start()
-
-
-def _acknowledge(connection: socket.socket, ends: list[bytes]) -> None:
-    with connection, connection.makefile("rb") as stream:
-        while prefix := stream.read(frames.LENGTH.size):
-            payload = stream.read(frames.payload_length(prefix))
-            if payload[0] == frames.END:
-                ends.append(payload)
-                connection.sendall(frames.ACK)
+    with Sink(scratch / "rows.sock", lambda payload: heard.append(payload[0])):
+        query = writer.start()
+        deadline = time.monotonic() + _SECONDS_MAX
+        while heard.count(frames.END) < 2 * _BATCHES and query.isActive and time.monotonic() < deadline:
+            time.sleep(0.05)
+        query.stop()
 
 
 def _look_for_kafka(session: SparkSession) -> None:

@@ -6,8 +6,6 @@ in one sentence, and not as rubbish in a store.
 
 from __future__ import annotations
 
-import socket
-import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +14,8 @@ from pyspark.sql import SparkSession
 from queryable_app import frames
 from queryable_app.disk_format import Row, encode_row
 from queryable_app.frames import SliceRow
+from queryable_app.ingest.sink import Sink
 
-_SECONDS_MAX: Final = 20.0
 _TIMESTAMP_MS: Final = 1_700_000_000_000
 _ROWS: Final = (
     f"VALUES (0, 7L, {_TIMESTAMP_MS}L, X'6B', X'31'), (0, 8L, {_TIMESTAMP_MS}L, X'6B', CAST(NULL AS BINARY))"
@@ -31,23 +29,17 @@ class WriterBroken(Exception):
 def check_writer(session: SparkSession, scratch: Path) -> None:
     path = scratch / "check.sock"
     received: list[bytes] = []
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen(1)
-        listener.settimeout(_SECONDS_MAX)
-        reader = threading.Thread(target=_read, args=(listener, received), daemon=True)
-        reader.start()
+    with Sink(path, received.append):
         try:
-            _write(session, path)
+            _write(session, path)  # returns when everything before its end was acknowledged
         except Exception as error:
             raise WriterBroken(f"the row writer does not work with this Spark: {error}") from error
-        reader.join(_SECONDS_MAX)
-    path.unlink()
     wanted = [
         SliceRow(b"k", encode_row(Row(7, _TIMESTAMP_MS, 0, b"1")), frames.ROW, 7),
         SliceRow(b"k", encode_row(Row(8, _TIMESTAMP_MS, 0, None)), frames.ROW, 8),
     ]
-    rows = [row for payload in received for row in frames.rows(payload, frames.decode_slice_header(payload))]
+    slices = [payload for payload in received if payload[0] == frames.SLICE]
+    rows = [row for payload in slices for row in frames.rows(payload, frames.decode_slice_header(payload))]
     if rows != wanted:
         raise WriterBroken(f"the row writer sent {rows!r} where {wanted!r} was expected")
 
@@ -59,14 +51,3 @@ def _write(session: SparkSession, path: Path) -> None:
     for row in session.sql(_ROWS)._jdf.collectAsList():
         writer.process(row)
     writer.close(None)
-
-
-def _read(listener: socket.socket, received: list[bytes]) -> None:
-    connection, _ = listener.accept()
-    with connection, connection.makefile("rb") as stream:
-        while prefix := stream.read(frames.LENGTH.size):
-            payload = stream.read(frames.payload_length(prefix))
-            if payload[0] == frames.SLICE:
-                received.append(payload)
-            elif payload[0] == frames.END:
-                connection.sendall(frames.ACK)

@@ -1,0 +1,63 @@
+"""The pause between two batches of Real-Time Mode, rehearsed.
+
+Between two batches no row arrives. The first time it takes half a second, because the JVM has never run that code; later a
+third of that. So a second query, small and short, runs its batches beside the first one in the first seconds of the process,
+into a socket where nobody listens to what it says.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from queryable_app import frames
+from queryable_app.ingest.sink import Sink
+from queryable_app.ingest.stream import Start, start_query
+from queryable_app.log import event
+
+_BATCH_MS: Final = 5_000  # Spark takes no shorter ones
+_BATCHES: Final = 3
+_SECONDS_MAX: Final = 60
+_LATEST: Final = -1
+
+
+class Rehearsal:
+    """Runs from when it is made until `tend` ends it. Whatever goes wrong with it harms nobody."""
+
+    def __init__(self, session: SparkSession, start: Start, scratch: Path) -> None:
+        self._ends = 0
+        self._until = time.monotonic() + _SECONDS_MAX
+        self._query: StreamingQuery | None = None
+        socket = scratch / "rehearsal.sock"
+        self._sink = Sink(socket, self._heard)
+        short = replace(start.spec, ingest=replace(start.spec.ingest, batch_ms=_BATCH_MS))
+        partition = min(start.positions)
+        start = replace(start, spec=short, positions={partition: _LATEST}, generation=0, row_socket=socket)
+        try:
+            self._query = start_query(session, start, scratch / "rehearsal")
+        except (PySparkException, Py4JError) as error:
+            event("rehearsal-failed", reason=str(error)[:200])
+
+    def tend(self) -> None:
+        """To be called again and again: ends it when it has run its batches."""
+        query = self._query
+        if query is None:
+            return
+        try:
+            if query.isActive and self._ends < _BATCHES and time.monotonic() < self._until:
+                return
+            query.stop()
+        except (PySparkException, Py4JError) as error:
+            event("rehearsal-failed", reason=str(error)[:200])
+        self._query = None
+        self._sink.close()
+
+    def _heard(self, payload: bytes) -> None:
+        self._ends += payload[0] == frames.END

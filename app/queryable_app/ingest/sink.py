@@ -1,0 +1,50 @@
+"""A socket in the place of serve's: it takes what the writer sends and acknowledges it, for checks and rehearsals."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from queryable_app import frames
+
+
+class Sink:
+    """Listens until it is closed. `heard` is called with every frame's payload, from other threads."""
+
+    def __init__(self, path: Path, heard: Callable[[bytes], None]) -> None:
+        path.unlink(missing_ok=True)
+        self._path = path
+        self._heard = heard
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(16)
+        threading.Thread(target=self._accept, name="sink", daemon=True).start()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts, which closing alone does not
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._take, args=(connection,), name="sink", daemon=True).start()
+
+    def _take(self, connection: socket.socket) -> None:
+        with suppress(OSError), connection, connection.makefile("rb") as stream:
+            while prefix := stream.read(frames.LENGTH.size):
+                payload = stream.read(frames.payload_length(prefix))
+                self._heard(payload)
+                if payload[0] == frames.END:
+                    connection.sendall(frames.ACK)
