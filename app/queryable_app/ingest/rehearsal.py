@@ -22,7 +22,7 @@ from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import Start, start_query
 from queryable_app.log import event
 
-_BATCH_MS: Final = 5_000  # Spark takes no shorter ones
+_BATCH_MS: Final = 1_000
 _BATCHES: Final = 3
 _SECONDS_MAX: Final = 60
 _LATEST: Final = -1
@@ -32,7 +32,8 @@ class Rehearsal:
     """Runs from when it is made until `tend` ends it. Whatever goes wrong with it harms nobody."""
 
     def __init__(self, session: SparkSession, start: Start, scratch: Path) -> None:
-        self._ends = 0
+        self.batches = 0
+        """How many have ended."""
         self._until = time.monotonic() + _SECONDS_MAX
         self._query: StreamingQuery | None = None
         socket = scratch / "rehearsal.sock"
@@ -44,20 +45,28 @@ class Rehearsal:
             self._query = start_query(session, start, scratch / "rehearsal")
         except (PySparkException, Py4JError) as error:
             event("rehearsal-failed", reason=str(error)[:200])
+            self._sink.close()
+
+    @property
+    def running(self) -> bool:
+        return self._query is not None
 
     def tend(self) -> None:
         """To be called again and again: ends it when it has run its batches."""
         query = self._query
-        if query is None:
-            return
+        if query is not None and not (
+            query.isActive and self.batches < _BATCHES and time.monotonic() < self._until
+        ):
+            self.end()
+
+    def end(self) -> None:
+        query, self._query = self._query, None
         try:
-            if query.isActive and self._ends < _BATCHES and time.monotonic() < self._until:
-                return
-            query.stop()
+            if query is not None:
+                query.stop()
         except (PySparkException, Py4JError) as error:
             event("rehearsal-failed", reason=str(error)[:200])
-        self._query = None
         self._sink.close()
 
     def _heard(self, payload: bytes) -> None:
-        self._ends += payload[0] == frames.END
+        self.batches += payload[0] == frames.END

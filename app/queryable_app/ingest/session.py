@@ -113,6 +113,7 @@ def _settings(profile: Profile, class_path: Sequence[Path], options: Sequence[st
         "spark.hadoop.fs.file.impl": "io.queryabletopics.CheckpointFiles",
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.sql.streaming.pollingDelay": "10ms",
+        "spark.sql.streaming.realTimeMode.minBatchDuration": "1000",  # milliseconds, for the rehearsal
         "spark.sql.streaming.numRecentProgressUpdates": "10",
         "spark.sql.streaming.stopTimeout": "10s",  # a query with unreachable brokers may never stop by itself
     }

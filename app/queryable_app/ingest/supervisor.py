@@ -87,6 +87,8 @@ class Supervisor:
             finally:
                 control.close()
                 self._stop()
+                if self._rehearsal is not None:
+                    self._rehearsal.end()
 
     def _hear(self, control: Control, message: Mapping[str, Any]) -> None:
         if message["type"] == "wanted":

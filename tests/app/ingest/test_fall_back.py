@@ -51,9 +51,10 @@ def supervised(spark: SparkSession, bootstrap: str, topic: str, directory: Path)
 @contextmanager
 def too_short_batches(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Spark takes the batches for shorter than is allowed."""
+    before = spark.conf.get(_SHORTEST_BATCH) or ""
     spark.conf.set(_SHORTEST_BATCH, "3600000")
     yield
-    spark.conf.unset(_SHORTEST_BATCH)
+    spark.conf.set(_SHORTEST_BATCH, before)
 
 
 @contextmanager

@@ -1,0 +1,52 @@
+"""The rehearsal of the pause between two batches, with Spark and Kafka."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from queryable_app.ingest.rehearsal import Rehearsal
+from queryable_app.ingest.stream import Start
+from queryable_app.topic_spec import parse_spec
+from tests.support.kafka import KafkaForTests
+
+
+def rehearsed(spark: SparkSession, kafka: KafkaForTests, partition: int, directory: Path) -> Rehearsal:
+    spec = parse_spec({"kafka": {"bootstrapServers": kafka.bootstrap}, "topic": "rehearsed"})
+    start = Start(spec, kafka.bootstrap, 1, {partition: -2}, 1, directory / "rows.sock", "realtime")
+    rehearsal = Rehearsal(spark, start, directory)
+    deadline = time.monotonic() + 60
+    while rehearsal.running and time.monotonic() < deadline:
+        rehearsal.tend()
+        time.sleep(0.02)
+    assert not rehearsal.running
+    return rehearsal
+
+
+@pytest.fixture
+def topic(kafka: KafkaForTests) -> KafkaForTests:
+    if not kafka.partitions_of("rehearsed"):
+        kafka.create_topic("rehearsed", 1)
+    return kafka
+
+
+def test_a_rehearsal_runs_its_batches_and_ends(
+    spark: SparkSession, topic: KafkaForTests, tmp_path: Path
+) -> None:
+    """Without a record in the topic, and beside nobody's rows; nothing of it stays."""
+    rehearsal = rehearsed(spark, topic, 0, tmp_path)
+
+    assert rehearsal.batches >= 3
+    assert spark.streams.active == []
+    assert not list(tmp_path.glob("*.sock"))
+
+
+def test_a_rehearsal_that_fails_is_over(spark: SparkSession, topic: KafkaForTests, tmp_path: Path) -> None:
+    """Here it is to read a partition that the topic does not have."""
+    rehearsal = rehearsed(spark, topic, 7, tmp_path)
+
+    assert rehearsal.batches == 0
+    assert spark.streams.active == []
