@@ -91,7 +91,7 @@ def main() -> int:
         session = start_session(Profile(threads, driver_memory(settings), process.scratch, cache))
         process.watch(jvm_process())
         process.end_when_asked()  # Spark has put a handler of its own in the place of ours
-        check_writer(session, process.scratch)
+        check_writer(session, run_dir)
         try:
             reads_headers = check_sql(session, view_of(spec))
         except SqlError as error:

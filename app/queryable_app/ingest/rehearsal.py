@@ -31,21 +31,22 @@ _LATEST: Final = -1
 class Rehearsal:
     """Runs from when it is made until `tend` ends it. Whatever goes wrong with it harms nobody."""
 
-    def __init__(self, session: SparkSession, start: Start, scratch: Path) -> None:
+    def __init__(self, session: SparkSession, start: Start, run_dir: Path, scratch: Path) -> None:
         self.batches = 0
         """How many have ended."""
         self._until = time.monotonic() + _SECONDS_MAX
         self._query: StreamingQuery | None = None
-        socket = scratch / "rehearsal.sock"
-        self._sink = Sink(socket, self._heard)
+        self._sink: Sink | None = None
+        socket = run_dir / "rehearsal.sock"
         short = replace(start.spec, ingest=replace(start.spec.ingest, batch_ms=_BATCH_MS))
         partition = min(start.positions)
         start = replace(start, spec=short, positions={partition: _LATEST}, generation=0, row_socket=socket)
         try:
+            self._sink = Sink(socket, self._heard)
             self._query = start_query(session, start, scratch / "rehearsal")
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, Py4JError, OSError) as error:
             event("rehearsal-failed", reason=str(error)[:200])
-            self._sink.close()
+            self.end()
 
     @property
     def running(self) -> bool:
@@ -66,7 +67,9 @@ class Rehearsal:
                 query.stop()
         except (PySparkException, Py4JError) as error:
             event("rehearsal-failed", reason=str(error)[:200])
-        self._sink.close()
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.close()
 
     def _heard(self, payload: bytes) -> None:
         self.batches += payload[0] == frames.END

@@ -19,8 +19,12 @@ class Sink:
         self._path = path
         self._heard = heard
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen(16)
+        try:
+            self._listener.bind(str(path))
+            self._listener.listen(16)
+        except OSError:
+            self._listener.close()
+            raise
         threading.Thread(target=self._accept, name="sink", daemon=True).start()
 
     def close(self) -> None:

@@ -116,7 +116,7 @@ class Supervisor:
     def _rehearse(self) -> None:
         """Once in the life of the process, as soon as rows arrive."""
         if self._rehearsal is None and self._begun is not None and self._mode == "realtime":
-            self._rehearsal = Rehearsal(self._session, self._begun, self._scratch)
+            self._rehearsal = Rehearsal(self._session, self._begun, self._run_dir, self._scratch)
 
     def _look(self, control: Control, wanted: tuple[int, ...]) -> None:
         """At the topic: whether it is there, and still the same one. Only when it is not what serve knows are the ends of its

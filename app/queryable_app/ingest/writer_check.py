@@ -26,8 +26,8 @@ class WriterBroken(Exception):
     """What arrived is not what was sent; streaming would harm the stores."""
 
 
-def check_writer(session: SparkSession, scratch: Path) -> None:
-    path = scratch / "check.sock"
+def check_writer(session: SparkSession, run_dir: Path) -> None:
+    path = run_dir / "check.sock"
     received: list[bytes] = []
     with Sink(path, received.append):
         try:

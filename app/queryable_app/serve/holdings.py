@@ -86,7 +86,8 @@ class Holdings:
         self._peers = peers
         self._hydration = hydration
         self._changed = changed
-        self._linger_seconds = linger_seconds
+        self.linger_seconds = linger_seconds
+        """How long a copy that has gone stays for reads that have begun."""
         self._tidy_seconds = tidy_seconds
         self._building: dict[int, asyncio.Task[None]] = {}
         self._ending: dict[int, asyncio.Task[None]] = {}
@@ -194,7 +195,7 @@ class Holdings:
         if before:
             await asyncio.wait(before)
         if copy.opened:
-            await asyncio.sleep(self._linger_seconds)
+            await asyncio.sleep(self.linger_seconds)
             await _unused(copy.store, _LINGER_SECONDS_MAX)
             store = copy.leave("has moved to other nodes")
             assert store is not None

@@ -17,7 +17,7 @@ from tests.support.kafka import KafkaForTests
 def rehearsed(spark: SparkSession, kafka: KafkaForTests, partition: int, directory: Path) -> Rehearsal:
     spec = parse_spec({"kafka": {"bootstrapServers": kafka.bootstrap}, "topic": "rehearsed"})
     start = Start(spec, kafka.bootstrap, 1, {partition: -2}, 1, directory / "rows.sock", "realtime")
-    rehearsal = Rehearsal(spark, start, directory)
+    rehearsal = Rehearsal(spark, start, directory, directory)
     deadline = time.monotonic() + 60
     while rehearsal.running and time.monotonic() < deadline:
         rehearsal.tend()
@@ -50,3 +50,13 @@ def test_a_rehearsal_that_fails_is_over(spark: SparkSession, topic: KafkaForTest
 
     assert rehearsal.batches == 0
     assert spark.streams.active == []
+
+
+def test_a_rehearsal_that_has_no_place_is_over(
+    spark: SparkSession, topic: KafkaForTests, tmp_path: Path
+) -> None:
+    """The path of a socket is bounded, and that of this one is too long."""
+    directory = tmp_path / ("x" * 100)
+    directory.mkdir()
+
+    assert rehearsed(spark, topic, 0, directory).batches == 0

@@ -51,7 +51,7 @@ class Two:
             for ordinal, listener in enumerate(listeners)
         ]
         for node in self.nodes:
-            node.node.holdings._linger_seconds = 0.5
+            node.node.holdings.linger_seconds = 0.5
             node.begin(node.node.holdings.start()).result(10)
 
     def put(self, ordinal: int, placement: Placement) -> httpx.Response:
@@ -183,6 +183,8 @@ def test_a_scan_that_another_node_has_begun_here_ends_here(two: Two) -> None:
 
 def test_reads_go_on_while_a_partition_moves(two: Two) -> None:
     """To and fro between two nodes, make before break: points, multi-gets, scans and streams through both never fail."""
+    for node in two.nodes:
+        node.node.holdings.linger_seconds = 60  # until it comes back, however busy the machine is
     both = replace(two.first, serving=((0,), (0, 1)), hydrating=((), ()))
     two.put(1, replace(both, epoch=2))
     eventually("it is open", lambda: two.nodes[1].node.copies.by_partition[1].opened)
