@@ -65,13 +65,19 @@ async def produce(bootstrap: str, topic: str, *values: bytes) -> None:
 
 
 async def produce_in_transaction(bootstrap: str, topic: str, commit: bool) -> None:
+    """Returns when the transaction's marker is in the log, which is later than Kafka's answer."""
     async with producer(bootstrap, transactional_id=uuid.uuid4().hex) as sender:
         await sender.begin_transaction()
-        await sender.send_and_wait(topic, b"v", key=b"k", partition=0)
+        sent = await sender.send_and_wait(topic, b"v", key=b"k", partition=0)
         if commit:
             await sender.commit_transaction()
         else:
             await sender.abort_transaction()
+    where, deadline = TopicPartition(topic, 0), time.monotonic() + 20
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap) as reader:
+        while (await reader.end_offsets([where]))[where] < sent.offset + 2:
+            assert time.monotonic() < deadline, "no marker came"
+            await asyncio.sleep(0.01)
 
 
 def test_a_strong_reader_gets_the_end_as_of_its_question(
