@@ -8,11 +8,11 @@ there would be looked for where it is not.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from queryable_app.log import event
 from queryable_app.partitioners import ALGORITHMS
+from queryable_app.serve.whole_file import write_whole
 
 
 class Contradictions:
@@ -24,11 +24,8 @@ class Contradictions:
         if algorithms <= self.known:
             return
         self.known |= algorithms
-        new = self._path.with_suffix(".new")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_text(json.dumps(sorted(self.known)))
-            os.replace(new, self._path)
+            write_whole(self._path, json.dumps(sorted(self.known)))
         except OSError as error:  # known until the next start; a full disk is no reason to know less now
             event("failed", path=str(self._path), reason=str(error))
 

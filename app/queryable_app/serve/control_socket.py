@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from queryable_app.contract import CONTROL_PROTOCOL, GENERATION_FILE, TopicSeen
 from queryable_app.log import event
 from queryable_app.serve.copies import Copies, Copy
 from queryable_app.serve.row_socket import RowSocket
+from queryable_app.serve.whole_file import write_whole
 from queryable_app.topic_spec import OnDataLoss
 
 LINE_BYTES_MAX: Final = 1024 * 1024
@@ -234,9 +234,7 @@ class ControlSocket:
         ):  # none yet, or lost in a crash of the machine, and writers with it
             kept = 0
         generation = max(kept, self._rows.generation) + 1
-        new = self._generation_path.with_suffix(".new")
-        new.write_text(str(generation))
-        os.replace(new, self._generation_path)
+        write_whole(self._generation_path, str(generation))
         return generation
 
 

@@ -12,7 +12,6 @@ the next start.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
 import time
@@ -32,6 +31,7 @@ from queryable_app.serve.background import in_thread
 from queryable_app.serve.copies import Copies, Copy, Role
 from queryable_app.serve.peer_client import PeerAway
 from queryable_app.serve.store import SharedMemory, Store, StoreDamaged, StoreError
+from queryable_app.serve.whole_file import write_whole
 
 LINGER_SECONDS: Final = 5.0  # a read that has its copies, and not begun to read them, needs them as long
 TIDY_SECONDS: Final = 60.0
@@ -164,10 +164,7 @@ class Holdings:
 
     def _write(self, placement: Placement) -> None:
         """First on disk, then in use: after a crash the node follows what it had said that it has."""
-        self._data_dir.mkdir(parents=True, exist_ok=True)
-        new = self._data_dir / f"{PLACEMENT_FILE}.new"
-        new.write_text(placement.to_json())
-        os.replace(new, self._data_dir / PLACEMENT_FILE)
+        write_whole(self._data_dir / PLACEMENT_FILE, placement.to_json())
 
     def _let_go(self, partition: int) -> None:
         copy = self._copies.by_partition.pop(partition)

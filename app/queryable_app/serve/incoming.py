@@ -28,6 +28,7 @@ from queryable_app.checkpoint_files import (
 )
 from queryable_app.disk_format import Identity
 from queryable_app.serve.store import SharedMemory, Store, StoreError
+from queryable_app.serve.whole_file import write_whole
 
 _SUFFIX: Final = ".incoming"
 _READ_BYTES: Final = 1 << 20
@@ -71,9 +72,7 @@ class Incoming:
         for path in self._files.iterdir():
             if path.name not in same:
                 path.unlink()
-        partial = self._plan.with_suffix(".partial")
-        partial.write_text(json.dumps({"peer": peer, "manifest": manifest.to_json()}))
-        partial.replace(self._plan)
+        write_whole(self._plan, json.dumps({"peer": peer, "manifest": manifest.to_json()}))
         parts = parts_left(manifest, self._sizes())
         left = sum(part.file.size - part.start for part in parts)
         free = shutil.disk_usage(self._files).free
