@@ -29,6 +29,7 @@ from queryable_app.log import event
 from queryable_app.placement import Placement, refusal
 from queryable_app.serve.background import in_thread
 from queryable_app.serve.copies import Copies, Copy, Role
+from queryable_app.serve.incoming import INCOMING_SUFFIX
 from queryable_app.serve.peer_client import PeerAway
 from queryable_app.serve.store import SharedMemory, Store, StoreDamaged, StoreError
 from queryable_app.serve.whole_file import write_whole
@@ -37,7 +38,6 @@ LINGER_SECONDS: Final = 5.0  # a read that has its copies, and not begun to read
 TIDY_SECONDS: Final = 60.0
 _LINGER_SECONDS_MAX: Final = 60.0
 _OURS: Final = re.compile(r"p([0-9]{4,9})(\.incoming)?")
-_INCOMING: Final = ".incoming"
 _ASK_SECONDS_MAX: Final = 2.0
 _ASK_AGAIN_SECONDS: Final = 0.5
 _REFUSED_SECONDS: Final = 30.0  # the same one is not worth a line each time
@@ -202,7 +202,7 @@ class Holdings:
             finally:
                 store.close()
         partition, path = copy.partition, self._path(copy.partition)
-        for directory in (path, path.with_suffix(_INCOMING)):
+        for directory in (path, path.with_suffix(INCOMING_SUFFIX)):
             await in_thread(_delete, directory)
         if self._copies.leaving.get(partition) is copy:
             del self._copies.leaving[partition]

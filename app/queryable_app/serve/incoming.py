@@ -30,7 +30,7 @@ from queryable_app.disk_format import Identity
 from queryable_app.serve.store import SharedMemory, Store, StoreError
 from queryable_app.serve.whole_file import write_whole
 
-_SUFFIX: Final = ".incoming"
+INCOMING_SUFFIX: Final = ".incoming"
 _READ_BYTES: Final = 1 << 20
 
 
@@ -48,7 +48,7 @@ class Kept(NamedTuple):
 class Incoming:
     def __init__(self, into: Path) -> None:
         self._into = into
-        self._directory = into.with_name(into.name + _SUFFIX)
+        self._directory = into.with_name(into.name + INCOMING_SUFFIX)
         self._files = self._directory / "files"
         self._plan = self._directory / "plan.json"
 
