@@ -1,71 +1,29 @@
 """Carries a placement to where it is wanted: looks at the nodes, takes the next step, tells them of it.
 
-Strategy: whoever calls `tick` never waits; each node is asked by a thread, so that one that hangs holds up nothing. The next
-step is taken when every node knows the last one, or has been silent for long: no node sends a read to a copy
-that went two steps ago. A step is on the disk before any node hears of it.
+Strategy: whoever calls `tick` never waits; each node is asked by a thread, so that one that hangs holds up nothing. When a
+step is taken is decided by `placing`. It is on the disk before any node hears of it.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
 from queryable_app.local.data_directory import DataDirectory
-from queryable_app.placement import Placement, Wanted, next_placement, settled
+from queryable_app.placement import Placement, Wanted, settled
+from queryable_app.placing import Seen, gone_quiet, next_step, seen_in
 
 PLACEMENT_FILE: Final = "placement.json"
 
 _SETTLED_SECONDS: Final = 1.0  # between two looks at a node
 _MOVING_SECONDS: Final = 0.25
 _ANSWER_SECONDS: Final = 2.0
-_FRESH_SECONDS: Final = 3.0  # what a node said of its copies is believed for so long
-_SILENT_SECONDS: Final = 10.0  # a node that says nothing for so long is not waited for
-_CAUGHT_UP_MS: Final = 2_000  # a copy that is further behind takes no other one's place
 _THREADS: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a node said when it last answered."""
-
-    at: float  # monotonic
-    epoch: int
-    caught_up: frozenset[int]  # partitions
-
-
-def next_step(placement: Placement, wanted: Wanted, seen: Mapping[int, Seen], now: float) -> Placement:
-    """The placement that comes next; the same while a node that can be heard does not know it yet."""
-    if any(s.epoch < placement.epoch and now - s.at < _SILENT_SECONDS for s in seen.values()):
-        return placement
-    caught_up = {
-        (partition, ordinal)
-        for ordinal, said in seen.items()
-        if now - said.at < _FRESH_SECONDS
-        for partition in said.caught_up
-    }
-    return next_placement(placement, wanted, caught_up)
-
-
-def gone_quiet(seen: Seen) -> Seen:
-    """Of a node that does not answer. No copy elsewhere is given up for those that it had."""
-    return replace(seen, caught_up=frozenset())
-
-
-def seen_in(status: Mapping[str, Any], now: float) -> Seen:
-    """From a node's `/v1/status`."""
-    caught_up = frozenset(
-        copy["partition"]
-        for copy in status["partitions"]
-        if copy["complete"] and copy["failed"] is None and 0 <= copy["lagMs"] <= _CAUGHT_UP_MS
-    )
-    return Seen(now, status["epoch"], caught_up)
 
 
 class Placer:

@@ -1,0 +1,78 @@
+"""What things are called, in Kubernetes and in Kafka. Nowhere else is a name put together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from queryable_app.contract import DEFAULT_PORT
+
+GROUP: Final = "queryabletopics.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "QueryableTopic"
+PLURAL: Final = "queryabletopics"
+
+FIELD_MANAGER: Final = "queryable-topics-operator"
+FINALIZER: Final = f"{GROUP}/cleanup"
+
+VIEW_LABEL: Final = f"{GROUP}/view"
+"""On every child: the name of its resource."""
+
+REVISION_LABEL: Final = f"{GROUP}/revision"
+"""On every child that belongs to one revision: `r3`."""
+
+PROMOTE_ANNOTATION: Final = f"{GROUP}/promote"
+
+_REVISION: Final = re.compile(r"r([1-9][0-9]{0,5})")
+
+
+def revision_text(number: int) -> str:
+    return f"r{number}"
+
+
+def revision_number(text: str | None) -> int | None:
+    """None when it is no revision's name."""
+    match = _REVISION.fullmatch(text or "")
+    return int(match[1]) if match else None
+
+
+def child(view: str, revision: int) -> str:
+    """Of what belongs to one revision: StatefulSet, headless Service, ConfigMap, token Secret, PodDisruptionBudget."""
+    return f"{view}-{revision_text(revision)}"
+
+
+def pod(view: str, revision: int, ordinal: int) -> str:
+    return f"{child(view, revision)}-{ordinal}"
+
+
+def volume_claim(view: str, revision: int, ordinal: int) -> str:
+    return f"data-{pod(view, revision, ordinal)}"
+
+
+def application_id(namespace: str, view: str, revision: int) -> str:
+    return f"{namespace}.{view}.{revision_text(revision)}"
+
+
+def advertised_url(namespace: str, view: str, revision: int, ordinal: int, cluster_domain: str) -> str:
+    host = f"{pod(view, revision, ordinal)}.{child(view, revision)}.{namespace}.svc.{cluster_domain}"
+    return f"http://{host}:{DEFAULT_PORT}"
+
+
+def labels(view: str) -> Mapping[str, str]:
+    return {
+        "app.kubernetes.io/name": "queryable-topic",
+        "app.kubernetes.io/instance": view,
+        "app.kubernetes.io/managed-by": FIELD_MANAGER,
+        VIEW_LABEL: view,
+    }
+
+
+def revision_labels(view: str, revision: int) -> Mapping[str, str]:
+    return {**labels(view), REVISION_LABEL: revision_text(revision)}
+
+
+def selector(view: str, revision: int) -> Mapping[str, str]:
+    """Of the pods of a revision. Never more than this: a selector can not be changed."""
+    return {VIEW_LABEL: view, REVISION_LABEL: revision_text(revision)}
