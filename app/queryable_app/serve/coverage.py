@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import time_ns
@@ -47,10 +47,37 @@ class Coverage:
         return b"," + json.dumps(about, separators=(",", ":")).encode()[1:]
 
 
+async def read_covered(
+    reads: Reads,
+    partitions: Collection[int],
+    asked: Asked,
+    deadline: float,
+    partial: bool,
+    read: Callable[[Coverage], Awaitable[T]],
+) -> tuple[T, Coverage]:
+    """Looks for copies that may answer, and reads what they have. Each ends at the deadline in words of its own: the
+    search knows what is missing, the reading that time is over."""
+    for left in reversed(range(_ATTEMPTS)):
+        covered = await coverage(reads, partitions, asked, deadline, partial)
+        try:
+            async with until(deadline):
+                return await read(covered), covered
+        except PeerAway as away:  # between saying that it can answer and answering; others are asked
+            if not left:
+                raise Failure(
+                    Reason.NOT_AVAILABLE, f"another node went away: {away}", "retry", retry_after_ms=1000
+                ) from None
+    raise AssertionError("not reached")
+
+
 async def coverage(
-    reads: Reads, partitions: Iterable[int], asked: Asked, deadline: float, partial: bool
+    reads: Reads, partitions: Collection[int], asked: Asked, deadline: float, partial: bool
 ) -> Coverage:
-    """Copies that may answer, caught up as far as was asked for. Raises Failure, naming what is missing."""
+    """Copies that may answer, caught up as far as was asked for. Raises Failure, naming what is missing. It ends by
+    itself, and nobody may cut it off: that time is over says less than what it found missing. Where a part is enough it
+    takes half of the time, so that the part can be read in the other half."""
+    if partial:
+        deadline = _half(deadline)
     wanted = sorted(partitions)
     here, refusals = await copies_here(reads, wanted, asked, deadline, last=asked.route == "local")
     now_ms = time_ns() // 1_000_000
@@ -199,9 +226,7 @@ def rows_of(reads: Reads, covered: Coverage, bounds: Bounds, deadline: float) ->
     here = list(covered.here.values())
     sources: list[Batches] = [rows_here(here, bounds, reads.node.turns.pause)] if here else []
     sources += [
-        reads.node.peers.rows(
-            ordinal, partitions, bounds.start, bounds.stop, bounds.reverse, _share(deadline)
-        )
+        reads.node.peers.rows(ordinal, partitions, bounds.start, bounds.stop, bounds.reverse, _half(deadline))
         for ordinal, partitions in covered.there.items()
     ]
     batches = sources[0] if len(sources) == 1 else merged(sources, bounds.reverse)
@@ -212,7 +237,7 @@ async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float) 
     """The newest row of each key, from all covered partitions at once."""
     asking = asyncio.gather(
         *(
-            reads.node.peers.keys(ordinal, {p: keys[p] for p in partitions if p in keys}, _share(deadline))
+            reads.node.peers.keys(ordinal, {p: keys[p] for p in partitions if p in keys}, _half(deadline))
             for ordinal, partitions in covered.there.items()
         )
     )
@@ -234,14 +259,13 @@ async def read_everywhere(
     disk_key = reads.node.codec.to_disk(record_key)
     keys = dict.fromkeys(range(reads.copies.partitions), (disk_key,))
 
-    async def attempt() -> Answer:
-        covered = await coverage(reads, keys, asked, deadline, partial=False)
-        rows = await look_up(reads, covered, keys, deadline)
-        row = rows.get(disk_key)
-        newest = None if row is None else found(*row)
-        return reads.answer(newest, covered.standings, 1, form, if_none_match)
+    async def looking_up(covered: Coverage) -> Rows:
+        return await look_up(reads, covered, keys, deadline)
 
-    return await despite_lost_peers(attempt)
+    rows, covered = await read_covered(reads, keys, asked, deadline, False, looking_up)
+    row = rows.get(disk_key)
+    newest = None if row is None else found(*row)
+    return reads.answer(newest, covered.standings, 1, form, if_none_match)
 
 
 async def count_everywhere(reads: Reads, covered: Coverage, approximate: bool, deadline: float) -> int:
@@ -254,21 +278,8 @@ async def count_everywhere(reads: Reads, covered: Coverage, approximate: bool, d
     return sum(await asyncio.gather(here, *asking))
 
 
-async def despite_lost_peers(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Nodes may go away between saying that they can answer and answering. They are suspects then, and others are asked."""
-    for left in reversed(range(_ATTEMPTS)):
-        try:
-            return await attempt()
-        except PeerAway as away:
-            if not left:
-                raise Failure(
-                    Reason.NOT_AVAILABLE, f"another node went away: {away}", "retry", retry_after_ms=1000
-                ) from None
-    raise AssertionError("not reached")
-
-
-def _share(deadline: float) -> float:
-    """For what takes a node milliseconds: one that stops answering leaves time to ask another one."""
+def _half(deadline: float) -> float:
+    """Of the time that is left."""
     now = asyncio.get_running_loop().time()
     return now + (deadline - now) / 2
 

@@ -23,14 +23,7 @@ from queryable_app.serve.api.request import (
     respond,
     values_of,
 )
-from queryable_app.serve.coverage import (
-    Coverage,
-    coverage,
-    despite_lost_peers,
-    look_up,
-    read_everywhere,
-    until,
-)
+from queryable_app.serve.coverage import Coverage, look_up, read_covered, read_everywhere, until
 from queryable_app.serve.multi_get import Rows, keys_by_partition, seek, to_items
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
@@ -60,10 +53,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             if local or refusal.reason not in _OTHERS_MAY_ANSWER:
                 raise
             if reads.copies.algorithm == SCATTER:
-                async with until(deadline):
-                    return respond(
-                        await read_everywhere(reads, record_key, asked, deadline, form, if_none_match)
-                    )
+                return respond(await read_everywhere(reads, record_key, asked, deadline, form, if_none_match))
             partition = reads.partitions_of(record_key)[0]
             if asked.route == "redirect":
                 return respond(redirect(request, reads, partition, asked, refusal))
@@ -78,15 +68,14 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         async with until(deadline):
             body = await json_body(request, node)
-            copies = reads.copies
-            sought = seek(_keys_in(body, values, node), node.codec, copies.algorithm, copies.partitions)
-            by_partition = keys_by_partition(sought, copies.partitions)
+        copies = reads.copies
+        sought = seek(_keys_in(body, values, node), node.codec, copies.algorithm, copies.partitions)
+        by_partition = keys_by_partition(sought, copies.partitions)
 
-            async def looking_up() -> tuple[Rows, Coverage]:
-                covered = await coverage(reads, by_partition, asked, deadline, partial)
-                return await look_up(reads, covered, by_partition, deadline), covered
+        async def looking_up(covered: Coverage) -> Rows:
+            return await look_up(reads, covered, by_partition, deadline)
 
-            rows, covered = await despite_lost_peers(looking_up)
+        rows, covered = await read_covered(reads, by_partition, asked, deadline, partial, looking_up)
         # A key that is nowhere here may be in a partition that nobody reads.
         unknown = range(reads.copies.partitions) if reads.copies.unread_partitions else covered.missing
         items = to_items(sought, rows, unknown, node.codec, node.spec.stored_format)

@@ -33,9 +33,8 @@ from queryable_app.serve.coverage import (
     Coverage,
     count_everywhere,
     coverage,
-    despite_lost_peers,
+    read_covered,
     rows_of,
-    until,
 )
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
@@ -101,16 +100,16 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         if form == NDJSON or (limit or _LIMIT) > BATCH_ROWS:
             node.turns.require_room()
 
-        async def one_page() -> tuple[Page, Coverage]:
-            covered = await coverage(reads, range(reads.copies.partitions), asked, deadline, partial)
-            return await page(rows_of(reads, covered, bounds, deadline), lines, limit or _LIMIT), covered
+        everything = range(reads.copies.partitions)
+        if form == NDJSON:
+            covered = await coverage(reads, everything, asked, deadline, partial)
+            batches = rows_of(reads, covered, bounds, deadline)
+            return RowStream(ndjson(batches, lines, limit), covered.headers)
 
-        async with until(deadline):
-            if form == NDJSON:
-                covered = await coverage(reads, range(reads.copies.partitions), asked, deadline, partial)
-                batches = rows_of(reads, covered, bounds, deadline)
-                return RowStream(ndjson(batches, lines, limit), covered.headers)
-            found, covered = await despite_lost_peers(one_page)
+        async def one_page(covered: Coverage) -> Page:
+            return await page(rows_of(reads, covered, bounds, deadline), lines, limit or _LIMIT)
+
+        found, covered = await read_covered(reads, everything, asked, deadline, partial, one_page)
         following = b"null"
         if found.last_key is not None:
             following = b'"%b"' % Cursor(found.last_key, cast(Order, order), scope).encode().encode()
@@ -128,15 +127,14 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         if approximate == "false":
             node.turns.require_room()
 
-        async def counting() -> tuple[int, Coverage]:
-            covered = await coverage(reads, range(reads.copies.partitions), asked, deadline, partial)
+        async def counting(covered: Coverage) -> int:
             if approximate == "false" and reads.copies.algorithm == SCATTER:
                 async with aclosing(rows_of(reads, covered, Bounds(), deadline)) as batches:
-                    return await count(batches), covered
-            return await count_everywhere(reads, covered, approximate == "true", deadline), covered
+                    return await count(batches)
+            return await count_everywhere(reads, covered, approximate == "true", deadline)
 
-        async with until(deadline):
-            counted, covered = await despite_lost_peers(counting)
+        everything = range(reads.copies.partitions)
+        counted, covered = await read_covered(reads, everything, asked, deadline, partial, counting)
         fields = (counted, approximate.encode(), covered.fields())
         return respond(body_answer(b'{"count":%d,"approximate":%b%b' % fields, JSON, covered.headers))
 

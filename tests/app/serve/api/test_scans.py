@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,13 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.requests import Request
 
+from queryable_app.freshness import Asked
+from queryable_app.serve.api import keys as keys_routes
+from queryable_app.serve.api import scans as scans_routes
+from queryable_app.serve.api.request import Values, asked_of
+from queryable_app.serve.reads import Reads
 from tests.support.served import Served, eventually, served
 
 NDJSON = {"accept": "application/x-ndjson"}
@@ -205,13 +213,56 @@ def test_a_missing_partition_is_never_left_out_in_silence(tmp_path: Path) -> Non
         assert {i["partition"]: i["found"] for i in part["items"]} == {0: True, 1: None, 2: True}
 
 
-def test_a_copy_that_does_not_catch_up_in_time_says_so(tmp_path: Path) -> None:
+def make_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop is blocked while the deadline passes, so that all that waits for it is due at once."""
+
+    def then_late(request: Request, values: Values, reads: Reads) -> tuple[Asked, float]:
+        asked, deadline = asked_of(request, values, reads)
+        asyncio.get_running_loop().call_at(deadline - 0.03, time.sleep, 0.06)
+        return asked, deadline
+
+    for module in (keys_routes, scans_routes):
+        monkeypatch.setattr(module, "asked_of", then_late)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "/v1/scan", {}),
+        ("GET", "/v1/scan", NDJSON),
+        ("GET", "/v1/count", {}),
+        ("POST", "/v1/multi-get", {}),
+        ("GET", "/v1/keys/key-000001", {}),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "when the event loop is late"])
+def test_a_copy_that_does_not_catch_up_in_time_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    path: str,
+    headers: dict[str, str],
+    late: bool,
+) -> None:
     """Not that the deadline has passed: that is known, and does not say what is missing."""
+
+    if late:
+        make_late(monkeypatch)
+    with served(tmp_path, partitions=2) as node, node.client(headers=headers) as http:
+        node.fill(10)
+        keys = {"keys": [f"key-{n:06d}" for n in range(10)]} if method == "POST" else None
+        answer = http.request(method, f"{path}?min-position=0:99,1:99&deadline-ms=1000", json=keys)
+        assert (answer.status_code, answer.json()["reason"]) == (503, "not_fresh_enough")
+
+
+def test_a_part_is_read_in_what_the_waiting_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With partial=allow a copy that does not catch up costs half of the time, and the others are in the answer."""
+    make_late(monkeypatch)
     with served(tmp_path, partitions=2) as node, node.client() as http:
         node.fill(10)
-        for _ in range(5):
-            answer = http.get("/v1/scan?min-position=0:99&deadline-ms=50")
-            assert (answer.status_code, answer.json()["reason"]) == (503, "not_fresh_enough")
+        part = http.get("/v1/scan?min-position=0:99&deadline-ms=2000&partial=allow")
+        assert (part.status_code, part.json()["missing"]) == (200, [0])
+        assert part.json()["items"]
 
 
 def test_a_deadline_ends_a_long_read(tmp_path: Path) -> None:
