@@ -3,10 +3,15 @@
 Two million records (16 B keys, 100 B JSON) are in the topic before the node starts. The rate is taken from the first to
 the last row between two looks at the positions, so that the start of the JVM is not in it; the whole time is given too. A bare
 consumer that only reads the same topic runs in the same table, before and after, as the measure of the machine.
+
+    python -m bench hydration
+    python -m bench.hydration --records 10000000
 """
 
 from __future__ import annotations
 
+import argparse
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -23,6 +28,7 @@ from tests.integration.system import System, eventually, running
 from tests.support.kafka import embedded_kafka
 
 PARTITIONS = 4
+RECORDS = 2_000_000
 SQL = "SELECT key, value.name AS name, value.amount AS amount FROM records WHERE value.amount > 0"
 SCHEMA = "name STRING, status STRING, amount DOUBLE, city STRING"
 
@@ -93,8 +99,9 @@ def hydrate(directory: Path, spec: dict[str, Any], count: int, reading: bool) ->
         return figures
 
 
-def measure(directory: Path, quick: bool) -> Iterator[Result]:
-    count = 300_000 if quick else 2_000_000
+def measure(directory: Path, quick: bool, count: int = RECORDS) -> Iterator[Result]:
+    if quick:
+        count = 300_000
     with embedded_kafka(directory / "broker") as kafka:
         fill(kafka.bootstrap, "hydrate", count)
         yield Result(
@@ -112,3 +119,12 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
         yield Result(
             "hydration", "bare consumer, again", {"rows/s": bare_consumer(kafka.bootstrap, "hydrate", count)}
         )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=RECORDS)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="qtbench-") as made:
+        for result in measure(Path(made), False, chosen.records):
+            print(result.line(), flush=True)
