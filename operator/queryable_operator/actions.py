@@ -40,7 +40,8 @@ class Plan:
 
     tell: tuple[Tell, ...] = ()
     evict: tuple[str, ...] = ()
-    """Pods, by the eviction API, so that no PodDisruptionBudget is broken."""
+    """Pods, by the eviction API, so that no PodDisruptionBudget is broken. Here and in what is deleted the very object that
+    was observed is meant (its uid is a precondition), never one that has come under its name since."""
 
     delete: tuple[Ref, ...] = ()
     force_delete: tuple[Ref, ...] = ()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from queryable_app.placement import Placement
 from queryable_app.placing import Seen
 
 Manifest = Mapping[str, Any]
@@ -77,6 +78,9 @@ class NodeSaid:
     """By partition, why its copy does not go on."""
 
     ingest_failed: str | None = None
+    placement: Placement | None = None
+    """The placement that it follows. Asked for only when its revision's ConfigMap has none that can be read, or one with
+    another epoch: a ConfigMap that somebody deleted or broke is made again from what nodes follow."""
 
 
 @dataclass(frozen=True, slots=True)
