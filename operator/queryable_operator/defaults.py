@@ -1,0 +1,98 @@
+"""The defaults of the resource's schema, as the API server fills them in: the schema's own, compared with it by a test.
+
+A default is filled in where the object that has the field is there; most objects are there by default themselves. Taken out,
+a field that says its default and one that is left out are the same, and a field that a later release adds changes nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Final
+
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "kafka.config": {},
+    "key": {},
+    "key.format": "string",
+    "value": {},
+    "value.format": "json",
+    "onBadRecord": "Skip",
+    "partitioner": "auto",
+    "view": {},
+    "view.kind": "latest",
+    "view.aggregate.window.grace": "10s",
+    "view.aggregate.window.retention": "7d",
+    "view.history.retention": "7d",
+    "view.changes": False,
+    "replicas": 1,
+    "standbyReplicas": 0,
+    "read": {},
+    "read.consistency": "bounded",
+    "read.ingest": False,
+    "read.maxConcurrent": 512,
+    "storage": {},
+    "storage.size": "10Gi",
+    "storage.ephemeral": False,
+    "storage.highWaterPercent": 85,
+    "ingest": {},
+    "ingest.mode": "realtime",
+    "ingest.batch": "5m",
+    "ingest.trigger": "0s",
+    "ingest.maxOffsetsPerTrigger": 100_000,
+    "ingest.driverMemory": "512m",
+    "ingest.executors": 0,
+    "service": {},
+    "service.port": 8080,
+    "rollout": {},
+    "rollout.promotion": "Automatic",
+    "rollout.hydrationDeadline": "1h",
+    "rollout.maxLag": 0,
+    "rollout.stable": "30s",
+    "rollout.compare": {},
+    "rollout.compare.mode": "Sample",
+    "rollout.compare.sampleKeys": 1000,
+    "rollout.compare.maxMismatchRatio": "0",
+    "rollout.compare.ignoreFields": [],
+    "rollout.rollbackWindow": "10m",
+    "rollout.onFailure": "DeleteCandidate",
+    "replaceAfter": "5m",
+    "onPartitionsChanged": "Redeploy",
+    "onDataLoss": "Fail",
+    "deletionPolicy": "Delete",
+    "paused": False,
+    "suspended": False,
+    "redeployNonce": 0,
+}
+"""By path below `spec`; an object stands before its fields."""
+
+
+def filled(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Every field that has a default is there, as after the API server."""
+    whole: dict[str, Any] = copy.deepcopy(dict(spec))
+    for path, default in DEFAULTS.items():
+        *parents, name = path.split(".")
+        holder: Any = whole
+        for parent in parents:
+            holder = holder.get(parent) if isinstance(holder, dict) else None
+        if isinstance(holder, dict):
+            holder.setdefault(name, copy.deepcopy(default))
+    return whole
+
+
+def without_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Only what says more than the defaults do."""
+    return _without(spec, "")
+
+
+def _without(fields: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    said = {}
+    for name, value in fields.items():
+        path = f"{prefix}{name}"
+        left = _without(value, f"{path}.") if isinstance(value, Mapping) else value
+        if left != {} and not _same(left, DEFAULTS.get(path)):
+            said[name] = left
+    return said
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)  # to Python, 0 is False

@@ -1,0 +1,45 @@
+"""What surrounds the pods: how many may be away, who reaches them, whom they are, and the token that they share."""
+
+from __future__ import annotations
+
+import base64
+
+from queryable_app.contract import DEFAULT_PORT
+from queryable_operator import names
+from queryable_operator.children import child
+from queryable_operator.observed import Manifest
+from queryable_operator.resource import Identity, View
+
+TOKEN_KEY = "token"  # noqa: S105  (the name of a key, not its value)
+
+
+def disruption_budget(view: View, revision: int) -> Manifest:
+    """One pod at a time. One that is not ready anyway holds no drain up."""
+    spec = {
+        "maxUnavailable": 1,
+        "selector": {"matchLabels": dict(names.selector(view.name, revision))},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+    return child(view, revision, "PodDisruptionBudget", {"spec": spec})
+
+
+def network_policy(view: View) -> Manifest:
+    """Pods are reached at the one port that they serve. Where they go is not restricted: Kafka may be anywhere."""
+    spec = {
+        "podSelector": {"matchLabels": {names.VIEW_LABEL: view.name}},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"ports": [{"protocol": "TCP", "port": DEFAULT_PORT}]}],
+    }
+    return child(view, None, "NetworkPolicy", {"spec": spec})
+
+
+def service_account(view: View) -> Manifest:
+    """Nodes never ask the API server."""
+    return child(view, None, "ServiceAccount", {"automountServiceAccountToken": False})
+
+
+def token_secret(identity: Identity, revision: int, token: str) -> Manifest:
+    """The token that the nodes of a revision know one another by. Made once, never written again."""
+    data = {TOKEN_KEY: base64.b64encode(token.encode()).decode()}
+    body = {"type": "Opaque", "immutable": True, "data": data}
+    return child(identity, revision, "Secret", body)
