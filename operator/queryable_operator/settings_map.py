@@ -1,7 +1,12 @@
-"""A revision's ConfigMap: what its nodes follow, and what the operator must know of it again. A revision exists when it does."""
+"""A revision's ConfigMap: what its nodes follow, and what the operator must know of it again. A revision exists when it does.
+
+It carries a digest of all that it holds. One that a user has edited is no record any more: a copy may be where an edited
+placement does not name it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +29,8 @@ _ROLL_HASH: Final = f"{names.GROUP}/roll-hash"
 _PARTITIONS: Final = f"{names.GROUP}/partitions"
 _DISK_FORMAT: Final = f"{names.GROUP}/disk-format"
 _IMAGE: Final = f"{names.GROUP}/image"
+_DIGEST: Final = f"{names.GROUP}/digest"
+_DIGESTED: Final = (_SPEC_HASH, _ROLL_HASH, _PARTITIONS, _DISK_FORMAT, _IMAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ def config_map(view: View, revision: int, record: RevisionRecord) -> Manifest:
         _DISK_FORMAT: str(record.disk_format),
         _IMAGE: record.image,
     }
+    annotations[_DIGEST] = _digest(data, annotations)
     return child(view, revision, "ConfigMap", {"data": data}, annotations)
 
 
@@ -66,6 +74,8 @@ def record_of(live: Manifest) -> RevisionRecord:
     """Raises ValueError when somebody broke it."""
     try:
         data, annotations = live["data"], live["metadata"]["annotations"]
+        if annotations[_DIGEST] != _digest(data, annotations):
+            raise ValueError("it was edited")
         record = RevisionRecord(
             spec=_object(data[SPEC_KEY]),
             placement=Placement.from_json(data[PLACEMENT_KEY]),
@@ -77,7 +87,7 @@ def record_of(live: Manifest) -> RevisionRecord:
             image=annotations[_IMAGE],
             disk_format=int(annotations[_DISK_FORMAT]),
         )
-    except (KeyError, TypeError, ValueError) as e:
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise ValueError(
             f"ConfigMap {live['metadata']['name']} is not as the operator wrote it: {e!r}"
         ) from e
@@ -87,6 +97,11 @@ def record_of(live: Manifest) -> RevisionRecord:
             f"ConfigMap {live['metadata']['name']} does not place {record.partitions} partitions"
         )
     return record
+
+
+def _digest(data: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+    whole = {"data": dict(data), "annotations": {name: annotations[name] for name in _DIGESTED}}
+    return hashlib.sha256(_json(whole).encode()).hexdigest()[:16]
 
 
 def _json(value: Any) -> str:
