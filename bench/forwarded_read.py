@@ -54,11 +54,14 @@ def settings(directory: Path, ordinal: int) -> NodeSettings:
     addresses = [f"http://127.0.0.1:{port}" for port in PORTS]
     (own / "placement.json").write_text(first_placement("bench.r1", PARTITIONS, addresses, 1).to_json())
     (own / "token").write_text("between-nodes")
+    (own / "spec.json").write_text(
+        json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": "bench"})
+    )
     return NodeSettings(
         name=f"bench-{ordinal}",
         ordinal=ordinal,
         application_id="bench.r1",
-        spec=json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": "bench"}),
+        spec_path=str(own / "spec.json"),
         bootstrap_servers="127.0.0.1:1",
         advertised_url=addresses[ordinal],
         data_dir=str(own),

@@ -46,11 +46,13 @@ def settings(directory: Path, port: int) -> NodeSettings:
     placement = directory / "placement.json"
     url = f"http://127.0.0.1:{port}"
     placement.write_text(first_placement("bench.r1", PARTITIONS, [url], 1).to_json())
+    spec = directory / "spec.json"
+    spec.write_text(json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": TOPIC}))
     return NodeSettings(
         name="bench-0",
         ordinal=0,
         application_id="bench.r1",
-        spec=json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": TOPIC}),
+        spec_path=str(spec),
         bootstrap_servers="127.0.0.1:1",
         advertised_url=url,
         data_dir=str(directory),

@@ -3,8 +3,8 @@
 A node is configured through environment variables alone, one per field of NodeSettings, `QT_` and the field's
 name in capitals. Both processes of a node, serve and ingest, get the same ones.
 
-The spec is among them, and a password that stands in its `kafka.config` with it. Secrets belong in files:
-`kafka.secretRef`, by which the spec names one, comes with the operator.
+No secret is in a variable, since many can see a process' environment: the spec, whose `kafka.config` may hold a password,
+the Kafka settings of `kafka.secretRef` and the token between nodes are in files.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ CONTROL_PROTOCOL: Final = 1
 # What the placer and the nodes say to a node over HTTP.
 NODE_HEADER: Final = "qt-node"  # with the revision's token
 PLACEMENT_PATH: Final = "/internal/v1/placement"  # PUT: Placement.to_json → {"epoch": what the node has now}
+READ_PATH: Final = "/internal/v1/read"  # PUT: spec.read → what the node follows now
 
 # Files inside NodeSettings.data_dir.
 GENERATION_FILE: Final = "generation"
@@ -62,8 +63,8 @@ class NodeSettings:
     application_id: str
     """`<namespace>.<name>.r<N>`: whose data this is, and the Kafka group that positions are committed under."""
 
-    spec: str
-    """The resource's `spec` as JSON, already validated."""
+    spec_path: str
+    """A file with the resource's `spec` as JSON, already validated."""
 
     bootstrap_servers: str
     """Kafka's addresses. They win over the ones in the spec."""
@@ -85,6 +86,10 @@ class NodeSettings:
 
     http_port: int = DEFAULT_PORT
     """The port to listen on."""
+
+    kafka_secret_dir: str = ""
+    """Files with one setting of Kafka's clients each, named as Java clients name it. They win over the spec's
+    `kafka.config`. Empty: there are none."""
 
     internal_token_path: str = ""
     """A file with the revision's token for /internal. Empty: nodes do not talk to each other."""
@@ -125,6 +130,10 @@ class NodeSettings:
     idle_seconds_max: int = 75
     """How long a kept-alive connection may be silent."""
 
+    drain_seconds: int = 0
+    """How long a node that was asked to end still answers, and tells clients and nodes to go elsewhere. Longer than
+    it takes until nobody is sent to it any more: some seconds behind a Service, none on one machine."""
+
     peer_copy_mb_per_second_max: int = 150
     """What the node sends of its copies to nodes that build theirs, together: a quarter of a core, and five times what
     the topic would give. A link of 1 Gb/s carries 110 and should be told less."""
@@ -140,9 +149,6 @@ class NodeSettings:
 
     topic_wait_seconds: int = 300
     """How long a missing topic is waited for before the node says that it has failed."""
-
-    driver_memory: str = "512m"
-    """The JVM heap of ingest. The CR's `ingest.driverMemory` wins."""
 
     def to_env(self) -> dict[str, str]:
         return {ENV_PREFIX + f.name.upper(): str(getattr(self, f.name)) for f in fields(self)}

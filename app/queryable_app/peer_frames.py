@@ -77,8 +77,10 @@ def asked_from_json(raw: Mapping[str, Any]) -> Asked:
     )
 
 
-def encode_heartbeat(epoch: int, mismatches: tuple[int, int, int], copies: Mapping[int, CopyHeard]) -> bytes:
-    said = {"epoch": epoch, "mismatches": mismatches, "copies": copies}
+def encode_heartbeat(
+    epoch: int, mismatches: tuple[int, int, int], copies: Mapping[int, CopyHeard], draining: bool = False
+) -> bytes:
+    said = {"epoch": epoch, "mismatches": mismatches, "copies": copies, "draining": draining}
     return json.dumps(said, separators=(",", ":")).encode()
 
 
@@ -90,6 +92,8 @@ def decode_heartbeat(words: bytes, now: float) -> NodeHeard:
             int(partition): CopyHeard(int(position), int(lag), bool(complete))
             for partition, (position, lag, complete) in said["copies"].items()
         }
-        return NodeHeard(now, int(said["epoch"]), (murmur2, crc32, fnv1a), copies)
+        return NodeHeard(
+            now, int(said["epoch"]), (murmur2, crc32, fnv1a), copies, said.get("draining") is True
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PeerFrameError(f"no heartbeat of a node: {error!r}") from None

@@ -34,6 +34,7 @@ class NodeHeard:
     epoch: int
     mismatches: tuple[int, int, int]
     copies: Mapping[int, CopyHeard]  # by partition
+    draining: bool = False  # it still answers, and will end soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,17 @@ def route(
     asked: Asked = Asked(),  # noqa: B008  (frozen)
 ) -> tuple[int, ...]:
     """The ordinals to ask: this node first, then copies that serve before those being built, suspects last of each,
-    those that were behind what is asked after the others, else in the placement's order."""
+    those that were behind what is asked after the others, nodes that will end soon behind their like, else in the
+    placement's order."""
 
-    def rank(ordinal: int) -> tuple[bool, bool, bool, bool]:
+    def rank(ordinal: int) -> tuple[bool, bool, bool, bool, bool]:
+        heard = view.heard.get(ordinal)
         return (
             ordinal != own_ordinal,
             ordinal not in serving,
             ordinal in view.suspects,
-            _falls_short(view.heard.get(ordinal), partition, asked, now),
+            _falls_short(heard, partition, asked, now),
+            heard is not None and heard.draining,
         )
 
     serving = placement.serving[partition]

@@ -22,6 +22,8 @@ ConsistencyName = Literal["any", "bounded", "at-least", "strong"]
 IngestMode = Literal["realtime", "microbatch"]
 
 _DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
+_LAG_MS_MAX: Final = 86_400_000  # as in the schema, and the next one too
+_CONCURRENT_MAX: Final = 65_536
 _DURATION_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 # In the contract, not carried out yet: named here so that nobody believes otherwise.
@@ -62,7 +64,7 @@ class Ingest:
 class TopicSpec:
     bootstrap_servers: str
     topic: str
-    kafka_config: Mapping[str, str] = field(default_factory=dict)
+    kafka_config: Mapping[str, str] = field(default_factory=dict, repr=False)  # it may hold a password
     key_format: KeyFormat = "string"
     value_format: ValueFormat = "json"
     value_schema: str | None = None
@@ -123,7 +125,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         raise SpecError(
             f"spec.value.schema: only JSON values have a schema, and spec.value.format is {value_format!r}"
         )
-    read, ingest, transform = spec.get("read", {}), spec.get("ingest", {}), spec.get("transform", {})
+    ingest, transform = spec.get("ingest", {}), spec.get("transform", {})
     ttl = view.get("ttl")
     ttl_ms = duration_ms(ttl, "spec.view.ttl") if ttl else None
     if ttl_ms == 0:
@@ -135,11 +137,6 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         raise SpecError(
             f"spec.standbyReplicas: {standby} standby copies need at least {standby + 1} nodes, "
             f"and spec.replicas is {replicas}"
-        )
-    consistency = _one_of(read.get("consistency", "bounded"), ConsistencyName, "spec.read.consistency")
-    if consistency == "at-least":
-        raise SpecError(
-            "spec.read.consistency: at-least needs a position with each request and cannot be a default"
         )
     batch_ms = duration_ms(ingest.get("batch", "5m"), "spec.ingest.batch")
     if batch_ms < 5000:
@@ -163,12 +160,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         ttl_ms=ttl_ms,
         replicas=replicas,
         standby_replicas=standby,
-        read=Read(
-            cast(ConsistencyName, consistency),
-            read.get("maxLagMs"),
-            read.get("ingest", False),
-            read.get("maxConcurrent", 512),
-        ),
+        read=parse_read(spec.get("read", {})),
         ingest=Ingest(
             cast(IngestMode, _one_of(ingest.get("mode", "realtime"), IngestMode, "spec.ingest.mode")),
             batch_ms,
@@ -181,9 +173,33 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
     )
 
 
-def _one_of(value: str, allowed: Any, path: str) -> str:
+def parse_read(read: Mapping[str, Any]) -> Read:
+    """`spec.read`, which also comes without the rest, to a node that runs; so the schema is not relied upon."""
+    consistency = _one_of(read.get("consistency", "bounded"), ConsistencyName, "spec.read.consistency")
+    if consistency == "at-least":
+        raise SpecError(
+            "spec.read.consistency: at-least needs a position with each request and cannot be a default"
+        )
+    ingest, max_lag_ms = read.get("ingest", False), read.get("maxLagMs")
+    if not isinstance(ingest, bool):
+        raise SpecError("spec.read.ingest: write true or false")
+    return Read(
+        cast(ConsistencyName, consistency),
+        None if max_lag_ms is None else _whole(max_lag_ms, _LAG_MS_MAX, "spec.read.maxLagMs"),
+        ingest,
+        _whole(read.get("maxConcurrent", 512), _CONCURRENT_MAX, "spec.read.maxConcurrent"),
+    )
+
+
+def _whole(value: Any, highest: int, path: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= highest:
+        raise SpecError(f"{path}: write a whole number from 1 to {highest}")
+    return value
+
+
+def _one_of(value: Any, allowed: Any, path: str) -> str:
     if value not in get_args(allowed):
         raise SpecError(
             f"{path}: {value!r} is not in this version; use one of {', '.join(get_args(allowed))}"
         )
-    return value
+    return str(value)

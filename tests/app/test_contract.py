@@ -22,7 +22,7 @@ def small() -> NodeSettings:
         name="users-r1-0",
         ordinal=0,
         application_id="default.users.r1",
-        spec="{}",
+        spec_path="/etc/qt/spec.json",
         bootstrap_servers="kafka:9092",
         advertised_url="http://users-r1-0:8080",
         data_dir="/data",
@@ -74,10 +74,10 @@ def test_a_wrong_number_is_named(text: str) -> None:
 
 
 def test_settings_hold_no_secret() -> None:
-    """No field is for a token or password: the only one that speaks of a token is a file's path."""
+    """No field is for a token or password: those that speak of one are paths."""
     secretive = [
         f.name
         for f in fields(NodeSettings)
         if any(word in f.name for word in ("token", "password", "secret"))
     ]
-    assert secretive == ["internal_token_path"]
+    assert secretive == ["kafka_secret_dir", "internal_token_path"]

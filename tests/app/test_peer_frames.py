@@ -53,13 +53,14 @@ def test_what_is_no_answer_is_an_error(raw: bytes) -> None:
     st.dictionaries(
         st.integers(0, 999), st.builds(CopyHeard, st.integers(0), st.integers(-1), st.booleans())
     ),
+    st.booleans(),
 )
 def test_a_heartbeat_comes_back_as_it_went(
-    epoch: int, mismatches: tuple[int, int, int], copies: dict[int, CopyHeard]
+    epoch: int, mismatches: tuple[int, int, int], copies: dict[int, CopyHeard], draining: bool
 ) -> None:
     """With the moment at which it came."""
-    said = encode_heartbeat(epoch, mismatches, copies)
-    assert decode_heartbeat(said, 7.0) == NodeHeard(7.0, epoch, mismatches, copies)
+    said = encode_heartbeat(epoch, mismatches, copies, draining)
+    assert decode_heartbeat(said, 7.0) == NodeHeard(7.0, epoch, mismatches, copies, draining)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +71,23 @@ def test_a_copy_known_to_fall_short_comes_later(
     view = PeerView(heard={0: first, 1: heard()})
 
     assert route(0, placed(0, 1, hydrating=()), 7, view, NOW, asked) == order
+
+
+@pytest.mark.parametrize(
+    ("suspects", "lag_ms", "order"),
+    [
+        (frozenset(), 5, (1, 2, 0, 8)),
+        (frozenset({1}), 5, (2, 0, 1, 8)),
+        (frozenset(), 60_000, (2, 0, 1, 8)),
+    ],
+    ids=["after its like", "before a suspect", "before one that is far behind"],
+)
+def test_a_node_that_will_end_soon_is_asked_last(
+    suspects: frozenset[int], lag_ms: int, order: tuple[int, ...]
+) -> None:
+    """While it still answers, those that would answer no better come after it."""
+    said = {0: replace(heard(), draining=True), 1: heard(lag_ms=lag_ms), 2: heard()}
+    assert route(0, placed(0, 1, 2), 7, PeerView(suspects, said), NOW) == order
 
 
 @given(

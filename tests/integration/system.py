@@ -199,11 +199,13 @@ def serving(
     placement = directory / "placement.json"
     application_id = f"local.{name}.r1"
     placement.write_text(first_placement(application_id, partitions, [url], 1).to_json())
+    spec_path = directory / "spec.json"
+    spec_path.write_text(json.dumps(spec))
     settings = NodeSettings(
         name=f"{name}-r1-0",
         ordinal=0,
         application_id=application_id,
-        spec=json.dumps(spec),
+        spec_path=str(spec_path),
         bootstrap_servers=spec["kafka"]["bootstrapServers"],
         advertised_url=url,
         data_dir=str(data),

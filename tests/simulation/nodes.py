@@ -95,11 +95,13 @@ class Machine:
             "topic": "users",
             "partitioner": self._partitioner,
         }
+        spec_path = self.directory / "spec.json"
+        spec_path.write_text(json.dumps(spec))
         return NodeSettings(
             name=self.host,
             ordinal=self.ordinal,
             application_id=APPLICATION_ID,
-            spec=json.dumps(spec),
+            spec_path=str(spec_path),
             bootstrap_servers="kafka:9092",
             advertised_url=address_of(self.ordinal),
             data_dir=str(self.data_dir),

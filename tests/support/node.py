@@ -40,11 +40,13 @@ def node_settings(
     """Settings of a node that holds every partition; keywords are fields of the resource's spec."""
     placement = directory / "first-placement.json"
     placement.write_text(first_placement(APPLICATION_ID, partitions, ["http://127.0.0.1:8080"], 1).to_json())
+    spec_path = directory / "spec.json"
+    spec_path.write_text(json.dumps({"kafka": {"bootstrapServers": bootstrap}, "topic": topic, **spec}))
     return NodeSettings(
         name="users-r1-0",
         ordinal=0,
         application_id=APPLICATION_ID,
-        spec=json.dumps({"kafka": {"bootstrapServers": bootstrap}, "topic": topic, **spec}),
+        spec_path=str(spec_path),
         bootstrap_servers=bootstrap,
         advertised_url="http://127.0.0.1:8080",
         data_dir=str(directory / "data"),

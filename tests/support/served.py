@@ -170,12 +170,14 @@ def served(
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     first = placement or first_placement("tests.users.r1", partitions, [url], 1)
     (directory / "placement.json").write_text(first.to_json())
+    spec_path = directory / "spec.json"
+    spec_path.write_text(json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": "users", **spec}))
     node = Node.open(
         NodeSettings(
             name=f"users-r1-{ordinal}",
             ordinal=ordinal,
             application_id="tests.users.r1",
-            spec=json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": "users", **spec}),
+            spec_path=str(spec_path),
             bootstrap_servers="127.0.0.1:1",
             advertised_url=url,
             data_dir=str(directory / "data"),

@@ -7,7 +7,6 @@ itself, or a newer ingest has taken its place, the process ends with an exit cod
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -27,8 +26,9 @@ from queryable_app.ingest.transform import SqlError, check_sql
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
 from queryable_app.jars import JarsError, cache_dir
 from queryable_app.log import event
+from queryable_app.mounted import read_spec
 from queryable_app.placement import Placement
-from queryable_app.topic_spec import SpecError, parse_spec_json
+from queryable_app.topic_spec import SpecError
 
 JVM_DIED: Final = 3
 """The exit code when the JVM has ended by itself."""
@@ -42,7 +42,9 @@ _JVM_SAYS_SECONDS: Final = 2.0
 class Process:
     """What must be gone when this process is: the JVM, and what it wrote."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, drain_seconds: int) -> None:
+        self._drain_seconds = drain_seconds
+        self._draining = False
         scratches = run_dir / "ingest"
         shutil.rmtree(scratches, ignore_errors=True)  # of a predecessor that was killed
         scratches.mkdir(parents=True)
@@ -64,21 +66,35 @@ class Process:
 
     def end_when_asked(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.end(0, "stopped"))
+            signal.signal(number, lambda *_: self._asked_to_end())
+
+    def _asked_to_end(self) -> None:
+        """For as long as serve still answers it is fed, so that reads that wait for freshness go on. Asked once more, it
+        ends at once."""
+        if self._drain_seconds and not self._draining:
+            self._draining = True
+            event("draining", seconds=self._drain_seconds)
+            last = threading.Timer(self._drain_seconds, self.end, (0, "stopped"))
+            last.daemon = True
+            last.start()
+        else:
+            self.end(0, "stopped")
 
     def _wait_for_jvm(self, jvm: subprocess.Popen[bytes]) -> None:
         code = jvm.wait()
         # A signal to the whole process group reaches the JVM too: then this process is being ended, and says so.
         threading.Event().wait(0.2)
+        if self._draining:
+            self.end(0, "stopped")
         self.end(JVM_DIED, "jvm-died", code=code)
 
 
 def main() -> int:
     try:
         settings = NodeSettings.from_env()
-        spec = parse_spec_json(settings.spec)
+        spec = read_spec(settings)
         partitions = Placement.from_json(Path(settings.placement_path).read_text()).partitions
-        process = Process(Path(settings.run_dir))
+        process = Process(Path(settings.run_dir), settings.drain_seconds)
     except (SettingsError, SpecError, OSError) as error:
         event("failed", reason=str(error))
         return 1
@@ -88,7 +104,7 @@ def main() -> int:
         event("starting", node=settings.name, application=settings.application_id)
         cache = cache_dir(settings.cache_dir)
         threads = partitions + 1  # for the rehearsal
-        session = start_session(Profile(threads, driver_memory(settings), process.scratch, cache))
+        session = start_session(Profile(threads, spec.ingest.driver_memory, process.scratch, cache))
         process.watch(jvm_process())
         process.end_when_asked()  # Spark has put a handler of its own in the place of ours
         check_writer(session, run_dir)
@@ -119,11 +135,6 @@ def children() -> list[int]:
             if int(parent) == os.getpid() and state != "Z":
                 found.append(int(status.parent.name))
     return found
-
-
-def driver_memory(settings: NodeSettings) -> str:
-    """The resource's, or else the node's."""
-    return str(json.loads(settings.spec).get("ingest", {}).get("driverMemory", settings.driver_memory))
 
 
 if __name__ == "__main__":

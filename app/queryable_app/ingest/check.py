@@ -19,16 +19,17 @@ from queryable_app.ingest.session import Profile, jvm_process, start_session
 from queryable_app.ingest.stream import view_of
 from queryable_app.ingest.transform import SqlError, check_sql
 from queryable_app.jars import JarsError, cache_dir
-from queryable_app.topic_spec import SpecError, parse_spec_json
+from queryable_app.mounted import read_spec
+from queryable_app.topic_spec import SpecError
 
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         settings = NodeSettings.from_env()
-        spec = parse_spec_json(settings.spec)
+        spec = read_spec(settings)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-            profile = Profile(1, settings.driver_memory, Path(scratch), cache_dir(settings.cache_dir))
+            profile = Profile(1, spec.ingest.driver_memory, Path(scratch), cache_dir(settings.cache_dir))
             with _silent_children():
                 session = start_session(profile)
             try:

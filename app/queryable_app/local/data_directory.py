@@ -4,6 +4,7 @@
     nodes/<ordinal>/  a node's stores
     logs/             one file for each process
     placement.json    who holds which partition
+    spec.json         what the nodes are to make of the topic
     wanted.json       how many nodes and copies there shall be, when someone has asked for it meanwhile
     view.json         which revision the stores hold
     run.json          the nodes and their processes, while they answer

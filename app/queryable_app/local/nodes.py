@@ -20,6 +20,7 @@ from queryable_app.local.wish import Wish
 from queryable_app.placement import Placement, first_placement
 
 HOST: Final = "127.0.0.1"
+_SPEC_FILE: Final = "spec.json"
 
 
 class Node:
@@ -76,13 +77,14 @@ class Node:
 def node_settings(
     name: str, ordinal: int, spec: Mapping[str, Any], placement: Placement, data: DataDirectory
 ) -> NodeSettings:
-    """What this machine decides; the rest are the defaults, or what the person has set in `QT_` variables."""
+    """What this machine decides; the rest are the defaults, or what the person has set in `QT_` variables. Writes the
+    file that has the spec."""
     url = placement.addresses[ordinal]
     own = {
         "name": name,
         "ordinal": ordinal,
         "application_id": placement.application_id,
-        "spec": json.dumps(spec),
+        "spec_path": data.write(_SPEC_FILE, spec),
         "bootstrap_servers": spec["kafka"]["bootstrapServers"],
         "advertised_url": url,
         "data_dir": data.node_data(ordinal),

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import uvicorn
 import uvloop
@@ -21,18 +22,38 @@ from queryable_app.serve.fast_lane import protocol_class
 from queryable_app.serve.node import Node
 from queryable_app.topic_spec import SpecError
 
-DRAIN_SECONDS = 10
+_LAST_ANSWERS_SECONDS: Final = 10
+"""For what was asked before the node ended."""
+
+_END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's own, but for signals: it would raise them again before the stores are closed."""
+    """Uvicorn's own, but for signals: the node drains first, and its stores are closed before the process ends."""
+
+    def __init__(self, config: uvicorn.Config, node: Node) -> None:
+        super().__init__(config)
+        self._node = node
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
+        """`listen_to_signals` has done it, at a time when the server does not run yet."""
         yield
+
+    def listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _END_SIGNALS:
+            loop.add_signal_handler(number, self._asked_to_end)
+
+    def _asked_to_end(self) -> None:
+        """Asked once more, it ends at once."""
+        seconds = self._node.settings.drain_seconds
+        if not seconds or self._node.draining or not self.started:
+            self.should_exit = True
+            return
+        self._node.drain()
+        event("draining", seconds=seconds)
+        asyncio.get_running_loop().call_later(seconds, self._asked_to_end)
 
 
 async def _serve(node: Node, listener: socket.socket) -> None:
@@ -46,12 +67,14 @@ async def _serve(node: Node, listener: socket.socket) -> None:
         ws="none",
         limit_concurrency=None,
         timeout_keep_alive=node.settings.idle_seconds_max,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
+        timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
     )
+    server = _Server(config, node)
+    server.listen_to_signals()
     await node.start()
     event("serving", url=node.settings.advertised_url, partitions=sorted(node.copies.by_partition))
     try:
-        await _Server(config).serve([listener])
+        await server.serve([listener])
     finally:
         await node.stop()
 
@@ -61,6 +84,8 @@ def main() -> int:
         logging.ERROR
     )  # a warning for each bad request is anybody's to cause
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # log_end says once when Kafka goes and comes
+    for number in _END_SIGNALS:  # the first process of a container has no handlers of the system's
+        signal.signal(number, lambda *_: sys.exit(0))
     try:
         settings = NodeSettings.from_env()
         event("starting", node=settings.name, application=settings.application_id)

@@ -16,11 +16,12 @@ from uvicorn.server import ServerState
 
 from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.http_text import Answer, problem_answer
-from queryable_app.serve.api.guard import always_answered
+from queryable_app.serve.api.guard import always_answered, between_nodes
 from queryable_app.serve.api.request import ARRIVED
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
 
+CLOSE_LINE: Final = b"connection: close\r\n"
 _SWEEP_SECONDS: Final = 1.0
 _LINGER_SWEEPS: Final = (
     2  # for a refused client to read why: closing on unread bytes would reset the connection
@@ -149,9 +150,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self.node.turns.wait(_Waiting(self, cycle, app))
 
     def _turn_away(self, cycle: RequestResponseCycle) -> None:
+        if self.node.draining and not between_nodes(cycle.scope["path"], cycle.scope["headers"]):
+            cycle.keep_alive = False
         self.node.counters.failures[Reason.OVERLOADED.slug] += 1
         self.node.counters.answers["", self.too_much.status] += 1
-        answer = self.in_bytes(self.too_much, b"" if cycle.keep_alive else b"connection: close\r\n")
+        answer = self.in_bytes(self.too_much, b"" if cycle.keep_alive else CLOSE_LINE)
         if cycle.scope["method"] == "HEAD":
             answer = answer[: len(answer) - len(self.too_much.body)]
         self.transport.write(answer)
@@ -208,7 +211,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.close()
                 return
         answer = problem_answer(failure, self.reads.identity)
-        self.transport.write(self.in_bytes(answer, b"connection: close\r\n"))
+        self.transport.write(self.in_bytes(answer, CLOSE_LINE))
         if self.transport.can_write_eof():
             self.transport.write_eof()
 

@@ -16,7 +16,7 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.http_text import JSON, Answer, body_answer, problem_answer
 from queryable_app.partitioners import SCATTER
 from queryable_app.serve.api.guard import PIECE_BYTES, failure_of
-from queryable_app.serve.bounded_protocol import BoundedProtocol
+from queryable_app.serve.bounded_protocol import CLOSE_LINE, BoundedProtocol
 from queryable_app.serve.forwards import Forward, Forwards
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers import HEARTBEAT
@@ -99,7 +99,11 @@ class FastLane(BoundedProtocol):
         if len(answer.body) > PIECE_BYTES:  # so large that the guard bounds what of it is untaken
             self.node.counters.keys_found -= 1  # it is read, and counted, once more
             return False
-        self.transport.write(self.in_bytes(answer))
+        if self.node.draining:
+            self.transport.write(self.in_bytes(answer, CLOSE_LINE))
+            self.transport.close()
+        else:
+            self.transport.write(self.in_bytes(answer))
         self.node.counters.fast_answers += 1
         self.idle_since = self.sweeps
         return True
@@ -121,18 +125,21 @@ class FastLane(BoundedProtocol):
             super().data_received(request)
             self._release()
         else:
-            self._end(head + body)
+            last = self.ending or self.node.draining
+            self._end((head[:-2] + CLOSE_LINE + b"\r\n" if last else head) + body, last)
 
     def refused(self, failure: Failure) -> None:
         self.node.counters.failures[failure.reason.slug] += 1
-        self._end(self.in_bytes(problem_answer(failure, self.reads.identity)))
+        last = self.ending or self.node.draining
+        answer = problem_answer(failure, self.reads.identity)
+        self._end(self.in_bytes(answer, CLOSE_LINE if last else b""), last)
 
-    def _end(self, answer: bytes) -> None:
+    def _end(self, answer: bytes, last: bool) -> None:
         self.forward, self.request = None, b""
         self.transport.write(answer)
         self.node.counters.fast_answers += 1
         self.idle_since = self.sweeps
-        if self.ending:
+        if last:
             self.transport.close()
         else:
             self._release()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from queryable_app.disk_format import Identity
 from queryable_app.kafka_clients import client_arguments
 from queryable_app.kafka_settings import kafka_connection
 from queryable_app.log import event
+from queryable_app.mounted import read_spec
 from queryable_app.placement import Placement, refusal
 from queryable_app.serde import key_codec
 from queryable_app.serve.checkpoints import Checkpoints
@@ -44,7 +46,7 @@ from queryable_app.serve.slices import Slices
 from queryable_app.serve.store import SharedMemory, Store, StoreError
 from queryable_app.serve.sweeper import Sweeper
 from queryable_app.serve.turns import Turns
-from queryable_app.topic_spec import TopicSpec, parse_spec_json
+from queryable_app.topic_spec import Read, TopicSpec
 
 _MEASURE_SECONDS: Final = 0.5
 
@@ -55,6 +57,10 @@ class Node:
     def __init__(self, settings: NodeSettings, spec: TopicSpec, copies: Copies, memory: SharedMemory) -> None:
         self.settings = settings
         self.spec = spec
+        self.read = spec.read
+        """What a read gets that asks for nothing, and what else clients may do: of the spec, until `follow_read`."""
+        self.read_changed: list[Callable[[], None]] = []
+        """To be called when `read` has changed."""
         self.codec = key_codec(spec.key_format)
         self.copies = copies
         self.memory = memory
@@ -103,7 +109,7 @@ class Node:
     def open(settings: NodeSettings) -> Node:
         """Open the stores of the partitions that the placement gives this node. One that cannot be opened is failed; the
         others serve."""
-        spec = parse_spec_json(settings.spec)
+        spec = read_spec(settings)
         placement = load_placement(settings)
         run_dir = Path(settings.run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -117,6 +123,19 @@ class Node:
     @property
     def placement(self) -> Placement:
         return self.copies.placement
+
+    @property
+    def draining(self) -> bool:
+        """The node was asked to end. It still answers, and tells whoever asks to go elsewhere."""
+        return self.peers.draining
+
+    def drain(self) -> None:
+        self.peers.draining = True
+
+    def follow_read(self, read: Read) -> None:
+        self.read = read
+        for changed in self.read_changed:
+            changed()
 
     async def start(self) -> None:
         """Begin to listen to ingest and to ask Kafka. Neither needs to be there."""

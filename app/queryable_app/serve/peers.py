@@ -83,6 +83,8 @@ class Peers(Background):
         self.heard: dict[int, NodeHeard] = {}
         """What each node last said."""
         self.suspects: frozenset[int] = frozenset()
+        self.draining = False
+        """What this node says of itself: it will end soon."""
         self.newer_epoch: Callable[[int], None] = lambda ordinal: None
         """Called with the ordinal of a node that follows a newer placement, with each heartbeat that says so."""
         self.node_headers = f"{NODE_HEADER}: {self._token}\r\n".encode()
@@ -207,7 +209,9 @@ class Peers(Background):
                 partition: CopyHeard(next_offset(copy), lag_ms(copy, now_ms), copy.complete)
                 for partition, copy in self._copies.by_partition.items()
             }
-            words = encode_heartbeat(self._copies.placement.epoch, self._copies.mismatches, standings)
+            words = encode_heartbeat(
+                self._copies.placement.epoch, self._copies.mismatches, standings, self.draining
+            )
             self._said = (now, words)
         return words
 

@@ -82,13 +82,6 @@ class Reads:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.copies = node.copies
-        read = node.spec.read
-        consistency = Consistency(read.consistency)
-        bound = read.max_lag_ms if consistency is Consistency.BOUNDED else None
-        self.defaults = Asked(consistency, max_lag_ms=bound)
-        """What a read gets that asks for nothing."""
-        self.waits = consistency is Consistency.STRONG
-        """Reads wait even when they ask for nothing."""
         application = node.settings.application_id
         self.identity = b"qt-served-by: %b\r\nqt-application: %b\r\n" % (
             header_text(node.settings.name),
@@ -101,6 +94,21 @@ class Reads:
         self._revision = b"%08x" % crc32(application.encode())
         self._caching = b"cache-control: no-cache\r\nvary: accept\r\n" + self.identity
         self._common: dict[int, _Common] = {}
+        self.defaults = Asked()
+        """What a read gets that asks for nothing."""
+        self.waits = False
+        """Reads wait even when they ask for nothing."""
+        node.read_changed.append(self._follow)
+        self._follow()
+
+    def _follow(self) -> None:
+        """What the resource says of reads, which may change while the node runs."""
+        read = self.node.read
+        consistency = Consistency(read.consistency)
+        bound = read.max_lag_ms if consistency is Consistency.BOUNDED else None
+        self.defaults = Asked(consistency, max_lag_ms=bound)
+        self.waits = consistency is Consistency.STRONG
+        self._common.clear()  # refusals among it are of the defaults
 
     def point(
         self,

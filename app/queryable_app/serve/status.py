@@ -24,6 +24,8 @@ def status_of(node: Node) -> dict[str, Any]:
         "placedPartitions": copies.partitions,
         "topicPartitions": copies.topic_partitions,
         "ready": copies.ready,
+        "draining": node.draining,
+        "read": read_of(node),
         "startedAt": int(node.started_at * 1000),
         "now": now_ms,
         "partitioner": {
@@ -51,11 +53,23 @@ def status_of(node: Node) -> dict[str, Any]:
     }
 
 
+def read_of(node: Node) -> dict[str, Any]:
+    """What the node follows of `spec.read`."""
+    read = node.read
+    return {
+        "consistency": read.consistency,
+        "maxLagMs": read.max_lag_ms,
+        "ingest": read.ingest,
+        "maxConcurrent": read.concurrent_max,
+    }
+
+
 def _peer_status(peers: Peers, ordinal: int) -> dict[str, Any]:
     heard = peers.heard.get(ordinal)
     return {
         "address": peers.address(ordinal),
         "suspect": ordinal in peers.suspects,
+        "draining": heard is not None and heard.draining,
         "heardMs": None if heard is None else int((monotonic() - heard.at) * 1000),
         "epoch": None if heard is None else heard.epoch,
     }
@@ -96,7 +110,8 @@ def readiness(node: Node) -> dict[str, Any]:
     """Of the copies that serve. What is being built beside them is counted by itself."""
     copies, ingest = node.copies.serving, node.ingest_status
     return {
-        "ready": node.copies.ready,
+        "ready": node.copies.ready and not node.draining,
+        "draining": node.draining,
         "hydrating": len(node.copies.by_partition) - len(copies),
         "complete": sum(copy.complete for copy in copies),
         "copies": len(copies),

@@ -69,13 +69,15 @@ class Ingest:
 def settings(directory: Path, kafka: str, topic: str, **spec: Any) -> NodeSettings:
     placement = directory / "placement.json"
     placement.write_text(first_placement("local.t.r1", PARTITIONS, ["http://127.0.0.1:1"], 1).to_json())
+    spec_path = directory / "spec.json"
+    spec_path.write_text(json.dumps({"kafka": {"bootstrapServers": kafka}, "topic": topic, **spec}))
     run_dir = directory / "run"
     run_dir.mkdir(exist_ok=True)
     return NodeSettings(
         name="t-0",
         ordinal=0,
         application_id="local.t.r1",
-        spec=json.dumps({"kafka": {"bootstrapServers": kafka}, "topic": topic, **spec}),
+        spec_path=str(spec_path),
         bootstrap_servers=kafka,
         advertised_url="http://127.0.0.1:1",
         data_dir=str(directory),

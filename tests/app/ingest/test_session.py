@@ -8,9 +8,9 @@ from queryable_app.ingest.session import prepare_environment
 
 
 def test_the_jvm_does_not_learn_what_the_node_was_told() -> None:
-    """The spec may hold a password of Kafka: no QT_ variable is left, the others are."""
+    """Where its files with passwords are is nobody's business: no QT_ variable is left, the others are."""
     environ = {
-        "QT_SPEC": '{"kafka": {"config": {"sasl.jaas.config": "secret"}}}',
+        "QT_KAFKA_SECRET_DIR": "/etc/qt/kafka",
         "QT_NAME": "n",
         "PATH": "/bin",
     }

@@ -101,14 +101,14 @@ def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
 
 def test_a_missing_variable_is_named(tmp_path: Path) -> None:
     """Without its settings a node says which one is missing."""
-    environment = {k: v for k, v in _settings(tmp_path).to_env().items() if k != "QT_SPEC"}
+    environment = {k: v for k, v in _settings(tmp_path).to_env().items() if k != "QT_SPEC_PATH"}
     command = [sys.executable, "-m", "queryable_app.serve"]
     done = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=30
     )
 
     assert done.returncode == 1
-    assert "QT_SPEC is not set" in done.stderr
+    assert "QT_SPEC_PATH is not set" in done.stderr
 
 
 def test_one_damaged_store_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
     @router.get("/readyz", responses=READINESS)
     async def ready() -> Response:
-        """200 when every copy that this node serves is complete, else 503 with how far they are."""
+        """200 when every copy that this node serves is complete, else 503 with how far they are; 503 with `draining` when
+        the node is about to end."""
         body = readiness(node)
         return respond(json_answer(body, status=200 if body["ready"] else 503))
 

@@ -74,6 +74,7 @@ _PROBLEM: Final = _object(
 _READINESS: Final = _object(
     {
         "ready": {"type": "boolean"},
+        "draining": {"type": "boolean"},
         "hydrating": _COUNT,
         "complete": _COUNT,
         "copies": _COUNT,
@@ -112,7 +113,7 @@ WRITTEN: Final[Responses] = {
 }
 READINESS: Final[Responses] = {
     200: _answer("Every copy that this node serves is complete.", _READINESS),
-    503: _answer("Some are not yet.", _READINESS),
+    503: _answer("Some are not yet, or the node is about to end.", _READINESS),
 }
 SOME_OBJECT: Final[Responses] = {200: _answer("As it is now.", {"type": "object"})}
 PLACEMENT: Final[Responses] = SOME_OBJECT | _NOT_MODIFIED

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -21,13 +21,16 @@ from queryable_app.http_text import no_such_resource, problem_answer
 from queryable_app.log import event
 from queryable_app.serve.api.request import IS_HEAD, Gone, keyed_path, respond
 from queryable_app.serve.node import Node
+from queryable_app.serve.peers import FORWARDED_HEADER
 from queryable_app.serve.turns import too_much
 
 _ALWAYS_ANSWERED: Final = ("/livez", "/readyz", "/metrics")
 _INTERNAL: Final = "/internal/"
+_FORWARDED: Final = FORWARDED_HEADER.encode()
 _CLOSED: Final = (
     "the handler is closed"  # uvloop's word for a connection whose end uvicorn has not heard of yet
 )
+_CLOSE: Final = (b"connection", b"close")  # so that the client's next request goes elsewhere
 PIECE_BYTES: Final = 256 * 1024
 """A larger body is sent in pieces."""
 
@@ -37,9 +40,9 @@ class Guard:
 
     def __init__(self, app: ASGIApp, node: Node, identity: bytes) -> None:
         self._app = app
+        self._node = node
         self._counters = node.counters
         self._identity = identity
-        self._concurrent_max = min(node.settings.concurrent_max, node.spec.read.concurrent_max)
         self._bounded = 0  # requests in flight that count against the bound
         self._untaken_bytes_max = node.settings.untaken_bytes_max
         self._untaken_bytes = 0
@@ -58,6 +61,8 @@ class Guard:
                 started = True
                 route = getattr(inner.get("route"), "path", "")
                 self._counters.answers[route, message["status"]] += 1
+                if self._node.draining and not between_nodes(inner["path"], inner["headers"]):
+                    message["headers"] = [*message["headers"], _CLOSE]
             try:
                 if len(message.get("body", b"")) > PIECE_BYTES:
                     await self._send_in_pieces(message, send)
@@ -72,8 +77,9 @@ class Guard:
         self._bounded += counted
         self._counters.in_flight += 1
         try:
-            if counted and self._bounded > self._concurrent_max:
-                raise too_much(f"the node is answering {self._concurrent_max} requests already")
+            most = min(self._node.settings.concurrent_max, self._node.read.concurrent_max)
+            if counted and self._bounded > most:
+                raise too_much(f"the node is answering {most} requests already")
             if counted and self._untaken_bytes > self._untaken_bytes_max:
                 raise too_much(f"{self._untaken_bytes} bytes of answers wait for clients to take them")
             await self._app(inner, receive, sending)
@@ -104,6 +110,11 @@ class Guard:
 def always_answered(path: str) -> bool:
     """However much there is to do: probes, metrics, and what other nodes ask."""
     return path in _ALWAYS_ANSWERED or path.startswith(_INTERNAL)
+
+
+def between_nodes(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Other nodes hear of a drain by heartbeat, and keep their connections: there may be nobody else to ask."""
+    return path.startswith(_INTERNAL) or any(name == _FORWARDED for name, _ in headers)
 
 
 def failure_of(error: Exception, path: str) -> Failure:

@@ -14,7 +14,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
+from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, READ_PATH
 from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.freshness import DEADLINE_MS_MAX
 from queryable_app.http_text import BYTES, JSON, body_answer, json_answer
@@ -29,6 +29,8 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.peers import COUNT, COVER, DEADLINE_HEADER, HEARTBEAT, KEYS, ROWS
 from queryable_app.serve.reads import Reads, not_here, standing_of
 from queryable_app.serve.scans import Bounds, count_here, rows_here
+from queryable_app.serve.status import read_of
+from queryable_app.topic_spec import SpecError, parse_read
 
 _ROWS_MAX: Final = 2048  # of one answer, and the rest of its last key
 _BYTES_MAX: Final = 1 << 20
@@ -65,6 +67,18 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             return respond(json_answer({"epoch": node.holdings.follow(newer)}))
         except PlacementRefused as error:
             raise invalid("body", f"is no placement for this node: {error}", "ask who sent it") from None
+
+    @router.put(READ_PATH)
+    async def follow_read(request: Request) -> Response:
+        """From the next request on; a field that is left out has its default. Answers what the node follows now."""
+        body = await body_of(request)
+        if not isinstance(body, dict):
+            raise invalid("body", "is not an object", "send spec.read of the resource")
+        try:
+            node.follow_read(parse_read(body))
+        except SpecError as error:
+            raise invalid("body", str(error), "send spec.read of the resource") from None
+        return respond(json_answer(read_of(node)))
 
     @router.get(HEARTBEAT)
     async def heartbeat(request: Request) -> Response:

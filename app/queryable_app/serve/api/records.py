@@ -68,7 +68,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
 
 def _require_allowed(node: Node) -> None:
-    if not node.spec.read.ingest:
+    if not node.read.ingest:
         raise Failure(
             Reason.FORBIDDEN,
             "this view does not take records over HTTP",

@@ -1,0 +1,129 @@
+"""What the resource says of reads reaches a node that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.served import Served, eventually, now_ms, served
+
+PATH = "/internal/v1/read"
+HEADERS = {"qt-node": "between-nodes"}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Served]:
+    token = tmp_path / "token"
+    token.write_text("between-nodes")
+    with served(
+        tmp_path, settings={"internal_token_path": str(token)}, read={"consistency": "any"}
+    ) as running:
+        running.put(b"a", b"1")
+        yield running
+
+
+@pytest.fixture
+def http(node: Served) -> Iterator[httpx.Client]:
+    with node.client() as client:
+        yield client
+
+
+def put(http: httpx.Client, read: Any) -> httpx.Response:
+    return http.put(PATH, json=read, headers=HEADERS)
+
+
+def test_a_node_says_what_it_follows(http: httpx.Client) -> None:
+    """In status and in the answer: what is left out has its default."""
+    first = {"consistency": "any", "maxLagMs": None, "ingest": False, "maxConcurrent": 512}
+    assert http.get("/v1/status").json()["read"] == first
+
+    said = put(http, {"consistency": "strong", "maxConcurrent": 9})
+
+    second = {"consistency": "strong", "maxLagMs": None, "ingest": False, "maxConcurrent": 9}
+    assert (said.status_code, said.json()) == (200, second)
+    assert http.get("/v1/status").json()["read"] == second
+
+
+def test_the_next_read_has_the_new_bound(node: Served, http: httpx.Client) -> None:
+    """Plain reads, which the fast lane answers, and reads with options."""
+
+    def grow_old() -> None:
+        for copy in node.node.copies.by_partition.values():
+            copy.sample(now_ms() - 5000, copy.position)
+            copy.sample(now_ms(), copy.position + 1)
+
+    node.on_loop(grow_old)
+    assert http.get("/v1/keys/a").status_code == 200
+
+    put(http, {"maxLagMs": 1})
+    plain, long = http.get("/v1/keys/a"), http.get("/v1/keys/a", params={"deadline-ms": "500"})
+    assert (plain.status_code, plain.json()["reason"]) == (503, "not_fresh_enough")
+    assert (long.status_code, long.json()["reason"]) == (503, "not_fresh_enough")
+
+    put(http, {"maxLagMs": 86_400_000})
+    assert http.get("/v1/keys/a").status_code == 200
+
+
+def test_writes_are_allowed_and_forbidden(http: httpx.Client) -> None:
+    """Forbidden is 403; allowed, a write fails for want of Kafka."""
+    record = {"key": "k", "value": 1}
+    assert http.post("/v1/records", json=record).status_code == 403
+    put(http, {"ingest": True})
+    assert http.post("/v1/records?deadline-ms=200", json=record).status_code != 403
+    put(http, {})
+    assert http.post("/v1/records", json=record).status_code == 403
+
+
+def test_the_next_request_is_counted_against_the_new_bound(node: Served, http: httpx.Client) -> None:
+    """One waits for a record; a second one is refused, or not, as the resource says now."""
+    partition, offset = node.put(b"a", b"2")
+    waiting = f"/v1/keys/a?min-position={partition}:{offset + 2}&deadline-ms=20000"
+    with ThreadPoolExecutor() as threads, node.client() as other:
+        answer = threads.submit(other.get, waiting, timeout=30)
+        eventually("it waits", lambda: node.node.counters.in_flight == 1)
+
+        put(http, {"maxConcurrent": 1})
+        assert http.get("/v1/count?consistency=any").status_code == 429
+        put(http, {"maxConcurrent": 2})
+        assert http.get("/v1/count?consistency=any").status_code == 200
+
+        node.put(b"a", b"3")
+        assert answer.result(30).json() == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ([], "object"),
+        ("strong", "object"),
+        ({"consistency": "at-least"}, "spec.read.consistency"),
+        ({"consistency": "eventual"}, "spec.read.consistency"),
+        ({"consistency": ["any"]}, "spec.read.consistency"),
+        ({"maxLagMs": 0}, "spec.read.maxLagMs"),
+        ({"maxLagMs": "10"}, "spec.read.maxLagMs"),
+        ({"maxLagMs": True}, "spec.read.maxLagMs"),
+        ({"maxLagMs": 1.5}, "spec.read.maxLagMs"),
+        ({"ingest": "yes"}, "spec.read.ingest"),
+        ({"maxConcurrent": 0}, "spec.read.maxConcurrent"),
+        ({"maxConcurrent": 65_537}, "spec.read.maxConcurrent"),
+    ],
+)
+def test_what_is_wrong_changes_nothing(http: httpx.Client, body: Any, field: str) -> None:
+    """400 names the field, and the node goes on as before."""
+    before = http.get("/v1/status").json()["read"]
+    answer = put(http, body)
+    assert (answer.status_code, answer.json()["reason"]) == (400, "invalid_request")
+    assert field in answer.json()["detail"]
+    assert http.get("/v1/status").json()["read"] == before
+
+
+def test_it_is_not_for_clients(http: httpx.Client) -> None:
+    """Without the token of the view's nodes it is refused."""
+    assert http.put(PATH, json={"ingest": True}).status_code == 401
+    assert http.put(PATH, json={"ingest": True}, headers={"qt-node": "other"}).status_code == 403
+    assert http.get("/v1/status").json()["read"]["ingest"] is False
