@@ -22,6 +22,7 @@ NAMES = (
     "peer_hydration",
     "freshness",
     "boundaries",
+    "assignment",
     "memory",
     "placement",
 )

@@ -162,6 +162,15 @@ class Copy:
         """Empty the copy; it starts again at the earliest record."""
         self.store.clear()
         self.failed = None
+        self._forget_end()
+
+    def come_back(self) -> None:
+        """It was about to go, and nothing has come in since then: it is complete when it has reached the end anew, and does
+        not answer before, in place of copies that went on."""
+        self._forget_end()
+        self.apply((), replace(self.state, complete=False))
+
+    def _forget_end(self) -> None:
         self.end = self.fresh_as_of_ms = -1
         self._samples.clear()
         self._measured = None

@@ -179,9 +179,10 @@ class Holdings:
 
     def _take_up(self, partition: int) -> None:
         copy = self._copies.leaving.get(partition)
-        if copy is not None and copy.opened:  # as it was a moment ago
+        if copy is not None and copy.opened:
             self._ending.pop(partition).cancel()
             del self._copies.leaving[partition]
+            copy.come_back()
         else:
             copy = Copy(partition, "hydrating", None)
             copy.leave(_OPENING)

@@ -358,6 +358,27 @@ def test_a_copy_that_comes_back_is_as_it_was(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_copy_that_comes_back_does_not_answer_with_what_is_old(tmp_path: Path) -> None:
+    """It is complete when it has reached an end that was asked for since then, for nothing has come in meanwhile."""
+
+    async def run() -> None:
+        async with node_running(tmp_path, linger_seconds=5) as node:
+            copy = node.copies.by_partition[1]
+            copy.sample(as_of_ms=1, end=5)
+            node.slices.apply(slice_payload(put(4, b"a", b"1"), partition=1))
+            assert copy.complete
+            node.holdings.follow(WITHOUT_1)
+            node.holdings.follow(placed(3, [[0], [0], [0]]))
+            assert not copy.complete
+            copy.sample(as_of_ms=2, end=7)
+            assert not copy.complete
+            copy.takes_slices = True
+            node.slices.apply(slice_payload(put(5, b"b", b"2"), put(6, b"c", b"3"), partition=1))
+            assert copy.complete
+
+    asyncio.run(run())
+
+
 def test_a_copy_that_is_taken_up_while_its_directory_is_deleted_begins_anew(tmp_path: Path) -> None:
     """However often it comes and goes in between: in the end there is one empty store, open."""
 
