@@ -23,6 +23,7 @@ _MIB: Final = 1024 * 1024
 _SERVE_MIB: Final = 150  # the interpreter and its libraries, without caches
 _SERVE_SPARE_MIB: Final = 128  # what the allocator keeps, and reads that hold a lot for a moment
 _INGEST_MIB: Final = 640  # Python, and the JVM beside its heap
+_HEAP_MIN_MIB: Final = 512  # Spark itself wants 450 of what collectors leave it
 _HEAP: Final = re.compile(r"([0-9]+)([kmg])", re.IGNORECASE)
 _HEAP_BYTES: Final = {"k": 1024, "m": _MIB, "g": 1024 * _MIB}
 
@@ -36,7 +37,11 @@ def resources(spec: Mapping[str, Any], container: str) -> Mapping[str, Any]:
 
 
 def check_resources(spec: Mapping[str, Any]) -> None:
-    """What the API server would refuse much later, with the StatefulSet, or what could only end in a killed JVM."""
+    """What the API server would refuse much later, with the StatefulSet, or what could only end in a JVM that is killed or
+    does not start."""
+    heap = spec["ingest"]["driverMemory"]
+    if _heap_bytes(heap) < _HEAP_MIN_MIB * _MIB:
+        raise SpecError(f"spec.ingest.driverMemory: Spark does not start with less than {_HEAP_MIN_MIB}m")
     for container in CONTAINERS:
         path = f"spec.podTemplate.resources.{container}"
         given = _given(spec, container)
@@ -45,13 +50,11 @@ def check_resources(spec: Mapping[str, Any]) -> None:
             if _amount(asked, f"{path}.requests.{name}") > limits.get(name, math.inf):
                 limit = given["limits"][name]
                 raise SpecError(f"{path}.requests.{name}: {asked} is more than the limit of {limit}")
-        if container == "ingest" and "memory" in limits:
-            heap = spec["ingest"]["driverMemory"]
-            if limits["memory"] <= _heap_bytes(heap):
-                raise SpecError(
-                    f"{path}.limits.memory: {given['limits']['memory']} has no room for the JVM's heap, "
-                    f"spec.ingest.driverMemory {heap}, and some {_INGEST_MIB}Mi beside it"
-                )
+        if container == "ingest" and limits.get("memory", math.inf) <= _heap_bytes(heap):
+            raise SpecError(
+                f"{path}.limits.memory: {given['limits']['memory']} has no room for the JVM's heap, "
+                f"spec.ingest.driverMemory {heap}, and some {_INGEST_MIB}Mi beside it"
+            )
 
 
 def _given(spec: Mapping[str, Any], container: str) -> Mapping[str, Any]:
