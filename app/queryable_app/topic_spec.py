@@ -34,6 +34,7 @@ _LATER: Final = {
     ("view", "indexes"): "secondary indexes",
     ("view", "changes"): "the change feed",
     ("value", "schemaFrom"): "schemas from a registry",
+    ("ingest", "executors"): "Spark on several machines",
     ("auth",): "authentication",
     ("tls",): "TLS",
 }

@@ -18,7 +18,7 @@ from queryable_operator.defaults import filled
 from queryable_operator.observed import Manifest
 from queryable_operator.resources import check_resources
 
-SPEC_CHARACTERS_MAX: Final = 400_000
+SPEC_CHARACTERS_MAX: Final = 300_000
 """A revision's ConfigMap holds the spec twice, in one MiB: as it is, and as a pod template."""
 
 

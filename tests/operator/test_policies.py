@@ -1,0 +1,41 @@
+"""What surrounds the pods."""
+
+from __future__ import annotations
+
+import base64
+
+from queryable_operator import names
+from queryable_operator.policies import disruption_budget, network_policy, service_account, token_secret
+from tests.support.view import view
+
+
+def test_one_pod_of_a_revision_may_be_away() -> None:
+    """A drain takes one pod at a time, and is not held up by one that is not ready anyway."""
+    assert disruption_budget(view(), 2)["spec"] == {
+        "maxUnavailable": 1,
+        "selector": {"matchLabels": names.selector("users", 2)},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+
+
+def test_pods_are_reached_at_one_port() -> None:
+    """All pods of the view, whatever their revision; where they go is not restricted."""
+    spec = network_policy(view())["spec"]
+
+    assert spec["podSelector"] == {"matchLabels": {"queryabletopics.io/view": "users"}}
+    assert spec["policyTypes"] == ["Ingress"]
+    assert spec["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8080}]}]
+
+
+def test_the_account_has_no_token() -> None:
+    """Nobody can act as a node at the API server."""
+    assert service_account(view())["automountServiceAccountToken"] is False
+
+
+def test_the_token_cannot_be_changed() -> None:
+    """Nodes of a revision share the token that it was made with."""
+    secret = token_secret(view(), 1, "abc")
+
+    assert secret["immutable"] is True
+    assert base64.b64decode(secret["data"]["token"]) == b"abc"
+    assert secret["metadata"]["name"] == "users-r1"
