@@ -90,6 +90,7 @@ class SimulatedStore:
     def __init__(self, path: Path, rows: Rows) -> None:
         self.path = path
         self.last_bad: dict[str, Any] | None = None
+        self.damaged: str | None = None
         self.on_disk = rows
         self._iterators = 0
         self._closed = False
@@ -126,6 +127,9 @@ class SimulatedStore:
                     yield key, stored
         finally:
             self._iterators -= 1
+
+    def verify(self) -> None:
+        self._must_be_open()
 
     def apply(
         self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None

@@ -139,6 +139,8 @@ class Checkpoints(Background):
         copy = self._copies.by_partition.get(partition)
         if copy is None or copy.failed is not None or not copy.complete:
             raise _not_copyable(partition, "there is no copy here that is complete and has not failed")
+        if copy.damaged is not None:
+            raise _not_copyable(partition, "a part of the copy here cannot be read")
         records = _records(copy.state)
         if records < records_min:
             raise _not_copyable(partition, f"it was made from {records} records, which stream at once")

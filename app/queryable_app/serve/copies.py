@@ -85,6 +85,11 @@ class Copy:
     def complete(self) -> bool:
         return self._store is not None and self._store.state.complete
 
+    @property
+    def damaged(self) -> str | None:
+        """Why a part of it can never be read again. The rest can be."""
+        return None if self._store is None else self._store.damaged
+
     def open(self, store: Store) -> None:
         """From now on this is what the copy holds."""
         self._store = store

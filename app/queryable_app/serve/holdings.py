@@ -5,6 +5,9 @@ elsewhere, and what is new is there, not opened yet. What takes time follows for
 fetched from a peer or begun empty; one that is gone lingers until the reads that had begun in it have ended, and comes
 back as it is if it is placed here again before.
 
+A copy that turns out to be damaged is not read from then on, and exchanged for one of another node. What is on disk goes
+when the other one is whole, and is read again, as far as it can be, if none comes.
+
 Everything is derived from the placement and the directory, again and again, so that a crash at any moment is made good by
 the next start.
 """
@@ -16,11 +19,11 @@ import re
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from queryable_app.contract import PLACEMENT_FILE, NodeSettings
 from queryable_app.disk_format import CopyState, Identity
@@ -42,18 +45,25 @@ _ASK_SECONDS_MAX: Final = 2.0
 _ASK_AGAIN_SECONDS: Final = 0.5
 _REFUSED_SECONDS: Final = 30.0  # the same one is not worth a line each time
 _OPENING: Final = "is being opened"
+_LOOK_SECONDS: Final = 0.5  # between two looks for copies that are damaged
+_MEND_AGAIN_SECONDS: Final = (
+    300.0  # one that could not be exchanged is there meanwhile, as far as it can be read
+)
 
 
 class Hydration(Protocol):
     """Who gets a copy from another node, if there is one worth copying. Cancelled, it keeps what it has for later."""
 
-    async def fetch(self, partition: int, into: Path) -> bool: ...
+    async def fetch(self, partition: int, into: Path, instead: bool = False) -> bool:
+        """`instead` of the copy that is there, which stays if none is fetched; then no copy is too small."""
 
 
-class Newer(Protocol):
-    """Who hears of newer placements, and gets them."""
+class Others(Protocol):
+    """Who hears of newer placements, and gets them; and of the copies that other nodes have."""
 
     newer_epoch: Callable[[int], None]
+
+    def one_is_whole(self, partition: int) -> bool: ...
 
     async def fetch_placement(self, ordinal: int, deadline: float) -> Placement: ...
 
@@ -71,7 +81,7 @@ class Holdings:
         topic: str,
         copies: Copies,
         memory: SharedMemory,
-        peers: Newer,
+        peers: Others,
         hydration: Hydration,
         changed: Callable[[], None],
         linger_seconds: float = LINGER_SECONDS,
@@ -93,6 +103,9 @@ class Holdings:
         self._ending: dict[int, asyncio.Task[None]] = {}
         self._asking: asyncio.Task[None] | None = None
         self._tidying: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._mend_at: dict[int, float] = {}
+        """When a copy may be exchanged again, in loop time."""
         self._stopping = False
 
     async def start(self) -> None:
@@ -104,12 +117,13 @@ class Holdings:
                     store.close()
         self._build()
         self._tidying = asyncio.create_task(self._tidy())
+        self._looking = asyncio.create_task(self._look())
         self._peers.newer_epoch = self._newer_elsewhere
 
     async def stop(self) -> None:
         self._stopping = True
         tasks = [*self._building.values(), *self._ending.values()]
-        tasks += [task for task in (self._asking, self._tidying) if task is not None]
+        tasks += [task for task in (self._asking, self._tidying, self._looking) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -197,11 +211,7 @@ class Holdings:
             await _unused(copy.store, _LINGER_SECONDS_MAX)
             store = copy.leave("has moved to other nodes")
             assert store is not None
-            try:
-                store.cancel_compaction()
-                await _unused(store)  # RocksDB would keep the directory locked
-            finally:
-                store.close()
+            await _closed(store)
         partition, path = copy.partition, self._path(copy.partition)
         for directory in (path, path.with_suffix(INCOMING_SUFFIX)):
             await in_thread(_delete, directory)
@@ -238,9 +248,39 @@ class Holdings:
             return
         for partition, copy in self._copies.by_partition.items():
             if copy.absent is not None and partition not in self._building | self._ending:
-                building = asyncio.create_task(self._fill(copy))
-                self._building[partition] = building
-                building.add_done_callback(partial(self._built, partition))
+                self._begin(partition, self._fill(copy))
+
+    def _begin(self, partition: int, work: Coroutine[Any, Any, None]) -> None:
+        building = asyncio.create_task(work)
+        self._building[partition] = building
+        building.add_done_callback(partial(self._built, partition))
+
+    async def _look(self) -> None:
+        """For copies that are damaged, once another node has a whole one."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            now = asyncio.get_running_loop().time()
+            for partition, copy in self._copies.by_partition.items():
+                stopped = not copy.opened and copy.absent is None
+                if (
+                    (stopped or copy.damaged is not None)
+                    and self._copies.paused == "none"
+                    and partition not in self._building | self._ending
+                    and now >= self._mend_at.get(partition, now)
+                    and self._peers.one_is_whole(partition)
+                ):
+                    self._mend_at[partition] = now + _MEND_AGAIN_SECONDS
+                    self._begin(partition, self._mend(copy))
+
+    async def _mend(self, copy: Copy) -> None:
+        """Nobody reads it from now on: the others have what it has."""
+        why = copy.damaged
+        if store := copy.leave(_OPENING):
+            event("copy-damaged", partition=copy.partition, reason=why)
+            self._changed()
+            await _closed(store)
+            await self._fetch(copy, instead=True)
+        await self._fill(copy)
 
     def _built(self, partition: int, done: asyncio.Task[None]) -> None:
         if self._building.get(partition) is done:
@@ -294,11 +334,11 @@ class Holdings:
         await in_thread(_delete, path)
         return None
 
-    async def _fetch(self, copy: Copy) -> None:
+    async def _fetch(self, copy: Copy, instead: bool = False) -> None:
         """There is a store afterwards, or there is none: then the topic builds the copy."""
         copy.absent = "is being copied from another node"
         try:
-            await self._hydration.fetch(copy.partition, self._path(copy.partition))
+            await self._hydration.fetch(copy.partition, self._path(copy.partition), instead)
         except Exception as error:
             event("internal-error", part="hydration", partition=copy.partition, error=repr(error))
 
@@ -321,6 +361,14 @@ class Holdings:
 
     def _path(self, partition: int) -> Path:
         return store_path(self._data_dir, self._application_id, partition)
+
+
+async def _closed(store: Store) -> None:
+    try:
+        store.cancel_compaction()
+        await _unused(store)  # RocksDB would keep the directory locked
+    finally:
+        store.close()
 
 
 async def _unused(store: Store, seconds: float = inf) -> None:

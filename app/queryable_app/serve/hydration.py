@@ -27,7 +27,6 @@ from queryable_app.serve.background import in_thread
 from queryable_app.serve.incoming import CorruptCopy, Incoming
 from queryable_app.serve.peer_client import PeerAnswer, PeerAway, PeerClient
 from queryable_app.serve.peers import Peers
-from queryable_app.serve.store import SharedMemory
 
 T = TypeVar("T")
 
@@ -66,7 +65,6 @@ class PeerHydration:
         peers: Peers,
         application_id: str,
         topic: str,
-        memory: SharedMemory,
         records_min: int = RECORDS_MIN,
         stalled_seconds: float = _STALLED_SECONDS,
     ) -> None:
@@ -77,25 +75,25 @@ class PeerHydration:
         self._peers = peers
         self._application_id = application_id
         self._topic = topic
-        self._memory = memory
         self._turns = asyncio.Semaphore(_COPIES_AT_ONCE)
 
-    async def fetch(self, partition: int, into: Path) -> bool:
+    async def fetch(self, partition: int, into: Path, instead: bool = False) -> bool:
         """True: `into` is a verified store, ready for Store.open. False: no live peer has one worth copying, or there is a
-        store already, and the stream goes on from what is there. After a cancellation the next call goes on where it was."""
+        store already, and the stream goes on from what is there. After a cancellation the next call goes on where it was.
+        `instead`: of the store that is there, closed, however few records there are."""
         incoming = Incoming(into)
         async with self._turns:
-            if await in_thread(incoming.occupied):
+            if not instead and await in_thread(incoming.occupied):
                 return False
             try:
-                if await self._fetch(partition, incoming):
+                if await self._fetch(partition, incoming, 1 if instead else self.records_min):
                     return True
             finally:
                 self.progress.pop(partition, None)
             await in_thread(incoming.discard)
             return False
 
-    async def _fetch(self, partition: int, incoming: Incoming) -> bool:
+    async def _fetch(self, partition: int, incoming: Incoming, records_min: int) -> bool:
         kept = await in_thread(incoming.kept)
         # Their addresses at once: they may leave the placement before it is their turn.
         addresses = [self._peers.address(ordinal) for ordinal in self._peers.candidates(partition)]
@@ -104,7 +102,7 @@ class PeerHydration:
         for address in addresses:
             before = kept.manifest if kept is not None and kept.peer == address else None
             try:
-                await self._fetch_from(address, before, partition, incoming)
+                await self._fetch_from(address, before, partition, records_min, incoming)
                 return True
             except (PeerAway, _Refused) as error:
                 event("peer-copy-given-up", partition=partition, peer=address, reason=str(error))
@@ -117,15 +115,15 @@ class PeerHydration:
         return False
 
     async def _fetch_from(
-        self, address: str, before: Manifest | None, partition: int, incoming: Incoming
+        self, address: str, before: Manifest | None, partition: int, records_min: int, incoming: Incoming
     ) -> None:
         identity = Identity(self._application_id, self._topic, partition)
         source = _Source(address, self._peers.node_headers)
-        transfer = _Transfer(self, source, incoming, partition)
+        transfer = _Transfer(self, source, incoming, partition, records_min)
         started = time.monotonic()
         try:
             manifest = await transfer.run(before)
-            await in_thread(incoming.finish, manifest, identity, self._memory)
+            await in_thread(incoming.finish, manifest, identity)
             event(
                 "copied-from-peer",
                 partition=partition,
@@ -153,11 +151,14 @@ class PeerHydration:
 class _Transfer:
     """The files of one partition, from one peer."""
 
-    def __init__(self, owner: PeerHydration, source: _Source, incoming: Incoming, partition: int) -> None:
+    def __init__(
+        self, owner: PeerHydration, source: _Source, incoming: Incoming, partition: int, records_min: int
+    ) -> None:
         self._owner = owner
         self._source = source
         self._incoming = incoming
         self._partition = partition
+        self._records_min = records_min
         self._started_at = self._moved_at = time.monotonic()
         self._came = 0  # bytes, since then
 
@@ -177,7 +178,7 @@ class _Transfer:
         raise _Refused(f"{_LEASES_MAX} checkpoints ended before they were copied")
 
     async def _create(self) -> Manifest:
-        manifest = await self._source.create(self._partition, self._owner.records_min)
+        manifest = await self._source.create(self._partition, self._records_min)
         self._owner.check(manifest, self._partition)
         return manifest
 

@@ -5,8 +5,9 @@
 
 Strategy: the size of a file says how much of it is there, so nothing has to be noted while it arrives, and whatever is cut
 off goes on where it ended. Every file is read or written whole under one digest before the directory is opened as a store.
-Opening changes its files: from then on the plan is gone, and a directory without a plan is worth nothing. Nothing of all this
-has a path that anybody opens; the last step is the rename to the place where the store is looked for.
+Opening changes its files: from then on the plan is gone, and a directory without a plan is worth nothing. The digest says that
+the bytes are the peer's, and RocksDB's own checksums, all of which are held against the rows then, that they were right
+there. Nothing of all this has a path that anybody opens; the last step is the rename to the place where the store is looked for.
 
 Every call blocks: not for the event loop.
 """
@@ -32,6 +33,7 @@ from queryable_app.serve.whole_file import write_whole
 
 INCOMING_SUFFIX: Final = ".incoming"
 _READ_BYTES: Final = 1 << 20
+_VERIFY_CACHE_MB: Final = 8
 
 
 class CorruptCopy(Exception):
@@ -83,24 +85,28 @@ class Incoming:
     def open(self, part: Part) -> IncomingFile:
         return IncomingFile(self._files / part.file.name, part)
 
-    def finish(self, manifest: Manifest, identity: Identity, memory: SharedMemory) -> None:
-        """Make a store of the files, which have been checked one by one, and put it in its place. It counts as incomplete
-        until it has reached the log's end here. Raises CorruptCopy."""
+    def finish(self, manifest: Manifest, identity: Identity) -> None:
+        """Make a store of the files, which have been checked one by one, and put it in its place, instead of what may be
+        there. It counts as incomplete until it has reached the log's end here. Raises CorruptCopy."""
         if self._sizes() != {file.name: file.size for file in manifest.files}:
             raise CorruptCopy("files are missing, or not of their size")
         self._plan.unlink()
         try:
-            store = Store.open(self._files, identity, memory)
+            # With a cache of its own: the node's may have the same blocks, from when they were whole.
+            store = Store.open(self._files, identity, SharedMemory(_VERIFY_CACHE_MB, _VERIFY_CACHE_MB))
             try:
                 if store.state.position != manifest.position:
                     raise CorruptCopy(
                         f"the store is at position {store.state.position}, and {manifest.position} was said"
                     )
+                store.verify()
                 store.apply((), replace(store.state, complete=False))
             finally:
                 store.close()
         except StoreError as error:
             raise CorruptCopy(str(error)) from error
+        if self._into.exists():
+            self._into.rename(self._directory / "before")
         self._files.rename(self._into)
         self.discard()
 

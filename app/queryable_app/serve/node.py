@@ -78,7 +78,7 @@ class Node:
             copies,
             settings.peer_copy_mb_per_second_max,
         )
-        self.hydration = PeerHydration(self.peers, application, spec.topic, memory)
+        self.hydration = PeerHydration(self.peers, application, spec.topic)
 
         kafka = client_arguments(kafka_connection(settings.bootstrap_servers, spec.kafka_config))
         self.producer = Producer(kafka, spec.topic, settings.application_id)

@@ -139,6 +139,17 @@ class Peers(Background):
                 self._routes[partition] = ordered
         return list(ordered)
 
+    def has_whole(self, ordinal: int, partition: int) -> bool:
+        """Whether the node can be heard, and has said that its copy is complete and not damaged."""
+        node = self.heard.get(ordinal) if ordinal not in self.suspects else None
+        copy = None if node is None else node.copies.get(partition)
+        return copy is not None and copy.complete
+
+    def one_is_whole(self, partition: int) -> bool:
+        """Whether there is such a copy among those that serve, on another node."""
+        serving = self._copies.placement.serving[partition]
+        return any(self.has_whole(ordinal, partition) for ordinal in serving if ordinal != self._own)
+
     def one_is_fresh(self, partition: int, lag_ms_max: int) -> bool:
         """Whether another node can be heard that serves the partition, and has said that its copy is up to date."""
         for ordinal in self._copies.placement.serving[partition]:
@@ -206,7 +217,9 @@ class Peers(Background):
         if now - moment > _SAID_SECONDS:
             now_ms = time.time_ns() // 1_000_000
             standings = {
-                partition: CopyHeard(next_offset(copy), lag_ms(copy, now_ms), copy.complete)
+                partition: CopyHeard(
+                    next_offset(copy), lag_ms(copy, now_ms), copy.complete and copy.damaged is None
+                )
                 for partition, copy in self._copies.by_partition.items()
             }
             words = encode_heartbeat(

@@ -56,7 +56,7 @@ class OtherNode:
         self.asked: list[int] = []
         self.go_on = asyncio.Event()
 
-    async def fetch(self, partition: int, into: Path) -> bool:
+    async def fetch(self, partition: int, into: Path, instead: bool = False) -> bool:
         self.asked.append(partition)
         await self.go_on.wait()
         if self.rows:

@@ -7,111 +7,24 @@ import errno
 import json
 import os
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from queryable_app.checkpoint_files import Fetch, Manifest
-from queryable_app.disk_format import CopyState, Identity, Row, encode_row
+from queryable_app.disk_format import CopyState
 from queryable_app.errors import Failure
-from queryable_app.placement import Placement
 from queryable_app.serve.checkpoints import Checkpoints
-from queryable_app.serve.hydration import PeerHydration
 from queryable_app.serve.incoming import Incoming, IncomingFile
 from queryable_app.serve.store import SharedMemory, Store
-from tests.support.served import Served, eventually, served
-
-IDENTITY = Identity("tests.users.r1", "users", 0)
-ROWS = 300
-LARGE = [b"%08d" % number for number in range(ROWS)]
-
-
-class Fetched(NamedTuple):
-    rows: dict[bytes, bytes]
-    state: CopyState
-
-
-class Trio:
-    """Two nodes with the one partition, complete, and a third one that builds its copy."""
-
-    def __init__(self, directory: Path, mb_per_second: int = 1000) -> None:
-        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-        self.addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
-        self._placement = Placement(1, "tests.users.r1", tuple(self.addresses), ((0, 1),), ((2,),))
-        (directory / "token").write_text("between-nodes")
-        self._settings = {
-            "internal_token_path": str(directory / "token"),
-            "peer_copy_mb_per_second_max": mb_per_second,
-        }
-        self._stacks = [ExitStack() for _ in listeners]
-        self.directory = directory
-        self.nodes = [self._open(ordinal, listener) for ordinal, listener in enumerate(listeners)]
-        copies = [node.node.copies.by_partition[0] for node in self.nodes]
-        eventually("every node has begun its copy", lambda: all(copy.opened for copy in copies))
-        self.into = directory / "fetched" / "p0000"
-        self.hydration = self.new_hydration()
-
-    def _open(self, ordinal: int, listener: socket.socket) -> Served:
-        node = served(
-            self.directory / f"node-{ordinal}",
-            ordinal=ordinal,
-            placement=self._placement,
-            listener=listener,
-            complete=False,
-            settings=self._settings,
-        )
-        return self._stacks[ordinal].enter_context(node)
-
-    def new_hydration(self, **options: Any) -> PeerHydration:
-        """As a process that has just been started has it."""
-        receiving = self.nodes[2].node
-        options = {"records_min": 1, "stalled_seconds": 3.0, **options}
-        return PeerHydration(receiving.peers, "tests.users.r1", "users", receiving.memory, **options)
-
-    def fill(self, ordinal: int, rows: int = ROWS) -> None:
-        """20 KB a row that no compression makes smaller: some megabytes, in several ranges."""
-        puts = [(key, encode_row(Row(n, 1, 0, os.urandom(20_000)))) for n, key in enumerate(LARGE[:rows])]
-        copy = self.nodes[ordinal].node.copies.by_partition[0]
-        self.nodes[ordinal].on_loop(lambda: copy.apply(puts, CopyState(rows, True, rows)))
-
-    def fetch(self, **options: Any) -> bool:
-        hydration = self.new_hydration(**options) if options else self.hydration
-        return self.nodes[2].begin(hydration.fetch(0, self.into)).result(60)
-
-    def stop(self, ordinal: int) -> None:
-        self._stacks[ordinal].close()
-
-    def start(self, ordinal: int) -> None:
-        port = int(self.addresses[ordinal].rpartition(":")[2])
-        self.nodes[ordinal] = self._open(ordinal, socket.create_server(("127.0.0.1", port)))
-
-    def source(self, ordinal: int) -> Fetched:
-        store = self.nodes[ordinal].node.copies.by_partition[0].store
-        return self.nodes[ordinal].on_loop(lambda: Fetched(dict(store.rows()), store.state))
-
-    def fetched(self) -> Fetched:
-        store = Store.open(self.into, IDENTITY, SharedMemory(8, 8))
-        try:
-            return Fetched(dict(store.rows()), store.state)
-        finally:
-            store.close()
-
-    def leases(self, ordinal: int) -> list[Path]:
-        return list((self.directory / f"node-{ordinal}/data/tests.users.r1").glob("checkpoints/*"))
-
-    def __enter__(self) -> Trio:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for stack in self._stacks:
-            stack.close()
+from tests.support.served import Served, eventually
+from tests.support.trio import IDENTITY, LARGE, ROWS, Fetched, Trio, complete
 
 
 @pytest.fixture
@@ -135,11 +48,6 @@ def slow_trio(tmp_path: Path) -> Iterator[Trio]:
     with Trio(tmp_path, mb_per_second=2) as started:
         started.fill(0)
         yield started
-
-
-def complete(source: Fetched) -> Fetched:
-    """What a copy of it is: the same, not complete as far as this node knows."""
-    return Fetched(source.rows, replace(source.state, complete=False))
 
 
 def nothing_is_left(trio: Trio) -> bool:
@@ -375,6 +283,41 @@ def test_a_corrupt_copy_is_worse_than_none(trio: Trio, monkeypatch: pytest.Monke
     assert not trio.fetch()
 
     assert nothing_is_left(trio)
+
+
+def test_a_copy_that_is_damaged_at_its_peer_is_not_taken(
+    trio: Trio, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer does not know, and its digests are of the damaged bytes: the rows' own checksums tell."""
+    trio.fill(0)
+    trio.fill(1)
+    trio.damage(0)
+    monkeypatch.setattr(trio.nodes[2].node.peers, "candidates", lambda partition: [0, 1])
+
+    assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(1))
+    events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    thrown_away = [event for event in events if event["event"] == "peer-copy-thrown-away"]
+    assert [event["peer"] for event in thrown_away] == trio.addresses[:1]
+    assert "Corruption" in thrown_away[0]["reason"]
+    eventually("its lease is given back", lambda: trio.leases(0) == [])
+
+
+def test_a_copy_that_is_known_to_be_damaged_is_not_given(trio: Trio) -> None:
+    """Once a read has come to the damage nothing of it leaves the node, and other nodes hear that it is not whole."""
+    trio.fill(0)
+    trio.damage(0)
+    copy, heard = trio.nodes[0].node.copies.by_partition[0], trio.nodes[2].node.peers.heard
+    eventually("it is heard to be whole", lambda: heard[0].copies[0].complete)
+    with pytest.raises(Failure, match="cannot be read"):
+        trio.nodes[0].on_loop(lambda: list(copy.store.rows()))
+
+    assert not trio.fetch()
+
+    eventually("it is heard not to be", lambda: not heard[0].copies[0].complete)
+    assert trio.leases(0) == []
+    assert copy.complete
 
 
 def test_another_ones_rows_are_thrown_away(

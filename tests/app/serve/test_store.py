@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocksdict import Options, Rdict
 
 from queryable_app.disk_format import META, META_FORMAT_KEY, CopyState, Identity
 from queryable_app.errors import Failure, Reason
-from queryable_app.serve.store import SharedMemory, Store, StoreError
+from queryable_app.serve.store import SharedMemory, Store, StoreDamaged, StoreError
+from tests.support.damage import damage_rows
 
 IDENTITY = Identity("tests.users.r1", "users", 3)
 STATE = CopyState(12, True, 5, 1, 2, 3, 4, 99, (0, 7, 8))
@@ -234,6 +238,84 @@ def test_a_block_that_cannot_be_read_is_not_the_end_of_the_rows(
     with pytest.raises(Failure, match="partition 3 on this node cannot be read") as failure:
         read(open_store())
     assert failure.value.reason is Reason.NOT_AVAILABLE
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_damage_anywhere_is_found_or_does_no_harm(
+    written: tuple[Path, dict[bytes, bytes]], data: st.DataObject
+) -> None:
+    """Whatever byte of the rows' file has changed: the store does not open, verifying it says so, or every read is right or
+    fails."""
+    whole, rows = written
+    size = largest_of(whole).stat().st_size
+    at = data.draw(st.integers(0, size - 1) | st.integers(max(0, size - 4000), size - 1))
+    flip = data.draw(st.integers(1, 255))
+    with TemporaryDirectory() as directory:
+        path = Path(directory, "p0003")
+        shutil.copytree(whole, path)
+        with largest_of(path).open("r+b") as file:
+            file.seek(at)
+            [byte] = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ flip]))
+        try:
+            store = Store.open(path, IDENTITY, SharedMemory(8, 8))
+        except StoreDamaged:
+            return
+        try:
+            store.verify()
+            found_whole = True
+        except StoreDamaged:
+            found_whole = False
+        read: dict[bytes, bytes | None] = {}
+        for key in rows:
+            with suppress(Failure):
+                read[key] = store.get(key)
+        store.close()
+
+    assert read.items() <= rows.items()
+    assert len(read) == len(rows) or not found_whole
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[bytes, bytes]]:
+    """A store in one file, closed, and its rows."""
+    path = tmp_path_factory.mktemp("written") / "p0003"
+    rows = {b"key-%03d" % n: b"%d" % (n**9) * 20 for n in range(300)}
+    store = Store.open(path, IDENTITY, SharedMemory(8, 8))
+    store.apply(rows.items(), STATE)
+    store.close()
+    return path, rows
+
+
+def largest_of(store: Path) -> Path:
+    return max(store.glob("*.sst"), key=lambda file: file.stat().st_size)
+
+
+def test_a_whole_store_is_found_whole(open_store: OpenStore) -> None:
+    """An empty one, one with a row, and one with more than are looked at between two pauses."""
+    for rows in (0, 1, 5000):
+        store = open_store()
+        store.apply([(b"key-%06d" % n, b"1") for n in range(rows)], STATE)
+        store.flush()
+        store.verify()
+        store.close()
+
+
+def test_damage_that_a_compaction_comes_to_is_known(open_store: OpenStore, tmp_path: Path) -> None:
+    """RocksDB refuses writes from then on, and the copy counts as damaged although nobody has read it."""
+    store = open_store()
+    store.apply([(b"key-%03d" % n, b"%d" % (n**9) * 20) for n in range(1000)], STATE)
+    store.flush()
+    damage_rows(tmp_path / "p0003")
+    store.apply([(b"key-%03d" % n, b"1") for n in range(0, 1000, 2)], STATE)
+
+    store.compact(b"", b"z")
+
+    with pytest.raises(StoreError, match="cannot be written"):
+        store.apply([(b"a", b"1")], STATE)
+    assert "Corruption" in (store.damaged or "")
 
 
 def test_a_store_is_opened_once(open_store: OpenStore) -> None:

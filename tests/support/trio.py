@@ -1,0 +1,112 @@
+"""Three nodes: two serve the one partition, and a third one builds its copy. Real stores, real ports, no Kafka."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from queryable_app.disk_format import CopyState, Identity, Row, encode_row
+from queryable_app.placement import Placement
+from queryable_app.serve.hydration import PeerHydration
+from queryable_app.serve.store import SharedMemory, Store
+from tests.support.damage import damage_rows
+from tests.support.served import Served, eventually, served
+
+IDENTITY = Identity("tests.users.r1", "users", 0)
+ROWS = 300
+LARGE = [b"%08d" % number for number in range(ROWS)]
+
+
+class Fetched(NamedTuple):
+    rows: dict[bytes, bytes]
+    state: CopyState
+
+
+class Trio:
+    """Two nodes with the one partition, complete, and a third one that builds its copy."""
+
+    def __init__(self, directory: Path, mb_per_second: int = 1000) -> None:
+        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+        self.addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+        self._placement = Placement(1, "tests.users.r1", tuple(self.addresses), ((0, 1),), ((2,),))
+        (directory / "token").write_text("between-nodes")
+        self._settings = {
+            "internal_token_path": str(directory / "token"),
+            "peer_copy_mb_per_second_max": mb_per_second,
+        }
+        self._stacks = [ExitStack() for _ in listeners]
+        self.directory = directory
+        self.nodes = [self._open(ordinal, listener) for ordinal, listener in enumerate(listeners)]
+        copies = [node.node.copies.by_partition[0] for node in self.nodes]
+        eventually("every node has begun its copy", lambda: all(copy.opened for copy in copies))
+        self.into = directory / "fetched" / "p0000"
+        self.hydration = self.new_hydration()
+
+    def _open(self, ordinal: int, listener: socket.socket) -> Served:
+        node = served(
+            self.directory / f"node-{ordinal}",
+            ordinal=ordinal,
+            placement=self._placement,
+            listener=listener,
+            complete=False,
+            settings=self._settings,
+        )
+        return self._stacks[ordinal].enter_context(node)
+
+    def new_hydration(self, **options: Any) -> PeerHydration:
+        """As a process that has just been started has it."""
+        receiving = self.nodes[2].node
+        options = {"records_min": 1, "stalled_seconds": 3.0, **options}
+        return PeerHydration(receiving.peers, "tests.users.r1", "users", **options)
+
+    def fill(self, ordinal: int, rows: int = ROWS) -> None:
+        """20 KB a row that no compression makes smaller: some megabytes, in several ranges."""
+        puts = [(key, encode_row(Row(n, 1, 0, os.urandom(20_000)))) for n, key in enumerate(LARGE[:rows])]
+        copy = self.nodes[ordinal].node.copies.by_partition[0]
+        self.nodes[ordinal].on_loop(lambda: copy.apply(puts, CopyState(rows, True, rows)))
+
+    def damage(self, ordinal: int) -> None:
+        store = self.nodes[ordinal].node.copies.by_partition[0].store
+        self.nodes[ordinal].on_loop(store.flush)
+        damage_rows(store.path)
+
+    def fetch(self, **options: Any) -> bool:
+        hydration = self.new_hydration(**options) if options else self.hydration
+        return self.nodes[2].begin(hydration.fetch(0, self.into)).result(60)
+
+    def stop(self, ordinal: int) -> None:
+        self._stacks[ordinal].close()
+
+    def start(self, ordinal: int) -> None:
+        port = int(self.addresses[ordinal].rpartition(":")[2])
+        self.nodes[ordinal] = self._open(ordinal, socket.create_server(("127.0.0.1", port)))
+
+    def source(self, ordinal: int) -> Fetched:
+        store = self.nodes[ordinal].node.copies.by_partition[0].store
+        return self.nodes[ordinal].on_loop(lambda: Fetched(dict(store.rows()), store.state))
+
+    def fetched(self) -> Fetched:
+        store = Store.open(self.into, IDENTITY, SharedMemory(8, 8))
+        try:
+            return Fetched(dict(store.rows()), store.state)
+        finally:
+            store.close()
+
+    def leases(self, ordinal: int) -> list[Path]:
+        return list((self.directory / f"node-{ordinal}/data/tests.users.r1").glob("checkpoints/*"))
+
+    def __enter__(self) -> Trio:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stack in self._stacks:
+            stack.close()
+
+
+def complete(source: Fetched) -> Fetched:
+    """What a copy of it is: the same, not complete as far as this node knows."""
+    return Fetched(source.rows, replace(source.state, complete=False))
