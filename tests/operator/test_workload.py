@@ -16,7 +16,7 @@ from queryable_operator.workload import larger_claim, pod_template, stateful_set
 from tests.support.view import FULL, view
 
 SETTINGS = OperatorSettings(node_image="example.com/node:1")
-EPHEMERAL = {"storage": {"ephemeral": True, "size": "2Gi"}}
+EPHEMERAL: dict[str, Any] = {"storage": {"ephemeral": True, "size": "2Gi"}}
 VIEWS = [
     pytest.param(view(), id="small"),
     pytest.param(view(**FULL), id="full"),
