@@ -10,7 +10,7 @@ TEST_OPTIONS ?= --numprocesses logical --maxprocesses 4 --dist worksteal
 TEST_REPORT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench lock clean
+.PHONY: help demo test check format docs bench lock clean
 
 help:  ## Show what there is
 	@echo "Queryable Topics: a Kafka topic as a queryable key-value store"
@@ -34,6 +34,9 @@ check: $(READY)  ## Style, types, and which file may import which
 format: $(READY)  ## Write code in the project's format
 	$(BIN)/ruff check --fix $(RUFF_PATHS)
 	$(BIN)/ruff format $(RUFF_PATHS)
+
+docs: $(READY)  ## Write what is made of the CRD: docs/reference.md and the chart's copy
+	$(BIN)/python -m tests.support.made_pages
 
 bench: needs-java $(READY)  ## Measure, and write bench/results
 	$(BIN)/python -m bench

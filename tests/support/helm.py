@@ -1,0 +1,68 @@
+"""The real Helm, as far as tests ask it: what a chart becomes, or why it is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CHART = Path(__file__).parents[2] / "charts" / "queryable-topics"
+RELEASE = "demo"
+NAMESPACE = "operators"
+
+Manifest = Mapping[str, Any]
+
+
+class Refused(Exception):
+    """Helm's own words."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    objects: tuple[Manifest, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """`Kind name`, and the namespace of what is not in the release's own."""
+        return sorted(f"{o['kind']} {o['metadata']['name']}{_elsewhere(o)}" for o in self.objects)
+
+    def one(self, kind: str, ending: str = "") -> Any:
+        (found,) = (o for o in self.objects if o["kind"] == kind and o["metadata"]["name"].endswith(ending))
+        return found
+
+    def all(self, *kinds: str) -> list[Any]:
+        return [o for o in self.objects if o["kind"] in kinds]
+
+
+def helm(*arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
+    """What it prints; `Refused` with what it complains of. Skips the test where there is no Helm."""
+    program = shutil.which("helm")
+    if program is None:
+        pytest.skip("there is no helm on the PATH")
+    done = subprocess.run(
+        [program, *arguments], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    if done.returncode:
+        raise Refused(done.stderr + done.stdout)
+    return done.stdout
+
+
+def render(values: Mapping[str, Any] | None = None, *options: str) -> Rendered:
+    """Every object of the release demo in the namespace operators, those of `helm test` among them."""
+    text = helm(
+        "template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", "-", *options,
+        stdin=json.dumps(values or {}),
+    )  # fmt: skip
+    return Rendered(tuple(o for o in yaml.safe_load_all(text) if o))
+
+
+def _elsewhere(o: Manifest) -> str:
+    namespace = o["metadata"].get("namespace", NAMESPACE)
+    return "" if namespace == NAMESPACE else f" in {namespace}"
