@@ -25,6 +25,9 @@ REVISION_LABEL: Final = f"{GROUP}/revision"
 
 PROMOTE_ANNOTATION: Final = f"{GROUP}/promote"
 
+DEAD_LETTER_SUFFIX: Final = ".dead-letter"
+"""Of the topic with an application's bad records, after its id."""
+
 _REVISION: Final = re.compile(r"r([1-9][0-9]{0,5})")
 
 
@@ -53,6 +56,12 @@ def volume_claim(view: str, revision: int, ordinal: int) -> str:
 
 def application_id(namespace: str, view: str, revision: int) -> str:
     return f"{namespace}.{view}.{revision_text(revision)}"
+
+
+def is_application_of(text: str, namespace: str, view: str) -> bool:
+    """Whether it is the application id of one of the view's revisions."""
+    prefix, _, revision = text.rpartition(".")
+    return prefix == f"{namespace}.{view}" and revision_number(revision) is not None
 
 
 def advertised_url(namespace: str, view: str, revision: int, ordinal: int, cluster_domain: str) -> str:

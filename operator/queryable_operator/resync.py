@@ -1,0 +1,71 @@
+"""Holds what the watches have brought against what is.
+
+Strategy: a watch that had to begin anew lists what there is and says nothing of what has gone, so what is no longer listed is
+taken away here. What was listed and has not been brought until the next time shows a watch that is dead, and health fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from queryable_operator import names
+from queryable_operator.cluster import Cluster, ClusterError
+from queryable_operator.metrics import Health
+from queryable_operator.reconciler import Reconcilers
+from queryable_operator.watched import Watched
+
+_EVERY_SECONDS: Final = 120.0
+
+_LOG: Final = logging.getLogger("queryable_operator.resync")
+
+Versions = Mapping[tuple[str, str], str]
+
+
+@dataclass(slots=True)
+class Resync:
+    cluster: Cluster
+    watched: Watched
+    reconcilers: Reconcilers
+    health: Health
+    kinds: Sequence[str]
+    namespaces: Sequence[str]  # empty: all
+    _late: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Does not return."""
+        while True:
+            await asyncio.sleep(_EVERY_SECONDS)
+            try:
+                await self.once()
+            except ClusterError as error:
+                _LOG.warning("%s", error)
+
+    async def once(self) -> None:
+        missed = None
+        for kind in (*self.kinds, names.KIND):
+            known, gone = self._hands(kind)
+            before = known()
+            listed: dict[tuple[str, str], str] = {}
+            for namespace in self.namespaces or (None,):
+                listed |= await self.cluster.versions(kind, None if kind == "Node" else namespace)
+            now = known()
+            for place in before.keys() - listed.keys():
+                if now.get(place) == before[place]:
+                    _LOG.info("%s %s/%s had gone unnoticed", kind, *place)
+                    gone(*place)
+            late = {p: v for p, v in listed.items() if now.get(p) == before.get(p) != v}
+            if any(now.get(place) == version for place, version in self._late.get(kind, {}).items()):
+                missed = f"the watch of {kind} has brought nothing for {_EVERY_SECONDS:g} s, though there was something"
+            self._late[kind] = {place: now.get(place, "") for place in late}
+        self.health.missed(missed)
+
+    def _hands(self, kind: str) -> tuple[Callable[[], Versions], Callable[[str, str], None]]:
+        if kind == names.KIND:
+            return self.reconcilers.known, lambda namespace, name: self.reconcilers.gone((namespace, name))
+        return lambda: self.watched.known(kind), lambda namespace, name: self.watched.gone(
+            kind, namespace, name
+        )

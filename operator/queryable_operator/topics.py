@@ -1,0 +1,195 @@
+"""Kafka, as far as the operator asks it: how many partitions a topic has, and taking away what a view left there.
+
+Strategy: resources that reach Kafka in the same way share one look at it, so that a hundred of them cost one connection
+every half minute, and one broker that is away costs one wait. Nothing here takes a thread, and everything has an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
+from aiokafka.protocol.admin import DeleteGroupsRequest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from queryable_app.kafka_clients import client_arguments
+from queryable_app.kafka_settings import KafkaConnection, KafkaSettingsError, kafka_connection
+from queryable_operator import names
+from queryable_operator.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
+
+_LOOK_SECONDS: Final = 5.0
+_CLEAN_SECONDS: Final = 15.0
+_FOUND_SECONDS: Final = 30.0  # so long an answer is believed
+_MISSED_SECONDS: Final = 10.0
+_ASKED_SECONDS: Final = 300.0  # a topic that nobody has asked for since is not looked for any more
+
+# What Kafka calls errors by.
+_UNKNOWN_TOPIC: Final = 3
+_INVALID_TOPIC: Final = 17
+_NOT_AUTHORIZED: Final = 29
+_GROUP_UNKNOWN: Final = 69
+
+
+@dataclass(slots=True)
+class _Kafka:
+    """What is known of one way to reach Kafka."""
+
+    connection: KafkaConnection
+    asked: dict[str, float] = field(default_factory=dict)  # when somebody last asked for a topic
+    found: dict[str, TopicSeen] = field(default_factory=dict)
+    failed: KafkaAway | SettingsWrong | None = None
+    at: float = float("-inf")
+    looking: asyncio.Task[None] | None = None
+
+    def known(self, topic: str, now: float) -> TopicSeen | None:
+        """None when it is time to look."""
+        age = now - self.at
+        if self.failed is not None:
+            return self.failed if age < _MISSED_SECONDS else None
+        seen = self.found.get(topic)
+        return seen if age < (_FOUND_SECONDS if isinstance(seen, TopicFound) else _MISSED_SECONDS) else None
+
+
+class Topics:
+    def __init__(self) -> None:
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say is in our own sentence
+        self._kafkas: dict[str, _Kafka] = {}
+
+    async def seen(self, bootstrap_servers: str, config: Mapping[str, str], topic: str) -> TopicSeen:
+        try:
+            kafka = self._kafka(bootstrap_servers, config)
+        except KafkaSettingsError as error:
+            return SettingsWrong(str(error))
+        kafka.asked[topic] = time.monotonic()
+        for _ in range(2):  # a look that was under way may not have been for this topic
+            if (seen := kafka.known(topic, time.monotonic())) is not None:
+                return seen
+            await self._look(kafka)
+        return kafka.known(topic, time.monotonic()) or KafkaAway("Kafka has not answered yet")
+
+    async def clean(
+        self, bootstrap_servers: str, config: Mapping[str, str], namespace: str, view: str
+    ) -> str | None:
+        """Takes away the groups and dead-letter topics of every revision of the view. None: nothing is left; else why not."""
+        try:
+            kafka = kafka_connection(bootstrap_servers, config)
+            async with asyncio.timeout(_CLEAN_SECONDS), _admin(kafka) as admin:
+                return await _clean(admin, namespace, view)
+        except (KafkaSettingsError, KafkaError, OSError, TimeoutError) as error:
+            return _reason(error, bootstrap_servers)
+
+    def _kafka(self, bootstrap_servers: str, config: Mapping[str, str]) -> _Kafka:
+        now = time.monotonic()
+        for key, kafka in list(self._kafkas.items()):
+            kafka.asked = {t: at for t, at in kafka.asked.items() if now - at < _ASKED_SECONDS}
+            if not kafka.asked and kafka.looking is None:
+                del self._kafkas[key]
+        key = hashlib.sha256(
+            json.dumps([bootstrap_servers, dict(config)], sort_keys=True).encode()
+        ).hexdigest()
+        if key not in self._kafkas:
+            self._kafkas[key] = _Kafka(kafka_connection(bootstrap_servers, config))
+        return self._kafkas[key]
+
+    async def _look(self, kafka: _Kafka) -> None:
+        if kafka.looking is None:
+            kafka.looking = asyncio.create_task(_look(kafka))
+        await asyncio.shield(kafka.looking)
+
+
+async def _look(kafka: _Kafka) -> None:
+    """Fills in what is known; never raises."""
+    topics = sorted(kafka.asked)
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS), _admin(kafka.connection) as admin:
+            # A topic that is asked for must not be made by that, as many brokers would.
+            answer = await admin._send_request(MetadataRequest(topics, allow_auto_topic_creation=False))
+        kafka.found = {found["topic"]: _seen(found) for found in answer.to_object()["topics"]}
+        kafka.failed = None
+    except KafkaSettingsError as error:
+        kafka.failed = SettingsWrong(str(error))
+    except (KafkaError, OSError, TimeoutError) as error:
+        kafka.failed = KafkaAway(_reason(error, ",".join(kafka.connection.arguments["bootstrap_servers"])))
+    finally:
+        kafka.at, kafka.looking = time.monotonic(), None
+
+
+def _seen(found: Mapping[str, Any]) -> TopicSeen:
+    code = found["error_code"]
+    if code in (_UNKNOWN_TOPIC, _INVALID_TOPIC):
+        return TopicMissing()
+    if code == _NOT_AUTHORIZED:
+        return SettingsWrong("these credentials may not describe the topic")
+    partitions = len(found["partitions"])
+    return (
+        TopicFound(partitions)
+        if partitions
+        else KafkaAway(f"the topic is not ready: {for_code(code).__name__}")
+    )
+
+
+async def _clean(admin: Any, namespace: str, view: str) -> str | None:
+    await _delete_groups(admin, await _groups(admin, namespace, view))
+    if topics := await _dead_letter_topics(admin, namespace, view):
+        answer = await admin.delete_topics(topics)
+        for topic, code, *_ in answer.topic_error_codes:
+            if code not in (0, _UNKNOWN_TOPIC):
+                return f"the topic {topic} cannot be deleted: {for_code(code).__name__}"
+    left = await _groups(admin, namespace, view) + await _dead_letter_topics(admin, namespace, view)
+    return f"still there: {', '.join(sorted(left)[:5])}" if left else None
+
+
+async def _delete_groups(admin: Any, groups: list[str]) -> None:
+    for group in groups:
+        coordinator = await admin.find_coordinator(group)
+        answer = await admin._send_request(DeleteGroupsRequest([group]), coordinator)
+        for name, code in answer.results:
+            if code not in (0, _GROUP_UNKNOWN):
+                raise for_code(code)(f"the group {name} cannot be deleted")
+
+
+async def _groups(admin: Any, namespace: str, view: str) -> list[str]:
+    groups = [group for group, *_ in await admin.list_consumer_groups()]
+    return [group for group in groups if names.is_application_of(group, namespace, view)]
+
+
+async def _dead_letter_topics(admin: Any, namespace: str, view: str) -> list[str]:
+    return [
+        topic
+        for topic in await admin.list_topics()
+        if topic.endswith(names.DEAD_LETTER_SUFFIX)
+        and names.is_application_of(topic.removesuffix(names.DEAD_LETTER_SUFFIX), namespace, view)
+    ]
+
+
+@asynccontextmanager
+async def _admin(kafka: KafkaConnection) -> AsyncIterator[Any]:
+    try:
+        admin = AIOKafkaAdminClient(**client_arguments(kafka))
+    except (OSError, ValueError) as error:  # OpenSSL's errors are among them
+        raise KafkaSettingsError(f"the certificates of Kafka's settings cannot be used: {error}") from error
+    try:
+        await admin.start()
+        yield admin
+    finally:
+        await admin.close()
+
+
+def _reason(error: Exception, bootstrap_servers: str) -> str:
+    """In words, without a value of a setting."""
+    if isinstance(error, KafkaSettingsError):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return f"Kafka at {bootstrap_servers} does not answer in time"
+    if isinstance(error, KafkaConnectionError):
+        return f"Kafka at {bootstrap_servers} cannot be reached, or does not take the connection settings"
+    return f"Kafka at {bootstrap_servers}: {type(error).__name__}: {error}"[:300]
