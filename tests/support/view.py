@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from queryable_app.placement import first_placement
+from queryable_operator import names
+from queryable_operator.changes import roll_hash, spec_hash
+from queryable_operator.observed import Manifest
+from queryable_operator.policies import disruption_budget, network_policy, service_account
 from queryable_operator.resource import View, view_of
+from queryable_operator.services import client, headless
+from queryable_operator.settings import OperatorSettings
+from queryable_operator.settings_map import RevisionRecord, config_map
+from queryable_operator.workload import pod_template, stateful_set
+
+_DIGEST = "0123456789abcdef"  # of the Kafka Secret
+SETTINGS = OperatorSettings(node_image="example.com/queryable-topics:0.1.0")
 
 
 def resource(name: str = "users", namespace: str = "shop", **spec: Any) -> dict[str, Any]:
@@ -81,3 +93,32 @@ FULL: Mapping[str, Any] = {
         ],
     },
 }
+
+
+def objects(of: View, pods: int | None = None) -> list[Manifest]:
+    """All that revision 1 of a view consists of, but its token."""
+    image = of.image or SETTINGS.node_image
+    roll = roll_hash(of.raw, image, _DIGEST)
+    template = pod_template(of, 1, image, roll, SETTINGS)
+    nodes = range(of.spec.replicas)
+    urls = [names.advertised_url(of.namespace, of.name, 1, o, SETTINGS.cluster_domain) for o in nodes]
+    record = RevisionRecord(
+        spec=of.raw,
+        placement=first_placement(names.application_id(of.namespace, of.name, 1), 4, urls, of.spec.copies),
+        template=template,
+        domains={0: "zone-a"},
+        spec_hash=spec_hash(of.raw, 4, disk_format=1),
+        roll_hash=roll,
+        partitions=4,
+        image=image,
+        disk_format=1,
+    )
+    return [
+        config_map(of, 1, record),
+        headless(of, 1),
+        service_account(of),
+        disruption_budget(of, 1),
+        network_policy(of),
+        stateful_set(of, 1, template, of.spec.replicas if pods is None else pods),
+        client(of, 1),
+    ]

@@ -1,0 +1,39 @@
+"""A real cluster for tests that need one: the one that KUBECONFIG names. Without it they are skipped."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.support.cluster import CRD_FILE, Namespace, api_server, has_kubectl, kubectl
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[httpx.Client]:
+    """The API server, which knows our kind."""
+    if not os.environ.get("KUBECONFIG"):
+        pytest.skip("KUBECONFIG names no Kubernetes cluster; `kind create cluster` makes one")
+    if not has_kubectl():
+        pytest.skip("there is no kubectl on the PATH")
+    kubectl("apply", "--server-side", "--force-conflicts", "--filename", str(CRD_FILE))
+    kubectl("wait", "--for=condition=Established", "crd/queryabletopics.queryabletopics.io", "--timeout=60s")
+    with api_server() as api:
+        yield api
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: httpx.Client) -> Iterator[Namespace]:
+    """One for the tests of a file, which enforces the restricted Pod Security Standard. It goes with all that is in it."""
+    name = f"qt-test-{secrets.token_hex(4)}"
+    labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    kubectl("create", "--filename", "-", stdin=json.dumps(manifest))
+    try:
+        yield Namespace(name, cluster)
+    finally:
+        kubectl("delete", "namespace", name, "--wait=false")

@@ -1,0 +1,255 @@
+"""The chart in a real cluster: installed, asked by `helm test`, upgraded, uninstalled; and every right that it does not give."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from queryable_operator.cluster import KINDS
+from queryable_operator.preflight import permissions
+from tests.support.cluster import Namespace, Refused, kubectl
+from tests.support.helm import CHART, helm
+from tests.support.helm import Refused as HelmRefused
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "kubernetes").glob("*.yaml"))
+IMAGE = "queryable-topics:dev"
+RELEASE = "qt"
+NAME = "qt-queryable-topics"
+CRD = "crd/queryabletopics.queryabletopics.io"
+FOREIGN = ("PodMonitor", "ServiceMonitor", "PrometheusRule")  # kinds that the Prometheus Operator brings
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+
+
+def install(namespace: Namespace, values: Mapping[str, Any], *options: str, verb: str = "install") -> str:
+    """A release that leaves the cluster's other namespaces alone, unless `values` say otherwise."""
+    own = {"watchNamespaces": [namespace.name], "image": {"tag": "dev"}, "rbac": {"aggregateRoles": False}}
+    return helm(
+        verb, RELEASE, str(CHART), "--namespace", namespace.name, "--values", "-", *options,
+        stdin=json.dumps({**own, **values}), timeout=240,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def release(namespace: Namespace) -> Iterator[Callable[..., str]]:
+    """`install`, and the release is gone after the test."""
+    try:
+        yield lambda values, *options, **more: install(namespace, values, *options, **more)
+    finally:
+        helm("uninstall", RELEASE, "--namespace", namespace.name, "--ignore-not-found", "--wait")
+
+
+@pytest.fixture(scope="module")
+def image(cluster: httpx.Client) -> str:
+    """The product's image, which the cluster's nodes have."""
+    nodes = cluster.get("/api/v1/nodes").raise_for_status().json()["items"]
+    for node in nodes:
+        there = [name for image in node["status"].get("images", []) for name in image.get("names") or ()]
+        if not any(name.endswith(f"/{IMAGE}") or name == IMAGE for name in there):
+            pytest.skip(
+                f"the node {node['metadata']['name']} has no image {IMAGE}; CONTRIBUTING.md says how to build it"
+            )
+    return IMAGE
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {
+            "replicas": 2,
+            "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]},
+            "podMonitor": {"enabled": True},
+            "prometheusRule": {"enabled": True},
+            "grafanaDashboard": {"enabled": True},
+        },
+    ],
+    ids=["without values", "with everything"],
+)
+def test_the_api_server_takes_every_object(namespace: Namespace, values: dict[str, Any]) -> None:
+    """No field that it does not know, nothing that it warns of; the pods pass the restricted Pod Security Standard."""
+    text = helm(
+        "template", RELEASE, str(CHART), "--namespace", namespace.name, "--values", "-",
+        stdin=json.dumps({"watchNamespaces": [namespace.name], **values}),
+    )  # fmt: skip
+    objects = [o for o in yaml.safe_load_all(text) if o and o["kind"] not in FOREIGN]
+    assert len(objects) > 15
+    said = namespace.kubectl(
+        "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "--filename", "-",
+        stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
+    )  # fmt: skip
+    assert "warning" not in said.lower()
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_the_api_server_takes_every_example(namespace: Namespace, file: Path) -> None:
+    """As it is."""
+    options = ("--server-side", "--dry-run=server", "--validate=strict")
+    assert "serverside-applied" in namespace.kubectl("apply", *options, "--filename", str(file))
+
+
+def asked(
+    cluster: httpx.Client, user: str, groups: list[str], namespace: str | None
+) -> Callable[[str, str], bool]:
+    """Whether somebody may, by the API server: `may("list", "secrets")`, `may("create", "pods/eviction")`."""
+
+    def may(verb: str, resource: str) -> bool:
+        full, _, group = resource.partition(".")
+        plural, _, subresource = full.partition("/")
+        attributes = {"verb": verb, "group": group, "resource": plural, "subresource": subresource}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": user,
+                "groups": groups,
+                "resourceAttributes": {**attributes, "namespace": namespace or ""},
+            },
+        }
+        answer = cluster.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", json=review)
+        return bool(answer.raise_for_status().json()["status"]["allowed"])
+
+    return may
+
+
+def all_resources(cluster: httpx.Client) -> Iterator[str]:
+    """Every resource and subresource that the API server has, as `plural/sub.group`."""
+    for group in cluster.get("/apis").raise_for_status().json()["groups"]:
+        version = group["preferredVersion"]["groupVersion"]
+        for resource in cluster.get(f"/apis/{version}").raise_for_status().json()["resources"]:
+            yield f"{resource['name']}.{group['name']}"
+    for resource in cluster.get("/api/v1").raise_for_status().json()["resources"]:
+        yield resource["name"]
+
+
+@pytest.mark.parametrize("narrow", [True, False], ids=["namespace", "cluster"])
+def test_what_is_not_needed_is_denied(
+    cluster: httpx.Client, namespace: Namespace, release: Callable[..., str], narrow: bool
+) -> None:
+    """Of all verbs on all resources the operator has those that it uses, and those that every account has."""
+    release(
+        {"replicas": 0, "crds": {"install": False}, "watchNamespaces": [namespace.name] if narrow else []}
+    )
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace.name}", "system:authenticated"]
+    operator = f"system:serviceaccount:{namespace.name}:{NAME}"
+    used = set()
+    for verb, kind, _ in permissions([namespace.name] if narrow else [], namespace.name):
+        name, _, subresource = kind.partition("/")
+        where = KINDS[name]
+        used.add((verb, f"{where.plural}{'/' * bool(subresource)}{subresource}.{where.group}".rstrip(".")))
+
+    may = asked(cluster, operator, groups, namespace.name)
+    anyone = asked(cluster, f"system:serviceaccount:{namespace.name}:default", groups, namespace.name)
+    elsewhere = asked(cluster, operator, groups, "kube-system")
+    wrong = []
+    for resource in all_resources(cluster):
+        for verb in VERBS:
+            needed = (verb, resource) in used
+            if may(verb, resource) != needed and not anyone(verb, resource):
+                wrong.append(f"{verb} {resource}: {'denied' if needed else 'allowed'}")
+            if (
+                elsewhere(verb, resource)
+                and not anyone(verb, resource)
+                and (narrow or not needed or "leases" in resource)
+            ):
+                wrong.append(f"{verb} {resource}: allowed in kube-system")
+    assert wrong == []
+    assert may("get", "secrets")
+    for verb in ("impersonate", "escalate", "bind", "*"):
+        assert not may(verb, "users") and not may(verb, "clusterroles.rbac.authorization.k8s.io")
+
+
+def test_people_get_what_their_role_says(
+    cluster: httpx.Client, namespace: Namespace, release: Callable[..., str]
+) -> None:
+    """Whoever is bound to the cluster's roles view and edit may read, or write and scale, QueryableTopics."""
+    release({"replicas": 0, "crds": {"install": False}, "rbac": {"aggregateRoles": True}})
+    may = {}
+    for role in ("view", "edit", "admin"):
+        namespace.kubectl(
+            "create", "rolebinding", f"test-{role}", f"--clusterrole={role}", f"--user={role}er"
+        )
+        may[role] = asked(cluster, f"{role}er", [], namespace.name)
+    topics = "queryabletopics.queryabletopics.io"
+    eventually("view is aggregated", lambda: may["view"]("list", topics))
+    eventually("edit is aggregated", lambda: may["edit"]("delete", topics))
+    eventually("admin is aggregated", lambda: may["admin"]("delete", topics))
+    assert not may["view"]("patch", topics)
+    scale, status = ("queryabletopics/" + of + ".queryabletopics.io" for of in ("scale", "status"))
+    assert [may[role]("patch", scale) for role in may] == [False, True, True]
+    assert [may[role]("patch", status) for role in may] == [False, False, False]
+
+
+def test_a_crd_that_was_there_is_taken_over_and_stays(
+    namespace: Namespace, release: Callable[..., str]
+) -> None:
+    """Without being told so Helm leaves it alone and says why; and no uninstall takes it away."""
+    kubectl("annotate", CRD, "meta.helm.sh/release-name-", "meta.helm.sh/release-namespace-")
+    with pytest.raises(HelmRefused, match="cannot be imported into the current release"):
+        release({"replicas": 0})
+    before = json.loads(kubectl("get", CRD, "--output", "json"))["metadata"]["uid"]
+    release({"replicas": 0}, "--take-ownership")
+    release({"replicas": 0}, verb="upgrade")
+    helm("uninstall", RELEASE, "--namespace", namespace.name, "--wait")
+    assert json.loads(kubectl("get", CRD, "--output", "json"))["metadata"]["uid"] == before
+
+
+def test_install_test_upgrade_uninstall(
+    namespace: Namespace, image: str, release: Callable[..., str]
+) -> None:
+    """The operator works with the rights that it has, `helm test` agrees, an upgrade replaces it, and what is left of a resource
+    after it has gone can be let go by hand."""
+    release({"crds": {"install": False}}, "--wait")
+    assert "Phase:          Succeeded" in helm("test", RELEASE, "--namespace", namespace.name, timeout=120)
+    topic = {
+        "apiVersion": "queryabletopics.io/v1alpha1",
+        "kind": "QueryableTopic",
+        "metadata": {"name": "users"},
+        "spec": {"kafka": {"bootstrapServers": "nowhere:9092"}, "topic": "users"},
+    }
+    namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(topic))
+    eventually(
+        "the operator says what it waits for", lambda: conditions(namespace).get("Progressing") == "False"
+    )
+
+    release(
+        {"crds": {"install": False}, "replicas": 2, "podDisruptionBudget": {"enabled": True}},
+        "--wait",
+        verb="upgrade",
+    )
+    helm("test", RELEASE, "--namespace", namespace.name, timeout=120)
+    lease = namespace.get("lease", NAME)["spec"]["holderIdentity"]
+    leader = lease.rpartition("_")[0]
+    namespace.kubectl("delete", "pod", leader)
+    eventually(
+        "the other one takes over",
+        lambda: namespace.get("lease", NAME)["spec"]["holderIdentity"] not in ("", lease),
+    )
+
+    helm("uninstall", RELEASE, "--namespace", namespace.name, "--wait")
+    assert namespace.kubectl("get", "deploy,svc,role,rolebinding,pdb", "--selector=app.kubernetes.io/instance=qt") in (
+        "", f"No resources found in {namespace.name} namespace.\n",
+    )  # fmt: skip
+    namespace.kubectl("delete", "qt", "users", "--wait=false")
+    assert namespace.get("qt", "users")["metadata"]["finalizers"] == ["queryabletopics.io/cleanup"]
+    namespace.kubectl("patch", "qt", "users", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    with pytest.raises(Refused, match="NotFound"):
+        namespace.get("qt", "users")
+
+
+def conditions(namespace: Namespace) -> dict[str, str]:
+    status = namespace.get("qt", "users").get("status", {})
+    return {condition["type"]: condition["status"] for condition in status.get("conditions", ())}
+
+
+def eventually(what: str, so: Callable[[], bool], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not so():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.5)

@@ -1,0 +1,148 @@
+"""What the builders make, in a real API server: accepted under the restricted Pod Security Standard, and settled when applied."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from queryable_operator import names
+from queryable_operator.drift import difference
+from queryable_operator.observed import Manifest
+from queryable_operator.policies import token_secret
+from queryable_operator.resource import View, view_of
+from queryable_operator.services import client
+from queryable_operator.workload import pod_template, stateful_set
+from tests.support.cluster import Namespace, Refused
+from tests.support.view import FULL, SETTINGS, objects
+
+SPECS: Mapping[str, Mapping[str, Any]] = {
+    "small": {},
+    "full": FULL,
+    "ephemeral": {"storage": {"ephemeral": True, "size": "1.5Gi"}, "replicas": 2},
+}
+
+
+def apply(namespace: Namespace, manifest: Manifest, *options: str) -> str:
+    return namespace.kubectl(
+        "apply", "--server-side", "--force-conflicts", f"--field-manager={names.FIELD_MANAGER}", *options,
+        "--filename", "-", stdin=json.dumps(manifest),
+    )  # fmt: skip
+
+
+def made(namespace: Namespace, name: str, **spec: Any) -> View:
+    """A view as the operator reads it, of a resource that is there, so that its children stay."""
+    small = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
+    apply(
+        namespace,
+        {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": name, "namespace": namespace.name},
+            "spec": {**small, **spec, "paused": True},
+        },
+    )
+    return view_of(namespace.get("qt", name))
+
+
+@pytest.fixture(scope="module", params=SPECS)
+def view(request: pytest.FixtureRequest, namespace: Namespace) -> View:
+    return made(namespace, request.param, **SPECS[request.param])
+
+
+def test_every_child_is_accepted(namespace: Namespace, view: View) -> None:
+    """The API server takes each object as it is, and has nothing to warn of."""
+    for child in [*objects(view), token_secret(view, 1, "abc")]:
+        assert "Warning" not in apply(namespace, child, "--dry-run=server")
+
+
+def test_pods_are_accepted(namespace: Namespace, view: View) -> None:
+    """A namespace that enforces the restricted Pod Security Standard takes the pods."""
+    template = pod_template(view, 1, "example.com/node:1", "0123456789abcdef", SETTINGS)
+    metadata = {**template["metadata"], "name": "one", "namespace": namespace.name}
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-one"}}
+    volumes = [v for v in template["spec"]["volumes"] if v["name"] != "data"]
+    spec = {**template["spec"], "volumes": [*volumes, claim]}
+    apply(namespace, _account(view))
+
+    answer = apply(
+        namespace, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, "--dry-run=server"
+    )
+
+    assert "Warning" not in answer
+
+
+def test_the_standard_is_enforced(namespace: Namespace, view: View) -> None:
+    """The namespace of these tests would refuse a pod that breaks the standard."""
+    spec = {"containers": [{"name": "a", "image": "a"}]}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "two", "namespace": namespace.name},
+        "spec": spec,
+    }
+
+    with pytest.raises(Refused, match="violates PodSecurity"):
+        apply(namespace, pod, "--dry-run=server")
+
+
+def test_nothing_differs_after_an_apply(namespace: Namespace, view: View) -> None:
+    """An object that was applied has everything that was wanted, and a second apply would change nothing."""
+    for child in objects(view, pods=0):
+        kind, name = child["kind"], child["metadata"]["name"]
+        apply(namespace, child)
+        live = namespace.get(kind, name)
+
+        assert difference(child, live) is None
+        apply(namespace, child)
+        assert namespace.get(kind, name)["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]
+
+
+def test_what_is_taken_away_goes(namespace: Namespace) -> None:
+    """A field that is wanted no longer is a difference, and goes from the live object with the next apply."""
+    before = made(namespace, "lessens", service={"annotations": {"example.com/a": "b"}})
+    apply(namespace, client(before, 1))
+    after = client(made(namespace, "lessens"), 1)
+
+    assert difference(after, namespace.get("Service", "lessens")) is not None
+    apply(namespace, after)
+    live = namespace.get("Service", "lessens")
+    assert difference(after, live) is None
+    assert "example.com/a" not in live["metadata"]["annotations"]
+
+
+def test_a_users_edit_is_put_back(namespace: Namespace) -> None:
+    """What somebody changed is named, and is as it was after an apply."""
+    view = made(namespace, "edited")
+    [wanted] = [child for child in objects(view, pods=0) if child["kind"] == "NetworkPolicy"]
+    apply(namespace, wanted)
+    edit = json.dumps({"spec": {"ingress": [{}]}})
+    namespace.kubectl("patch", "networkpolicy", "edited", "--type=merge", "--patch", edit)
+
+    assert difference(wanted, namespace.get("NetworkPolicy", "edited")) == "spec.ingress[0].ports is missing"
+    apply(namespace, wanted)
+    assert difference(wanted, namespace.get("NetworkPolicy", "edited")) is None
+
+
+def test_a_statefulset_is_applied_after_its_volumes_have_grown(namespace: Namespace) -> None:
+    """A larger size is no change of the StatefulSet, which would be refused."""
+
+    def wanted(view: View, live: Manifest | None) -> Manifest:
+        template = pod_template(view, 1, "example.com/node:1", "0123456789abcdef", SETTINGS)
+        return stateful_set(view, 1, template, 0, live)
+
+    apply(namespace, wanted(made(namespace, "grows", storage={"size": "1024Mi"}), None))
+    live = namespace.get("StatefulSet", "grows-r1")
+    larger = made(namespace, "grows", storage={"size": "2Gi"})
+
+    with pytest.raises(Refused, match="updates to statefulset spec"):
+        apply(namespace, wanted(larger, None), "--dry-run=server")
+    assert difference(wanted(larger, live), live) is None
+    apply(namespace, wanted(larger, live))
+
+
+def _account(view: View) -> Manifest:
+    [account] = [child for child in objects(view) if child["kind"] == "ServiceAccount"]
+    return account

@@ -1,0 +1,216 @@
+"""The schema in a real API server: what it refuses, what it fills in, and what kubectl shows of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from queryable_app.local.resource_file import crd
+from queryable_operator.defaults import filled
+from tests.support.bounds import inside, outside, words
+from tests.support.cluster import Namespace
+from tests.support.view import FULL
+
+VERSION = crd()["spec"]["versions"][0]
+SCHEMA: Mapping[str, Any] = VERSION["schema"]["openAPIV3Schema"]
+KAFKA = {"bootstrapServers": "kafka:9092"}
+SMALL: Mapping[str, Any] = {"kafka": KAFKA, "topic": "users"}
+
+
+def topic(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "queryabletopics.io/v1alpha1",
+        "kind": "QueryableTopic",
+        "metadata": {"name": name},
+        "spec": dict(spec),
+    }
+
+
+def view_of(**fields: Any) -> dict[str, Any]:
+    return {"view": fields}
+
+
+def pods(**fields: Any) -> dict[str, Any]:
+    return {"podTemplate": fields}
+
+
+def column(**fields: Any) -> dict[str, Any]:
+    return view_of(kind="aggregate", aggregate={"columns": [{"name": "c", **fields}]})
+
+
+# Each rule by a part of its message, with what breaks it.
+RULES: list[tuple[str, dict[str, Any]]] = [
+    ("standbyReplicas must be smaller than replicas", {"replicas": 2, "standbyReplicas": 2}),
+    ("give either schema or schemaFrom", {"value": {"schema": "a INT", "schemaFrom": {"inline": "x"}}}),
+    ("schema is for the json format", {"value": {"format": "string", "schema": "a INT"}}),
+    ("avro and protobuf values need schemaFrom", {"value": {"format": "avro"}}),
+    ("exactly one of registryUrl, inline", {"value": {"format": "avro", "schemaFrom": {}}}),
+    (
+        "exactly one of registryUrl, inline",
+        {"value": {"format": "avro", "schemaFrom": {"inline": "x", "registryUrl": "http://a"}}},
+    ),
+    ("the kind aggregate needs the field aggregate", view_of(kind="aggregate")),
+    ("the kind aggregate needs the field aggregate", view_of(aggregate={"columns": [{"name": "c", "op": "count"}]})),
+    ("history is for the kind history", view_of(history={})),
+    (
+        "an aggregate is keyed by aggregate.groupBy",
+        view_of(kind="aggregate", aggregate={"columns": [{"name": "c", "op": "count"}]}, keyBy=["a"]),
+    ),
+    ("every op but count needs the column", column(op="sum")),
+    ("top_k needs k, and no other op has it", column(op="top_k", of="a")),
+    ("top_k needs k, and no other op has it", column(op="sum", of="a", k=3)),
+    ("give either secretRef or jwksUrl", {"auth": {"jwt": {}}}),
+    (
+        "give either secretRef or jwksUrl",
+        {"auth": {"jwt": {"jwksUrl": "https://a", "secretRef": {"name": "a", "key": "b"}}}},
+    ),
+    ("size must be at least 1Mi", {"storage": {"size": "0"}}),
+    ("labels below queryabletopics.io", pods(labels={"queryabletopics.io/view": "a"})),
+    ("labels below queryabletopics.io", pods(labels={"apps.kubernetes.io/pod-index": "1"})),
+    ("labels below queryabletopics.io", pods(labels={"statefulset.kubernetes.io/pod-name": "a"})),
+    ("labels below queryabletopics.io", pods(labels={"app.kubernetes.io/name": "a"})),
+    ("labels below queryabletopics.io", pods(labels={"app.kubernetes.io/instance": "a"})),
+    ("labels below queryabletopics.io", pods(labels={"app.kubernetes.io/managed-by": "a"})),
+    ("annotations below queryabletopics.io", pods(annotations={"queryabletopics.io/roll-hash": "a"})),
+    ("annotations below queryabletopics.io", {"service": {"annotations": {"queryabletopics.io/wanted": "a"}}}),
+    ("names that begin with QT_ are the operator's", pods(env=[{"name": "QT_NAME", "value": "a"}])),
+    ("give either value or valueFrom", pods(env=[{"name": "A", "value": "a", "valueFrom": {}}])),
+]  # fmt: skip
+
+# What a change of STORED breaks.
+STORED: Mapping[str, Any] = {**SMALL, "storage": {"size": "2Gi", "storageClassName": "fast"}}
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("a volume cannot become smaller", {"storage": {"size": "1Gi", "storageClassName": "fast"}}),
+    ("a volume cannot become smaller", {"storage": {"size": "2000M", "storageClassName": "fast"}}),
+    ("storageClassName cannot be changed", {"storage": {"size": "2Gi", "storageClassName": "slow"}}),
+    ("storageClassName cannot be changed", {"storage": {"size": "2Gi"}}),
+    ("storageClassName cannot be changed", {}),
+    ("ephemeral cannot be changed", {"storage": {"size": "2Gi", "storageClassName": "fast", "ephemeral": True}}),
+]  # fmt: skip
+
+NAMES = [
+    ("n" * 63, "metadata.name"),
+    ("n" * 41, "metadata.name"),
+    ("1st", "metadata.name"),
+    ("ends-", "metadata.name"),
+    ("dotted.name", "metadata.name"),
+    ("users-r12", "a name that ends in -r and a number is a revision's"),
+]
+
+
+def messages(schema: Mapping[str, Any]) -> Iterator[str]:
+    for rule in schema.get("x-kubernetes-validations", []):
+        yield rule["message"]
+    for field in schema.get("properties", {}).values():
+        yield from messages(field)
+    if "items" in schema:
+        yield from messages(schema["items"])
+
+
+def test_every_rule_is_tried() -> None:
+    """No rule of the schema is without a case that breaks it."""
+    tried = [part for part, _ in [*RULES, *CHANGES]] + [part for _, part in NAMES]
+
+    assert [message for message in messages(SCHEMA) if not any(part in message for part in tried)] == []
+
+
+@pytest.mark.parametrize(("name", "sentence"), NAMES)
+def test_a_name_that_pods_cannot_have_is_refused(namespace: Namespace, name: str, sentence: str) -> None:
+    """A name is short, is one of a Service, and is not a revision's."""
+    answer = namespace.try_topic(topic(name, SMALL))
+
+    assert answer.status == 422
+    assert sentence in answer.sentences
+
+
+@pytest.mark.parametrize(("sentence", "spec"), RULES)
+def test_what_crosses_fields_is_refused(namespace: Namespace, sentence: str, spec: dict[str, Any]) -> None:
+    """Each rule refuses what breaks it, in its own words, and nothing else complains."""
+    answer = namespace.try_topic(topic("users", {**SMALL, **spec}))
+
+    assert answer.status == 422
+    assert [m for field in answer.mistakes.values() for m in field if sentence not in m] == []
+    assert sentence in answer.sentences
+
+
+def test_every_bound_is_kept(namespace: Namespace) -> None:
+    """A value just outside of any bound of any field is refused, and the field is named."""
+    taken = []
+    for path, bound, value in outside(SCHEMA["properties"]["spec"], ("spec",)):
+        resource = topic("users", {}) | inside(path, value)
+        if isinstance(resource["spec"], dict):
+            resource["spec"] = {**SMALL, **resource["spec"]}
+        answer = namespace.try_topic(resource)
+        if answer.status != 422 or words(path) not in answer.mistakes:
+            taken.append((words(path), bound, answer.sentences))
+
+    assert taken == []
+
+
+@pytest.mark.parametrize(
+    "missing", [("spec",), ("spec", "topic"), ("spec", "kafka"), ("spec", "kafka", "bootstrapServers")]
+)
+def test_what_must_be_given_is_missed(namespace: Namespace, missing: tuple[str, ...]) -> None:
+    """The fields that have no default are asked for by name."""
+    resource: Any = json.loads(json.dumps(topic("users", SMALL)))
+    holder = resource
+    for step in missing[:-1]:
+        holder = holder[step]
+    del holder[missing[-1]]
+
+    assert words(missing) in namespace.try_topic(resource).mistakes
+
+
+@pytest.mark.parametrize(
+    ("field", "item"),
+    [
+        ("env", {"name": "A", "value": "a"}),
+        ("imagePullSecrets", {"name": "a"}),
+        ("topologySpreadConstraints", {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}),
+    ],
+)  # fmt: skip
+def test_what_has_a_name_is_there_once(namespace: Namespace, field: str, item: dict[str, Any]) -> None:
+    """Two entries that a pod could not have beside one another are refused."""
+    answer = namespace.try_topic(topic("users", {**SMALL, **pods(**{field: [item, item]})}))
+
+    assert answer.status == 422
+    assert list(answer.mistakes) == [f"spec.podTemplate.{field}[1]"]
+
+
+def test_defaults_are_filled_in(namespace: Namespace) -> None:
+    """What the API server makes of a resource is what the operator reads where nothing was filled in."""
+    for spec in (SMALL, FULL, {**SMALL, "view": {"kind": "history", "history": {}}}):
+        answer = namespace.try_topic(topic("users", spec))
+
+        assert answer.status == 201, answer.sentences
+        assert answer.body["spec"] == filled(spec)
+
+
+@pytest.fixture(scope="module")
+def stored(namespace: Namespace) -> Namespace:
+    """A namespace with the resource `stored`."""
+    namespace.kubectl(
+        "create", "--filename", "-", stdin=json.dumps(topic("stored", {**STORED, "paused": True}))
+    )
+    return namespace
+
+
+@pytest.mark.parametrize(("sentence", "spec"), CHANGES)
+def test_what_cannot_change_is_refused(stored: Namespace, sentence: str, spec: dict[str, Any]) -> None:
+    """What would need other volumes is refused, and the message says what to do."""
+    answer = stored.try_change("stored", {**SMALL, **spec})
+
+    assert answer.status == 422
+    assert sentence in answer.sentences
+    assert "make a new resource" in answer.sentences
+
+
+def test_a_volume_may_grow(stored: Namespace) -> None:
+    """A larger size is taken, in any unit."""
+    for size in ("3Gi", "2048Mi", "3G"):
+        answer = stored.try_change("stored", {**SMALL, "storage": {"size": size, "storageClassName": "fast"}})
+
+        assert answer.status == 200, answer.sentences

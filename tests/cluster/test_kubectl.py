@@ -1,0 +1,160 @@
+"""A resource as kubectl shows it, scales it and waits for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from queryable_app.local.resource_file import crd
+from tests.support.cluster import Namespace, Refused, kubectl
+
+VERSION = crd()["spec"]["versions"][0]
+SPEC: Mapping[str, Any] = VERSION["schema"]["openAPIV3Schema"]["properties"]["spec"]
+SINCE = "2026-01-02T03:04:05Z"
+REVISION = {
+    "revision": "r2",
+    "applicationId": "shop.users.r2",
+    "specHash": "0123456789abcdef",
+    "since": SINCE,
+    "lag": 7,
+    "hydratedPartitions": 3,
+    "totalPartitions": 4,
+    "progress": "3/4",
+    "recordsPerSecond": 1000,
+    "remainingSeconds": 60,
+    "deadline": SINCE,
+    "comparison": {
+        "keys": 1000,
+        "mismatches": 1,
+        "examples": [{"key": "a", "difference": "different", "detail": "value.page"}],
+    },
+}
+CONDITION = {"lastTransitionTime": SINCE, "observedGeneration": 1}
+STATUS: Mapping[str, Any] = {
+    "observedGeneration": 1,
+    "phase": "HydratingCandidate",
+    "url": "http://users.shop.svc:8080",
+    "nodes": "2/3",
+    "replicas": 3,
+    "selector": "queryabletopics.io/view=users,queryabletopics.io/revision=r1",
+    "partitions": 4,
+    "placementEpoch": 9,
+    "active": {**REVISION, "revision": "r1", "lag": 42},
+    "candidate": REVISION,
+    "previous": REVISION,
+    "failedHash": "fedcba9876543210",
+    "history": [
+        {"revision": "r1", "specHash": "a", "since": SINCE, "until": SINCE, "outcome": "Retired", "reason": "done"}
+    ],
+    "conditions": [
+        {**CONDITION, "type": "Available", "status": "True", "reason": "Complete", "message": "r1 answers"},
+        {**CONDITION, "type": "Progressing", "status": "True", "reason": "Hydrating", "message": "r2 hydrates"},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def users(namespace: Namespace) -> Namespace:
+    """A namespace with the resource `users`, of three nodes, and a status with every field."""
+    resource = {
+        "apiVersion": "queryabletopics.io/v1alpha1",
+        "kind": "QueryableTopic",
+        "metadata": {"name": "users"},
+        "spec": {
+            "kafka": {"bootstrapServers": "kafka:9092"},
+            "topic": "page-views",
+            "replicas": 3,
+            "standbyReplicas": 1,
+            "paused": True,
+        },
+    }
+    namespace.kubectl("create", "--filename", "-", stdin=json.dumps(resource))
+    patch = json.dumps({"status": STATUS})
+    namespace.kubectl("patch", "qt", "users", "--subresource=status", "--type=merge", "--patch", patch)
+    return namespace
+
+
+def columns(table: str) -> dict[str, str]:
+    header, row = table.splitlines()
+    return dict(zip(re.split(r" {2,}", header), re.split(r" {2,}", row), strict=True))
+
+
+def test_status_is_kept_whole(users: Namespace) -> None:
+    """The API server drops nothing of what status may say."""
+    assert users.get("qt", "users")["status"] == STATUS
+
+
+def test_a_list_has_its_columns(users: Namespace) -> None:
+    """`kubectl get qt` says what is read, whether it answers, and how far it is."""
+    shown = columns(users.kubectl("get", "qt"))
+
+    assert shown.pop("AGE")
+    assert shown == {
+        "NAME": "users",
+        "TOPIC": "page-views",
+        "READY": "True",
+        "PHASE": "HydratingCandidate",
+        "NODES": "2/3",
+        "ACTIVE": "r1",
+        "LAG": "42",
+    }
+
+
+def test_a_wide_list_speaks_of_the_change(users: Namespace) -> None:
+    """`kubectl get qt -o wide` adds the candidate, its progress, and what is being done."""
+    shown = columns(users.kubectl("get", "queryable", "--output", "wide"))
+
+    assert [shown[name] for name in ("CANDIDATE", "PROGRESS", "MESSAGE")] == ["r2", "3/4", "r2 hydrates"]
+
+
+def test_one_waits_for_a_condition(users: Namespace) -> None:
+    """`kubectl wait` ends when status says so, and not before."""
+    assert "condition met" in users.kubectl("wait", "--for=condition=Available", "qt/users", "--timeout=30s")
+    with pytest.raises(Refused, match="timed out"):
+        users.kubectl("wait", "--for=condition=Degraded", "qt/users", "--timeout=1s")
+
+
+def test_a_view_is_scaled(users: Namespace) -> None:
+    """`kubectl scale qt` sets the number of nodes, and is refused what its copies cannot have."""
+    assert "scaled" in users.kubectl("scale", "qt/users", "--replicas=5")
+    assert users.get("qt", "users")["spec"]["replicas"] == 5
+    with pytest.raises(Refused, match="standbyReplicas must be smaller than replicas"):
+        users.kubectl("scale", "qt/users", "--replicas=1")
+
+
+def test_an_autoscaler_finds_the_pods(users: Namespace) -> None:
+    """The scale subresource says how many nodes there are and which pods they are."""
+    path = f"/apis/queryabletopics.io/v1alpha1/namespaces/{users.name}/queryabletopics/users/scale"
+
+    assert json.loads(kubectl("get", "--raw", path))["status"] == {
+        "replicas": STATUS["replicas"],
+        "selector": STATUS["selector"],
+    }
+
+
+def test_the_manual_names_every_field(users: Namespace) -> None:
+    """`kubectl explain --recursive` lists every field of the spec."""
+    shown = set(re.findall(r"^ +(\w+)\t", users.kubectl("explain", "qt.spec", "--recursive"), re.MULTILINE))
+
+    def names(schema: Mapping[str, Any]) -> Iterator[str]:
+        for name, field in schema.get("properties", {}).items():
+            yield name
+            yield from names(field)
+        if "items" in schema:
+            yield from names(schema["items"])
+
+    assert set(names(SPEC)) - shown == set()
+
+
+def test_the_manual_explains_what_it_names(users: Namespace) -> None:
+    """`kubectl explain` has the schema's own words for each field."""
+    for name, field in SPEC["properties"].items():
+        shown = " ".join(users.kubectl("explain", f"qt.spec.{name}").split())
+
+        assert " ".join(field["description"].split()) in shown
+        for below in field.get("properties", {}).values():
+            assert " ".join(below["description"].split()) in shown
