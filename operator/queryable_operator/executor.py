@@ -8,7 +8,6 @@ happened. Nothing is written that is so already.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import json
 import logging
@@ -21,12 +20,13 @@ from typing import Any, Final
 
 from queryable_operator import names
 from queryable_operator.actions import Event, Plan, Tell
-from queryable_operator.children import WANTED_ANNOTATION, child
+from queryable_operator.children import WANTED_ANNOTATION
 from queryable_operator.cluster import Cluster, ClusterError
 from queryable_operator.drift import difference
 from queryable_operator.nodes import NodeRefused, Nodes
 from queryable_operator.observed import Manifest, Ref
 from queryable_operator.observer import Looked, Observer, is_owned, revision_of
+from queryable_operator.policies import token_secret
 from queryable_operator.resource import identity_of
 from queryable_operator.topics import Topics
 from queryable_operator.watched import View
@@ -115,9 +115,10 @@ class Executor:
 
     async def _make_token(self, ref: Ref, looked: Looked) -> None:
         resource = looked.observed.resource
-        token = base64.b64encode(secrets.token_urlsafe(_TOKEN_BYTES).encode()).decode()
-        manifest = child(identity_of(resource), revision_of(self.view[1], ref), "Secret", {"type": "Opaque"})
-        made = await self.cluster.create(self.view[0], {**manifest, "data": {"token": token}})
+        revision = revision_of(self.view[1], ref)
+        assert revision is not None
+        secret = token_secret(identity_of(resource), revision, secrets.token_urlsafe(_TOKEN_BYTES))
+        made = await self.cluster.create(self.view[0], secret)
         self.observer.forget_token(ref.name)
         if made is None:
             live = await self.cluster.get(ref.kind, self.view[0], ref.name)
