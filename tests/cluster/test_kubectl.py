@@ -26,6 +26,7 @@ REVISION = {
     "progress": "3/4",
     "recordsPerSecond": 1000,
     "remainingSeconds": 60,
+    "caughtUpSince": SINCE,
     "deadline": SINCE,
     "comparison": {
         "keys": 1000,
@@ -81,6 +82,31 @@ def users(namespace: Namespace) -> Namespace:
 def columns(table: str) -> dict[str, str]:
     header, row = table.splitlines()
     return dict(zip(re.split(r" {2,}", header), re.split(r" {2,}", row), strict=True))
+
+
+def leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for name, field in schema.get("properties", {}).items():
+        yield from leaves(field, f"{path}.{name}")
+    if "items" in schema:
+        yield from leaves(schema["items"], path)
+    if "properties" not in schema and "items" not in schema:
+        yield path
+
+
+def said(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            yield from said(below, f"{path}.{name}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from said(item, path)
+    else:
+        yield path
+
+
+def test_the_status_of_these_tests_says_everything() -> None:
+    """Every field of the schema's status is in it."""
+    assert set(leaves(VERSION["schema"]["openAPIV3Schema"]["properties"]["status"])) == set(said(STATUS))
 
 
 def test_status_is_kept_whole(users: Namespace) -> None:
@@ -140,14 +166,7 @@ def test_the_manual_names_every_field(users: Namespace) -> None:
     """`kubectl explain --recursive` lists every field of the spec."""
     shown = set(re.findall(r"^ +(\w+)\t", users.kubectl("explain", "qt.spec", "--recursive"), re.MULTILINE))
 
-    def names(schema: Mapping[str, Any]) -> Iterator[str]:
-        for name, field in schema.get("properties", {}).items():
-            yield name
-            yield from names(field)
-        if "items" in schema:
-            yield from names(schema["items"])
-
-    assert set(names(SPEC)) - shown == set()
+    assert {name for path in leaves(SPEC) for name in path.split(".")[1:]} - shown == set()
 
 
 def test_the_manual_explains_what_it_names(users: Namespace) -> None:
