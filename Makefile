@@ -10,7 +10,7 @@ TEST_OPTIONS ?= --numprocesses logical --maxprocesses 4 --dist worksteal
 TEST_REPORT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format docs bench lock clean
+.PHONY: help demo test cluster check format docs bench lock clean
 
 help:  ## Show what there is
 	@echo "Queryable Topics: a Kafka topic as a queryable key-value store"
@@ -24,6 +24,9 @@ demo: needs-java $(READY)  ## Start a Kafka, example records and a node, and say
 
 test: needs-java $(READY)  ## Run every test, against real Kafka, Spark and RocksDB
 	$(BIN)/pytest $(TEST_OPTIONS) $(TEST_REPORT)
+
+cluster: needs-java $(READY)  ## Test the chart, and the cluster that KUBECONFIG names with queryable-topics:dev on it
+	$(BIN)/pytest tests/chart tests/cluster $(TEST_REPORT)
 
 check: $(READY)  ## Style, types, and which file may import which
 	$(BIN)/ruff check $(RUFF_PATHS)

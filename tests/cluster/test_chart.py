@@ -12,11 +12,11 @@ import httpx
 import pytest
 import yaml
 
-from queryable_operator.cluster import KINDS
 from queryable_operator.preflight import permissions
 from tests.support.cluster import Namespace, Refused, kubectl
 from tests.support.helm import CHART, helm
 from tests.support.helm import Refused as HelmRefused
+from tests.support.rights import words
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "kubernetes").glob("*.yaml"))
 IMAGE = "queryable-topics:dev"
@@ -24,6 +24,7 @@ RELEASE = "qt"
 NAME = "qt-queryable-topics"
 CRD = "crd/queryabletopics.queryabletopics.io"
 FOREIGN = ("PodMonitor", "ServiceMonitor", "PrometheusRule")  # kinds that the Prometheus Operator brings
+LEASES = "leases.coordination.k8s.io"
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 
 
@@ -94,22 +95,26 @@ def test_the_api_server_takes_every_example(namespace: Namespace, file: Path) ->
     assert "serverside-applied" in namespace.kubectl("apply", *options, "--filename", str(file))
 
 
-def asked(
-    cluster: httpx.Client, user: str, groups: list[str], namespace: str | None
-) -> Callable[[str, str], bool]:
+def asked(cluster: httpx.Client, user: str, groups: list[str], namespace: str) -> Callable[..., bool]:
     """Whether somebody may, by the API server: `may("list", "secrets")`, `may("create", "pods/eviction")`."""
 
-    def may(verb: str, resource: str) -> bool:
+    def may(verb: str, resource: str, name: str = "") -> bool:
         full, _, group = resource.partition(".")
         plural, _, subresource = full.partition("/")
-        attributes = {"verb": verb, "group": group, "resource": plural, "subresource": subresource}
+        attributes = {
+            "verb": verb,
+            "group": group,
+            "resource": plural,
+            "subresource": subresource,
+            "name": name,
+        }
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
             "spec": {
                 "user": user,
                 "groups": groups,
-                "resourceAttributes": {**attributes, "namespace": namespace or ""},
+                "resourceAttributes": {**attributes, "namespace": namespace},
             },
         }
         answer = cluster.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", json=review)
@@ -138,11 +143,11 @@ def test_what_is_not_needed_is_denied(
     )
     groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace.name}", "system:authenticated"]
     operator = f"system:serviceaccount:{namespace.name}:{NAME}"
-    used = set()
-    for verb, kind, _ in permissions([namespace.name] if narrow else [], namespace.name):
-        name, _, subresource = kind.partition("/")
-        where = KINDS[name]
-        used.add((verb, f"{where.plural}{'/' * bool(subresource)}{subresource}.{where.group}".rstrip(".")))
+    used = {
+        words(p)
+        for p in permissions([namespace.name] if narrow else [], (namespace.name, NAME))
+        if not p.name
+    }
 
     may = asked(cluster, operator, groups, namespace.name)
     anyone = asked(cluster, f"system:serviceaccount:{namespace.name}:default", groups, namespace.name)
@@ -150,19 +155,23 @@ def test_what_is_not_needed_is_denied(
     wrong = []
     for resource in all_resources(cluster):
         for verb in VERBS:
-            needed = (verb, resource) in used
-            if may(verb, resource) != needed and not anyone(verb, resource):
+            if anyone(verb, resource):
+                continue
+            needed = f"{verb} {resource}" in used
+            if may(verb, resource) != needed:
                 wrong.append(f"{verb} {resource}: {'denied' if needed else 'allowed'}")
-            if (
-                elsewhere(verb, resource)
-                and not anyone(verb, resource)
-                and (narrow or not needed or "leases" in resource)
-            ):
-                wrong.append(f"{verb} {resource}: allowed in kube-system")
+            if elsewhere(verb, resource) != (needed and not narrow and "leases" not in resource):
+                wrong.append(f"{verb} {resource} in another namespace")
     assert wrong == []
-    assert may("get", "secrets")
+    for name in (NAME, "another"):
+        assert [may(verb, LEASES, name) for verb in ("get", "update", "delete")] == [
+            name == NAME,
+            name == NAME,
+            False,
+        ]
     for verb in ("impersonate", "escalate", "bind", "*"):
-        assert not may(verb, "users") and not may(verb, "clusterroles.rbac.authorization.k8s.io")
+        assert not may(verb, "users")
+        assert not may(verb, "clusterroles.rbac.authorization.k8s.io")
 
 
 def test_people_get_what_their_role_says(

@@ -1,0 +1,157 @@
+"""What the pages on Kubernetes say can be pasted: files, values, fields and patches that they name are there and valid."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from queryable_app.local.resource_file import crd, parse_resource
+from queryable_operator.changes import CHANGES
+from tests.support.helm import CHART, render
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "kubernetes"
+PAGES = [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("install", "first_topic", "upgrade", "uninstall", "rbac", "runbooks")
+]
+VALUES: Mapping[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+SPEC = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+
+
+def by_name(path: Path) -> str:
+    return path.stem
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words of each command line; those of a here-document are its input."""
+    for block in blocks(page, "sh"):
+        text = re.sub(r"(<<'EOF')\n.*?\nEOF\n", r"\1\n", block, flags=re.DOTALL)
+        for line in re.sub(r"\\\n|(?<=\{)\n|(?<=,)\n", " ", text).splitlines():
+            if words := shlex.split(line, comments=True):
+                yield words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_every_file_is_there(page: Path) -> None:
+    """Paths in commands are of this checkout."""
+    named = [
+        word
+        for words in commands(page)
+        for word in words
+        if word.startswith(("charts/", "examples/", "crds/", "docs/"))
+    ]
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_every_value_is_the_chart_s(page: Path) -> None:
+    """What is given with --set, and what stands in blocks of YAML, is taken by the chart."""
+    for words in commands(page):
+        options: list[str] = []
+        for option, value in pairwise(words):
+            if option in ("--set", "--values"):
+                options += [option, value]
+        if words[0] == "helm" and "--set" in options:
+            render({}, *options)
+    for block in blocks(page, "yaml"):
+        render(yaml.safe_load(block))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=by_name)
+def test_every_name_is_known(page: Path) -> None:
+    """A dotted name in backquotes that begins as a value of the chart or as a field of the resource is one."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    names = re.findall(r"`([a-z][A-Za-z]*(?:\.[a-zA-Z]+)+)(?:[:=][^`]*)?`", text)
+    meant = [
+        n for n in names if n.startswith("spec.") or n.partition(".")[0] in {*VALUES, *SPEC["properties"]}
+    ]
+    paths = [name.removeprefix("spec.").split(".") for name in meant]
+    assert [path for path in paths if not in_values(path) and not in_schema(path)] == []
+
+
+def in_values(path: list[str]) -> bool:
+    node: Any = VALUES
+    for part in path:
+        if not isinstance(node, Mapping) or part not in node:
+            return False
+        node = node[part]
+    return True
+
+
+def in_schema(path: list[str]) -> bool:
+    node = SPEC
+    for part in path:
+        if part not in node.get("properties", {}):
+            return False
+        node = node["properties"][part]
+    return True
+
+
+def test_every_patch_fits_the_first_topic() -> None:
+    """Each patch of a spec in the pages makes a valid resource of examples/kubernetes/minimal.yaml."""
+    patches = [
+        yaml.safe_load(words[words.index("-p") + 1])
+        for page in PAGES
+        for words in commands(page)
+        if words[:2] == ["kubectl", "patch"]
+    ]
+    specs = [patch["spec"] for patch in patches if "spec" in patch]
+    assert len(specs) > 2
+    for spec in specs:
+        resource = yaml.safe_load((EXAMPLES / "minimal.yaml").read_text())
+        resource["spec"] |= {"replicas": 3, **spec}
+        parse_resource(yaml.safe_dump(resource), "patched")
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=by_name)
+def test_every_example_is_valid(file: Path) -> None:
+    """A resource among the examples has no mistake; all others are of kinds that every cluster has."""
+    for document in yaml.safe_load_all(file.read_text()):
+        if document["kind"] == "QueryableTopic":
+            parse_resource(file.read_text(), file.name)
+        else:
+            assert document["kind"] in ("Deployment", "Service", "Secret")
+
+
+def test_the_production_example_is_complete() -> None:
+    """It shows the fields that matter there, and its Secret is the one beside it."""
+    production = yaml.safe_load((EXAMPLES / "production.yaml").read_text())["spec"]
+    secret = yaml.safe_load((EXAMPLES / "kafka-client-secret.yaml").read_text())
+    assert production["kafka"]["secretRef"]["name"] == secret["metadata"]["name"]
+    assert secret["stringData"]["security.protocol"] == "SASL_SSL"
+    assert {"resources", "topologySpreadConstraints"} <= production["podTemplate"].keys()
+    assert {"storage", "standbyReplicas", "rollout"} <= production.keys()
+    assert {path.partition(".")[0] for path in CHANGES} >= production.keys()
+
+
+def test_every_right_is_explained() -> None:
+    """The tables of rbac.md have each rule of the chart, and no other."""
+    rendered = render()
+    given = {
+        (f"{resource}.{group}".rstrip("."), " ".join(rule["verbs"]))
+        for role in rendered.all("Role", "ClusterRole")
+        if role["metadata"]["name"].endswith("queryable-topics")
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    page = (ROOT / "docs" / "rbac.md").read_text().partition("## People")[0]
+    rows = re.findall(r"^\| `([a-z./0-9]+)` \| ([a-z ]+) \|", page, re.MULTILINE)
+    said = {
+        (name if "queryabletopics" not in name else f"{name}.queryabletopics.io", verbs)
+        for name, verbs in rows
+    }
+    assert said - given == {("leases.coordination.k8s.io", "get create update")}
+    assert given <= said

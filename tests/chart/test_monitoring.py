@@ -1,0 +1,106 @@
+"""Alerts and the dashboard speak of metrics that there are, and every alert has its runbook."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from queryable_operator import names
+from tests.support.helm import CHART, render
+
+ROOT = Path(__file__).parents[2]
+MONITORING = CHART / "files" / "monitoring"
+RUNBOOKS = (ROOT / "docs" / "runbooks.md").read_text()
+ENABLED = {"prometheusRule": {"enabled": True, "runbooks": "https://example.test/r", "lagSeconds": 77}}
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = render(ENABLED).one("PrometheusRule")["spec"]["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def exposed() -> set[str]:
+    """Names of all metrics that the operator and the nodes expose, as their sources have them."""
+    files = [
+        ROOT / "app" / "queryable_app" / "serve" / "metrics.py",
+        *(ROOT / "operator" / "queryable_operator").glob("metrics.py"),
+    ]
+    return {name for file in files for name in re.findall(r'"(qt_[a-z_]+)"', file.read_text())}
+
+
+def asked(expression: str) -> Iterator[str]:
+    for name in re.findall(r"\bqt_[a-z_]+", expression):
+        yield re.sub(r"_(total|bucket|sum|count)$", "", name)
+
+
+def expressions() -> Iterator[str]:
+    yield from (rule["expr"] for rule in rules())
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        yield from (target["expr"] for target in panel.get("targets", ()))
+    for variable in dashboard["templating"]["list"]:
+        if isinstance(variable["query"], dict):
+            yield variable["query"]["query"]
+
+
+def test_every_metric_is_exposed() -> None:
+    """No alert waits for, and no panel shows, something that nobody counts."""
+    known = {re.sub(r"_total$", "", name) for name in exposed()}
+    assert {name for e in expressions() for name in asked(e)} - known == set()
+
+
+def test_every_alert_has_its_runbook() -> None:
+    """A section of its name in docs/runbooks.md, to which its annotation leads; and no section is without an alert."""
+    names = [rule["alert"] for rule in rules()]
+    assert sorted(names) == sorted(re.findall(r"^### (\w+)$", RUNBOOKS, re.MULTILINE))
+    for rule in rules():
+        assert rule["annotations"]["runbook_url"] == f"https://example.test/r#{rule['alert'].lower()}"
+
+
+def test_every_alert_is_complete() -> None:
+    """It says how bad it is and what it is about; nothing that the chart puts in is left open."""
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"]["summary"].endswith(".")
+        assert "@" not in json.dumps(rule)
+    assert any("> 77" in rule["expr"] for rule in rules())
+
+
+def test_the_dashboard_is_what_grafana_gets() -> None:
+    """The ConfigMap has the file, each panel a title, a unit and a place of its own."""
+    config = render({"grafanaDashboard": {"enabled": True}}).one("ConfigMap")
+    dashboard = json.loads(config["data"]["queryable-topics.json"])
+    assert dashboard == json.loads((MONITORING / "dashboard.json").read_text())
+    places = [
+        (p["gridPos"]["x"] + dx, p["gridPos"]["y"] + dy)
+        for p in dashboard["panels"]
+        for dx in range(p["gridPos"]["w"])
+        for dy in range(p["gridPos"]["h"])
+    ]
+    assert len(places) == len(set(places))
+    assert all(p["title"] for p in dashboard["panels"])
+
+
+def test_alerts_file_is_yaml_by_itself() -> None:
+    """The file can be read, and given to promtool, without Helm."""
+    assert yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
+
+
+def test_monitors_find_what_the_operator_makes() -> None:
+    """By the labels and the port that nodes and headless Services have; the client Service has no revision."""
+    labels = names.revision_labels("users", 3)
+    for kind in ("PodMonitor", "ServiceMonitor"):
+        flag = kind[0].lower() + kind[1:]
+        spec = render({flag: {"enabled": True}}).one(kind, "-nodes")["spec"]
+        selector = spec["selector"]
+        (expression,) = selector["matchExpressions"]
+        assert selector["matchLabels"].items() <= labels.items()
+        assert expression == {"key": names.REVISION_LABEL, "operator": "Exists"}
+        assert spec["namespaceSelector"] == {"any": True}
+        narrow = render({flag: {"enabled": True}, "watchNamespaces": ["a"]}).one(kind, "-nodes")["spec"]
+        assert narrow["namespaceSelector"] == {"matchNames": ["a"]}

@@ -1,0 +1,12 @@
+"""Rights in words, as kubectl takes them: `create pods/eviction`, `list statefulsets.apps`."""
+
+from __future__ import annotations
+
+from queryable_operator.cluster import KINDS
+from queryable_operator.preflight import Permission
+
+
+def words(permission: Permission) -> str:
+    kind, slash, subresource = permission.kind.partition("/")
+    where = KINDS[kind]
+    return f"{permission.verb} {where.plural}{slash}{subresource}.{where.group}".rstrip(".")
