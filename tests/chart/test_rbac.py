@@ -45,10 +45,7 @@ def test_what_is_granted_is_what_is_used(values: dict[str, Any]) -> None:
         for name in rule.get("resourceNames", [""])
     }
     lease = ("operators", "demo-queryable-topics")
-    used = {
-        (words(p), p.name, p.namespace)
-        for p in permissions(values.get("watchNamespaces", ()), lease)
-    }
+    used = {(words(p), p.name, p.namespace) for p in permissions(values.get("watchNamespaces", ()), lease)}
     assert given == used
     (container,) = rendered.one("Deployment")["spec"]["template"]["spec"]["containers"]
     assert f"--lease-name={lease[1]}" in container["args"]

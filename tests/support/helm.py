@@ -60,7 +60,9 @@ def render(values: Mapping[str, Any] | None = None, *options: str) -> Rendered:
         "template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", "-", *options,
         stdin=json.dumps(values or {}),
     )  # fmt: skip
-    return Rendered(tuple(o for o in yaml.safe_load_all(text) if o))
+    return Rendered(
+        tuple(o for o in yaml.load_all(text, yaml.CSafeLoader) if o)
+    )  # 10 times as fast as the other
 
 
 def _elsewhere(o: Manifest) -> str:
