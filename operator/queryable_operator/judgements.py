@@ -1,0 +1,251 @@
+"""What each condition says of what was seen: a function for each, and for Degraded a list of troubles, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from queryable_operator import names
+from queryable_operator.conditions import Condition, before
+from queryable_operator.live import Live
+from queryable_operator.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
+from queryable_operator.picture import Picture
+from queryable_operator.progress import hydrated, is_available
+from queryable_operator.rolling import outdated
+
+_NOT_READY_SECONDS: Final = 60.0  # what takes no longer is a restart
+_SHOWN_MAX: Final = 5
+
+
+def judged(picture: Picture) -> Iterator[Condition]:
+    for judge in _JUDGES:
+        yield judge(picture)
+
+
+def _available(picture: Picture) -> Condition:
+    kind, course, active = "Available", picture.course, picture.active
+    if course.active is None:
+        return Condition(kind, False, "NoRevision", "There is no revision yet.")
+    if picture.suspended:
+        return Condition(kind, False, "Suspended", "spec.suspended is set: there are no nodes.")
+    name = names.revision_text(active.number)
+    if is_available(active):
+        return Condition(kind, True, "Serving", f"{name} serves every partition.")
+    reason = "Hydrating" if course.phase in ("Provisioning", "Hydrating") else "NodesAway"
+    return Condition(
+        kind, False, reason, f"Not every partition of {name} has a complete copy on a ready node."
+    )
+
+
+def _progressing(picture: Picture) -> Condition:
+    kind, course = "Progressing", picture.course
+    if picture.paused:
+        return Condition(kind, False, "Paused", "spec.paused is set: nothing is changed.")
+    if course.active is None:
+        reason, message = _waiting(picture.observed.topic) or ("SpecInvalid", "The spec cannot be followed.")
+        return Condition(kind, False, reason, message)
+    if picture.suspended and course.phase != "Retiring":
+        return Condition(kind, False, "Suspended", "spec.suspended is set: volumes are kept.")
+    if under_way := _under_way(picture):
+        return Condition(kind, True, *under_way)
+    return Condition(kind, False, "Settled", "Everything is as it was asked for.")
+
+
+def _under_way(picture: Picture) -> tuple[str, str] | None:
+    """What is being done, in one word and in a sentence."""
+    course, active = picture.course, picture.active
+    name = names.revision_text(active.number)
+    if course.phase == "HydratingCandidate" and course.candidate:
+        there = hydrated(picture.live(course.candidate))
+        candidate = names.revision_text(course.candidate.number)
+        state = "has caught up" if course.candidate.caught_up_since else "hydrates"
+        return (
+            "HydratingCandidate",
+            f"{candidate} {state}: {there} of {course.candidate.partitions} partitions.",
+        )
+    if course.phase == "CuttingOver" and course.candidate:
+        return "CuttingOver", f"The Service is turned to {names.revision_text(course.candidate.number)}."
+    if course.phase == "Provisioning":
+        return "Provisioning", f"Waiting for the pods of {name}."
+    if course.phase == "Hydrating" and course.active:
+        return "Hydrating", f"{hydrated(active)} of {course.active.partitions} partitions are hydrated."
+    if course.previous is not None:
+        return "Retiring", f"{names.revision_text(course.previous.number)} is being taken away."
+    if outdated(active):
+        return "Rolling", "Pods are made anew, one after the other."
+    if picture.moving:
+        return "MovingCopies", "Copies move to other nodes."
+    return None
+
+
+def _degraded(picture: Picture) -> Condition:
+    for trouble in _TROUBLES:
+        if message := trouble[1](picture):
+            return Condition("Degraded", True, trouble[0], message)
+    there = before(picture.status).get("Degraded", {})
+    if there.get("reason") in _SAID_BY_NODES and not _all_have_spoken(picture.active):
+        return Condition("Degraded", None, "", "")
+    return Condition("Degraded", False, "AsWanted", "There is nothing wrong.")
+
+
+def _hydrated(picture: Picture) -> Condition:
+    kind, course, active = "Hydrated", picture.course, picture.active
+    if course.active is None or course.phase in ("Provisioning", "Hydrating"):
+        return Condition(kind, False, "Hydrating", "Copies are being built from the topic.")
+    if active.record and any(active.record.placement.hydrating):
+        return Condition(kind, False, "MovingCopies", "Copies are being built on other nodes.")
+    if any(said.complete < said.copies for said in active.said.values()):
+        return Condition(kind, False, "Hydrating", "A node builds copies again.")
+    return Condition(kind, True, "Complete", "Every copy is complete.")
+
+
+def _partitions_in_sync(picture: Picture) -> Condition:
+    kind, course, topic = "PartitionsInSync", picture.course, picture.observed.topic
+    record = picture.active.record
+    if course.active is None or record is None or picture.view is None or not isinstance(topic, TopicFound):
+        return Condition(kind, None, "Unknown", "The topic has not been seen yet.")
+    if record.spec.get("topic") != picture.view.spec.topic:
+        return Condition(kind, None, "Unknown", "The spec names another topic now.")
+    if record.partitions == topic.partitions:
+        return Condition(kind, True, "InSync", "The topic has the partitions that the view was made for.")
+    then = {
+        "Redeploy": "A new revision is made for them.",
+        "Alert": "Those beyond are not read; set redeployNonce to make a new revision.",
+    }[picture.view.on_partitions_changed]
+    message = (
+        f"The topic has {topic.partitions} partitions, and the view was made for {record.partitions}. {then}"
+    )
+    return Condition(kind, False, "PartitionsChanged", message)
+
+
+def _partitioner_matches(picture: Picture) -> Condition:
+    kind, said = "PartitionerMatches", picture.active.said.values()
+    if not said:
+        return Condition(kind, None, "Unknown", "No node has said it yet.")
+    if any(one.mismatches > 0 for one in said):
+        declared = next(one.partitioner for one in said if one.mismatches > 0)
+        message = f"There are keys in other partitions than {declared} puts them in; they are not found by their key."
+        return Condition(kind, False, "PartitionerMismatch", message)
+    return Condition(kind, True, "Matches", "Every key is where the partitioner puts it.")
+
+
+def _spec_valid(picture: Picture) -> Condition:
+    if picture.wrong is None:
+        return Condition("SpecValid", True, "Valid", "The spec is followed.")
+    return Condition("SpecValid", False, "SpecInvalid", picture.wrong)
+
+
+def _paused(picture: Picture) -> Condition:
+    if picture.paused:
+        return Condition("Paused", True, "Paused", "spec.paused is set: nothing is changed.")
+    return Condition("Paused", False, "NotPaused", "Changes are carried out.")
+
+
+_JUDGES: Final[tuple[Callable[[Picture], Condition], ...]] = (
+    _available,
+    _progressing,
+    _degraded,
+    _hydrated,
+    _partitions_in_sync,
+    _partitioner_matches,
+    _spec_valid,
+    _paused,
+)
+
+# --- troubles: each in a sentence, or None
+
+
+def _name_taken(picture: Picture) -> str | None:
+    taken = sorted(f"{ref.kind} {ref.name}" for ref in picture.observed.taken)
+    return f"Somebody else has {', '.join(taken[:_SHOWN_MAX])}; delete or rename it." if taken else None
+
+
+def _record_lost(picture: Picture) -> str | None:
+    if not picture.lost_record:
+        return None
+    return "The active revision's ConfigMap is gone, and the spec is another one now: put it back, or wait."
+
+
+def _rollout_failed(picture: Picture) -> str | None:
+    if picture.course.failed_hash is None:
+        return None
+    return (
+        "The last change of the spec did not hydrate in time; the revision before it serves. Change the spec."
+    )
+
+
+def _copy_failed(picture: Picture) -> str | None:
+    failed = {p: why for said in picture.active.said.values() for p, why in said.failed.items()}
+    if not failed:
+        return None
+    shown = [f"partition {p}: {failed[p]}" for p in sorted(failed)[:_SHOWN_MAX]]
+    return f"Copies do not go on: {'; '.join(shown)}"
+
+
+def _ingest_failed(picture: Picture) -> str | None:
+    for ordinal, said in sorted(picture.active.said.items()):
+        if said.ingest_failed is not None:
+            return f"Ingest of node {ordinal} has failed: {said.ingest_failed}"
+    return None
+
+
+def _disk_full(picture: Picture) -> str | None:
+    paused = sorted(ordinal for ordinal, said in picture.active.said.items() if said.disk_paused)
+    if not paused:
+        return None
+    nodes = ", ".join(str(ordinal) for ordinal in paused[:_SHOWN_MAX])
+    return f"The disks of nodes {nodes} are fuller than storage.highWaterPercent: nothing new is taken in."
+
+
+def _nodes_not_ready(picture: Picture) -> str | None:
+    course, view, active = picture.course, picture.view, picture.active
+    if view is None or picture.suspended or course.phase in ("Pending", "Provisioning", "Hydrating"):
+        return None
+    now, pods = picture.observed.now, active.pods
+    away = [
+        ordinal
+        for ordinal in range(view.spec.replicas)
+        if ordinal in pods and not pods[ordinal].ready and now - pods[ordinal].changed >= _NOT_READY_SECONDS
+    ]
+    return f"Nodes that are not ready: {', '.join(str(o) for o in away[:_SHOWN_MAX])}." if away else None
+
+
+def _topic_trouble(reason: str) -> Callable[[Picture], str | None]:
+    def trouble(picture: Picture) -> str | None:
+        waiting = _waiting(picture.observed.topic)
+        return waiting[1] if waiting and waiting[0] == reason and picture.course.active else None
+
+    return trouble
+
+
+_TROUBLES: Final[tuple[tuple[str, Callable[[Picture], str | None]], ...]] = (
+    ("NameTaken", _name_taken),
+    ("RevisionLost", _record_lost),
+    ("RolloutFailed", _rollout_failed),
+    ("SettingsWrong", _topic_trouble("SettingsWrong")),
+    ("TopicNotFound", _topic_trouble("TopicNotFound")),
+    ("CopyFailed", _copy_failed),
+    ("IngestFailed", _ingest_failed),
+    ("DiskHighWater", _disk_full),
+    ("NodesNotReady", _nodes_not_ready),
+    ("KafkaAway", _topic_trouble("KafkaAway")),
+)
+_SAID_BY_NODES: Final = ("CopyFailed", "IngestFailed", "DiskHighWater")
+
+
+def _all_have_spoken(live: Live) -> bool:
+    return live.ready <= live.said.keys()
+
+
+def _waiting(topic: TopicSeen | None) -> tuple[str, str] | None:
+    match topic:
+        case None:
+            return "LookingForTopic", "The topic is being looked for."
+        case TopicMissing():
+            return "TopicNotFound", "The topic does not exist. It is looked for again and again."
+        case KafkaAway(reason):
+            return "KafkaAway", f"Kafka is away: {reason}"
+        case SettingsWrong(reason):
+            return "SettingsWrong", f"Kafka's settings cannot be used: {reason}"
+        case TopicFound():
+            return None

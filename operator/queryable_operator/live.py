@@ -1,0 +1,156 @@
+"""The live objects of one resource, sorted by the revision that they belong to. Anything of it may be missing or broken.
+
+What somebody broke counts as missing: a ConfigMap that is not as it was written, a time that is none, a pod whose name is no
+node's. So nobody who reads these values has to expect rubbish.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from queryable_operator import names
+from queryable_operator.observed import Manifest, NodeSaid, Observed, Ref
+from queryable_operator.settings_map import RevisionRecord, record_of
+
+_ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,3})$")
+_TEMPLATE_LABEL: Final = "controller-revision-hash"
+_CLAIM: Final = "PersistentVolumeClaim"
+_CLAIM_PREFIX: Final = names.volume_claim("", 1, 0).partition("-")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The pod of one node."""
+
+    name: str
+    ready: bool
+    changed: float
+    """When it became ready, or stopped being so; when it was made, if it never was."""
+
+    created: float
+    host: str | None
+    template: str | None
+    """The name that the StatefulSet gave to the template that it was made of."""
+
+    ending: float | None
+    """When it should have ended at the latest, if it was asked to."""
+
+    volume_trouble: str | None
+    """Why its volume lets it run nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What there is of one revision."""
+
+    number: int
+    objects: Mapping[str, Manifest] = field(default_factory=dict)
+    """By kind: those of which a revision has one."""
+
+    pods: Mapping[int, Pod] = field(default_factory=dict)
+    claims: Mapping[int, Manifest] = field(default_factory=dict)
+    said: Mapping[int, NodeSaid] = field(default_factory=dict)
+    record: RevisionRecord | None = None
+
+    @property
+    def ready(self) -> frozenset[int]:
+        return frozenset(ordinal for ordinal, pod in self.pods.items() if pod.ready)
+
+    @property
+    def replicas(self) -> int:
+        """Of the StatefulSet as it is."""
+        replicas = self.objects.get("StatefulSet", {}).get("spec", {}).get("replicas")
+        return replicas if isinstance(replicas, int) else 0
+
+
+def revisions_of(observed: Observed) -> Mapping[int, Live]:
+    """Every revision of which anything is left. By names, since labels can be edited."""
+    view = str(observed.resource["metadata"]["name"])
+    by_revision: dict[int, dict[Ref, Manifest]] = {}
+    for ref, manifest in observed.children.items():
+        number = _revision_of(view, ref)
+        if number is not None:
+            by_revision.setdefault(number, {})[ref] = manifest
+    return {
+        number: _live(view, number, objects, observed.said.get(number, {}))
+        for number, objects in by_revision.items()
+    }
+
+
+def labels(manifest: Manifest) -> Mapping[str, Any]:
+    return manifest.get("metadata", {}).get("labels") or {}
+
+
+def seconds_of(text: Any) -> float | None:
+    """Of a time as Kubernetes writes it; None when it is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def text_of(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def condition(manifest: Manifest, kind: str) -> Mapping[str, Any]:
+    for one in manifest.get("status", {}).get("conditions") or ():
+        if one.get("type") == kind:
+            return dict(one)
+    return {}
+
+
+def _revision_of(view: str, ref: Ref) -> int | None:
+    name = ref.name.removeprefix(f"{_CLAIM_PREFIX}-") if ref.kind == _CLAIM else ref.name
+    if ref.kind in (_CLAIM, "Pod"):
+        name = _ORDINAL.sub("", name)
+    prefix, _, revision = name.rpartition("-")
+    return names.revision_number(revision) if prefix == view else None
+
+
+def _live(view: str, number: int, objects: Mapping[Ref, Manifest], said: Mapping[int, NodeSaid]) -> Live:
+    pods, claims, single = {}, {}, {}
+    for ref, manifest in objects.items():
+        match = _ORDINAL.search(ref.name)
+        if ref.kind not in (_CLAIM, "Pod"):
+            single[ref.kind] = manifest
+        elif match and ref.kind == "Pod":
+            pods[int(match[1])] = _pod(ref.name, manifest)
+        elif match:
+            claims[int(match[1])] = manifest
+    return Live(number, single, pods, claims, said, _record(single.get("ConfigMap")))
+
+
+def _record(config_map: Manifest | None) -> RevisionRecord | None:
+    try:
+        return None if config_map is None else record_of(config_map)
+    except ValueError:
+        return None
+
+
+def _pod(name: str, manifest: Manifest) -> Pod:
+    metadata, ready = manifest.get("metadata", {}), condition(manifest, "Ready")
+    ending = seconds_of(metadata.get("deletionTimestamp"))
+    created = seconds_of(metadata.get("creationTimestamp")) or 0.0
+    return Pod(
+        name=name,
+        ready=ready.get("status") == "True" and ending is None,
+        changed=seconds_of(ready.get("lastTransitionTime")) or created,
+        created=created,
+        host=manifest.get("spec", {}).get("nodeName"),
+        template=labels(manifest).get(_TEMPLATE_LABEL),
+        ending=ending,
+        volume_trouble=_volume_trouble(manifest),
+    )
+
+
+def _volume_trouble(manifest: Manifest) -> str | None:
+    scheduled = condition(manifest, "PodScheduled")
+    message = str(scheduled.get("message", ""))
+    nowhere = scheduled.get("status") == "False" and "volume" in message.lower()
+    return message if nowhere else None

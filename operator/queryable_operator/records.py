@@ -1,0 +1,123 @@
+"""What a revision's ConfigMap shall hold: the one that is there carried on, or one made anew.
+
+Strategy: a ConfigMap that is missing, or that somebody edited, is made again from what can be proven: the spec, if it has the
+hash that status names; the placement that nodes follow; the template of the StatefulSet. If the spec was changed meanwhile
+nothing can be proven, and nothing is made: its pods go on with what they have until the next revision takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from queryable_app.disk_format import FORMAT_VERSION
+from queryable_app.topic_spec import SpecError
+from queryable_operator import names, placements
+from queryable_operator.changes import carried, roll_hash, spec_hash
+from queryable_operator.live import Live
+from queryable_operator.observed import Manifest
+from queryable_operator.placements import Situation
+from queryable_operator.resource import View
+from queryable_operator.revisions import Named
+from queryable_operator.settings import OperatorSettings
+from queryable_operator.settings_map import RevisionRecord
+from queryable_operator.workload import ROLL_HASH_ANNOTATION, pod_template
+
+
+@dataclass(frozen=True, slots=True)
+class Makings:
+    """What records are made of, beside the revision itself."""
+
+    view: View
+    settings: OperatorSettings
+    situation: Situation
+    kafka_secret_digest: str
+
+    @property
+    def kafka_secret_is_known(self) -> bool:
+        return bool(self.kafka_secret_digest) or "secretRef" not in self.view.raw["kafka"]
+
+
+def record_wanted(named: Named, live: Live, makings: Makings) -> RevisionRecord | None:
+    """None: it cannot be made."""
+    if live.record is not None and live.record.spec_hash == named.spec_hash:
+        return _carried_on(live.record, live, makings)
+    return _made_anew(named, live, makings)
+
+
+def following(view: View, spec: Mapping[str, Any]) -> View:
+    """The view as a revision follows it that was made earlier."""
+    try:
+        return view.following(spec)
+    except SpecError:  # its own fields do not go together with the new ones: then with those that it had
+        return view
+
+
+def _carried_on(record: RevisionRecord, live: Live, makings: Makings) -> RevisionRecord:
+    view = makings.view
+    spec = carried(record.spec, view.raw)
+    # Another image may read the disk in another way; then it is for a new revision.
+    image = record.image if record.disk_format != FORMAT_VERSION else view.image or record.image
+    rolled = roll_hash(spec, image, makings.kafka_secret_digest)
+    template = record.template
+    if rolled == record.roll_hash or not makings.kafka_secret_is_known:
+        image, rolled = record.image, record.roll_hash
+    else:
+        template = pod_template(following(view, spec), live.number, image, rolled, makings.settings)
+    placement = placements.followed(
+        live, record.placement.application_id, record.partitions, record.placement
+    )
+    if placement is None or placement == record.placement:
+        placement = placements.next_placement(view, live, record.placement, makings.situation)
+    return RevisionRecord(
+        spec=spec,
+        placement=placement,
+        template=template,
+        domains=placements.domains_seen(live, makings.situation.hosts),
+        spec_hash=record.spec_hash,
+        roll_hash=rolled,
+        partitions=record.partitions,
+        image=image,
+        disk_format=record.disk_format,
+    )
+
+
+def _made_anew(named: Named, live: Live, makings: Makings) -> RevisionRecord | None:
+    view, number = makings.view, named.number
+    if spec_hash(view.raw, named.partitions) != named.spec_hash:
+        return None
+    application_id = names.application_id(view.namespace, view.name, number)
+    placement = placements.followed(live, application_id, named.partitions, None)
+    if placement is None:
+        placement = placements.first(view, number, named.partitions, makings.settings.cluster_domain)
+    there = _template_of(live)
+    if there is None:
+        image = view.image or makings.settings.node_image
+        rolled = roll_hash(view.raw, image, makings.kafka_secret_digest)
+        template: Manifest = pod_template(view, number, image, rolled, makings.settings)
+    else:
+        template, image, rolled = there
+    return RevisionRecord(
+        spec=view.raw,
+        placement=placement,
+        template=template,
+        domains=placements.domains_seen(live, makings.situation.hosts),
+        spec_hash=named.spec_hash,
+        roll_hash=rolled,
+        partitions=named.partitions,
+        image=image,
+    )
+
+
+def _template_of(live: Live) -> tuple[Manifest, str, str] | None:
+    """The template by which the revision's pods are made now, with its image and its hash."""
+    template = live.objects.get("StatefulSet", {}).get("spec", {}).get("template")
+    try:
+        return (
+            template,
+            template["spec"]["containers"][0]["image"],
+            template["metadata"]["annotations"][ROLL_HASH_ANNOTATION],
+        )
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return None
