@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-RUFF_PATHS := operator app tests bench
+RUFF_PATHS := operator app tests bench charts
 DEMO_OPTIONS ?=
 # Two at once are faster than one, since they often wait for a JVM; each worker has a broker of its own.
 TEST_OPTIONS ?= --numprocesses logical --maxprocesses 4 --dist worksteal
@@ -48,6 +48,9 @@ lock: $(READY)  ## Choose new versions of all dependencies
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --upgrade \
 	    --no-emit-index-url --no-emit-find-links --all-extras --group dev pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links --all-extras -c requirements.lock pyproject.toml \
+	    -o requirements-image.lock
 
 clean:  ## Take away what was built; downloads in the cache stay
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
