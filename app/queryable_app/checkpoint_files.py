@@ -34,6 +34,25 @@ class ManifestError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class BeingMade:
+    """A checkpoint whose manifest is not known yet. Whoever waits for it sees that it goes on."""
+
+    lease: str
+    bytes_read: int  # for digests
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str | bytes) -> BeingMade:
+        try:
+            raw: Mapping[str, Any] = json.loads(text)
+            return BeingMade(_matching(_LEASE, raw["lease"]), _number(raw["bytes_read"], 0, 1 << 63))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise error if isinstance(error, ManifestError) else ManifestError(repr(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointFile:
     name: str
     size: int

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryable_app.checkpoint_files import (
+    BeingMade,
     CheckpointFile,
     Manifest,
     ManifestError,
@@ -82,9 +83,22 @@ def test_what_no_node_would_say_is_refused(change: dict[str, Any]) -> None:
 
 @given(text=st.text() | st.binary() | st.recursive(st.none() | st.integers(), st.lists).map(json.dumps))
 def test_anything_else_is_refused_in_the_same_way(text: str | bytes) -> None:
-    """There is one exception for whatever is no manifest."""
+    """There is one exception for whatever is no manifest, and no word of one that is being made."""
+    for read in (Manifest.from_json, BeingMade.from_json):
+        with pytest.raises(ManifestError):
+            read(text)
+
+
+@pytest.mark.parametrize(
+    "change", [{"lease": "../../x"}, {"lease": 5}, {"bytes_read": -1}, {"bytes_read": "0"}], ids=str
+)
+def test_progress_that_no_node_would_state_is_refused(change: dict[str, Any]) -> None:
+    """A lease becomes a part of a path, so it is looked at before it is used."""
+    made = BeingMade("0" * 16, 17)
+    assert BeingMade.from_json(made.to_json()) == made
+
     with pytest.raises(ManifestError):
-        Manifest.from_json(text)
+        BeingMade.from_json(json.dumps(json.loads(made.to_json()) | change))
 
 
 @given(manifest=manifests(), data=st.data())

@@ -6,7 +6,11 @@ RocksDB holds the interpreter while it makes one, so memtables are written out b
 milliseconds, and it happens on the event loop, where nothing is written meanwhile: the position speaks of exactly the
 rows that are there, in both column families.
 
-Reading, digests and removal have two threads of their own, and all leases share one budget of bytes a second: reads go first.
+The digests of a large copy take minutes. A lease is there at once, and whoever waits for its manifest is told how far it is, so
+that a node which hangs can be told from one that has much to read.
+
+Reading, digests and removal have two threads of their own, a few milliseconds of work at a time, and all leases share one budget
+of bytes a second: reads go first.
 """
 
 from __future__ import annotations
@@ -23,7 +27,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple, Unpack
 
-from queryable_app.checkpoint_files import RANGE_BYTES_MAX, CheckpointFile, Manifest, RateBudget
+from queryable_app.checkpoint_files import (
+    RANGE_BYTES_MAX,
+    BeingMade,
+    CheckpointFile,
+    Manifest,
+    RateBudget,
+)
 from queryable_app.disk_format import FORMAT_VERSION, CopyState
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.log import event
@@ -38,17 +48,20 @@ _LEASES_MAX: Final = 8
 _LEASE_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.5
 _WAIT_SECONDS_MAX: Final = 10.0
+_MANIFEST_SECONDS: Final = 0.5  # for so long a question for it waits
+_DIGEST_BYTES: Final = 8 << 20  # at a time
 
 
 @dataclass(slots=True)
 class _Lease:
-    manifest: Manifest
+    id: str
     path: Path
+    partition: int
     used_at: float  # monotonic
-    files: dict[str, CheckpointFile] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.files = {file.name: file for file in self.manifest.files}
+    bytes_read: int = 0
+    making: asyncio.Future[Manifest] = field(init=False)
+    files: dict[str, CheckpointFile] = field(default_factory=dict)
+    """None of them before all have their digests."""
 
 
 class Checkpoints(Background):
@@ -62,33 +75,54 @@ class Checkpoints(Background):
         self._copies = copies
         self._budget = RateBudget(mb_per_second_max << 20)
         self._leases: dict[str, _Lease] = {}
-        self._being_made = 0
         self._threads = ThreadPoolExecutor(2, "checkpoints")
         shutil.rmtree(directory, ignore_errors=True)
 
-    async def create(self, partition: int, records_min: int) -> Manifest:
+    def create(self, partition: int, records_min: int) -> BeingMade:
         """Raises Failure; not_available also when there are fewer records than make a copy worth while."""
-        copy = self._copyable(partition, records_min)
-        if len(self._leases) + self._being_made >= _LEASES_MAX:
+        self._copyable(partition, records_min)
+        if len(self._leases) >= _LEASES_MAX:
             raise _busy(f"{_LEASES_MAX} checkpoints of this node are being copied already")
-        lease = secrets.token_hex(8)
-        path = self._directory / lease
-        self._being_made += 1
+        lease_id = secrets.token_hex(8)
+        lease = _Lease(lease_id, self._directory / lease_id, partition, time.monotonic())
+        self._leases[lease_id] = lease
+        lease.making = asyncio.create_task(self._make(lease, records_min))
+        return BeingMade(lease_id, 0)
+
+    async def manifest(self, lease_id: str) -> Manifest | BeingMade:
+        """After a moment at the latest. Raises Failure, also when the checkpoint could not be made."""
+        lease = self._lease(lease_id)
+        lease.used_at = time.monotonic()
+        await asyncio.wait([lease.making], timeout=_MANIFEST_SECONDS)
+        if not lease.making.done():
+            return BeingMade(lease_id, lease.bytes_read)
+        if lease.making.cancelled():
+            raise _no_lease(lease_id)
+        if lease.making.exception():
+            await self.release(lease_id)
+        return lease.making.result()
+
+    async def _make(self, lease: _Lease, records_min: int) -> Manifest:
+        partition = lease.partition
         try:
-            await self._in_thread(_prepare, self._directory, copy.store)
+            await self._in_thread(_prepare, self._directory, self._copyable(partition, records_min).store)
             copy = self._copyable(partition, records_min)  # it may have gone, or been emptied
-            copy.store.checkpoint(path)
+            copy.store.checkpoint(lease.path)
             position = copy.position
-            files = await self._in_thread(_described, path)
+            files = [await self._described(lease, path) for path in sorted(lease.path.iterdir())]
         except (StoreError, OSError) as error:
-            await self._in_thread(_remove, path)
             event("checkpoint-failed", partition=partition, reason=str(error))
             raise _not_copyable(partition, f"no checkpoint can be made ({error})") from error
-        finally:
-            self._being_made -= 1
-        manifest = Manifest(lease, self._application_id, partition, position, FORMAT_VERSION, files)
-        self._leases[lease] = _Lease(manifest, path, time.monotonic())
-        return manifest
+        lease.used_at = time.monotonic()
+        lease.files = {file.name: file for file in files}
+        return Manifest(lease.id, self._application_id, partition, position, FORMAT_VERSION, tuple(files))
+
+    async def _described(self, lease: _Lease, path: Path) -> CheckpointFile:
+        digest, size = hashlib.sha256(), 0
+        while read := await self._in_thread(_read_into, digest.update, path, size):
+            size += read
+            lease.bytes_read += read
+        return CheckpointFile(path.name, size, digest.hexdigest())
 
     async def read(self, lease_id: str, name: str, offset: int, length: int) -> bytes:
         """Less than `length` only where the file has become shorter than it was."""
@@ -120,6 +154,8 @@ class Checkpoints(Background):
     async def release(self, lease_id: str) -> None:
         lease = self._lease(lease_id)
         del self._leases[lease_id]
+        lease.making.cancel()
+        await asyncio.gather(lease.making, return_exceptions=True)
         await self._in_thread(_remove, lease.path)
 
     async def _run(self) -> None:
@@ -128,10 +164,12 @@ class Checkpoints(Background):
             unused_since = time.monotonic() - self.lease_seconds
             for lease_id, lease in list(self._leases.items()):
                 if lease.used_at < unused_since:
-                    event("checkpoint-expired", partition=lease.manifest.partition, lease=lease_id)
+                    event("checkpoint-expired", partition=lease.partition, lease=lease_id)
                     await self.release(lease_id)
 
     async def _close(self) -> None:
+        for lease_id in list(self._leases):
+            await self.release(lease_id)
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
         await asyncio.to_thread(_remove, self._directory)
 
@@ -166,13 +204,11 @@ def _prepare(directory: Path, store: Store) -> None:
     store.flush()
 
 
-def _described(path: Path) -> tuple[CheckpointFile, ...]:
-    files = []
-    for entry in sorted(path.iterdir()):
-        with entry.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            files.append(CheckpointFile(entry.name, os.fstat(file.fileno()).st_size, digest))
-    return tuple(files)
+def _read_into(digest: Callable[[bytes], None], path: Path, offset: int) -> int:
+    """The next bytes of the file; how many there were."""
+    block = _read(path, offset, _DIGEST_BYTES)
+    digest(block)
+    return len(block)
 
 
 def _read(path: Path, offset: int, length: int) -> bytes:

@@ -3,8 +3,10 @@
 Strategy: files come in ranges, several files at once, over connections of their own, so that no forwarded read waits behind a
 megabyte. What is broken off goes on where it ended: at the same range after a lost connection, with the same files after a
 lease has ended or this process has been started anew. A node that is away, refuses, or sends what does not match its own
-manifest is given up for the next one; what was corrupt is thrown away and never opened. When no byte has come for a while
-from any of them, the stream has the copy: it is slower and always there.
+manifest is given up for the next one; what was corrupt is thrown away and never opened. How long a node is waited for depends on
+what it shows: one that reads a large copy says how far it is, and one that has given something may come back, unless its
+heartbeats have ended and another node has the copy. When nothing has come for a while from any of them, the stream has the copy:
+it is slower and always there.
 """
 
 from __future__ import annotations
@@ -13,13 +15,20 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from queryable_app.checkpoint_files import CURRENT, RANGE_BYTES_MAX, Fetch, Manifest, ManifestError, Part
+from queryable_app.checkpoint_files import (
+    RANGE_BYTES_MAX,
+    BeingMade,
+    Fetch,
+    Manifest,
+    ManifestError,
+    Part,
+)
 from queryable_app.disk_format import FORMAT_VERSION, Identity
 from queryable_app.errors import Reason
 from queryable_app.log import event
@@ -31,6 +40,7 @@ from queryable_app.serve.peers import Peers
 T = TypeVar("T")
 
 CHECKPOINTS: Final = "/internal/v1/checkpoints"
+_BEING_MADE: Final = 202
 RECORDS_MIN: Final = 50_000
 """Fewer stream in a quarter of a second, once the stream runs."""
 
@@ -38,11 +48,14 @@ _FILES_AT_ONCE: Final = 2
 _RANGES_AHEAD: Final = 3  # of a file; a copy is often one large file and some small ones
 _COPIES_AT_ONCE: Final = 2
 _LEASES_MAX: Final = 5  # of one peer, for one copy
-_CREATE_SECONDS: Final = 120.0  # for the digests of 200 GB
+_ANSWER_SECONDS: Final = 5.0  # for what is answered at once, or after half a second at the most
+_MAKING_SECONDS: Final = 5.0  # without progress in a checkpoint that is being made
 _RANGE_SECONDS: Final = 15.0
 _RELEASE_SECONDS: Final = 2.0
 _STALLED_SECONDS: Final = 20.0
 _RETRY_SECONDS: Final = 0.25
+_GONE_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.1
 
 
 class _Refused(Exception):
@@ -96,13 +109,16 @@ class PeerHydration:
     async def _fetch(self, partition: int, incoming: Incoming, records_min: int) -> bool:
         kept = await in_thread(incoming.kept)
         # Their addresses at once: they may leave the placement before it is their turn.
-        addresses = [self._peers.address(ordinal) for ordinal in self._peers.candidates(partition)]
+        peers = [(ordinal, self._peers.address(ordinal)) for ordinal in self._peers.candidates(partition)]
         if kept is not None:  # first who has the rest of it
-            addresses.sort(key=lambda address: address != kept.peer)
-        for address in addresses:
+            peers.sort(key=lambda peer: peer[1] != kept.peer)
+        for number, (ordinal, address) in enumerate(peers, 1):
             before = kept.manifest if kept is not None and kept.peer == address else None
+            source = _Source(address, self._peers.node_headers)
+            transfer = _Transfer(self, source, incoming, partition, records_min)
+            gone = partial(self._gone, ordinal, partition, [other for other, _ in peers[number:]])
             try:
-                await self._fetch_from(address, before, partition, records_min, incoming)
+                await self._fetch_from(source, _unless(gone, transfer.run(before)), partition, incoming)
                 return True
             except (PeerAway, _Refused) as error:
                 event("peer-copy-given-up", partition=partition, peer=address, reason=str(error))
@@ -115,29 +131,35 @@ class PeerHydration:
         return False
 
     async def _fetch_from(
-        self, address: str, before: Manifest | None, partition: int, records_min: int, incoming: Incoming
+        self, source: _Source, transfer: Awaitable[Manifest], partition: int, incoming: Incoming
     ) -> None:
         identity = Identity(self._application_id, self._topic, partition)
-        source = _Source(address, self._peers.node_headers)
-        transfer = _Transfer(self, source, incoming, partition, records_min)
         started = time.monotonic()
         try:
-            manifest = await transfer.run(before)
+            manifest = await transfer
             await in_thread(incoming.finish, manifest, identity)
             event(
                 "copied-from-peer",
                 partition=partition,
-                peer=address,
+                peer=source.address,
                 position=manifest.position,
                 bytes=manifest.size,
                 seconds=round(time.monotonic() - started, 3),
             )
             await source.release()
+        except PeerAway:
+            raise  # there is nobody to give it back to
         except Exception:
             await source.release()  # not when cancelled: then somebody will go on with it
             raise
         finally:
             source.close()
+
+    def _gone(self, ordinal: int, partition: int, others: Sequence[int]) -> bool:
+        """Nothing is heard of the peer, and one of the others has the copy."""
+        return ordinal in self._peers.suspects and any(
+            self._peers.has_whole(other, partition) for other in others
+        )
 
     def check(self, manifest: Manifest, partition: int) -> None:
         """That it is of what was asked for, before anything of it is fetched."""
@@ -146,6 +168,22 @@ class PeerHydration:
             raise ManifestError(
                 f"is of {said}, and partition {partition} of {self._application_id} was asked for"
             )
+
+
+async def _unless(gone: Callable[[], bool], transfer: Coroutine[Any, Any, T]) -> T:
+    """Ends it (PeerAway) when the peer has been gone for a second. That it is a suspect for less says little."""
+    running = asyncio.create_task(transfer)
+    there_at = time.monotonic()
+    try:
+        while not (await asyncio.wait([running], timeout=_LOOK_SECONDS))[0]:
+            if not gone():
+                there_at = time.monotonic()
+            elif time.monotonic() - there_at > _GONE_SECONDS:
+                raise PeerAway("its heartbeats have ended, and another node has the copy")
+        return running.result()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 class _Transfer:
@@ -249,8 +287,18 @@ class _Source:
         self._lease: str | None = None
 
     async def create(self, partition: int, records_min: int) -> Manifest:
+        """Waits for the manifest for as long as the peer gets on with it."""
         body = json.dumps({"partition": partition, "recordsMin": records_min}).encode()
-        answer = await self._ask(b"POST", "", body, _CREATE_SECONDS)
+        answer = await self._ask(b"POST", "", body, _ANSWER_SECONDS)
+        time_of, bytes_read = asyncio.get_running_loop().time, -1
+        while answer.status == _BEING_MADE:
+            said = BeingMade.from_json(answer.body)
+            self._lease = said.lease
+            if said.bytes_read > bytes_read:
+                bytes_read, until = said.bytes_read, time_of() + _MAKING_SECONDS
+            elif time_of() > until:
+                raise PeerAway(f"its checkpoint does not get beyond {bytes_read} bytes")
+            answer = await self._ask(b"GET", f"/{said.lease}", b"", _ANSWER_SECONDS)
         manifest = Manifest.from_json(answer.body)
         self._lease = manifest.lease
         return manifest
@@ -259,7 +307,7 @@ class _Source:
         """The lease of before is still there; from now on it counts as used."""
         self._lease = manifest.lease
         try:
-            await self.read(manifest.lease, CURRENT, 0, 1)
+            await self._ask(b"GET", f"/{manifest.lease}", b"", _ANSWER_SECONDS)
         except _LeaseEnded:
             return False
         return True
@@ -282,7 +330,7 @@ class _Source:
         deadline = asyncio.get_running_loop().time() + seconds
         path = (CHECKPOINTS + target).encode()
         answer = await self._client.ask(method, path, self._headers, body, deadline)
-        if answer.status == 200:
+        if answer.status in (200, _BEING_MADE):
             return answer
         said = f"it answered {answer.status}: {answer.body[:300].decode(errors='replace')}"
         if answer.status == Reason.OVERLOADED.status:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
-from queryable_app.checkpoint_files import Manifest
+from queryable_app.checkpoint_files import BeingMade, Manifest
 from queryable_app.disk_format import Identity
+from queryable_app.serve import checkpoints
 from queryable_app.serve.checkpoints import Checkpoints
-from queryable_app.serve.store import SharedMemory, Store
+from queryable_app.serve.store import SharedMemory, Store, StoreError
 from tests.support.served import Served, eventually, served
 
 TOKEN = {"qt-node": "between-nodes"}
@@ -33,13 +35,24 @@ def node(tmp_path: Path) -> Iterator[Served]:
 
 
 def create(node: Served, partition: int = 0, records_min: int = 1) -> httpx.Response:
+    """What is answered in the end."""
     with node.client(headers=TOKEN) as client:
-        return client.post(PATH, json={"partition": partition, "recordsMin": records_min})
+        answer = client.post(PATH, json={"partition": partition, "recordsMin": records_min})
+        while answer.status_code == 202:
+            answer = client.get(f"{PATH}/{answer.json()['lease']}")
+        return answer
 
 
 def manifest_of(answer: httpx.Response) -> Manifest:
     assert answer.status_code == 200, answer.text
     return Manifest.from_json(answer.content)
+
+
+async def made(checkpoints: Checkpoints) -> Manifest:
+    lease = checkpoints.create(0, 1).lease
+    while isinstance(manifest := await checkpoints.manifest(lease), BeingMade):
+        pass
+    return manifest
 
 
 def directory(node: Served) -> Path:
@@ -70,7 +83,7 @@ def test_a_checkpoint_is_a_store_at_the_position_it_says(node: Served, tmp_path:
 def test_rows_and_position_belong_together_while_rows_are_written(node: Served, tmp_path: Path) -> None:
     """A checkpoint between two writes has the rows of exactly the offsets below its position, in every family."""
     for number in range(20):
-        creating = node.begin(node.node.checkpoints.create(0, 1))
+        creating = node.begin(made(node.node.checkpoints))
         offsets: list[int] = []
         while not creating.done():
             offsets.append(node.put(b"row-%d-%d" % (number, len(offsets)), b"1", partition=0)[1])
@@ -87,7 +100,12 @@ def test_rows_and_position_belong_together_while_rows_are_written(node: Served, 
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("POST", PATH), ("GET", f"{PATH}/{'0' * 16}/files/CURRENT"), ("DELETE", f"{PATH}/{'0' * 16}")],
+    [
+        ("POST", PATH),
+        ("GET", f"{PATH}/{'0' * 16}"),
+        ("GET", f"{PATH}/{'0' * 16}/files/CURRENT"),
+        ("DELETE", f"{PATH}/{'0' * 16}"),
+    ],
 )
 def test_it_is_for_nodes_alone(node: Served, method: str, path: str) -> None:
     """Without the token of the view's nodes nothing is answered."""
@@ -145,6 +163,73 @@ def test_a_body_that_is_none_of_ours_is_refused(node: Served, body: Any) -> None
         answer = client.post(PATH, json=body)
 
     assert (answer.status_code, answer.json()["reason"]) == (400, "invalid_request")
+
+
+def test_who_waits_for_a_manifest_sees_how_far_it_is(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is there at once; each look shows what has been read since, and the last one has the manifest."""
+    go_on = threading.Semaphore(0)
+    read_into = checkpoints._read_into
+
+    def slowly(digest: Callable[[bytes], None], path: Path, offset: int) -> int:
+        go_on.acquire(timeout=10)
+        return read_into(digest, path, offset)
+
+    monkeypatch.setattr(checkpoints, "_read_into", slowly)
+    with node.client(headers=TOKEN) as client:
+        begun = client.post(PATH, json={"partition": 0, "recordsMin": 1})
+        lease = begun.json()["lease"]
+        seen = []
+        while (look := client.get(f"{PATH}/{lease}")).status_code == 202:
+            seen.append(look.json()["bytes_read"])
+            file = client.get(f"{PATH}/{lease}/files/CURRENT")
+            assert file.status_code == 404
+            go_on.release(1 if len(seen) < 4 else 100)
+
+    assert begun.status_code == 202
+    assert manifest_of(look).lease == lease
+    assert seen == sorted(seen)
+    assert seen[-1] > seen[0] == 0
+
+
+def test_a_checkpoint_that_cannot_be_made_says_so_to_who_waits(
+    node: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no place among those that there may be, and leaves nothing on the disk."""
+
+    def broken(self: Store, path: Path) -> None:
+        path.mkdir()
+        raise StoreError("the disk is broken")
+
+    monkeypatch.setattr(Store, "checkpoint", broken)
+
+    for _ in range(10):
+        answer = create(node)
+        assert (answer.status_code, answer.json()["reason"]) == (503, "not_available")
+        assert "the disk is broken" in answer.json()["detail"]
+    assert not any(directory(node).iterdir())
+
+
+def test_a_checkpoint_that_is_given_up_while_it_is_made_is_gone(
+    node: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are not read to the end."""
+    reading, go_on = threading.Event(), threading.Event()
+
+    def hangs(digest: Callable[[bytes], None], path: Path, offset: int) -> int:
+        reading.set()
+        go_on.wait(10)
+        return 1
+
+    monkeypatch.setattr(checkpoints, "_read_into", hangs)
+    with node.client(headers=TOKEN) as client:
+        lease = client.post(PATH, json={"partition": 0, "recordsMin": 1}).json()["lease"]
+        assert reading.wait(10)
+        released = client.delete(f"{PATH}/{lease}").status_code
+        again = client.get(f"{PATH}/{lease}").status_code
+    go_on.set()
+
+    assert (released, again) == (200, 404)
+    eventually("nothing is left", lambda: not any(directory(node).iterdir()))
 
 
 def test_a_released_checkpoint_is_gone(node: Served) -> None:

@@ -7,24 +7,33 @@ import errno
 import json
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from queryable_app.checkpoint_files import Fetch, Manifest
+from queryable_app.checkpoint_files import BeingMade, Fetch, Manifest
 from queryable_app.disk_format import CopyState
 from queryable_app.errors import Failure
+from queryable_app.serve import checkpoints, hydration
 from queryable_app.serve.checkpoints import Checkpoints
 from queryable_app.serve.incoming import Incoming, IncomingFile
 from queryable_app.serve.store import SharedMemory, Store
+from tests.support.bad_node import BadNode
 from tests.support.served import Served, eventually
 from tests.support.trio import IDENTITY, LARGE, ROWS, Fetched, Trio, complete
+
+
+@pytest.fixture
+def at_the_end() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture
@@ -79,16 +88,20 @@ def change_what_is_given(monkeypatch: pytest.MonkeyPatch, node: Served, change: 
     """`change` gets the directory of each checkpoint that the node makes, and its manifest. Returns the leases of all that
     it will have made."""
     checkpoints = node.node.checkpoints
-    create = checkpoints.create
+    create, manifest = checkpoints.create, checkpoints.manifest
     directory = Path(node.node.settings.data_dir, "tests.users.r1", "checkpoints")
 
-    async def changed(partition: int, records_min: int) -> Manifest:
-        manifest = await create(partition, records_min)
-        leases.append(manifest.lease)
-        return change(directory / manifest.lease, manifest)
+    def noted(partition: int, records_min: int) -> BeingMade:
+        leases.append(create(partition, records_min).lease)
+        return BeingMade(leases[-1], 0)
+
+    async def changed(lease: str) -> Manifest | BeingMade:
+        made = await manifest(lease)
+        return made if isinstance(made, BeingMade) else change(directory / lease, made)
 
     leases: list[str] = []
-    monkeypatch.setattr(checkpoints, "create", changed)
+    monkeypatch.setattr(checkpoints, "create", noted)
+    monkeypatch.setattr(checkpoints, "manifest", changed)
     return leases
 
 
@@ -328,11 +341,8 @@ def test_another_ones_rows_are_thrown_away(
     hydration = trio.new_hydration()
     checkpoints = trio.nodes[0].node.checkpoints
     create = checkpoints.create
-
-    async def another(partition: int, records_min: int) -> Manifest:
-        return replace(await create(0, records_min), partition=partition)
-
-    monkeypatch.setattr(checkpoints, "create", another)
+    monkeypatch.setattr(checkpoints, "create", lambda partition, records_min: create(0, records_min))
+    change_what_is_given(monkeypatch, trio.nodes[0], said(partition=1))
     monkeypatch.setattr(trio.nodes[2].node.peers, "candidates", lambda partition: [0])
 
     assert not trio.nodes[2].begin(hydration.fetch(1, trio.into)).result(60)
@@ -351,6 +361,141 @@ def test_a_peer_that_dies_in_the_middle_is_replaced(slow_trio: Trio) -> None:
 
     assert fetching.result(60)
     assert slow_trio.fetched() == complete(slow_trio.source(1))
+
+
+@contextmanager
+def hangs(node: Served) -> Iterator[None]:
+    """As if it was stopped: its connections stay, and nobody answers."""
+    go_on, stands = threading.Event(), threading.Event()
+
+    async def stand_still() -> None:
+        stands.set()
+        go_on.wait(60)
+
+    standing = node.begin(stand_still())
+    try:
+        assert stands.wait(10)
+        yield
+    finally:
+        go_on.set()
+        standing.result(10)
+
+
+def same_copy(trio: Trio) -> None:
+    """The second node has the very files of the first one."""
+    first, second = (trio.nodes[ordinal].node.copies.by_partition[0].store for ordinal in (0, 1))
+    trio.nodes[0].on_loop(first.flush)
+    trio.stop(1)
+    shutil.rmtree(second.path)
+    trio.nodes[0].on_loop(lambda: first.checkpoint(second.path))
+    trio.start(1)
+
+
+def test_a_peer_that_hangs_in_the_middle_is_left_for_another_that_has_the_copy(
+    slow_trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Soon after its heartbeats have ended; what the other one has as well is not copied again."""
+    same_copy(slow_trio)
+    peers, lengths = slow_trio.nodes[2].node.peers, count_reads(monkeypatch)
+    eventually("the other is heard to have it", lambda: peers.has_whole(1, 0))
+    monkeypatch.setattr(peers, "candidates", lambda partition: [0, 1])
+    hydration = slow_trio.new_hydration(stalled_seconds=1000)
+    fetching = slow_trio.nodes[2].begin(hydration.fetch(0, slow_trio.into))
+    eventually("some of it has come", lambda: bytes_there(slow_trio) > 3 << 20)
+
+    with hangs(slow_trio.nodes[0]):
+        assert fetching.result(60)
+
+    assert slow_trio.fetched() == complete(slow_trio.source(1))
+    assert sum(lengths) < ROWS * 20_000 + (3 << 20)
+
+
+def test_a_peer_that_hangs_and_has_the_only_copy_is_waited_for(
+    slow_trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It goes on where it was."""
+    monkeypatch.setattr(hydration, "_GONE_SECONDS", 0.0)
+    peers, asked_for = slow_trio.nodes[2].node.peers, list[int]()
+    monkeypatch.setattr(peers, "has_whole", lambda ordinal, partition: asked_for.append(ordinal))
+    fetching = slow_trio.nodes[2].begin(slow_trio.new_hydration(stalled_seconds=30).fetch(0, slow_trio.into))
+    eventually("some of it has come", lambda: bytes_there(slow_trio) > 2 << 20)
+    with hangs(slow_trio.nodes[0]):
+        eventually("another one was looked for, twice", lambda: len(asked_for) > 1)
+
+    assert fetching.result(60)
+    assert slow_trio.fetched() == complete(slow_trio.source(0))
+    assert "peer-copy" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("heartbeats", [True, False], ids=["but for heartbeats", "altogether"])
+def test_a_peer_that_hangs_from_the_beginning_is_given_up(
+    at_the_end: ExitStack, trio: Trio, monkeypatch: pytest.MonkeyPatch, heartbeats: bool
+) -> None:
+    """Although it had the copy when it was last heard: the next one is asked."""
+    trio.fill(1)
+    monkeypatch.setattr(hydration, "_ANSWER_SECONDS", 0.5 if heartbeats else 1000)
+    peers = trio.nodes[2].node.peers
+    eventually("the other is heard to have it", lambda: peers.has_whole(1, 0))
+    monkeypatch.setattr(peers, "candidates", lambda partition: [0, 1])
+    with ExitStack() as stack:
+        if heartbeats:
+            trio.stop(0)
+            port = int(trio.addresses[0].rpartition(":")[2])
+            bad = BadNode(socket.create_server(("127.0.0.1", port)), "silent")
+            at_the_end.callback(bad.stop)
+            eventually("it is heard", lambda: 0 in peers.heard and 0 not in peers.suspects)
+        else:
+            stack.enter_context(hangs(trio.nodes[0]))
+
+        assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(1))
+
+
+def reading_digests(monkeypatch: pytest.MonkeyPatch, at: Path, before: Callable[[], object]) -> None:
+    """`before` each step in which a node reads files of a checkpoint for their digests."""
+    read_into = checkpoints._read_into
+
+    def read(digest: Callable[[bytes], None], path: Path, offset: int) -> int:
+        if path.is_relative_to(at):
+            before()
+        return read_into(digest, path, offset)
+
+    monkeypatch.setattr(checkpoints, "_read_into", read)
+
+
+def test_a_peer_that_gets_nowhere_with_its_checkpoint_is_given_up(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It answers whatever it is asked, and its disk does not."""
+    trio.fill(0)
+    trio.fill(1)
+    go_on = threading.Event()
+    reading_digests(monkeypatch, trio.directory / "node-0", lambda: go_on.wait(60))
+    monkeypatch.setattr(hydration, "_MAKING_SECONDS", 0.5)
+    monkeypatch.setattr(trio.nodes[2].node.peers, "candidates", lambda partition: [0, 1])
+
+    try:
+        assert trio.fetch()
+    finally:
+        go_on.set()
+
+    assert trio.fetched() == complete(trio.source(1))
+    assert "does not get beyond 0 bytes" in capfd.readouterr().err
+
+
+def test_a_peer_that_takes_long_for_its_checkpoint_is_waited_for(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it gets on with it."""
+    trio.fill(0)
+    monkeypatch.setattr(hydration, "_MAKING_SECONDS", 2.0)
+    monkeypatch.setattr(checkpoints, "_DIGEST_BYTES", 64 << 10)
+    reading_digests(monkeypatch, trio.directory / "node-0", lambda: time.sleep(0.04))
+
+    assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(0))
 
 
 def test_a_peer_that_comes_back_goes_on(slow_trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:

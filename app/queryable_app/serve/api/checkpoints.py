@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from queryable_app.checkpoint_files import RANGE_BYTES_MAX
+from queryable_app.checkpoint_files import RANGE_BYTES_MAX, BeingMade, Manifest
 from queryable_app.errors import invalid
 from queryable_app.http_text import BYTES, JSON, body_answer, json_answer, parse_query, whole_number
 from queryable_app.serve.api.internal import require_token
@@ -33,8 +33,12 @@ def routes(node: Node) -> APIRouter:
             raise invalid(
                 "body", f"is not what a node of this version sends ({error!r})", "run one version"
             ) from None
-        manifest = await checkpoints.create(partition, records_min)
-        return respond(body_answer(manifest.to_json().encode(), JSON))
+        return said(checkpoints.create(partition, records_min))
+
+    @router.get(CHECKPOINTS + "/{lease}")
+    async def manifest(request: Request, lease: str) -> Response:
+        require_token(request, node)
+        return said(await checkpoints.manifest(lease))
 
     @router.get(CHECKPOINTS + "/{lease}/files/{name}")
     async def read(request: Request, lease: str, name: str) -> Response:
@@ -49,5 +53,9 @@ def routes(node: Node) -> APIRouter:
         require_token(request, node)
         await checkpoints.release(lease)
         return respond(json_answer({"released": lease}))
+
+    def said(made: Manifest | BeingMade) -> Response:
+        status = 202 if isinstance(made, BeingMade) else 200
+        return respond(body_answer(made.to_json().encode(), JSON, status=status))
 
     return router
