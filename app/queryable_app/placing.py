@@ -49,6 +49,9 @@ def seen_in(status: Mapping[str, Any], now: float) -> Seen:
     caught_up = frozenset(
         copy["partition"]
         for copy in status["partitions"]
-        if copy["complete"] and copy["failed"] is None and 0 <= copy["lagMs"] <= _CAUGHT_UP_MS
+        if copy["complete"]
+        and copy["failed"] is None
+        and not copy.get("damaged")  # a node of an earlier version does not say
+        and 0 <= copy["lagMs"] <= _CAUGHT_UP_MS
     )
     return Seen(now, status["epoch"], caught_up)

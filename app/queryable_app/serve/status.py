@@ -91,6 +91,7 @@ def _copy_status(node: Node, copy: Copy, now_ms: int) -> dict[str, Any]:
         "remainingSeconds": _rounded(copy.remaining_seconds if fetch is None else _seconds_left(fetch)),
         "hydration": None if copy.complete else _hydration(copy, fetch),
         "failed": copy.failed,
+        "damaged": copy.damaged,
         "absent": copy.absent,
         "paused": node.disk_guard.why_paused if node.copies.is_paused(copy) else None,
         "rows": state.rows,

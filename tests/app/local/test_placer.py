@@ -243,13 +243,15 @@ def test_when_the_next_step_is_taken(seen: dict[int, Seen], taken: bool) -> None
         ({"lagMs": 2_000}, True),
         ({"complete": False}, False),
         ({"failed": "a bad record"}, False),
+        ({"damaged": None}, True),
+        ({"damaged": "Corruption: block checksum mismatch"}, False),
         ({"lagMs": 2_001}, False),
         ({"lagMs": -1}, False),
     ],
-    ids=["fresh", "a-little-behind", "building", "failed", "behind", "not-known"],
+    ids=["fresh", "a-little-behind", "building", "failed", "whole", "damaged", "behind", "not-known"],
 )
 def test_which_copies_are_caught_up(stands: dict[str, object], caught_up: bool) -> None:
-    """Complete, not stopped by a failure, and near the end of the log."""
+    """Complete, not stopped by a failure nor damaged, and near the end of the log."""
     copy = {"partition": 3, "complete": True, "failed": None, "lagMs": 0, **stands}
 
     seen = seen_in({"epoch": 7, "partitions": [copy]}, now=100)

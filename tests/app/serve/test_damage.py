@@ -155,6 +155,9 @@ def test_a_damaged_copy_stays_while_nobody_has_a_whole_one(
 
     assert looked.wait(10)
     copy = copy_of(trio.nodes[0])
+    with trio.nodes[0].client() as client:
+        [status] = client.get("/v1/status").json()["partitions"]
+    assert "Corruption" in status["damaged"]
     assert (copy.opened, copy.complete, copy.failed) == (True, True, None)
     assert trio.nodes[0].on_loop(lambda: copy.store.get(LARGE[0])) is not None
 

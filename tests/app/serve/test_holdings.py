@@ -366,15 +366,16 @@ def test_a_copy_that_comes_back_does_not_answer_with_what_is_old(tmp_path: Path)
             copy = node.copies.by_partition[1]
             copy.sample(as_of_ms=1, end=5)
             node.slices.apply(slice_payload(put(4, b"a", b"1"), partition=1))
-            assert copy.complete
+            complete = [copy.complete]
             node.holdings.follow(WITHOUT_1)
             node.holdings.follow(placed(3, [[0], [0], [0]]))
-            assert not copy.complete
+            complete.append(copy.complete)
             copy.sample(as_of_ms=2, end=7)
-            assert not copy.complete
+            complete.append(copy.complete)
             copy.takes_slices = True
             node.slices.apply(slice_payload(put(5, b"b", b"2"), put(6, b"c", b"3"), partition=1))
-            assert copy.complete
+            complete.append(copy.complete)
+            assert complete == [True, False, False, True]
 
     asyncio.run(run())
 
