@@ -13,6 +13,7 @@ from typing import Any
 from tests.simulation.checks import Wish, Wrong
 from tests.simulation.clock import Spinning
 from tests.simulation.faults import Faults
+from tests.simulation.many import ManyReader
 from tests.simulation.nodes import host_of
 from tests.simulation.product import inside
 from tests.simulation.readers import BaitReader, PlainReader
@@ -82,6 +83,7 @@ class _Run:
         smart = [SmartReader(world, "smart", writer), ScanReader(world, "scan", writer)]
         self._begin(writer.run())
         self._begin(BaitReader(world, "bait").run())
+        self._begin(ManyReader(world, "many").run())
         for reader in plain:
             self._begin(reader.run())
         for client in smart:

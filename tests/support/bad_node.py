@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from queryable_app.partitioners import partition_for
+from queryable_app.peer_frames import encode_rows
 from queryable_app.placement import Placement
 from tests.support.served import Served, eventually, served
 
 TOKEN = "between-nodes"
 RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: closing resets the connection
 WELL = b'{"epoch":1,"mismatches":[0,0,0],"copies":{"1":[1,0,true]}}'
+COVERED = encode_rows({"standings": [[1, 1, "active", 0, 0, True]], "refused": []})
+COUNTED = encode_rows({"count": 1})
 
 
 def http(status: int, body: bytes, more: bytes = b"") -> bytes:
@@ -28,6 +31,8 @@ class BadNode:
     def __init__(self, listener: socket.socket, behaviour: str) -> None:
         self.behaviour = behaviour
         self.reads = 0
+        self.awake = threading.Event()
+        self._silent = False
         self._listener = listener
         self._connections: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -45,10 +50,13 @@ class BadNode:
         try:
             while data := connection.recv(65536):
                 if b"/internal/v1/heartbeat" in data:
-                    connection.sendall(http(200, WELL))
-                    continue
-                self.reads += data.count(b"GET /v1/keys/")
-                self._answer(connection)
+                    if not self._silent:
+                        connection.sendall(http(200, WELL))
+                elif b"/internal/v1/cover" in data and self.behaviour in ("hangs later", "falls silent"):
+                    connection.sendall(http(200, COVERED))
+                else:
+                    self.reads += data.count(b"GET /v1/keys/") + data.count(b"POST /internal/")
+                    self._answer(connection)
         except OSError:
             pass
 
@@ -77,11 +85,17 @@ class BadNode:
                 connection.sendall(http(500, b'{"reason":"internal"}'))
             case "forbidden":
                 connection.sendall(http(403, b'{"reason":"forbidden"}'))
+            case "falls silent":  # with the first read; the heartbeats too, until it is awake again
+                self._silent = True
+                self.awake.wait(60)
+                self._silent = False
+                connection.sendall(http(200, COUNTED))
             case "overloaded":
                 connection.sendall(http(429, b'{"reason":"overloaded"}'))
 
     def stop(self) -> None:
         self._listener.close()
+        self.awake.set()
         for connection in self._connections:
             connection.close()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import time_ns
@@ -21,15 +21,27 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import Asked
 from queryable_app.http_text import Answer
 from queryable_app.partitioners import SCATTER
+from queryable_app.serve import peer_reads
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.multi_get import Keys, Rows, keep_newest, rows_of_keys
 from queryable_app.serve.peer_client import PeerAway
+from queryable_app.serve.peer_reads import LostCopies
 from queryable_app.serve.reads import Reads, Standing, found, standing_of
-from queryable_app.serve.scans import Batches, Bounds, count_here, merged, newest_of_each_key, rows_here
+from queryable_app.serve.scans import (
+    Batches,
+    Bounds,
+    count_here,
+    merged,
+    newest_of_each_key,
+    rows_here,
+    together,
+)
 
 T = TypeVar("T")
 
 _ATTEMPTS: Final = 3
+_LAST_WORD_SECONDS: Final = 0.01  # another node that ran out of time says so a little before this one does
+_STREAM_SECONDS_MIN: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +69,34 @@ async def read_covered(
 ) -> tuple[T, Coverage]:
     """Looks for copies that may answer, and reads what they have. Each ends at the deadline in words of its own: the
     search knows what is missing, the reading that time is over."""
+    lost: set[int] = set()
     for left in reversed(range(_ATTEMPTS)):
-        covered = await coverage(reads, partitions, asked, deadline, partial)
+        covered = await coverage(reads, partitions, asked, deadline, partial, lost)
         try:
             async with until(deadline):
                 return await read(covered), covered
-        except PeerAway as away:  # between saying that it can answer and answering; others are asked
+        except LostCopies as error:
+            if asyncio.get_running_loop().time() > deadline - _LAST_WORD_SECONDS:
+                raise _too_late() from None
             if not left:
                 raise Failure(
-                    Reason.NOT_AVAILABLE, f"another node went away: {away}", "retry", retry_after_ms=1000
+                    Reason.NOT_AVAILABLE, f"other nodes went away: {error}", "retry", retry_after_ms=1000
                 ) from None
+            lost.add(error.ordinal)
     raise AssertionError("not reached")
 
 
 async def coverage(
-    reads: Reads, partitions: Collection[int], asked: Asked, deadline: float, partial: bool
+    reads: Reads,
+    partitions: Collection[int],
+    asked: Asked,
+    deadline: float,
+    partial: bool,
+    lost: Collection[int] = (),
 ) -> Coverage:
-    """Copies that may answer, caught up as far as was asked for. Raises Failure, naming what is missing. It ends by
-    itself, and nobody may cut it off: that time is over says less than what it found missing. Where a part is enough it
-    takes half of the time, so that the part can be read in the other half."""
+    """Copies that may answer, caught up as far as was asked for; `lost` are nodes to ask last. Raises Failure, naming what
+    is missing. It ends by itself, and nobody may cut it off: that time is over says less than what it found missing. Where
+    a part is enough it takes half of the time, so that the part can be read in the other half."""
     if partial:
         deadline = _half(deadline)
     wanted = sorted(partitions)
@@ -84,7 +105,7 @@ async def coverage(
     standings = {partition: standing_of(copy, now_ms) for partition, copy in here.items()}
     there: dict[int, tuple[int, ...]] = {}
     if refusals and asked.route != "local":
-        there = await _cover_elsewhere(reads, asked, deadline, standings, refusals)
+        there = await _cover_elsewhere(reads, asked, deadline, standings, refusals, lost)
     if refusals and not partial:
         raise _all_or_nothing(refusals)
     incomplete = [partition for partition, standing in standings.items() if not standing.complete]
@@ -118,6 +139,7 @@ async def _cover_elsewhere(
     deadline: float,
     standings: dict[int, Standing],
     refusals: dict[int, Failure],
+    lost: Collection[int],
 ) -> dict[int, tuple[int, ...]]:
     """Asks other nodes for the refused partitions, each node for several at once, until all are covered or nobody is left.
     What is covered leaves `refusals` and enters `standings`."""
@@ -125,7 +147,7 @@ async def _cover_elsewhere(
     attempts = {
         partition: attempt
         for partition in refusals
-        if (attempt := peers.attempts(partition, deadline, asked)) is not None
+        if (attempt := peers.attempts(partition, deadline, asked, lost)) is not None
     }
     there: dict[int, tuple[int, ...]] = {}
     running: dict[asyncio.Task[dict[str, Any]], tuple[int, list[int]]] = {}
@@ -143,7 +165,7 @@ async def _cover_elsewhere(
                     del attempts[partition]
                     refusals[partition] = nobody_else(refusals[partition])
             for ordinal, partitions in asking.items():
-                task = asyncio.create_task(peers.cover(ordinal, partitions, asked, deadline))
+                task = asyncio.create_task(peer_reads.cover(peers, ordinal, partitions, asked, deadline))
                 running[task] = ordinal, partitions
             if not until:
                 return there
@@ -221,12 +243,17 @@ def _all_or_nothing(refusals: Mapping[int, Failure]) -> Failure:
     )
 
 
-def rows_of(reads: Reads, covered: Coverage, bounds: Bounds, deadline: float) -> Batches:
-    """The rows of all covered partitions in key order; of each key one row, which may be a tombstone."""
+def rows_of(
+    reads: Reads, covered: Coverage, bounds: Bounds, deadline: float, begins_again: bool = True
+) -> Batches:
+    """The rows of all covered partitions in key order; of each key one row, which may be a tombstone. A stream, which does
+    not begin again, has for each batch what it had for the first."""
     here = list(covered.here.values())
+    left = deadline - asyncio.get_running_loop().time()
+    seconds = left / 2 if begins_again else max(_STREAM_SECONDS_MIN, left)
     sources: list[Batches] = [rows_here(here, bounds, reads.node.turns.pause)] if here else []
     sources += [
-        reads.node.peers.rows(ordinal, partitions, bounds.start, bounds.stop, bounds.reverse, _half(deadline))
+        peer_reads.rows(reads.node.peers, ordinal, partitions, bounds, seconds, begins_again)
         for ordinal, partitions in covered.there.items()
     ]
     batches = sources[0] if len(sources) == 1 else merged(sources, bounds.reverse)
@@ -235,20 +262,21 @@ def rows_of(reads: Reads, covered: Coverage, bounds: Bounds, deadline: float) ->
 
 async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float) -> Rows:
     """The newest row of each key, from all covered partitions at once."""
-    asking = asyncio.gather(
-        *(
-            reads.node.peers.keys(ordinal, {p: keys[p] for p in partitions if p in keys}, _half(deadline))
-            for ordinal, partitions in covered.there.items()
+
+    async def there(ordinal: int, partitions: Iterable[int]) -> Rows:
+        wanted = {partition: keys[partition] for partition in partitions}
+        answer = await peer_reads.keys(reads.node.peers, ordinal, wanted, _half(deadline))
+        return {key: (partition, stored) for key, partition, stored in answer}
+
+    rows, *others = await together(
+        (
+            rows_of_keys(covered.here, keys, reads.node.turns.pause),
+            *(there(ordinal, partitions) for ordinal, partitions in covered.there.items()),
         )
     )
-    try:
-        rows = await rows_of_keys(covered.here, keys, reads.node.turns.pause)
-    except BaseException:
-        asking.cancel()
-        raise
-    for answer in await asking:
-        for key, partition, stored in answer:
-            keep_newest(rows, key, partition, stored)
+    for answer in others:
+        for key, row in answer.items():
+            keep_newest(rows, key, *row)
     return rows
 
 
@@ -270,12 +298,13 @@ async def read_everywhere(
 
 async def count_everywhere(reads: Reads, covered: Coverage, approximate: bool, deadline: float) -> int:
     """The counts of all covered partitions together: each key is in one of them."""
-    asking = (
-        reads.node.peers.count(ordinal, partitions, approximate, deadline)
+    peers = reads.node.peers
+    there = (
+        peer_reads.count(peers, ordinal, partitions, approximate, deadline)
         for ordinal, partitions in covered.there.items()
     )
     here = count_here(list(covered.here.values()), approximate, reads.node.turns.pause)
-    return sum(await asyncio.gather(here, *asking))
+    return sum(await together((here, *there)))
 
 
 def _half(deadline: float) -> float:
@@ -291,8 +320,12 @@ async def until(deadline: float) -> AsyncIterator[None]:
         async with asyncio.timeout_at(deadline):
             yield
     except TimeoutError:
-        raise Failure(
-            Reason.DEADLINE_EXCEEDED,
-            "the answer was not finished in time",
-            "ask for less at once, or for more time with deadline-ms",
-        ) from None
+        raise _too_late() from None
+
+
+def _too_late() -> Failure:
+    return Failure(
+        Reason.DEADLINE_EXCEEDED,
+        "the answer was not finished in time",
+        "ask for less at once, or for more time with deadline-ms",
+    )

@@ -10,26 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import time
-from base64 import b64encode
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from queryable_app.attempts import Attempts, HedgeBudget
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, NodeSettings
 from queryable_app.freshness import Asked, Consistency, lag_ms, next_offset
 from queryable_app.log import event
-from queryable_app.peer_frames import (
-    PeerFrameError,
-    RawRow,
-    asked_to_json,
-    decode_heartbeat,
-    decode_rows,
-    encode_heartbeat,
-)
+from queryable_app.peer_frames import decode_heartbeat, encode_heartbeat
 from queryable_app.peer_health import HEARTBEAT_SECONDS, PeerHealth
 from queryable_app.placement import Placement
 from queryable_app.routing import CopyHeard, NodeHeard, PeerView, route
@@ -42,10 +34,6 @@ from queryable_app.serve.pipe import Asker
 
 FORWARDED_HEADER: Final = "qt-forwarded"
 DEADLINE_HEADER: Final = "qt-deadline-ms"
-COVER: Final = "/internal/v1/cover"
-ROWS: Final = "/internal/v1/rows"
-KEYS: Final = "/internal/v1/keys"
-COUNT: Final = "/internal/v1/count"
 HEARTBEAT: Final = "/internal/v1/heartbeat"
 
 _FIRST_HEARTBEAT_SECONDS: Final = 0.5
@@ -64,6 +52,8 @@ class _Peer:
     client: PeerClient
     link: PeerLink
     plain_lines: bytes  # of a forwarded plain read, behind the key and before the milliseconds that are left
+    reading: dict[asyncio.Timeout, Collection[int]] = field(default_factory=dict)
+    """Reads that may be taken to other nodes, and the partitions that these have to have."""
 
 
 class Peers(Background):
@@ -159,13 +149,41 @@ class Peers(Background):
                 return True
         return False
 
-    def attempts(self, partition: int, deadline: float, asked: Asked | None = None) -> Attempts | None:
-        """For one request; None: there is nobody to ask."""
-        candidates = self.candidates(partition, asked)
+    def attempts(
+        self, partition: int, deadline: float, asked: Asked | None = None, last: Collection[int] = ()
+    ) -> Attempts | None:
+        """For one request; None: there is nobody to ask. `last` are nodes to ask behind all others."""
+        candidates = sorted(self.candidates(partition, asked), key=lambda ordinal: ordinal in last)
         if not candidates:
             return None
-        patience = _WAITING_READ_SECONDS if asked is not None and _waits(asked) else 0.0
+        patience = _WAITING_READ_SECONDS if asked is not None and waits(asked) else 0.0
         return Attempts(candidates, deadline, self._health, self.hedges, patience)
+
+    @asynccontextmanager
+    async def unless_doubted(self, ordinal: int, partitions: Collection[int]) -> AsyncIterator[None]:
+        """A question about these partitions ends (PeerAway) when the node comes into doubt, and others that are not in doubt
+        have them. It goes on when the node was in doubt already: then nobody better was found."""
+        peer = self._peers.get(ordinal)
+        if peer is None or peer.health.doubted or not partitions:
+            yield
+            return
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                peer.reading[limit] = partitions
+                yield
+        except TimeoutError:
+            raise PeerAway("it has come into doubt before it answered") from None
+        finally:
+            peer.reading.pop(limit, None)
+
+    def _read_elsewhere(self, ordinal: int, peer: _Peer, now: float) -> None:
+        serving = self._copies.placement.serving
+        others = {other for other in self._peers if other != ordinal and self._health[other].allows(now)}
+        for limit, partitions in list(peer.reading.items()):
+            if all(others.intersection(serving[partition]) for partition in partitions):
+                del peer.reading[limit]
+                limit.reschedule(now)
 
     # The nodes that there are.
 
@@ -235,6 +253,9 @@ class Peers(Background):
         for peer in self._peers.values():
             peer.heartbeats.beat(now)
             peer.link.check(now)
+        for ordinal, peer in self._peers.items():
+            if peer.reading and peer.health.doubted:
+                self._read_elsewhere(ordinal, peer, now)
 
     def _hear(self, ordinal: int, words: bytes) -> None:
         before = self.heard.get(ordinal)
@@ -271,7 +292,7 @@ class Peers(Background):
 
     async def fetch_placement(self, ordinal: int, deadline: float) -> Placement:
         """The one that the node follows. Raises PeerAway."""
-        answer = await self._ask(ordinal, b"GET", PLACEMENT_PATH.encode(), self.node_headers, b"", deadline)
+        answer = await self.ask(ordinal, b"GET", PLACEMENT_PATH.encode(), self.node_headers, b"", deadline)
         try:
             if answer.status != 200:
                 raise ValueError(f"it answered {answer.status}")
@@ -287,69 +308,11 @@ class Peers(Background):
             FORWARDED_HEADER.encode(),
             self._token.encode(),
             DEADLINE_HEADER.encode(),
-            _left_ms(deadline),
+            left_ms(deadline),
         )
-        return await self._ask(ordinal, b"GET", target, headers + mark, b"", deadline, _waits(asked))
+        return await self.ask(ordinal, b"GET", target, headers + mark, b"", deadline, waits(asked))
 
-    async def cover(
-        self, ordinal: int, partitions: Sequence[int], asked: Asked, deadline: float
-    ) -> dict[str, Any]:
-        """How the copies of these partitions stand there, once they have caught up as far as was asked for."""
-        body = {"partitions": list(partitions), "asked": asked_to_json(asked, _left_ms(deadline))}
-        head, _ = await self._rows(ordinal, COVER, body, deadline, _waits(asked))
-        return head
-
-    async def rows(
-        self,
-        ordinal: int,
-        partitions: Sequence[int],
-        start: bytes | None,
-        stop: bytes | None,
-        reverse: bool,
-        deadline: float,
-    ) -> AsyncGenerator[list[RawRow], None]:
-        """The rows of these partitions there, in key order. Each batch has a deadline of its own, as long as the first."""
-        loop = asyncio.get_running_loop()
-        seconds = max(1.0, deadline - loop.time())
-        while True:
-            body = {
-                "partitions": list(partitions),
-                "start": _text(start),
-                "stop": _text(stop),
-                "reverse": reverse,
-            }
-            head, rows = await self._rows(ordinal, ROWS, body, loop.time() + seconds)
-            if rows:
-                yield rows
-            if head["last"]:
-                return
-            if reverse:
-                stop = rows[-1][0]
-            else:
-                start = rows[-1][0] + b"\0"
-
-    async def keys(self, ordinal: int, keys: Mapping[int, Iterable[bytes]], deadline: float) -> list[RawRow]:
-        body = {"keys": {str(p): [_text(key) for key in wanted] for p, wanted in keys.items()}}
-        return (await self._rows(ordinal, KEYS, body, deadline))[1]
-
-    async def count(self, ordinal: int, partitions: Sequence[int], approximate: bool, deadline: float) -> int:
-        body = {"partitions": list(partitions), "approximate": approximate}
-        return int((await self._rows(ordinal, COUNT, body, deadline))[0]["count"])
-
-    async def _rows(
-        self, ordinal: int, path: str, body: object, deadline: float, waits: bool = True
-    ) -> tuple[dict[str, Any], list[RawRow]]:
-        text = json.dumps(body).encode()
-        headers = b"%b%b: %d\r\n" % (self.node_headers, DEADLINE_HEADER.encode(), _left_ms(deadline))
-        answer = await self._ask(ordinal, b"POST", path.encode(), headers, text, deadline, waits)
-        if answer.status != 200:
-            raise PeerAway(f"node {ordinal} answered {answer.status}")
-        try:
-            return decode_rows(answer.body)
-        except PeerFrameError as error:
-            raise PeerAway(str(error)) from None
-
-    async def _ask(
+    async def ask(
         self,
         ordinal: int,
         method: bytes,
@@ -359,7 +322,7 @@ class Peers(Background):
         deadline: float,
         waits: bool = True,
     ) -> PeerAnswer:
-        """`waits`: the answer may take long without meaning anything."""
+        """`waits`: the answer may take long without meaning anything. Raises PeerAway."""
         peer = self._peers.get(ordinal)
         if peer is None:
             raise PeerAway(f"node {ordinal} has left the placement")
@@ -379,14 +342,10 @@ class Peers(Background):
         return answer
 
 
-def _waits(asked: Asked) -> bool:
+def waits(asked: Asked) -> bool:
     """Whether a copy may wait until it is fresh enough before it answers."""
     return asked.consistency in (Consistency.AT_LEAST, Consistency.STRONG)
 
 
-def _left_ms(deadline: float) -> int:
+def left_ms(deadline: float) -> int:
     return max(1, int((deadline - asyncio.get_running_loop().time()) * 1000))
-
-
-def _text(key: bytes | None) -> str | None:
-    return None if key is None else b64encode(key).decode()

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from time import time_ns
-from typing import Final
+from typing import Final, TypeVar
 
 from queryable_app.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
 from queryable_app.peer_frames import RawRow
@@ -33,6 +33,8 @@ PAGE_BYTES_MAX: Final = 8 << 20  # the row that goes beyond it is the page's las
 
 # Keys whose JSON is themselves in quotes.
 _PLAIN_KEY: Final = re.compile(rb"[ !#-\[\]-~]*")
+
+T = TypeVar("T")
 
 Batches = AsyncGenerator[list[RawRow], None]
 Line = tuple[bytes, bytes]
@@ -104,7 +106,7 @@ async def merged(sources: Sequence[Batches], reverse: bool) -> Batches:
     try:
         while True:
             empty = [n for n, rows in enumerate(held) if not rows and not ended[n]]
-            for n, rows in zip(empty, await _next_of([sources[n] for n in empty]), strict=True):
+            for n, rows in zip(empty, await together([anext(sources[n], []) for n in empty]), strict=True):
                 held[n], ended[n] = rows, not rows
             lasts = [rows[-1][0] for rows in held if rows]
             if not lasts:
@@ -124,16 +126,16 @@ async def merged(sources: Sequence[Batches], reverse: bool) -> Batches:
             await source.aclose()
 
 
-async def _next_of(sources: Sequence[Batches]) -> list[list[RawRow]]:
-    """The next batch of each, at once. When one fails the others have ended before that is said: a source cannot be closed
-    while it is being read."""
-    asking = [asyncio.ensure_future(anext(source, [])) for source in sources]
+async def together(work: Iterable[Awaitable[T]]) -> list[T]:
+    """What comes of each, at once. When one fails the others have ended before that is said: a source cannot be closed
+    while it is being read, and nobody is to work for a read that is over."""
+    doing = [asyncio.ensure_future(each) for each in work]
     try:
-        return await asyncio.gather(*asking)
+        return await asyncio.gather(*doing)
     finally:
-        for each in asking:
+        for each in doing:
             each.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await asyncio.gather(*doing, return_exceptions=True)
 
 
 async def newest_of_each_key(batches: Batches) -> Batches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -135,6 +136,50 @@ def test_reads_of_everything_do_not_wait_for_a_node_that_hangs(tmp_path: Path) -
             assert [item["key"] for item in client.get("/v1/scan").json()["items"]] == [KEY]
             assert client.get("/v1/count").json()["count"] == 1
             assert time.monotonic() - started < 1.5
+
+
+def read_everything(client: httpx.Client, what: str, deadline_ms: int) -> object:
+    """What there is of the key."""
+    if what == "multi-get":
+        answer = client.post(f"/v1/multi-get?deadline-ms={deadline_ms}", json={"keys": [KEY]})
+        return [item["value"] for item in answer.json()["items"]]
+    answer = client.get(f"/v1/{what}?deadline-ms={deadline_ms}")
+    return answer.json()["count"] if what == "count" else [item["value"] for item in answer.json()["items"]]
+
+
+@pytest.mark.parametrize(("what", "found"), [("multi-get", [7]), ("scan", [7]), ("count", 1)])
+def test_a_read_leaves_a_node_that_falls_silent_meanwhile(tmp_path: Path, what: str, found: object) -> None:
+    """As soon as its heartbeats make it a suspect, and not when half of the time is over."""
+    with with_a_bad_node(tmp_path, "falls silent") as (node, bad, _), node.client() as client:
+        assert read_everything(client, what, 60_000) == found
+        assert bad.reads <= 1  # none, when it was late to say that it may answer
+
+
+@pytest.mark.parametrize("what", ["multi-get", "scan"])
+def test_a_read_leaves_a_node_whose_reads_alone_hang(tmp_path: Path, what: str) -> None:
+    """It answers heartbeats and says that it may answer, and still it is not asked a second time."""
+    with with_a_bad_node(tmp_path, "hangs later") as (node, bad, _), node.client() as client:
+        assert read_everything(client, what, 4_000) == [7]
+        assert bad.reads <= 1
+
+
+def test_a_silent_node_is_waited_for_when_nobody_else_has_the_rows(tmp_path: Path) -> None:
+    """A long count goes on over a pause of the only node that can do it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    bad = BadNode(listener, "falls silent")
+    with (
+        asked_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node,
+        node.client() as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        eventually("it is heard", lambda: node.node.peers.heard)
+        counting = pool.submit(read_everything, client, "count", 60_000)
+        eventually("it is a suspect", lambda: node.node.peers.suspects)
+        eventually("it stays one", lambda: node.node.peers._health[1]._missed >= 6)
+        bad.awake.set()
+        assert counting.result(15) == 1
+        assert bad.reads == 1
+    bad.stop()
 
 
 def test_answers_keep_the_order_of_the_requests(tmp_path: Path) -> None:

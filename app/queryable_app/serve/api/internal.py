@@ -26,7 +26,8 @@ from queryable_app.serve.coverage import copies_here, failure_to_json, until
 from queryable_app.serve.holdings import PlacementRefused
 from queryable_app.serve.multi_get import rows_of_keys
 from queryable_app.serve.node import Node
-from queryable_app.serve.peers import COUNT, COVER, DEADLINE_HEADER, HEARTBEAT, KEYS, ROWS
+from queryable_app.serve.peer_reads import COUNT, COVER, KEYS, ROWS
+from queryable_app.serve.peers import DEADLINE_HEADER, HEARTBEAT
 from queryable_app.serve.reads import Reads, not_here, standing_of
 from queryable_app.serve.scans import Bounds, count_here, rows_here
 from queryable_app.serve.status import read_of

@@ -103,7 +103,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         everything = range(reads.copies.partitions)
         if form == NDJSON:
             covered = await coverage(reads, everything, asked, deadline, partial)
-            batches = rows_of(reads, covered, bounds, deadline)
+            batches = rows_of(reads, covered, bounds, deadline, begins_again=False)
             return RowStream(ndjson(batches, lines, limit), covered.headers)
 
         async def one_page(covered: Coverage) -> Page:
