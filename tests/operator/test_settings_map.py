@@ -94,6 +94,12 @@ def test_a_broken_map_is_told(where: str, key: str, text: str | None) -> None:
         record_of(live)
 
 
+def test_a_placement_of_other_partitions_is_told() -> None:
+    """A record never says that it places more partitions than it does."""
+    with pytest.raises(ValueError, match="ConfigMap users-r1"):
+        record_of(config_map(view(), 1, record(partitions=5)))
+
+
 def test_a_map_without_data_is_told() -> None:
     """A map that was emptied is broken as well."""
     with pytest.raises(ValueError, match="ConfigMap users-r1"):
