@@ -72,7 +72,7 @@ class Reconciler:
 
     async def run(self) -> None:
         """Until the resource is gone."""
-        while (seconds := await self._round()) is not None:
+        while (seconds := await self.round()) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), seconds)
             await asyncio.sleep(_GATHER_SECONDS if not self._failures else min(seconds, _BACK_OFF_SECONDS))
@@ -80,7 +80,7 @@ class Reconciler:
         self._tools.metrics.forget(self._view)
         self._tools.health.forget(self._view)
 
-    async def _round(self) -> float | None:
+    async def round(self) -> float | None:
         """The seconds until the next one. None: the resource is gone."""
         began = time.monotonic()
         resource: Manifest | None = None
@@ -121,6 +121,9 @@ class Reconciler:
             resource = await self._tools.cluster.set_finalizers(resource, [*finalizers, names.FINALIZER])
         looked = await self._observer.look(resource)
         plan = self._tools.plan(looked.observed, self._tools.settings)
+        before, phase = (status.get("phase") for status in (resource.get("status", {}), plan.status or {}))
+        if plan.status is not None and phase != before:
+            self._log.info("%s, after %s", phase, before or "nothing")
         await self._executor.carry_out(plan, looked)
         self._tools.metrics.decided(self._view, plan.status or resource.get("status", {}), plan.events)
         return max(_GATHER_SECONDS, min(plan.again_seconds, self._tools.interval_seconds))

@@ -33,7 +33,8 @@ class Resync:
     health: Health
     kinds: Sequence[str]
     namespaces: Sequence[str]  # empty: all
-    _late: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
+    # By kind, of what was listed and had not been brought: the version that was known.
+    _late: dict[str, dict[tuple[str, str], str | None]] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Does not return."""
@@ -57,10 +58,14 @@ class Resync:
                 if now.get(place) == before[place]:
                     _LOG.info("%s %s/%s had gone unnoticed", kind, *place)
                     gone(*place)
-            late = {p: v for p, v in listed.items() if now.get(p) == before.get(p) != v}
-            if any(now.get(place) == version for place, version in self._late.get(kind, {}).items()):
+            late = {
+                place: now.get(place)
+                for place in listed
+                if before.get(place) == now.get(place) != listed[place]
+            }
+            if late.items() & self._late.get(kind, {}).items():
                 missed = f"the watch of {kind} has brought nothing for {_EVERY_SECONDS:g} s, though there was something"
-            self._late[kind] = {place: now.get(place, "") for place in late}
+            self._late[kind] = late
         self.health.missed(missed)
 
     def _hands(self, kind: str) -> tuple[Callable[[], Versions], Callable[[str, str], None]]:

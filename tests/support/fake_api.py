@@ -250,8 +250,7 @@ def fake_api() -> Iterator[FakeApi]:
                     request = _request(self.command, url.path, query, body)
                     api.requests.append(request)
                     if query.get("watch"):
-                        api.order(request)
-                        return self._stream(api.watch(request))
+                        return self._stream(_watched(api, request))
                     status, answer = api.answer(request)
             except Refuse as refused:
                 status, headers = refused.status, refused.headers
@@ -288,13 +287,24 @@ def fake_api() -> Iterator[FakeApi]:
 
     server = Server(("127.0.0.1", 0), Answers)
     api.port = server.server_port
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield api
     finally:
         api.close()
         server.shutdown()
         server.server_close()
+
+
+def _watched(api: FakeApi, request: Request) -> Iterator[bytes]:
+    """A version that is too old is told within the stream, as a real API server does."""
+    try:
+        api.order(request)
+    except Refuse as refused:
+        if refused.status != 410:
+            raise
+        return iter([json.dumps({"type": "ERROR", "object": {"code": 410}}).encode() + b"\n"])
+    return api.watch(request)
 
 
 def _request(method: str, path: str, query: Mapping[str, str], body: Any) -> Request:

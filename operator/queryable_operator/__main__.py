@@ -1,0 +1,270 @@
+"""`python -m queryable_operator`: the operator's options, and its life from the first check to the last word."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+import kopf
+
+from queryable_operator import handlers, logs, names, preflight
+from queryable_operator.cluster import Cluster, NoCluster, configuration
+from queryable_operator.election import Election, LeaseLost
+from queryable_operator.metrics import Health, Metrics, serve
+from queryable_operator.nodes import Nodes
+from queryable_operator.plan import plan
+from queryable_operator.reconciler import Reconcilers, Tools
+from queryable_operator.resync import Resync
+from queryable_operator.settings import OperatorSettings
+from queryable_operator.topics import Topics
+from queryable_operator.watched import Watched
+
+_LOG: Final = logging.getLogger("queryable_operator")
+_OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_BEAT_SECONDS: Final = 5.0
+_END_SECONDS: Final = 10.0
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    namespaces: tuple[str, ...]
+    settings: OperatorSettings
+    lease: tuple[str, str] | None  # namespace and name
+    port: int
+    interval_seconds: float
+
+
+def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+    found = tuple(sorted({part.strip() for part in value.split(",") if part.strip()}))
+    for namespace in found:
+        if _NAMESPACE.fullmatch(namespace) is None:
+            raise click.BadParameter(f"{namespace!r} is no name of a namespace")
+    return found
+
+
+@click.command(
+    name="queryable_operator",
+    context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]},
+    epilog="The cluster is that of the pod's service account, or of KUBECONFIG.",
+)
+@click.option(
+    "--node-image",
+    envvar="QT_OPERATOR_NODE_IMAGE",
+    show_envvar=True,
+    required=True,
+    help="The image of query nodes whose resource names none.",
+)
+@click.option(
+    "--namespaces",
+    envvar="QT_OPERATOR_NAMESPACES",
+    show_envvar=True,
+    default="",
+    callback=_namespaces,
+    help="Namespaces to serve, separated by commas. Empty: all of them.",
+)
+@click.option(
+    "--cluster-domain",
+    envvar="QT_OPERATOR_CLUSTER_DOMAIN",
+    show_envvar=True,
+    default="cluster.local",
+    show_default=True,
+    help="What the cluster's own DNS names end in.",
+)
+@click.option(
+    "--leader-election/--no-leader-election",
+    envvar="QT_OPERATOR_LEADER_ELECTION",
+    show_envvar=True,
+    default=False,
+    show_default=True,
+    help="Act only while holding a Lease. Needed with more than one replica: the others stand by.",
+)
+@click.option(
+    "--lease-name",
+    envvar="QT_OPERATOR_LEASE_NAME",
+    show_envvar=True,
+    default=names.FIELD_MANAGER,
+    show_default=True,
+    help="The name of that Lease.",
+)
+@click.option(
+    "--lease-namespace",
+    envvar="QT_OPERATOR_LEASE_NAMESPACE",
+    show_envvar=True,
+    default="",
+    help="Its namespace. Empty: the pod's own, or else the first one served, or else default.",
+)
+@click.option(
+    "--metrics-port",
+    envvar="QT_OPERATOR_METRICS_PORT",
+    show_envvar=True,
+    type=click.IntRange(0, 65535),
+    default=8081,
+    show_default=True,
+    help="The port of /metrics and /healthz. 0: any that is free.",
+)
+@click.option(
+    "--reconcile-seconds",
+    envvar="QT_OPERATOR_RECONCILE_SECONDS",
+    show_envvar=True,
+    type=click.FloatRange(1, 120),
+    default=10.0,
+    show_default=True,
+    help="Each resource is looked at this often at least, also when nothing has changed.",
+)
+@click.option(
+    "--log-format",
+    envvar="QT_OPERATOR_LOG_FORMAT",
+    show_envvar=True,
+    type=click.Choice(["json", "text"]),
+    default=None,
+    help="One JSON object a line, or sentences. Absent: text at a terminal, else json.",
+)
+@click.option("--verbose", envvar="QT_OPERATOR_VERBOSE", show_envvar=True, is_flag=True, help="Say more.")
+def main(
+    node_image: str,
+    namespaces: tuple[str, ...],
+    cluster_domain: str,
+    leader_election: bool,
+    lease_name: str,
+    lease_namespace: str,
+    metrics_port: int,
+    reconcile_seconds: float,
+    log_format: logs.LogFormat | None,
+    verbose: bool,
+) -> None:
+    """Makes QueryableTopics come true: one process for all of them, or for those of some namespaces.
+
+    It keeps nothing to itself. Ended at any moment and started again, it goes on where it was.
+    """
+    logs.configure(log_format or ("text" if sys.stderr.isatty() else "json"), verbose=verbose)
+    namespace = lease_namespace or _own_namespace() or next(iter(namespaces), "default")
+    options = Options(
+        namespaces,
+        OperatorSettings(node_image, cluster_domain),
+        (namespace, lease_name) if leader_election else None,
+        metrics_port,
+        reconcile_seconds,
+    )
+    try:
+        asyncio.run(_run(options))
+    except (NoCluster, preflight.NotReady, OSError) as error:
+        click.echo(str(error), err=True)
+        _leave(1)
+    except asyncio.CancelledError:
+        pass
+    except Exception:
+        _LOG.exception("The operator ends, which is a defect, and is to be started again")
+        _leave(1)
+    _leave(0)
+
+
+def _leave(status: int) -> None:
+    """At once: a thread that waits for an API server which is away would hold up the end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _own_namespace() -> str:
+    with suppress(OSError):
+        return _OWN_NAMESPACE.read_text().strip()
+    return ""
+
+
+async def _run(options: Options) -> None:
+    loop, me = asyncio.get_running_loop(), asyncio.current_task()
+    assert me is not None
+    for number in (signal.SIGTERM, signal.SIGINT):  # kopf takes them over once it runs
+        loop.add_signal_handler(number, me.cancel)
+    cluster = Cluster(configuration())
+    await preflight.check(cluster, options.namespaces, options.lease)
+    metrics, health = Metrics(), Health()
+    server = serve(options.port, metrics, health)
+    click.echo(f"/metrics and /healthz are at port {server.server_port}", err=True)
+    beating = asyncio.create_task(_beat(health))
+    election = Election(cluster, *options.lease, _identity()) if options.lease else None
+    try:
+        if election is not None:
+            await election.acquire()
+        await _act(options, cluster, metrics, health, election)
+    finally:
+        beating.cancel()
+        if election is not None:
+            await election.release()
+        cluster.close()
+        server.shutdown()
+
+
+async def _act(
+    options: Options, cluster: Cluster, metrics: Metrics, health: Health, election: Election | None
+) -> None:
+    """Until a signal, or until another operator may act."""
+    reconcilers = Reconcilers()
+    watched = Watched(not options.namespaces, reconcilers.wake)
+    nodes = Nodes()
+    reconcilers.tools = Tools(
+        cluster,
+        watched,
+        nodes,
+        Topics(),
+        metrics,
+        health,
+        options.settings,
+        plan,
+        options.interval_seconds,
+    )
+    kinds = handlers.kinds(options.namespaces)
+    resync = Resync(cluster, watched, reconcilers, health, kinds, options.namespaces)
+    background = [asyncio.create_task(resync.run())]
+    if election is not None:
+        background.append(asyncio.create_task(_keep(election)))
+    operator = asyncio.create_task(
+        kopf.operator(
+            registry=handlers.registry(cluster, reconcilers, watched, kinds),
+            settings=handlers.settings(),
+            **handlers.namespaced(options.namespaces),
+        )
+    )
+    try:
+        done, _ = await asyncio.wait({operator, *background}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in (operator, *background):
+            task.cancel()
+        await asyncio.wait({operator, *background}, timeout=_END_SECONDS)
+        await nodes.close()
+
+
+async def _keep(election: Election) -> None:
+    try:
+        await election.keep()
+    except LeaseLost as error:
+        click.echo(f"This operator ends, so that only one acts: {error}", err=True)
+        _leave(1)  # requests that are under way end with it
+
+
+async def _beat(health: Health) -> None:
+    while True:
+        health.beat()
+        await asyncio.sleep(_BEAT_SECONDS)
+
+
+def _identity() -> str:
+    return f"{socket.gethostname()}_{secrets.token_hex(4)}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""An operator over an API server that is not real, with a plan of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from queryable_operator import names
+from queryable_operator.actions import Plan
+from queryable_operator.children import child
+from queryable_operator.cluster import Cluster
+from queryable_operator.handlers import CHILDREN
+from queryable_operator.metrics import Health, Metrics
+from queryable_operator.nodes import Nodes
+from queryable_operator.observed import Manifest, Observed
+from queryable_operator.reconciler import Reconciler, Tools
+from queryable_operator.resource import identity_of
+from queryable_operator.settings import OperatorSettings
+from queryable_operator.topics import Topics
+from queryable_operator.watched import Watched
+from tests.support.fake_api import FakeApi, Object, fake_api
+
+_DEADLINE_SECONDS = 60.0
+
+
+def topic(name: str = "v", namespace: str = "a", **spec: Any) -> Object:
+    """A QueryableTopic whose Kafka is not there."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"topic": "users", "kafka": {"bootstrapServers": "127.0.0.1:1"}, **spec},
+    }
+
+
+def config_map(observed: Observed, revision: int = 1, **data: str) -> Manifest:
+    return child(identity_of(observed.resource), revision, "ConfigMap", {"data": data})
+
+
+class Operating:
+    """One resource, `a/v`, and its rounds. `plan` is what the test says; by default there is nothing to do."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+        self.plan: Callable[[Observed], Plan] = lambda _: Plan()
+        self.observed: list[Observed] = []
+        self.watched = Watched(True, lambda _: None)
+        self.health, self.metrics = Health(), Metrics()
+        self.cluster = Cluster(api.configuration())
+        tools = Tools(
+            self.cluster,
+            self.watched,
+            Nodes(),
+            Topics(),
+            self.metrics,
+            self.health,
+            OperatorSettings("image"),
+            self._plan,
+            10.0,
+        )
+        self.tools = tools
+        self.reconciler = Reconciler(("a", "v"), tools)
+
+    async def round(self, plan: Callable[[Observed], Plan] | None = None) -> float | None:
+        """One round, after the watches have brought all that there is."""
+        if plan is not None:
+            self.plan = plan
+        self.bring()
+        return await self.reconciler.round()
+
+    def bring(self) -> None:
+        for kind in CHILDREN:
+            there = {(live["metadata"]["namespace"], live["metadata"]["name"]) for live in self.api.all(kind)}
+            for place in self.watched.known(kind).keys() - there:
+                self.watched.gone(kind, *place)
+            for live in self.api.all(kind):
+                if names.VIEW_LABEL in live["metadata"].get("labels", {}):
+                    self.watched.put(kind, json.loads(json.dumps(live)))
+
+    def _plan(self, observed: Observed, _: OperatorSettings) -> Plan:
+        self.observed.append(observed)
+        return self.plan(observed)
+
+
+@contextmanager
+def operating() -> Iterator[Operating]:
+    with fake_api() as api:
+        api.put(topic())
+        operator = Operating(api)
+        yield operator
+        operator.cluster.close()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        await asyncio.sleep(0.02)

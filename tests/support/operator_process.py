@@ -1,0 +1,89 @@
+"""The operator as a process, as a Deployment runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+
+_ROOT = Path(__file__).parents[2]
+_START_SECONDS = 60.0
+
+
+class OperatorProcess:
+    def __init__(self, log: Path, kubeconfig: str, options: tuple[str, ...]) -> None:
+        self._log = log
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("QT_")}
+        with log.open("ab") as file:
+            self.popen = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "queryable_operator",
+                    "--node-image=example/node:1",
+                    "--metrics-port=0",
+                    *options,
+                ],
+                cwd=_ROOT,
+                env={**environment, "KUBECONFIG": kubeconfig},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    @property
+    def port(self) -> int:
+        """Of metrics and health; waits until it is there."""
+        self.says("/metrics and /healthz are at port")
+        return int(re.findall(r"are at port (\d+)", self.log)[-1])
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(f"http://127.0.0.1:{self.port}{path}", trust_env=False, timeout=30)
+
+    def metrics(self) -> Mapping[str, float]:
+        lines = [line.rpartition(" ") for line in self.get("/metrics").text.splitlines() if line[:1] != "#"]
+        return {name: float(value) for name, _, value in lines}
+
+    def says(self, text: str, seconds: float = _START_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while text not in self.log:
+            assert self.popen.poll() is None, self.log
+            assert time.monotonic() < deadline, f"it did not say {text!r}:\n{self.log}"
+            time.sleep(0.05)
+
+    def rss_mib(self) -> float:
+        return float(psutil.Process(self.popen.pid).memory_info().rss) / 2**20
+
+    def cpu_seconds(self) -> float:
+        times = psutil.Process(self.popen.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def end(self, by: signal.Signals = signal.SIGTERM) -> int:
+        """Its exit status."""
+        self.popen.send_signal(by)
+        return self.popen.wait(60)
+
+
+@contextmanager
+def operator_process(log: Path, kubeconfig: str, *options: str) -> Iterator[OperatorProcess]:
+    """Running until the end of the block, whatever happens in it."""
+    process = OperatorProcess(log, kubeconfig, options)
+    try:
+        yield process
+    finally:
+        if process.popen.poll() is None:
+            process.popen.kill()
+            process.popen.wait(60)
