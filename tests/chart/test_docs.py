@@ -25,6 +25,8 @@ PAGES = [
 VALUES: Mapping[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SPEC = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
 
+KUBERNETES = {"QueryableTopic", "ImagePullBackOff"}
+
 
 def by_name(path: Path) -> str:
     return path.stem
@@ -155,3 +157,12 @@ def test_every_right_is_explained() -> None:
     }
     assert said - given == {("leases.coordination.k8s.io", "get create update")}
     assert given <= said
+
+
+def test_every_reason_is_one() -> None:
+    """Reasons and phases that the pages name, one word of capitals in backquotes, are the operator's or the schema's."""
+    sources = "".join(path.read_text() for path in (ROOT / "operator" / "queryable_operator").glob("*.py"))
+    known = set(re.findall(r'"([A-Z][A-Za-z]+)"', sources)) | set(re.findall(r"\b[A-Z][a-z]+\b", str(SPEC)))
+    for page in PAGES:
+        named = re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)`", page.read_text())
+        assert [name for name in named if name not in known | KUBERNETES] == [], page.name
