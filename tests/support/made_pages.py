@@ -43,7 +43,6 @@ def reference() -> str:
     metadata, spec, status = (whole["properties"][name] for name in ("metadata", "spec", "status"))
     parts += [
         "## metadata",
-        _line(metadata["description"]),
         "",
         *_table(metadata, "", None),
         *_rules(whole),
