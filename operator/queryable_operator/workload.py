@@ -14,6 +14,7 @@ from queryable_operator import names
 from queryable_operator.children import child
 from queryable_operator.observed import Manifest
 from queryable_operator.policies import TOKEN_KEY
+from queryable_operator.quantity import quantity
 from queryable_operator.resource import View
 from queryable_operator.resources import resources
 from queryable_operator.settings import OperatorSettings
@@ -103,7 +104,8 @@ def _claim(view: View, revision: int, live: Manifest | None) -> Manifest:
     storage = view.raw["storage"]
     size = storage["size"]
     if live is not None:
-        size = live["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
+        there = live["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
+        size = size if quantity(size) == quantity(there) else there
     spec: dict[str, Any] = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": size}},

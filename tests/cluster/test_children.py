@@ -133,7 +133,7 @@ def test_a_statefulset_is_applied_after_its_volumes_have_grown(namespace: Namesp
         template = pod_template(view, 1, "example.com/node:1", "0123456789abcdef", SETTINGS)
         return stateful_set(view, 1, template, 0, live)
 
-    apply(namespace, wanted(made(namespace, "grows", storage={"size": "1024Mi"}), None))
+    apply(namespace, wanted(made(namespace, "grows", storage={"size": "1Gi"}), None))
     live = namespace.get("StatefulSet", "grows-r1")
     larger = made(namespace, "grows", storage={"size": "2Gi"})
 

@@ -289,6 +289,15 @@ def test_the_claim_of_a_statefulset_never_changes() -> None:
     }
 
 
+def test_a_size_in_other_words_is_the_same_size() -> None:
+    """What the API server writes in its own way makes no other StatefulSet."""
+    of = view(storage={"size": "1024Mi"})
+    first = stateful_set(of, 1, template(of), 1)
+    live = stateful_set(view(storage={"size": "1Gi"}), 1, template(of), 1)
+
+    assert stateful_set(of, 1, template(of), 1, live) == first
+
+
 def test_ephemeral_data_is_bounded() -> None:
     """Without a volume the data is in the pod, and no larger than was asked for."""
     of = view(**EPHEMERAL)
