@@ -29,12 +29,15 @@ def archive_options(cache: Path, class_path: Sequence[Path]) -> list[str]:
     archive = archive_path(cache, [*class_path, *sorted(pyspark_jars().glob("*.jar"))])
     failed = archive.with_suffix(".failed")
     if not archive.exists() and not failed.exists():
-        with locked(cache, "classes"):
-            if not archive.exists() and not failed.exists():  # another process may have been faster
-                _train(archive, cache)
-                if not archive.exists():
-                    failed.touch()
-                _forget_old(cache)
+        try:
+            with locked(cache, "classes"):
+                if not archive.exists() and not failed.exists():  # another process may have been faster
+                    _train(archive, cache)
+                    if not archive.exists():
+                        failed.touch()
+                    _forget_old(cache)
+        except OSError as error:  # an image's cache cannot be written, and may be of another Java
+            event("class-archive", failed=str(error))
     if not archive.exists():
         return []
     with suppress(OSError):  # in an image it cannot be written, and is not forgotten either

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -113,7 +114,8 @@ class Node:
         placement = load_placement(settings)
         run_dir = Path(settings.run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
-        run_dir.chmod(0o700)  # the sockets are nobody else's business on this machine
+        with suppress(PermissionError):  # in a pod it is a volume of the pod's own, which belongs to root
+            run_dir.chmod(0o700)  # the sockets are nobody else's business on this machine
         held = placement.held_by(settings.ordinal)
         memory = SharedMemory(settings.block_cache_mb, settings.write_buffer_mb, len(held))
         copies = [_open_copy(settings, spec, placement, partition, memory) for partition in held]

@@ -1,0 +1,238 @@
+"""A Kafka that wants TLS and a password, which a node has from a mounted Secret and from nowhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from queryable_app import jars
+from queryable_app.contract import NodeSettings
+from queryable_app.local.processes import free_ports
+from queryable_app.placement import first_placement
+from tests.integration import topics
+from tests.integration.system import eventually
+from tests.support.kafka import KafkaForTests, embedded_kafka
+
+pytestmark = pytest.mark.timeout(400)
+
+PARTITIONS = 2
+TOPIC = "secured"
+PASSWORD = "correct-horse-battery"
+WRONG = "staple-horse-battery"
+STORE_PASSWORD = "of-the-broker-alone"
+
+
+@dataclass(frozen=True)
+class Secured:
+    broker: KafkaForTests
+    bootstrap: str
+    """Of the listener with TLS and SASL; `broker.bootstrap` has neither, and is for the test itself."""
+    certificate: str
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("secured")
+    store, certificate = make_certificate(directory)
+    (port,) = free_ports(1)
+
+    def more_settings(broker: KafkaForTests) -> dict[str, str]:
+        plain = f"PLAINTEXT://{broker.bootstrap}"
+        secure = f"SECURE://127.0.0.1:{port}"
+        return {
+            "listeners": f"{plain},{secure},CONTROLLER://127.0.0.1:{broker._address.controller_port}",
+            "advertised.listeners": f"{plain},{secure}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
+            "listener.name.secure.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.secure.plain.sasl.jaas.config": jaas(PASSWORD, f'user_reader="{PASSWORD}"'),
+            "listener.name.secure.ssl.keystore.type": "PKCS12",
+            "listener.name.secure.ssl.keystore.location": str(store),
+            "listener.name.secure.ssl.keystore.password": STORE_PASSWORD,
+        }
+
+    with embedded_kafka(directory / "kafka", more_settings) as broker:
+        topics.create(broker.bootstrap, TOPIC, PARTITIONS)
+        yield Secured(broker, f"127.0.0.1:{port}", certificate.read_text())
+
+
+def make_certificate(directory: Path) -> tuple[Path, Path]:
+    """A key of its own, and the certificate that clients trust."""
+    keytool, store, pem = jars.find_java().parent / "keytool", directory / "broker.p12", directory / "ca.pem"
+    common = [
+        "-alias",
+        "broker",
+        "-keystore",
+        str(store),
+        "-storetype",
+        "PKCS12",
+        "-storepass",
+        STORE_PASSWORD,
+    ]
+    make = ["-genkeypair", "-keyalg", "RSA", "-keysize", "2048", "-validity", "10", "-dname", "CN=broker"]
+    for command in ([*make, "-ext", "san=ip:127.0.0.1"], ["-exportcert", "-rfc", "-file", str(pem)]):
+        subprocess.run([str(keytool), *command, *common], check=True, capture_output=True, timeout=60)
+    return store, pem
+
+
+def jaas(password: str, more: str = "") -> str:
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    return f'{module} required username="reader" password="{password}" {more};'
+
+
+def mounted(directory: Path, secured: Secured, password: str) -> None:
+    """As Kubernetes mounts a Secret: links to links to files; and changed by turning one of the links."""
+    written = directory / f"..{password}"
+    written.mkdir(parents=True)
+    settings = {
+        "security.protocol": "SASL_SSL\n",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": jaas(password) + "\n",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": secured.certificate,
+    }
+    for name, value in settings.items():
+        (written / name).write_text(value)
+        if not (directory / name).is_symlink():
+            (directory / name).symlink_to(f"..data/{name}")
+    (directory / "..new").symlink_to(written.name)
+    (directory / "..new").rename(directory / "..data")
+
+
+class Pod:
+    """Both processes of a node, with the same variables."""
+
+    def __init__(self, settings: NodeSettings, directory: Path) -> None:
+        self.directory = directory
+        self._environ = {**os.environ, **settings.to_env()}
+        self.http = httpx.Client(base_url=settings.advertised_url, timeout=15)
+        self.serve, self.ingest = self._start("serve"), self._start("ingest")
+
+    def _start(self, role: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", f"queryable_app.{role}"]
+        with (self.directory / f"{role}.log").open("ab") as log:
+            return subprocess.Popen(command, env=self._environ, stdout=log, stderr=log)
+
+    def restart(self) -> None:
+        self.stop()
+        self.serve, self.ingest = self._start("serve"), self._start("ingest")
+
+    def stop(self) -> None:
+        for process in (self.serve, self.ingest):
+            process.send_signal(signal.SIGTERM)
+        for process in (self.serve, self.ingest):
+            assert process.wait(30) == 0, self.logs()
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.http.get("/v1/status").json())
+
+    def ingest_is(self, state: str) -> bool:
+        try:
+            return bool(self.status()["ingest"]["state"] == state)
+        except httpx.TransportError:
+            return False
+
+    def logs(self) -> str:
+        return "".join((self.directory / f"{role}.log").read_text() for role in ("serve", "ingest"))
+
+    def family(self) -> list[psutil.Process]:
+        """With the JVM."""
+        alive = [process for process in (self.serve, self.ingest) if process.poll() is None]
+        parents = [psutil.Process(process.pid) for process in alive]
+        return [*parents, *(child for parent in parents for child in parent.children(recursive=True))]
+
+
+@contextmanager
+def running(directory: Path, bootstrap: str, secret: Path, drain_seconds: int = 0) -> Iterator[Pod]:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    spec: Mapping[str, Any] = {
+        "kafka": {"bootstrapServers": bootstrap, "secretRef": {"name": "kafka-client"}},
+        "topic": TOPIC,
+        "read": {"ingest": True},
+    }
+    (directory / "spec.json").write_text(json.dumps(spec))
+    placement = first_placement("tests.secured.r1", PARTITIONS, [url], 1)
+    (directory / "placement.json").write_text(placement.to_json())
+    node = NodeSettings(
+        name="secured-r1-0",
+        ordinal=0,
+        application_id="tests.secured.r1",
+        spec_path=str(directory / "spec.json"),
+        kafka_secret_dir=str(secret),
+        bootstrap_servers=bootstrap,
+        advertised_url=url,
+        data_dir=str(directory / "data"),
+        run_dir=str(directory / "run"),
+        placement_path=str(directory / "placement.json"),
+        cache_dir=os.environ.get("QT_CACHE_DIR", ""),
+        http_host="127.0.0.1",
+        http_port=port,
+        drain_seconds=drain_seconds,
+    )
+    pod = Pod(node, directory)
+    try:
+        yield pod
+    finally:
+        pod.http.close()
+        for process in pod.family():
+            process.kill()
+        pod.serve.wait(10)
+        pod.ingest.wait(10)
+
+
+def test_a_password_from_a_secret_opens_kafka_and_is_seen_nowhere(secured: Secured, tmp_path: Path) -> None:
+    """Rows come and records go through TLS and SASL; a wrong password is said without its words, and a rotated one is taken
+    at the next start."""
+    secret = tmp_path / "secret"
+    mounted(secret, secured, WRONG)
+    topics.produce(secured.broker.bootstrap, TOPIC, [(b"a", b'{"n":1}'), (b"b", b'{"n":2}')])
+    with running(tmp_path, secured.bootstrap, secret) as pod:
+        eventually(f"it waits for Kafka\n{pod.logs()}", lambda: pod.ingest_is("waiting-for-kafka"), 90)
+        refused = pod.status()
+        assert "uthentication" in refused["ingest"]["detail"], refused["ingest"]
+
+        mounted(secret, secured, PASSWORD)
+        pod.restart()
+        eventually(f"it streams\n{pod.logs()}", lambda: pod.ingest_is("streaming"), 90)
+        eventually("it is ready", lambda: pod.http.get("/readyz").status_code == 200)
+        assert pod.http.get("/v1/keys/b?consistency=strong").json() == {"n": 2}
+        written = pod.http.post("/v1/records?deadline-ms=20000", json={"key": "c", "value": {"n": 3}})
+        assert written.status_code == 200, written.text
+        answer = pod.http.get(f"/v1/keys/c?min-position={written.json()['position']}&deadline-ms=20000")
+        assert answer.json() == {"n": 3}
+
+        said = json.dumps([refused, pod.status()]) + pod.http.get("/metrics").text + pod.logs()
+        for process in pod.family():
+            said += " ".join(process.cmdline()) + json.dumps(process.environ())
+        for file in tmp_path.rglob("*"):
+            if file.is_file() and secret not in file.parents:
+                said += file.read_bytes().decode("latin-1")
+    assert PASSWORD not in said
+    assert WRONG not in said
+
+
+def test_what_is_produced_while_a_node_drains_can_still_be_read(secured: Secured, tmp_path: Path) -> None:
+    """Both processes were asked to end: until serve does, ingest feeds it, and then both are gone."""
+    secret = tmp_path / "secret"
+    mounted(secret, secured, PASSWORD)
+    with running(tmp_path, secured.bootstrap, secret, drain_seconds=15) as pod:
+        eventually(f"it streams\n{pod.logs()}", lambda: pod.ingest_is("streaming"), 90)
+        pod.serve.send_signal(signal.SIGTERM)
+        pod.ingest.send_signal(signal.SIGTERM)
+        eventually("it drains", lambda: pod.status()["draining"])
+        topics.produce(secured.broker.bootstrap, TOPIC, [(b"late", b'{"n":4}')])
+        answer = pod.http.get("/v1/keys/late?consistency=strong&deadline-ms=10000")
+        assert (answer.status_code, answer.json()) == (200, {"n": 4})
+        assert (pod.serve.wait(40), pod.ingest.wait(40)) == (0, 0), pod.logs()
