@@ -16,7 +16,7 @@ from queryable_app.topic_spec import SpecError, TopicSpec, duration_ms, parse_sp
 from queryable_operator import names
 from queryable_operator.defaults import filled
 from queryable_operator.observed import Manifest
-from queryable_operator.resources import check_resources
+from queryable_operator.requirements import check_requirements
 
 SPEC_CHARACTERS_MAX: Final = 300_000
 """A revision's ConfigMap holds the spec twice, in one MiB: as it is, and as a pod template."""
@@ -100,7 +100,7 @@ def _view(identity: Identity, annotations: Mapping[str, str], given: Mapping[str
     raw = filled(given)
     spec = parse_spec(raw)
     _check_kafka(raw["kafka"])
-    check_resources(raw)
+    check_requirements(raw)
     rollout = raw["rollout"]
     if rollout["promotion"] == "Manual":
         raise SpecError("spec.rollout.promotion: Manual is not in this version yet; leave the field out")

@@ -15,8 +15,8 @@ from queryable_operator.children import child
 from queryable_operator.observed import Manifest
 from queryable_operator.policies import TOKEN_KEY
 from queryable_operator.quantity import quantity
+from queryable_operator.requirements import requirements
 from queryable_operator.resource import View
-from queryable_operator.resources import resources
 from queryable_operator.settings import OperatorSettings
 from queryable_operator.settings_map import PLACEMENT_KEY, SPEC_KEY
 
@@ -136,7 +136,7 @@ def _containers(
             "image": image,
             "command": ["python", "-m", f"queryable_app.{name}"],
             "env": env,
-            "resources": resources(view.raw, name),
+            "resources": requirements(view.raw, name),
             "securityContext": {
                 "allowPrivilegeEscalation": False,
                 "capabilities": {"drop": ["ALL"]},

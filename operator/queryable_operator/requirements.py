@@ -28,7 +28,7 @@ _HEAP: Final = re.compile(r"([0-9]+)([kmg])", re.IGNORECASE)
 _HEAP_BYTES: Final = {"k": 1024, "m": _MIB, "g": 1024 * _MIB}
 
 
-def resources(spec: Mapping[str, Any], container: str) -> Mapping[str, Any]:
+def requirements(spec: Mapping[str, Any], container: str) -> Mapping[str, Any]:
     """Kubernetes ResourceRequirements. `spec` has its defaults. What it says of a container takes the place of all of this."""
     given = _given(spec, container)
     if given:
@@ -36,7 +36,7 @@ def resources(spec: Mapping[str, Any], container: str) -> Mapping[str, Any]:
     return _of_serve() if container == "serve" else _of_ingest(spec["ingest"]["driverMemory"])
 
 
-def check_resources(spec: Mapping[str, Any]) -> None:
+def check_requirements(spec: Mapping[str, Any]) -> None:
     """What the API server would refuse much later, with the StatefulSet, or what could only end in a JVM that is killed or
     does not start."""
     heap = spec["ingest"]["driverMemory"]
