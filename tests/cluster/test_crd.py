@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from queryable_app.local.resource_file import crd
 from queryable_operator.defaults import filled
@@ -16,6 +18,7 @@ from tests.support.view import FULL
 
 VERSION = crd()["spec"]["versions"][0]
 SCHEMA: Mapping[str, Any] = VERSION["schema"]["openAPIV3Schema"]
+EXAMPLES = Path(__file__).parents[2] / "examples"
 KAFKA = {"bootstrapServers": "kafka:9092"}
 SMALL: Mapping[str, Any] = {"kafka": KAFKA, "topic": "users"}
 
@@ -178,6 +181,19 @@ def test_what_has_a_name_is_there_once(namespace: Namespace, field: str, item: d
 
     assert answer.status == 422
     assert list(answer.mistakes) == [f"spec.podTemplate.{field}[1]"]
+
+
+@pytest.mark.parametrize(
+    "file", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda file: str(file.relative_to(EXAMPLES))
+)
+def test_examples_are_taken(namespace: Namespace, file: Path) -> None:
+    """Each example that users copy is one that a cluster takes."""
+    for document in yaml.safe_load_all(file.read_text()):
+        if document["kind"] == "QueryableTopic":
+            document["metadata"].pop("namespace", None)
+            answer = namespace.try_topic(document)
+
+            assert answer.status == 201, answer.sentences
 
 
 def test_defaults_are_filled_in(namespace: Namespace) -> None:
