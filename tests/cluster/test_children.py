@@ -113,6 +113,28 @@ def test_what_is_taken_away_goes(namespace: Namespace) -> None:
     assert "example.com/a" not in live["metadata"]["annotations"]
 
 
+def test_a_view_that_asks_for_less_has_less(namespace: Namespace) -> None:
+    """After a change nothing is left of what was asked for before: objects are as if they had been made anew."""
+    asked = {name: value for name, value in FULL.items() if name not in ("storage", "deletionPolicy")}
+
+    def specs() -> list[Any]:
+        live = [namespace.get("StatefulSet", "shrinks-r1"), namespace.get("Service", "shrinks")]
+        for given in ("clusterIP", "clusterIPs"):
+            live[1]["spec"].pop(given)
+        return [{**o["spec"], "annotations": o["metadata"]["annotations"].keys()} for o in live]
+
+    for spec in (asked, {}):
+        children = objects(made(namespace, "shrinks", **spec), pods=0)
+        for child in children:
+            apply(namespace, child)
+    changed = specs()
+    namespace.kubectl("delete", "statefulset/shrinks-r1", "service/shrinks")
+    for child in children:
+        apply(namespace, child)
+
+    assert changed == specs()
+
+
 def test_a_users_edit_is_put_back(namespace: Namespace) -> None:
     """What somebody changed is named, and is as it was after an apply."""
     view = made(namespace, "edited")
