@@ -16,6 +16,8 @@ from queryable_operator.preflight import permissions
 from tests.support.cluster import Namespace, Refused, kubectl
 from tests.support.helm import CHART, helm
 from tests.support.helm import Refused as HelmRefused
+from tests.support.kafka import KafkaForTests
+from tests.support.operator_process import operator_process
 from tests.support.rights import words
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "kubernetes").glob("*.yaml"))
@@ -211,6 +213,53 @@ def test_a_crd_that_was_there_is_taken_over_and_stays(
     assert json.loads(kubectl("get", CRD, "--output", "json"))["metadata"]["uid"] == before
 
 
+def test_the_operator_gets_by_with_its_rights(
+    namespace: Namespace, release: Callable[..., str], kafka: KafkaForTests, tmp_path: Path
+) -> None:
+    """As the account that the chart makes it makes every child of a resource, puts one back, and takes all away again; the
+    API server refuses it nothing."""
+    kafka.create_topic("rights", 2)
+    release({"replicas": 0, "crds": {"install": False}})
+    config = json.loads(kubectl("config", "view", "--raw", "--minify", "--output=json"))
+    config["users"][0]["user"] = {"token": namespace.kubectl("create", "token", NAME).strip()}
+    options = ("--leader-election", f"--lease-name={NAME}", f"--lease-namespace={namespace.name}")
+    with operator_process(
+        tmp_path / "operator.log", json.dumps(config), f"--namespaces={namespace.name}", *options
+    ) as operator:
+        operator.says("This operator acts now")
+        apply_topic(namespace, "rights", kafka.bootstrap)
+        eventually("all children are there", lambda: kinds_left(namespace, "rights") >= CHILDREN)
+        namespace.kubectl("patch", "pdb", "rights-r1", "--type=merge", "-p", '{"spec":{"maxUnavailable":2}}')
+        eventually("the edit is put back", lambda: "DriftCorrected" in namespace.kubectl("get", "events"))
+        namespace.kubectl("delete", "qt", "rights", "--timeout=90s", timeout=100)
+        eventually("nothing is left", lambda: not kinds_left(namespace, "rights"))
+        assert operator.get("/healthz").text == "ok\n"
+        assert "forbidden" not in operator.log
+
+
+CHILDREN = {
+    "configmap", "networkpolicy.networking.k8s.io", "persistentvolumeclaim", "pod", "poddisruptionbudget.policy", "secret",
+    "service", "serviceaccount", "statefulset.apps",
+}  # fmt: skip
+
+
+def kinds_left(namespace: Namespace, view: str) -> set[str]:
+    """Of which the view has children."""
+    label = f"--selector=queryabletopics.io/view={view}"
+    said = namespace.kubectl("get", ",".join(sorted(CHILDREN)), label, "--output=name", "--ignore-not-found")
+    return {line.partition("/")[0] for line in said.splitlines() if "/" in line}
+
+
+def apply_topic(namespace: Namespace, name: str, bootstrap: str) -> None:
+    topic = {
+        "apiVersion": "queryabletopics.io/v1alpha1",
+        "kind": "QueryableTopic",
+        "metadata": {"name": name},
+        "spec": {"kafka": {"bootstrapServers": bootstrap}, "topic": name},
+    }
+    namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(topic))
+
+
 def test_install_test_upgrade_uninstall(
     namespace: Namespace, image: str, release: Callable[..., str]
 ) -> None:
@@ -218,13 +267,7 @@ def test_install_test_upgrade_uninstall(
     after it has gone can be let go by hand."""
     release({"crds": {"install": False}}, "--wait")
     assert "Phase:          Succeeded" in helm("test", RELEASE, "--namespace", namespace.name, timeout=120)
-    topic = {
-        "apiVersion": "queryabletopics.io/v1alpha1",
-        "kind": "QueryableTopic",
-        "metadata": {"name": "users"},
-        "spec": {"kafka": {"bootstrapServers": "nowhere:9092"}, "topic": "users"},
-    }
-    namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(topic))
+    apply_topic(namespace, "users", "nowhere:9092")
     eventually(
         "the operator says what it waits for", lambda: conditions(namespace).get("Progressing") == "False"
     )
