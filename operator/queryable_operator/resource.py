@@ -21,6 +21,8 @@ from queryable_operator.requirements import check_requirements
 SPEC_CHARACTERS_MAX: Final = 300_000
 """A revision's ConfigMap holds the spec twice, in one MiB: as it is, and as a pod template."""
 
+_SECONDS_MAX: Final = 3650 * 86_400  # what is added to a time must stay one
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -132,7 +134,10 @@ def _view(identity: Identity, annotations: Mapping[str, str], given: Mapping[str
 
 
 def _seconds(duration: str, path: str) -> float:
-    return duration_ms(duration, path) / 1000
+    seconds = duration_ms(duration, path) / 1000
+    if seconds > _SECONDS_MAX:
+        raise SpecError(f"{path}: {duration} is more than ten years")
+    return seconds
 
 
 def _check_kafka(kafka: Mapping[str, Any]) -> None:

@@ -90,6 +90,7 @@ def test_annotations_are_kept() -> None:
         ({"kafka": SASL}, "spec.kafka.config: sasl.mechanism is not set"),
         ({"rollout": {"promotion": "Manual"}}, "spec.rollout.promotion: Manual is not in this version yet"),
         ({"rollout": {"stable": "9999999999s"}}, "spec.rollout.stable: '9999999999s' is not a duration"),
+        ({"replaceAfter": "999999999d"}, "spec.replaceAfter: 999999999d is more than ten years"),
         ({"replaceAfter": "9999999999s"}, "spec.replaceAfter: '9999999999s' is not a duration"),
         (
             {"podTemplate": {"resources": {"serve": {"requests": {"memory": "1Gi"}, **LIMITS}}}},

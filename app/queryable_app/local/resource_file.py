@@ -230,8 +230,8 @@ def _in_words(error: ValidationError) -> str:
 _DURATION: Final = "a duration: write a number and a unit, like 500ms, 30s, 5m, 12h or 7d"
 # What the schema's patterns mean.
 _PATTERNS: Final = {
-    r"^[0-9]+(ms|s|m|h|d)$": _DURATION,
-    r"^[1-9][0-9]*(ms|s|m|h|d)$": _DURATION,
+    r"^[0-9]{1,9}(ms|s|m|h|d)$": _DURATION,
+    r"^[1-9][0-9]{0,8}(ms|s|m|h|d)$": _DURATION,
     r"^[a-zA-Z0-9._-]+$": "a topic's name: letters, digits, dots, underscores and hyphens",
     r"^[^\s,]+:[0-9]{1,5}(,\s*[^\s,]+:[0-9]{1,5})*$": "host:port, or several of them with commas",
     r"^[a-z]([-a-z0-9]*[a-z0-9])?$": "a name: lower-case letters, digits and hyphens, first a letter, last no hyphen",
