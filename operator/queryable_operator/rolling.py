@@ -28,7 +28,8 @@ def outdated(live: Live) -> frozenset[int]:
 
 def next_to_roll(live: Live, placement: Placement, nodes: int, copies: int, now: float) -> str | None:
     """A pod that may go now. `nodes`, and `copies` of each partition, are the full numbers."""
-    old = outdated(live)
+    staying = range(max(nodes, len(placement.addresses)))
+    old = outdated(live).intersection(staying)
     if not old or any(pod.ending is not None for pod in live.pods.values()):
         return None
     if unwell := old - live.ready:  # it waits for nobody

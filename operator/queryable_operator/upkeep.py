@@ -166,12 +166,13 @@ def _larger_claims(view: View, live: Live) -> Iterator[Manifest]:
 
 
 def _rolled(round_: Round, view: View, live: Live, record: RevisionRecord, wanted: Manifest) -> Plan:
-    there = live.objects.get("StatefulSet")
-    if round_.course.phase == "CuttingOver" or there is None or difference(wanted, there) is not None:
+    if round_.course.phase == "CuttingOver":
         return Plan()
     copies = placements.copies_of(view)
     pod = next_to_roll(live, record.placement, view.spec.replicas, copies, round_.observed.now)
-    return Plan(evict=(pod,)) if pod else Plan()
+    if pod is None or difference(wanted, live.objects["StatefulSet"]) is not None:
+        return Plan()  # a template that somebody edited is none to make pods of
+    return Plan(evict=(pod,))
 
 
 def _replaced(round_: Round, view: View, live: Live, record: RevisionRecord) -> Plan:

@@ -1,0 +1,276 @@
+"""A simulated cluster: controllers, a scheduler, hosts that can be lost, and nodes on them. Everything takes its time, which
+passes only in `pass_time`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from queryable_operator import names
+from queryable_operator.live import condition, seconds_of, text_of
+from queryable_operator.observed import Host, Ref
+from queryable_operator.status import service_of
+from tests.operator.histories.api import Api, Live
+from tests.operator.histories.nodes import Disk, Node
+
+HOST_SILENT_SECONDS = 10.0
+TAINT_SECONDS = 30.0
+
+
+@dataclass
+class SimulatedHost:
+    zone: str
+    up: bool = True
+    down_since: float = 0.0
+
+
+@dataclass
+class Cluster:
+    random: random.Random
+    hosts: dict[str, SimulatedHost]
+    now: float = 1_000_000.0
+    speed: float = 0.2
+    partitions: int | None = 4
+    kafka_is_there: bool = True
+    lag: int = 0
+    nodes: dict[str, Node] = field(default_factory=dict)  # by the pod's uid
+    disks: dict[str, Disk] = field(default_factory=dict)  # by the uid of the claim, or of the pod
+    endpoints: frozenset[str] = frozenset()
+    given_up: list[tuple[Node, int]] = field(default_factory=list)
+    groups: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.api = Api(lambda: self.now)
+
+    # --- time
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(until, self.now + 1.0)
+            self.step()
+
+    def step(self) -> None:
+        self._garbage()
+        for stateful_set in self.api.of("StatefulSet"):
+            if self._in_time(0.9):
+                self._make_pods(stateful_set)
+        for pod in list(self.api.of("Pod")):
+            self._schedule(pod)
+            self._run(pod)
+        for node in list(self.nodes.values()):
+            if self.kafka_is_there and self._is_up(node.host):
+                node.hydrate(self.speed * self.random.random())
+                self.groups.add(names.application_id("default", "users", node.revision))
+        self._gossip()
+        self._see_readiness()
+        if self._in_time(0.8):
+            self.endpoints = self._endpoints_now()
+
+    def host_views(self) -> dict[str, Host]:
+        return {name: Host(self._seems_up(host), host.up, host.zone) for name, host in self.hosts.items()}
+
+    def tell(self, node: Node, placement: Any) -> None:
+        self.given_up += [(node, partition) for partition in node.follow(placement)]
+
+    def lose_host(self, name: str) -> None:
+        self.hosts[name].up, self.hosts[name].down_since = False, self.now
+        for disk in self.disks.values():
+            if disk.host == name and disk.lost_at is None:
+                disk.lost_at = self.now
+
+    def recover_host(self, name: str) -> None:
+        self.hosts[name].up = True
+        for disk in self.disks.values():
+            if disk.host == name:
+                disk.lost_at = None
+
+    def kill(self, uid: str) -> None:
+        """A process ends, and its kubelet starts it again."""
+        self.nodes.pop(uid, None)
+
+    # --- controllers
+
+    def _garbage(self) -> None:
+        self.api.collect_garbage()
+        sets = {s["metadata"]["name"] for s in self.api.of("StatefulSet")}
+        for claim in self.api.of("PersistentVolumeClaim"):
+            name = claim["metadata"]["name"].removeprefix("data-").rpartition("-")[0]
+            if name not in sets and claim["metadata"]["labels"].get("retain") != "Retain":
+                self.api.delete(Ref("PersistentVolumeClaim", claim["metadata"]["name"]))
+        claims = {claim["metadata"]["uid"] for claim in self.api.of("PersistentVolumeClaim")}
+        pods = {pod["metadata"]["uid"] for pod in self.api.of("Pod")}
+        self.nodes = {uid: node for uid, node in self.nodes.items() if uid in pods}
+        self.disks = {uid: disk for uid, disk in self.disks.items() if uid in claims | pods}
+
+    def _make_pods(self, stateful_set: Live) -> None:
+        meta, spec = stateful_set["metadata"], stateful_set["spec"]
+        template = template_name(spec["template"])
+        status = {"observedGeneration": meta["generation"], "updateRevision": template}
+        if stateful_set.get("status") != status:
+            stateful_set["status"] = status
+            self.api.touch(stateful_set)
+        for ordinal in range(spec["replicas"]):
+            self._make_pod(stateful_set, ordinal, template)
+        for pod in self.api.of("Pod"):
+            name, _, ordinal = pod["metadata"]["name"].rpartition("-")
+            if name == meta["name"] and int(ordinal) >= spec["replicas"]:
+                self.api.delete(Ref("Pod", pod["metadata"]["name"]))
+
+    def _make_pod(self, stateful_set: Live, ordinal: int, template: str) -> None:
+        meta, spec = stateful_set["metadata"], stateful_set["spec"]
+        name = f"{meta['name']}-{ordinal}"
+        claim = self.api.get("PersistentVolumeClaim", f"data-{name}")
+        if "volumeClaimTemplates" in spec:
+            if claim is None:
+                self._make_claim(stateful_set, f"data-{name}")
+            elif "deletionTimestamp" in claim["metadata"]:
+                return
+        if self.api.get("Pod", name) is not None:
+            return
+        labels = {**spec["template"]["metadata"]["labels"], "controller-revision-hash": template}
+        owner = {"kind": "StatefulSet", "uid": meta["uid"], "controller": True}
+        self.api.create(
+            {
+                "kind": "Pod",
+                "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+                "spec": {"template": spec["template"]},
+                "status": {"conditions": []},
+            }
+        )
+
+    def _make_claim(self, stateful_set: Live, name: str) -> None:
+        spec = stateful_set["spec"]
+        template = spec["volumeClaimTemplates"][0]
+        retain = spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"]
+        labels = {**template["metadata"]["labels"], "retain": retain}
+        claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": name, "labels": labels}}
+        self.api.create({**claim, "spec": json.loads(json.dumps(template["spec"]))})
+
+    def _schedule(self, pod: Live) -> None:
+        if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"] or not self._in_time(0.7):
+            return
+        claim = self.api.get("PersistentVolumeClaim", f"data-{pod['metadata']['name']}")
+        bound = claim["metadata"]["labels"].get("host") if claim else None
+        up = [name for name, host in self.hosts.items() if self._seems_up(host)]
+        fit = [bound] if bound in up else [] if bound else up
+        if not fit:
+            self._say(pod, "PodScheduled", "False", f"no node fits: volume node affinity ({bound})")
+            return
+        used = [p["spec"].get("nodeName") for p in self.api.of("Pod")]
+        host = min(fit, key=lambda name: (used.count(name), self.random.random()))
+        pod["spec"]["nodeName"] = host
+        self._say(pod, "PodScheduled", "True", "")
+        if claim:
+            claim["metadata"]["labels"]["host"] = host
+            self.api.touch(claim)
+
+    def _run(self, pod: Live) -> None:
+        meta, host = pod["metadata"], pod["spec"].get("nodeName")
+        uid = meta["uid"]
+        if "deletionTimestamp" in meta:
+            if host is None or (self._is_up(host) and self._in_time(0.3)):
+                self.nodes.pop(uid, None)
+                self.api.remove(Ref("Pod", meta["name"]))
+            return
+        if host is None:
+            return
+        if not self._is_up(host):
+            self.nodes.pop(uid, None)
+            if self.now - self.hosts[host].down_since > TAINT_SECONDS:
+                self.api.delete(Ref("Pod", meta["name"]))
+            return
+        if uid not in self.nodes and self._in_time(0.4):
+            self._start(pod, host)
+
+    def _start(self, pod: Live, host: str) -> None:
+        revision_name, _, ordinal = pod["metadata"]["name"].rpartition("-")
+        config_map = self.api.get("ConfigMap", revision_name)
+        claim = self.api.get("PersistentVolumeClaim", f"data-{pod['metadata']['name']}")
+        ephemeral = "volumes" in pod["spec"]["template"]["spec"] and any(
+            volume["name"] == "data" for volume in pod["spec"]["template"]["spec"]["volumes"]
+        )
+        if config_map is None or self.api.get("Secret", revision_name) is None or not (claim or ephemeral):
+            return
+        uid = pod["metadata"]["uid"] if claim is None else claim["metadata"]["uid"]
+        disk = self.disks.setdefault(uid, Disk(uid, host))
+        number = names.revision_number(revision_name.rpartition("-")[2]) or 0
+        try:
+            node = Node.start(
+                pod["metadata"]["name"],
+                pod["metadata"]["uid"],
+                number,
+                int(ordinal),
+                host,
+                disk,
+                config_map,
+                self.now,
+            )
+        except (KeyError, ValueError, TypeError, AttributeError):
+            return  # it crashes, and is started again
+        self.nodes[pod["metadata"]["uid"]] = node
+
+    def _gossip(self) -> None:
+        """A node whose peers have a later placement fetches it."""
+        for node in self.nodes.values():
+            peers = [n for n in self.nodes.values() if n.revision == node.revision and n.answers]
+            newest = max(peers, key=lambda peer: peer.placement.epoch, default=node)
+            if self._in_time(0.3):
+                self.tell(node, newest.placement)
+
+    def _see_readiness(self) -> None:
+        for pod in self.api.of("Pod"):
+            node = self.nodes.get(pod["metadata"]["uid"])
+            host = self.hosts.get(pod["spec"].get("nodeName", ""))
+            if host is not None and not host.up:
+                if not self._seems_up(host):
+                    self._say(pod, "Ready", "False", "its host does not answer")
+            elif self._in_time(0.7):
+                self._say(pod, "Ready", "True" if node and node.ready else "False", "")
+
+    def _endpoints_now(self) -> frozenset[str]:
+        service = self.api.get("Service", "users")
+        number = service_of(service)
+        if service is None or number is None:
+            return frozenset()
+        prefix = names.child("users", number)
+        return frozenset(
+            pod["metadata"]["name"]
+            for pod in self.api.of("Pod")
+            if pod["metadata"]["name"].rpartition("-")[0] == prefix and is_ready(pod)
+        )
+
+    def _say(self, pod: Live, kind: str, status: str, message: str) -> None:
+        there = condition(pod, kind)
+        if there.get("status") == status and there.get("message") == message:
+            return
+        since = there["lastTransitionTime"] if there.get("status") == status else text_of(self.now)
+        others = [c for c in pod["status"]["conditions"] if c["type"] != kind]
+        new = {"type": kind, "status": status, "message": message, "lastTransitionTime": since}
+        pod["status"]["conditions"] = [*others, new]
+        self.api.touch(pod)
+
+    def _is_up(self, host: str) -> bool:
+        return host in self.hosts and self.hosts[host].up
+
+    def _seems_up(self, host: SimulatedHost) -> bool:
+        return host.up or self.now - host.down_since < HOST_SILENT_SECONDS
+
+    def _in_time(self, chance: float) -> bool:
+        return self.random.random() < chance
+
+
+def template_name(template: Any) -> str:
+    text = json.dumps(template, sort_keys=True)
+    return f"t{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def is_ready(pod: Live) -> bool:
+    return condition(pod, "Ready").get("status") == "True" and "deletionTimestamp" not in pod["metadata"]
+
+
+def ended_at(pod: Live) -> float | None:
+    return seconds_of(pod["metadata"].get("deletionTimestamp"))

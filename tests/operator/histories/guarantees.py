@@ -1,0 +1,247 @@
+"""What must hold at every moment of a history, whatever happens: the resource's invariants, held against every single action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from queryable_app.topic_spec import duration_ms
+from queryable_operator import names
+from queryable_operator.live import revisions_of, seconds_of
+from queryable_operator.observed import Observed, Ref
+from queryable_operator.settings_map import record_of
+from queryable_operator.status import service_of
+from tests.operator.histories.cluster import Cluster, is_ready
+from tests.operator.histories.operator import Operator
+
+_TOLERATED_SECONDS = 60.0  # a copy that was destroyed so lately may have been counted upon
+_LATE_SECONDS = 240.0  # how much a deadline may be late, with an operator that often dies
+_OF_REVISION = ("ConfigMap", "PodDisruptionBudget", "Secret", "Service", "StatefulSet")
+
+
+@dataclass
+class Guarantees:
+    cluster: Cluster
+    operator: Operator
+    available: set[int] = field(default_factory=set)
+    """Revisions that once served every partition."""
+
+    service_was_touched: bool = False
+    """By a user; the operator has not put it back yet."""
+
+    status_was_touched: bool = False
+    destroyed: dict[tuple[int, int], float] = field(default_factory=dict)
+    """When a complete copy of a revision's partition last went by force."""
+
+    failed: tuple[str, int, int | None] | None = None
+    """A hash that failed, with the generation and the partitions that it failed at."""
+
+    evicted: dict[int, str] = field(default_factory=dict)
+    """By revision, the pod that was evicted last and has not been ready since."""
+
+    unpaused_since: float = 0.0
+
+    # --- at any moment
+
+    def hold(self) -> None:
+        for number in self._numbers():
+            if self.is_serving(number):
+                self.available.add(number)
+        self._service_is_at_an_available_one()
+        self._no_last_copy_was_given_up()
+        self._deadlines_fire()
+        for number, name in list(self.evicted.items()):
+            pod = self.cluster.api.get("Pod", name)
+            if pod is None or is_ready(pod) or number not in self._numbers():
+                del self.evicted[number]
+
+    def is_serving(self, number: int) -> bool:
+        nodes = [n for n in self.cluster.nodes.values() if n.revision == number and n.ready]
+        if not nodes:
+            return False
+        serving = max(nodes, key=lambda node: node.placement.epoch).placement.serving
+        ready = {
+            n.ordinal for n in nodes if is_ready(self.cluster.api.objects.get(Ref("Pod", n.pod), _NO_POD))
+        }
+        return all(ready & set(copies) for copies in serving)
+
+    def _service_is_at_an_available_one(self) -> None:
+        service = self.cluster.api.get("Service", "users")
+        if service is None or self.service_was_touched or self.operator.gone:
+            return
+        at = service_of(service)
+        assert not self.available or at in self.available or not self.available & {at, self._active()}, (
+            f"the Service is at r{at}, which never was available; {self.available} were"
+        )
+
+    def _no_last_copy_was_given_up(self) -> None:
+        given_up, self.cluster.given_up = self.cluster.given_up, []
+        for node, partition in given_up:
+            if node.revision in self._kept():
+                assert self._is_safe(node.revision, partition), (
+                    f"node {node.ordinal} of r{node.revision} gave up the last copy of partition {partition}"
+                )
+
+    def _deadlines_fire(self) -> None:
+        status, spec = self.operator.resource.get("status") or {}, self.operator.resource["spec"]
+        candidate = status.get("candidate")
+        deleted = "deletionTimestamp" in self.operator.resource["metadata"]
+        failed = candidate and candidate.get("specHash") == status.get("failedHash")
+        if not candidate or failed or deleted or spec["paused"]:
+            return
+        deadline = duration_ms(spec["rollout"]["hydrationDeadline"], "") / 1000
+        since = max(seconds_of(candidate["since"]) or 0.0, self.unpaused_since)
+        late = self.cluster.now - since - deadline
+        assert late < _LATE_SECONDS, f"{candidate} is {late} s late"
+
+    # --- at each action
+
+    def watch(self, action: str, what: Any, observed: Observed) -> None:
+        checks: Mapping[str, Callable[[Any, Observed], None]] = {
+            "apply": self._applied,
+            "tell": self._told,
+            "evict": self._evicted,
+            "delete": self._deleted,
+            "force": self._deleted,
+            "status": self._status_written,
+        }
+        checks[action](what, observed)
+
+    def _applied(self, manifest: Mapping[str, Any], observed: Observed) -> None:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        if kind == "StatefulSet":
+            for before in ("ConfigMap", "Secret"):
+                assert Ref(before, name) in observed.children, f"{name} is made before its {before}"
+        if (kind, name) == ("Service", "users"):
+            self._turned(service_of(manifest), observed)
+            self.service_was_touched = False
+
+    def _turned(self, target: int | None, observed: Observed) -> None:
+        there = service_of(observed.children.get(Ref("Service", "users")))
+        if target in (None, there) or there not in self.available:
+            return
+        if target in self.available and there != self._active():
+            return  # it is put back
+        lives = revisions_of(observed)
+        ready, before = len(lives[target].ready), len(lives[there].ready) if there in lives else 0
+        wanted = observed.resource["spec"]["replicas"]
+        assert ready >= max(1, min(before, wanted)), f"{ready} of r{target} take over from {before}"
+
+    def _told(self, tell: Any, observed: Observed) -> None:
+        config_map = observed.children[Ref("ConfigMap", names.child("users", tell.revision))]
+        if tell.placement is not None:
+            assert tell.placement == record_of(config_map).placement, "nodes hear of it before it is written"
+
+    def _evicted(self, ref: Ref, observed: Observed) -> None:
+        number, name = _number(ref), ref.name
+        pod = self.cluster.api.get("Pod", name)
+        if pod is None or not is_ready(pod):
+            return
+        live = revisions_of(observed)[number]
+        assert live.ready == live.pods.keys(), f"{name} is evicted while others are not ready"
+        assert number not in self.evicted or self.evicted[number] == name, (
+            f"{name} is evicted while {self.evicted[number]} has not come back"
+        )
+        self.evicted[number] = name
+
+    def _deleted(self, ref: Ref, observed: Observed) -> None:
+        if "deletionTimestamp" in self.operator.resource["metadata"]:
+            return
+        number = _number(ref)
+        if ref.kind in _OF_REVISION:
+            assert number not in self._kept(), f"{ref} is deleted, and status names its revision"
+            assert number != service_of(self.cluster.api.get("Service", "users")), (
+                f"{ref} is behind the Service"
+            )
+        if ref.kind == "PersistentVolumeClaim" and number in self._kept():
+            self._volume_deleted(ref, number)
+
+    def _volume_deleted(self, ref: Ref, number: int) -> None:
+        uid = self.cluster.api.objects[ref]["metadata"]["uid"]
+        disk = self.cluster.disks.get(uid)
+        if disk is None or disk.lost_at is not None:
+            return
+        for partition, there in disk.copies.items():
+            assert there < 1 or self._is_safe(number, partition, without=uid), (
+                f"{ref.name} has the last copy of partition {partition}"
+            )
+
+    def _status_written(self, new: Mapping[str, Any], observed: Observed) -> None:
+        old = self.operator.resource.get("status") or {}
+        if not self.status_was_touched:
+            self._active_changes_at_the_cut_over_only(old, new)
+        self._failed_hashes_stay_failed(old, new)
+        self.status_was_touched = False
+
+    def _active_changes_at_the_cut_over_only(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        before, after = old.get("active"), new.get("active")
+        if not before:
+            return
+        assert after, "status forgets the active revision"
+        if before["revision"] == after["revision"]:
+            assert before["specHash"] == after["specHash"]
+            return
+        assert old["phase"] == "CuttingOver"
+        assert (old["candidate"]["revision"], old["candidate"]["specHash"]) == (
+            after["revision"],
+            after["specHash"],
+        )
+        assert new["previous"]["revision"] == before["revision"]
+        at = service_of(self.cluster.api.get("Service", "users"))
+        assert self.service_was_touched or names.revision_text(at or 0) == after["revision"]
+
+    def _failed_hashes_stay_failed(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        at = (self.operator.resource["metadata"]["generation"], self.cluster.partitions)
+        if new.get("failedHash") and new.get("failedHash") != old.get("failedHash"):
+            self.failed = (new["failedHash"], *at)
+        begun = (new.get("candidate") or {}).get("specHash")
+        was = (old.get("candidate") or {}).get("specHash")
+        if begun and begun != was and not self.status_was_touched and self.failed is not None:
+            assert self.failed != (begun, *at), f"{begun} has failed, and is tried again"
+
+    # --- helpers
+
+    def note_destroyed(self, revision: int, copies: Mapping[int, float]) -> None:
+        for partition, there in copies.items():
+            if there >= 1:
+                self.destroyed[revision, partition] = self.cluster.now
+
+    def _is_safe(self, revision: int, partition: int, without: str = "") -> bool:
+        now = self.cluster.now
+        if now - self.destroyed.get((revision, partition), 0.0) < _TOLERATED_SECONDS:
+            return True
+        disks = [d for uid, d in self.cluster.disks.items() if uid != without and self._is_of(d, revision)]
+        return any(
+            disk.copies.get(partition, 0.0) >= 1
+            and (disk.lost_at is None or now - disk.lost_at < _TOLERATED_SECONDS)
+            for disk in disks
+        )
+
+    def _is_of(self, disk: Any, revision: int) -> bool:
+        application_id = names.application_id("default", "users", revision)
+        return disk.placement is not None and disk.placement.application_id == application_id
+
+    def _numbers(self) -> set[int]:
+        return {node.revision for node in self.cluster.nodes.values()}
+
+    def _kept(self) -> set[int]:
+        status = self.operator.resource.get("status") or {}
+        there = [(status.get(role) or {}).get("revision") for role in ("active", "candidate")]
+        return {number for text in there if (number := names.revision_number(text)) is not None}
+
+    def _active(self) -> int | None:
+        status = self.operator.resource.get("status") or {}
+        return names.revision_number((status.get("active") or {}).get("revision"))
+
+
+_NO_POD: dict[str, Any] = {"metadata": {}, "status": {}}
+
+
+def _number(ref: Ref) -> int:
+    name = ref.name.removeprefix("data-")
+    for part in (name, name.rpartition("-")[0]):
+        number = names.revision_number(part.rpartition("-")[2])
+        if number is not None:
+            return number
+    return 0

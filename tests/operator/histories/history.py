@@ -1,0 +1,389 @@
+"""A random history of one resource: what people, hosts, Kafka and the operator's own machine do to it, from a seed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from queryable_operator import names
+from queryable_operator.conditions import before
+from queryable_operator.defaults import filled
+from queryable_operator.live import text_of
+from queryable_operator.observed import Ref
+from tests.operator.histories.api import Live
+from tests.operator.histories.cluster import Cluster, SimulatedHost
+from tests.operator.histories.guarantees import Guarantees
+from tests.operator.histories.nodes import NEVER
+from tests.operator.histories.operator import Operator
+
+_PASSES_SECONDS = (0.5, 1, 1, 2, 3, 5, 10)
+_IDLE_SECONDS = 90.0
+
+
+def resource(**spec: Any) -> dict[str, Any]:
+    rollout = {"hydrationDeadline": "1m", "stable": "5s"}
+    given = {
+        "kafka": {"bootstrapServers": "kafka:9092"},
+        "topic": "users",
+        "storage": {},
+        "rollout": rollout,
+        "replaceAfter": "20s",
+    }
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {
+            "name": "users",
+            "namespace": "default",
+            "uid": "the-resource",
+            "generation": 1,
+            "resourceVersion": "1",
+            "finalizers": [names.FINALIZER],
+        },
+        "spec": filled({**given, **spec}),
+    }
+
+
+@dataclass
+class History:
+    random: random.Random
+    cluster: Cluster
+    operator: Operator
+    guarantees: Guarantees
+    story: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def begin(seed: int, **spec: Any) -> History:
+        chance = random.Random(seed)
+        hosts = {f"host-{n}": SimulatedHost(f"zone-{n % chance.choice((1, 2))}") for n in range(6)}
+        cluster = Cluster(chance, hosts, partitions=chance.choice((1, 3, 5)))
+        replicas = chance.choice((1, 2, 3))
+        spec = {"replicas": replicas, "standbyReplicas": chance.randrange(min(replicas, 2)), **spec}
+        operator = Operator(cluster, resource(**spec), hosts_are_seen=chance.random() < 0.8)
+        history = History(chance, cluster, operator, Guarantees(cluster, operator))
+        operator.watcher = history.guarantees.watch
+        return history
+
+    # --- time
+
+    def go_on(self, rounds: int, fault_chance: float = 0.0, crash_chance: float = 0.0) -> None:
+        for _ in range(rounds):
+            if self.random.random() < fault_chance:
+                fault = self.random.choice(FAULTS)
+                self.story.append(f"{self.cluster.now - 1e6:.0f} {fault.__name__}")
+                fault(self)
+            self.put_right(0.1)
+            self.round(crash_chance)
+            self.pass_time(self.random.choice(_PASSES_SECONDS))
+
+    def round(self, crash_chance: float = 0.0) -> None:
+        if self.operator.gone:
+            return
+        ends = self.random.randrange(12) if self.random.random() < crash_chance else None
+        stale = self.random.random() < crash_chance
+        planned = self.operator.tick(stale, ends)
+        phase = (self.operator.resource.get("status") or {}).get("phase")
+        if planned.status is not None or planned.evict or planned.delete or planned.force_delete:
+            self.story.append(
+                f"{self.cluster.now - 1e6:.0f} {phase} {[e.reason for e in planned.events]} evict {planned.evict}"
+                f" delete {[r.name for r in (*planned.delete, *planned.force_delete)]} ends={ends} stale={stale}"
+            )
+        self.guarantees.hold()
+
+    def pass_time(self, seconds: float) -> None:
+        self.cluster.pass_time(seconds)
+        self.guarantees.hold()
+
+    def settle(self, seconds: float = 1500.0) -> None:
+        """Faults have ended; time passes until nothing is left to do, and a while beyond."""
+        until, idle_since = self.cluster.now + seconds, self.cluster.now
+        while self.cluster.now < until and self.cluster.now - idle_since < _IDLE_SECONDS:
+            planned = self.operator.tick()
+            self.guarantees.hold()
+            if not self.operator.is_idle(planned, self.operator.observed):
+                idle_since = self.cluster.now
+            self.pass_time(max(1.0, planned.again_seconds / 3))
+
+    def put_right(self, chance: float) -> None:
+        """What stops everything does not last."""
+        spec = self.operator.resource["spec"]
+        for flag in ("paused", "suspended"):
+            if spec[flag] and self.random.random() < chance:
+                spec[flag] = False
+                self.guarantees.unpaused_since = self.cluster.now
+                self.changed()
+        if spec["standbyReplicas"] >= spec["replicas"] and self.random.random() < chance:
+            spec["standbyReplicas"] = spec["replicas"] - 1
+            self.changed()
+        if self.random.random() < chance:
+            self.cluster.kafka_is_there = True
+
+    def heal(self) -> None:
+        """Everything works again; the spec can be carried out."""
+        cluster, spec = self.cluster, self.operator.resource["spec"]
+        cluster.kafka_is_there, cluster.lag, cluster.partitions = True, 0, cluster.partitions or 3
+        for name in list(cluster.hosts):
+            cluster.recover_host(name)
+        for node in cluster.nodes.values():
+            node.answers, node.full = True, False
+        spec.update(
+            paused=False, suspended=False, redeployNonce=spec["redeployNonce"] + self.random.choice((0, 1))
+        )
+        spec.pop("transform", None)
+        self.changed()
+
+    def changed(self) -> None:
+        self.operator.resource["metadata"]["generation"] += 1
+        self.operator.touch()
+
+    def _is_beyond_repair(self) -> bool:
+        """The active revision's ConfigMap has gone and what was asked for instead has failed: a person must say so again."""
+        degraded = before(self.operator.resource.get("status") or {}).get("Degraded", {})
+        return degraded.get("reason") == "RevisionLost"
+
+    # --- helpers of faults
+
+    def a_child(self, *kinds: str) -> Ref | None:
+        refs = [r for r in self.cluster.api.objects if r.kind in kinds]
+        return self.random.choice(refs) if refs else None
+
+    def destroy(self, uid: str) -> None:
+        disk = self.cluster.disks.pop(uid, None)
+        if disk is not None and disk.placement is not None:
+            number = names.revision_number(disk.placement.application_id.rpartition(".")[2]) or 0
+            self.guarantees.note_destroyed(number, disk.copies)
+
+
+# --- what people do
+
+
+def change_what_is_read(h: History) -> None:
+    h.operator.resource["spec"]["topic"] = h.random.choice(("users", "others", "third"))
+    h.changed()
+
+
+def change_to_what_never_hydrates(h: History) -> None:
+    spec = h.operator.resource["spec"]
+    if spec.pop("transform", None) is None:
+        spec["transform"] = {"sql": NEVER}
+        spec["rollout"]["onFailure"] = h.random.choice(("DeleteCandidate", "KeepCandidate"))
+    h.changed()
+
+
+def scale(h: History) -> None:
+    spec = h.operator.resource["spec"]
+    spec["replicas"] = h.random.choice((1, 2, 3, 4))
+    spec["standbyReplicas"] = min(h.random.choice((0, 0, 1, 2)), spec["replicas"] - 1)
+    h.changed()
+
+
+def change_pods(h: History) -> None:
+    h.operator.resource["spec"]["podTemplate"] = {"labels": {"team": h.random.choice("abc")}}
+    h.changed()
+
+
+def change_reads(h: History) -> None:
+    h.operator.resource["spec"]["read"]["maxConcurrent"] = h.random.choice((1, 2, 3))
+    h.changed()
+
+
+def larger_volumes(h: History) -> None:
+    size = int(h.operator.resource["spec"]["storage"]["size"].removesuffix("Gi"))
+    h.operator.resource["spec"]["storage"]["size"] = f"{size + 1}Gi"
+    h.changed()
+
+
+def wrong_spec(h: History) -> None:
+    spec = h.operator.resource["spec"]
+    spec["standbyReplicas"] = spec["replicas"] if spec["standbyReplicas"] < spec["replicas"] else 0
+    h.changed()
+
+
+def pause(h: History) -> None:
+    spec = h.operator.resource["spec"]
+    spec["paused"] = not spec["paused"]
+    h.guarantees.unpaused_since = h.cluster.now
+    h.changed()
+
+
+def suspend(h: History) -> None:
+    spec = h.operator.resource["spec"]
+    spec["suspended"] = not spec["suspended"]
+    h.changed()
+
+
+def alert_only(h: History) -> None:
+    h.operator.resource["spec"]["onPartitionsChanged"] = h.random.choice(("Redeploy", "Alert"))
+    h.changed()
+
+
+def delete_child(h: History) -> None:
+    kinds = ("ConfigMap", "StatefulSet", "Service", "PodDisruptionBudget", "Secret", "NetworkPolicy")
+    if ref := h.a_child(*kinds):
+        if ref == Ref("Service", "users"):
+            h.guarantees.service_was_touched = True
+        if ref.kind == "StatefulSet":
+            _note_volumes(h, ref.name)
+        h.story.append(f"   {ref}")
+        h.cluster.api.delete(ref)
+
+
+def edit_config_map(h: History) -> None:
+    if ref := h.a_child("ConfigMap"):
+        live = h.cluster.api.objects[ref]
+        h.random.choice((_other_placement, _rubbish, _nothing, _other_spec))(live)
+        h.cluster.api.touch(live)
+
+
+def edit_service(h: History) -> None:
+    if live := h.cluster.api.get("Service", "users"):
+        live["spec"]["selector"][names.REVISION_LABEL] = h.random.choice(("r1", "r2", "r99", "rubbish"))
+        h.guarantees.service_was_touched = True
+        h.cluster.api.touch(live)
+
+
+def edit_stateful_set(h: History) -> None:
+    if ref := h.a_child("StatefulSet"):
+        spec = h.cluster.api.objects[ref]["spec"]
+        if h.random.random() < 0.5:
+            spec["replicas"] = h.random.randrange(5)
+        else:
+            spec["template"]["metadata"]["labels"]["edited"] = "yes"
+        h.cluster.api.touch(h.cluster.api.objects[ref], new_generation=True)
+
+
+def lose_status(h: History) -> None:
+    status = h.operator.resource.get("status") or {}
+    h.guarantees.status_was_touched = True
+    h.guarantees.failed = None
+    if h.random.random() < 0.5:
+        h.operator.resource["status"] = {}
+    else:
+        status.pop(
+            h.random.choice(("active", "phase", "candidate", "previous", "history", "conditions")), None
+        )
+    h.operator.touch()
+
+
+def delete_pod(h: History) -> None:
+    if ref := h.a_child("Pod"):
+        h.cluster.api.delete(ref)
+
+
+def delete_volume_and_pod(h: History) -> None:
+    if ref := h.a_child("PersistentVolumeClaim"):
+        h.destroy(h.cluster.api.objects[ref]["metadata"]["uid"])
+        h.cluster.api.delete(ref)
+        h.cluster.api.delete(Ref("Pod", ref.name.removeprefix("data-")))
+
+
+# --- what machines do
+
+
+def kill_node(h: History) -> None:
+    if h.cluster.nodes:
+        h.cluster.kill(h.random.choice(list(h.cluster.nodes)))
+
+
+def hang_node(h: History) -> None:
+    if h.cluster.nodes:
+        node = h.random.choice(list(h.cluster.nodes.values()))
+        node.answers = not node.answers
+
+
+def fill_disk(h: History) -> None:
+    if h.cluster.nodes:
+        node = h.random.choice(list(h.cluster.nodes.values()))
+        node.full = not node.full
+
+
+def lose_host(h: History) -> None:
+    up = [name for name, host in h.cluster.hosts.items() if host.up]
+    if len(up) > 3:
+        h.cluster.lose_host(h.random.choice(up))
+
+
+def recover_host(h: History) -> None:
+    h.cluster.recover_host(h.random.choice(list(h.cluster.hosts)))
+
+
+def lose_kafka(h: History) -> None:
+    h.cluster.kafka_is_there = not h.cluster.kafka_is_there
+
+
+def topic_changes(h: History) -> None:
+    h.cluster.partitions = h.random.choice((None, 3, 4, 5, 5))
+
+
+def records_come(h: History) -> None:
+    h.cluster.lag = h.random.choice((0, 0, 3))
+
+
+FAULTS: tuple[Callable[[History], None], ...] = (
+    change_what_is_read,
+    change_what_is_read,
+    change_to_what_never_hydrates,
+    scale,
+    scale,
+    change_pods,
+    change_reads,
+    larger_volumes,
+    wrong_spec,
+    pause,
+    suspend,
+    alert_only,
+    delete_child,
+    delete_child,
+    edit_config_map,
+    edit_service,
+    edit_stateful_set,
+    lose_status,
+    delete_pod,
+    delete_volume_and_pod,
+    kill_node,
+    kill_node,
+    hang_node,
+    fill_disk,
+    lose_host,
+    recover_host,
+    lose_kafka,
+    topic_changes,
+    records_come,
+)
+
+
+def delete_resource(h: History) -> None:
+    h.operator.resource["metadata"]["deletionTimestamp"] = text_of(h.cluster.now)
+    h.operator.touch()
+
+
+def _note_volumes(h: History, name: str) -> None:
+    """Volumes go with their StatefulSet."""
+    for claim in h.cluster.api.of("PersistentVolumeClaim"):
+        if claim["metadata"]["name"].startswith(f"data-{name}-"):
+            h.destroy(claim["metadata"]["uid"])
+
+
+def _other_placement(live: Live) -> None:
+    text = live.get("data", {}).get("placement.json")
+    try:
+        placement = json.loads(text)
+    except (TypeError, ValueError):
+        return
+    placement["serving"] = placement["serving"][::-1]
+    live["data"]["placement.json"] = json.dumps(placement)
+
+
+def _other_spec(live: Live) -> None:
+    live.setdefault("data", {})["spec.json"] = '{"topic": "edited"}'
+
+
+def _rubbish(live: Live) -> None:
+    live["data"] = {"placement.json": "[", "spec.json": "rubbish"}
+
+
+def _nothing(live: Live) -> None:
+    live.pop("data", None)

@@ -1,0 +1,108 @@
+"""Query nodes as far as the operator sees them: disks that keep copies, processes that follow placements and hydrate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from queryable_app.placement import Placement, refusal
+from queryable_app.placing import Seen
+from queryable_operator.observed import NodeSaid
+
+NEVER = "SELECT never"  # a view with this SQL never hydrates
+
+
+@dataclass
+class Disk:
+    """What outlives a process. A copy is as far as its number says: 1.0 is complete."""
+
+    uid: str
+    host: str
+    copies: dict[int, float] = field(default_factory=dict)
+    placement: Placement | None = None
+    lost_at: float | None = None
+
+
+@dataclass
+class Node:
+    """One pod's process."""
+
+    pod: str
+    uid: str
+    revision: int
+    ordinal: int
+    host: str
+    disk: Disk
+    spec: Mapping[str, Any]
+    read: Mapping[str, Any]
+    placement: Placement
+    started: float
+    answers: bool = True
+    full: bool = False
+    read_told: bool = False
+
+    @staticmethod
+    def start(
+        pod: str, uid: str, revision: int, ordinal: int, host: str, disk: Disk, config_map: Any, now: float
+    ) -> Node:
+        spec = json.loads(config_map["data"]["spec.json"])
+        mounted = Placement.from_json(config_map["data"]["placement.json"])
+        there = disk.placement
+        newest = there if there and there.epoch > mounted.epoch else mounted
+        node = Node(pod, uid, revision, ordinal, host, disk, spec, spec["read"], newest, now)
+        node._hold()
+        return node
+
+    @property
+    def ready(self) -> bool:
+        return all(self.disk.copies[p] >= 1 for p in self._serves())
+
+    def follow(self, placement: Placement) -> set[int]:
+        """Returns the complete copies that it gives up."""
+        if placement.epoch <= self.placement.epoch or refusal(placement, self.placement):
+            return set()
+        self.placement = placement
+        return self._hold()
+
+    def hydrate(self, speed: float) -> None:
+        if NEVER in str(self.spec.get("transform", {}).get("sql", "")) or self.full:
+            return
+        for partition, there in self.disk.copies.items():
+            self.disk.copies[partition] = min(1.0, there + speed)
+
+    def says(
+        self, now: float, kafka_is_there: bool, asked: bool, lag: int, partitions: int | None
+    ) -> NodeSaid:
+        complete = {p for p, there in self.disk.copies.items() if there >= 1}
+        caught_up = frozenset(complete if kafka_is_there and not self.full else ())
+        return NodeSaid(
+            seen=Seen(now, self.placement.epoch, caught_up),
+            ready=self.ready,
+            read=dict(self.read),
+            copies=len(self.disk.copies),
+            complete=len(complete),
+            lag_records=lag if len(complete) == len(self.disk.copies) else 1000,
+            records_per_second=100.0,
+            remaining_seconds=None if len(complete) == len(self.disk.copies) else 30.0,
+            topic_partitions=partitions,
+            partitioner="murmur2",
+            mismatches=0,
+            disk_paused=self.full,
+            placement=self.placement if asked else None,
+        )
+
+    def _serves(self) -> set[int]:
+        return {p for p, serving in enumerate(self.placement.serving) if self.ordinal in serving}
+
+    def _hold(self) -> set[int]:
+        holds = set(self.placement.held_by(self.ordinal))
+        given_up = {p for p, there in self.disk.copies.items() if there >= 1 and p not in holds}
+        self.disk.copies = {p: self.disk.copies.get(p, 0.0) for p in sorted(holds)}
+        self.disk.placement = self.placement
+        return given_up
+
+
+def silent(said: NodeSaid) -> NodeSaid:
+    return replace(said, seen=replace(said.seen, caught_up=frozenset()), placement=None)

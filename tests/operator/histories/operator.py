@@ -1,0 +1,238 @@
+"""The acting side of the operator, against the simulated cluster: it looks, plans and carries out, and may end in between."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from queryable_operator import names
+from queryable_operator.actions import Event, Plan
+from queryable_operator.children import child
+from queryable_operator.drift import difference
+from queryable_operator.observed import (
+    KafkaAway,
+    Manifest,
+    NodeSaid,
+    Observed,
+    Ref,
+    TopicFound,
+    TopicMissing,
+)
+from queryable_operator.plan import plan
+from queryable_operator.resource import identity_of
+from queryable_operator.settings import OperatorSettings
+from queryable_operator.settings_map import record_of
+from tests.operator.histories.api import Conflict
+from tests.operator.histories.cluster import Cluster
+from tests.operator.histories.nodes import silent
+
+SETTINGS = OperatorSettings("example/node:1")
+_OWNED = ("Pod", "PersistentVolumeClaim")
+
+
+@dataclass
+class Operator:
+    cluster: Cluster
+    resource: dict[str, Any]
+    """As it is in the API server."""
+
+    events: list[Event] = field(default_factory=list)
+    gone: bool = False
+    kafka_clean: bool = False
+    kafka_refused: str | None = None
+    hosts_are_seen: bool = True
+    watcher: Callable[[str, Any, Observed], None] = lambda action, what, observed: None
+    observed: Observed | None = None
+    """What the last plan was made of."""
+
+    _children: Mapping[Ref, Manifest] = field(default_factory=dict)
+    _said: dict[str, NodeSaid] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.cluster.api.owners.add(self.resource["metadata"]["uid"])
+
+    def look(self, stale: bool = False) -> Observed:
+        """`stale`: children are those that were seen the last time."""
+        before, self._children = self._children, self._owned()
+        children = before if stale and before else self._children
+        return Observed(
+            now=self.cluster.now,
+            resource=copy.deepcopy(self.resource),
+            children=children,
+            taken=self._taken(),
+            hosts=self.cluster.host_views() if self.hosts_are_seen else None,
+            topic=self._topic(),
+            said=self._all_said(children),
+            endpoints=self.cluster.endpoints,
+            kafka_clean=self.kafka_clean,
+            kafka_refused=self.kafka_refused,
+        )
+
+    def tick(self, stale: bool = False, actions_max: int | None = None) -> Plan:
+        observed = self.observed = self.look(stale)
+        planned = plan(observed, SETTINGS)
+        for number, act in enumerate(self._actions(planned, observed)):
+            if actions_max is not None and number >= actions_max:
+                break
+            try:
+                act()
+            except Conflict:
+                break
+        return planned
+
+    def is_idle(self, planned: Plan, observed: Observed | None) -> bool:
+        """Whether the plan asks for nothing."""
+        assert observed is not None
+        same = all(
+            difference(wanted, observed.children.get(_ref(wanted), {})) is None for wanted in planned.apply
+        )
+        asks = (
+            planned.secrets,
+            planned.tell,
+            planned.evict,
+            planned.delete,
+            planned.force_delete,
+            planned.events,
+        )
+        return same and not any(asks) and planned.status is None
+
+    # --- looking
+
+    def _owned(self) -> dict[Ref, Manifest]:
+        return {ref: live for ref, live in self.cluster.api.snapshot().items() if self._is_ours(ref, live)}
+
+    def _taken(self) -> frozenset[Ref]:
+        return frozenset(
+            ref for ref, live in self.cluster.api.objects.items() if not self._is_ours(ref, live)
+        )
+
+    def _is_ours(self, ref: Ref, live: Manifest) -> bool:
+        owners = live["metadata"].get("ownerReferences") or ()
+        return ref.kind in _OWNED or any(o["uid"] == self.resource["metadata"]["uid"] for o in owners)
+
+    def _topic(self) -> Any:
+        if not self.cluster.kafka_is_there:
+            return KafkaAway("nobody answers")
+        there = self.cluster.partitions
+        return TopicMissing() if there is None else TopicFound(there)
+
+    def _all_said(self, children: Mapping[Ref, Manifest]) -> dict[int, dict[int, NodeSaid]]:
+        said: dict[int, dict[int, NodeSaid]] = {}
+        cluster, heard = self.cluster, {}
+        for ref, pod in children.items():
+            uid = pod["metadata"]["uid"]
+            node = cluster.nodes.get(uid) if ref.kind == "Pod" else None
+            answer = self._said.get(uid)
+            if answer is not None:
+                answer = silent(answer)
+            if node is not None and node.answers and cluster.hosts[node.host].up:
+                asked = node.placement.epoch != _epoch(children, node.revision)
+                answer = node.says(
+                    cluster.now, cluster.kafka_is_there, asked, cluster.lag, cluster.partitions
+                )
+            if answer is not None:
+                heard[uid] = answer
+                number, ordinal = _place(ref.name)
+                said.setdefault(number, {})[ordinal] = answer
+        self._said = heard
+        return said
+
+    # --- acting
+
+    def _actions(self, planned: Plan, observed: Observed) -> Iterator[Callable[[], None]]:
+        for manifest in planned.apply:
+            yield lambda m=manifest: self._apply(m, planned, observed)  # type: ignore[misc]
+        for ref in planned.secrets:
+            yield lambda r=ref: self._make_secret(r, observed)  # type: ignore[misc]
+        for tell in planned.tell:
+            yield lambda t=tell: self._tell(t, observed)  # type: ignore[misc]
+        for pod in planned.evict:
+            yield lambda p=pod: self._delete("evict", Ref("Pod", p), observed)  # type: ignore[misc]
+        for ref in planned.delete:
+            yield lambda r=ref: self._delete("delete", r, observed)  # type: ignore[misc]
+        for ref in planned.force_delete:
+            yield lambda r=ref: self._delete("force", r, observed)  # type: ignore[misc]
+        if planned.clean_kafka:
+            yield self._clean_kafka
+        if planned.status is not None:
+            yield lambda: self._write_status(planned.status, observed)
+        yield lambda: self.events.extend(planned.events)
+        if planned.release:
+            yield self._release
+
+    def _apply(self, manifest: Manifest, planned: Plan, observed: Observed) -> None:
+        ref = _ref(manifest)
+        there = observed.children.get(ref)
+        if there is not None and difference(manifest, there) is None:
+            return
+        live = self.cluster.api.objects.get(ref)
+        version = None
+        if ref in planned.expect_unchanged:
+            if there is None and live is not None:
+                raise Conflict(f"{ref} has not been seen yet")
+            version = there["metadata"]["resourceVersion"] if there else None
+        self.watcher("apply", manifest, observed)
+        self.cluster.api.apply(manifest, version)
+
+    def _make_secret(self, ref: Ref, observed: Observed) -> None:
+        revision = names.revision_number(ref.name.rpartition("-")[2])
+        self.cluster.api.create(child(identity_of(observed.resource), revision, "Secret", {"data": {}}))
+
+    def _tell(self, tell: Any, observed: Observed) -> None:
+        self.watcher("tell", tell, observed)
+        for node in list(self.cluster.nodes.values()):
+            if (node.revision, node.ordinal) == (tell.revision, tell.ordinal) and node.answers:
+                if tell.placement is not None:
+                    self.cluster.tell(node, tell.placement)
+                if tell.read is not None:
+                    node.read = tell.read
+
+    def _delete(self, how: str, ref: Ref, observed: Observed) -> None:
+        there = observed.children.get(ref)
+        live = self.cluster.api.objects.get(ref)
+        if live is not None and there is not None and live["metadata"]["uid"] == there["metadata"]["uid"]:
+            self.watcher(how, ref, observed)
+        if how == "force":
+            self.cluster.api.objects.get(ref, {}).get("metadata", {}).pop("finalizers", None)
+        self.cluster.api.delete(ref, there["metadata"]["uid"] if there else None, how == "force")
+
+    def _clean_kafka(self) -> None:
+        if self.cluster.kafka_is_there:
+            self.cluster.groups.clear()
+            self.kafka_clean, self.kafka_refused = True, None
+        else:
+            self.kafka_refused = "nobody answers"
+
+    def _write_status(self, status: Any, observed: Observed) -> None:
+        if observed.resource["metadata"]["resourceVersion"] != self.resource["metadata"]["resourceVersion"]:
+            raise Conflict("the resource has changed")
+        self.watcher("status", status, observed)
+        self.resource["status"] = copy.deepcopy(dict(status))
+        self.touch()
+
+    def touch(self) -> None:
+        meta = self.resource["metadata"]
+        meta["resourceVersion"] = str(int(meta["resourceVersion"]) + 1)
+
+    def _release(self) -> None:
+        self.gone = True
+        self.cluster.api.owners.clear()
+
+
+def _ref(manifest: Manifest) -> Ref:
+    return Ref(manifest["kind"], manifest["metadata"]["name"])
+
+
+def _place(pod: str) -> tuple[int, int]:
+    name, _, ordinal = pod.rpartition("-")
+    return names.revision_number(name.rpartition("-")[2]) or 0, int(ordinal)
+
+
+def _epoch(children: Mapping[Ref, Manifest], revision: int) -> int | None:
+    live = children.get(Ref("ConfigMap", names.child("users", revision)))
+    try:
+        return record_of(live).placement.epoch if live else None
+    except ValueError:
+        return None

@@ -1,0 +1,128 @@
+"""Random histories: whatever happens, the invariants hold; and when faults end, everything becomes as it was asked for."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queryable_operator.changes import spec_hash
+from queryable_operator.conditions import before
+from queryable_operator.plan import plan
+from tests.operator.histories.history import History, delete_resource
+from tests.operator.histories.operator import SETTINGS
+
+HISTORIES = 240
+AT_ONCE = 12
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
+def test_a_history_of_faults_ends_as_it_was_asked_for(first: int) -> None:
+    """Spec changes, faults and an operator that dies between any two actions break no invariant, and leave nothing behind."""
+    for seed in range(first, first + AT_ONCE):
+        history = History.begin(seed)
+        try:
+            history.go_on(10)
+            history.go_on(80, fault_chance=0.25, crash_chance=0.2)
+            history.heal()
+            history.settle()
+            assert_settled(history)
+        except Exception as error:
+            error.add_note("\n".join([f"seed {seed}", *history.story[-60:]]))
+            raise
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
+def test_a_deleted_resource_leaves_nothing(first: int) -> None:
+    """A deletion at any moment of a history takes away every object, and every group in Kafka or says that it did not."""
+    for seed in range(first, first + AT_ONCE):
+        history = History.begin(seed + 10_000)
+        try:
+            history.go_on(5 + seed % 60, fault_chance=0.25, crash_chance=0.2)
+            delete_resource(history)
+            history.go_on(200, crash_chance=0.2)
+            for _ in range(60):
+                history.pass_time(10)
+                history.round()
+            assert_gone(history)
+        except Exception as error:
+            error.add_note("\n".join([f"seed {seed}", *history.story[-60:]]))
+            raise
+
+
+def assert_settled(history: History) -> None:
+    operator, cluster = history.operator, history.cluster
+    spec, status = operator.resource["spec"], operator.resource["status"]
+    holds = {kind: entry["status"] for kind, entry in before(status).items()}
+    assert status["phase"] == "Ready", (status["phase"], before(status)["Progressing"])
+    assert holds["Available"] == "True", before(status)["Available"]
+    assert holds["Progressing"] == "False", before(status)["Progressing"]
+    assert holds["Hydrated"] == "True", before(status)["Hydrated"]
+    nodes = int(status["nodes"].partition("/")[2])
+    assert nodes == spec["replicas"] or holds["SpecValid"] == "False"
+    assert status["nodes"] == f"{nodes}/{nodes}"
+    assert_wanted_revision(history, status)
+    assert_only_what_is_needed(history, status)
+    assert_nothing_is_done(history)
+    assert cluster.endpoints == {f"users-{status['active']['revision']}-{n}" for n in range(nodes)}
+
+
+def assert_wanted_revision(history: History, status: dict[str, Any]) -> None:
+    spec, partitions = history.operator.resource["spec"], history.cluster.partitions
+    assert partitions is not None
+    if before(status)["SpecValid"]["status"] == "False":
+        return
+    wanted = {spec_hash(spec, partitions)}
+    if spec["onPartitionsChanged"] == "Alert":
+        wanted.add(spec_hash(spec, status["active"]["totalPartitions"]))
+    assert wanted & {status["active"]["specHash"], status.get("failedHash")}
+
+
+def assert_only_what_is_needed(history: History, status: dict[str, Any]) -> None:
+    spec, api = history.operator.resource["spec"], history.cluster.api
+    kept = {status[role]["revision"] for role in ("active", "candidate") if role in status}
+    if "candidate" in status:
+        assert status["candidate"]["specHash"] == status["failedHash"]
+    for live in api.objects.values():
+        label = live["metadata"]["labels"].get("queryabletopics.io/revision")
+        assert label is None or label in kept, live["metadata"]["name"]
+    active = status["active"]["revision"]
+    if before(status)["SpecValid"]["status"] == "True":
+        for kind in ("Pod", "PersistentVolumeClaim"):
+            names = [
+                live["metadata"]["name"]
+                for live in api.of(kind)
+                if live["metadata"]["labels"]["queryabletopics.io/revision"] == active
+            ]
+            assert len(names) == spec["replicas"], names
+
+
+def assert_nothing_is_done(history: History) -> None:
+    operator = history.operator
+    observed = operator.look()
+    for later in (0, 60, 3600, 90 * 86400):
+        moved = move(observed.said, later)
+        then = replace(observed, now=observed.now + later, said=moved)
+        planned = plan(copy.deepcopy(then), SETTINGS)
+        assert operator.is_idle(planned, then), (later, planned.status, planned.events, planned.tell)
+
+
+def move(said: Any, seconds: float) -> Any:
+    """Nodes go on saying the same."""
+    return {
+        revision: {
+            ordinal: replace(one, seen=replace(one.seen, at=one.seen.at + seconds))
+            for ordinal, one in nodes.items()
+        }
+        for revision, nodes in said.items()
+    }
+
+
+def assert_gone(history: History) -> None:
+    operator, cluster = history.operator, history.cluster
+    assert operator.gone
+    assert not cluster.api.objects, list(cluster.api.objects)
+    failed = [event for event in operator.events if event.reason == "CleanupFailed"]
+    assert failed or not cluster.groups
