@@ -25,6 +25,8 @@ def able(world: World, key: bytes, wish: Wish, now: float) -> dict[int, object]:
         copy = machine.node.copies.by_partition.get(partition)
         if copy is None or not copy.complete or copy.failed is not None or copy.absent is not None:
             continue
+        if copy.store.on_disk.spoilt:  # type: ignore[attr-defined]
+            continue
         if wish.max_lag_ms is not None:
             then = world.scheduler.now - (wish.max_lag_ms - _SLACK_MS) / 1000
             if world.topic.away or max(0, copy.position) < world.topic.end_at(partition, then):

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from queryable_app.disk_format import CopyState, Identity
+from queryable_app.errors import Failure, Reason
 from queryable_app.serve.store import SharedMemory, StoreDamaged
 
 _NAME_FILE = "ROWS"
@@ -35,6 +37,9 @@ class Rows:
         default_factory=lambda: deque(maxlen=_UNSYNCED_BATCHES)
     )
     damaged: bool = False
+    """It cannot be opened."""
+    spoilt: bool = False
+    """Some of the rows cannot be read; a copy of its files has the same."""
 
     def lose_batches(self, batches: int) -> None:
         for _ in range(min(batches, len(self.undo))):
@@ -65,7 +70,7 @@ class Disks:
         else:
             rows = Rows(identity, path)
             if checkpoint.exists():
-                rows.state, rows.rows = pickle.loads(checkpoint.read_bytes())
+                rows.state, rows.rows, rows.spoilt = pickle.loads(checkpoint.read_bytes())
                 checkpoint.unlink()
             name = str(next(self._numbers))
             self._rows[name] = rows
@@ -108,12 +113,11 @@ class SimulatedStore:
         return self._iterators > 0
 
     def get(self, disk_key: bytes) -> bytes | None:
-        self._must_be_open()
+        self._must_be_readable(disk_key)
         return self.on_disk.rows.get(disk_key)
 
     def multi_get(self, disk_keys: list[bytes]) -> list[bytes | None]:
-        self._must_be_open()
-        return [self.on_disk.rows.get(key) for key in disk_keys]
+        return [self.get(key) for key in disk_keys]
 
     def rows(
         self, start: bytes | None = None, stop: bytes | None = None, reverse: bool = False
@@ -123,13 +127,15 @@ class SimulatedStore:
         try:
             for key, stored in sorted(self.on_disk.rows.items(), reverse=reverse):
                 if (start is None or key >= start) and (stop is None or key < stop):
-                    self._must_be_open()
+                    self._must_be_readable(key)
                     yield key, stored
         finally:
             self._iterators -= 1
 
     def verify(self) -> None:
         self._must_be_open()
+        if self.on_disk.spoilt:
+            raise StoreDamaged(f"{self.path} is damaged (Corruption)")
 
     def apply(
         self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None
@@ -152,7 +158,9 @@ class SimulatedStore:
     def checkpoint(self, path: Path) -> None:
         self._must_be_open()
         path.mkdir(parents=True)
-        (path / _CHECKPOINT_FILE).write_bytes(pickle.dumps((self.on_disk.state, self.on_disk.rows)))
+        (path / _CHECKPOINT_FILE).write_bytes(
+            pickle.dumps((self.on_disk.state, self.on_disk.rows, self.on_disk.spoilt))
+        )
 
     def cancel_compaction(self) -> None:
         pass
@@ -170,6 +178,12 @@ class SimulatedStore:
         """With memtables written out: no loss of power takes that back."""
         self._closed = True
         self.on_disk.undo.clear()
+
+    def _must_be_readable(self, key: bytes) -> None:
+        self._must_be_open()
+        if self.on_disk.spoilt and crc32(key) % 3 == 0:
+            self.damaged = "Corruption"
+            raise Failure(Reason.NOT_AVAILABLE, f"{self.path} cannot be read", "ask another node")
 
     def _must_be_open(self) -> None:
         if self._closed:

@@ -30,6 +30,7 @@ class Faults:
             (self._crash, 6),
             (self._stop, 6),
             (self._wipe, 3),
+            (self._spoil, 3),
             (self._cut_one_way, 4),
             (self._cut_pair, 4),
             (self._isolate, 3),
@@ -53,6 +54,7 @@ class Faults:
         self._ended = True
         for end in list(self._ends):
             end()
+        self._world.mend_disks()
 
     def _next(self) -> None:
         if self._ended:
@@ -113,6 +115,11 @@ class Faults:
         if ordinal is not None:
             self._world.stop_signal(ordinal)
             self._until(seconds, lambda: self._world.continue_signal(ordinal))
+
+    def _spoil(self) -> None:
+        ordinal = self._machine(0.0)
+        if ordinal is not None:
+            self._world.spoil(ordinal, self._random.randrange(100))
 
     def _wipe(self) -> None:
         """Its disk is gone, and it comes back; not the last complete copy, but for once in a while."""

@@ -194,17 +194,34 @@ class World:
 
     def damage(self, ordinal: int, choice: int) -> None:
         """One of its copies cannot be opened any more, when another one is there."""
-        machine, whole = self.machines[ordinal], self.complete_copies()
+        rows = self._spare(ordinal, choice)
+        if rows is not None:
+            rows.damaged = True
+            self.note(f"{host_of(ordinal)}: the copy of partition {rows.identity.partition} is damaged")
+            self.note_destruction()
+
+    def spoil(self, ordinal: int, choice: int) -> None:
+        """Some rows of one of its copies cannot be read any more, when another one is there."""
+        rows = self._spare(ordinal, choice)
+        if rows is not None:
+            rows.spoilt = True
+            self.happened["a copy spoilt"] += 1
+            self.note(f"{host_of(ordinal)}: rows of partition {rows.identity.partition} cannot be read")
+
+    def _spare(self, ordinal: int, choice: int) -> Rows | None:
+        whole = self.complete_copies()
         spare = [
             rows
-            for rows in self.disks.below(machine.data_dir)
+            for rows in self.disks.below(self.machines[ordinal].data_dir)
             if whole[rows.identity.partition] - {ordinal} and rows.identity.partition not in self.destroyed
         ]
-        if spare:
-            rows = spare[choice % len(spare)]
-            rows.damaged = True
-            self.note(f"{machine.host}: the copy of partition {rows.identity.partition} is damaged")
-            self.note_destruction()
+        return spare[choice % len(spare)] if spare else None
+
+    def mend_disks(self) -> None:
+        """A person does, where no other node had the rows."""
+        for machine in self.machines.values():
+            for rows in self.disks.below(machine.data_dir):
+                rows.spoilt = False
 
     def stop_signal(self, ordinal: int) -> None:
         process = self.machines[ordinal].process
