@@ -16,12 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
-import time
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -35,6 +32,7 @@ from queryable_app.serve.copies import Copies, Copy, Role
 from queryable_app.serve.incoming import INCOMING_SUFFIX
 from queryable_app.serve.peer_client import PeerAway
 from queryable_app.serve.store import SharedMemory, Store, StoreDamaged, StoreError
+from queryable_app.serve.store_ends import closed, delete, unused
 from queryable_app.serve.whole_file import write_whole
 
 LINGER_SECONDS: Final = 5.0  # a read that has its copies, and not begun to read them, needs them as long
@@ -208,13 +206,13 @@ class Holdings:
             await asyncio.wait(before)
         if copy.opened:
             await asyncio.sleep(self.linger_seconds)
-            await _unused(copy.store, _LINGER_SECONDS_MAX)
+            await unused(copy.store, _LINGER_SECONDS_MAX)
             store = copy.leave("has moved to other nodes")
             assert store is not None
-            await _closed(store)
+            await closed(store)
         partition, path = copy.partition, self._path(copy.partition)
         for directory in (path, path.with_suffix(INCOMING_SUFFIX)):
-            await in_thread(_delete, directory)
+            await in_thread(delete, directory)
         if self._copies.leaving.get(partition) is copy:
             del self._copies.leaving[partition]
         event("copy-dropped", partition=partition)
@@ -238,7 +236,7 @@ class Holdings:
                 continue
             if partition not in self._ending and (task := asyncio.current_task()) is not None:
                 self._ending[partition] = task
-                await in_thread(_delete, path)
+                await in_thread(delete, path)
                 event("left-over-deleted", path=path)
                 self._ended(partition)
 
@@ -278,7 +276,7 @@ class Holdings:
         if store := copy.leave(_OPENING):
             event("copy-damaged", partition=copy.partition, reason=why)
             self._changed()
-            await _closed(store)
+            await closed(store)
             await self._fetch(copy, instead=True)
         await self._fill(copy)
 
@@ -331,7 +329,7 @@ class Holdings:
             if not _empty(store.state) or not self._elsewhere(copy.partition):
                 return store
             store.close()
-        await in_thread(_delete, path)
+        await in_thread(delete, path)
         return None
 
     async def _fetch(self, copy: Copy, instead: bool = False) -> None:
@@ -361,25 +359,6 @@ class Holdings:
 
     def _path(self, partition: int) -> Path:
         return store_path(self._data_dir, self._application_id, partition)
-
-
-async def _closed(store: Store) -> None:
-    try:
-        store.cancel_compaction()
-        await _unused(store)  # RocksDB would keep the directory locked
-    finally:
-        store.close()
-
-
-async def _unused(store: Store, seconds: float = inf) -> None:
-    """Until nobody reads it step by step. Asked again and again, since iterators end wherever they are dropped."""
-    until = time.monotonic() + seconds
-    while store.in_use and time.monotonic() < until:  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
-
-
-def _delete(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def store_path(data_dir: Path, application_id: str, partition: int) -> Path:
