@@ -79,6 +79,10 @@ RULES: list[tuple[str, dict[str, Any]]] = [
     ("labels below queryabletopics.io", pods(labels={"app.kubernetes.io/managed-by": "a"})),
     ("annotations below queryabletopics.io", pods(annotations={"queryabletopics.io/roll-hash": "a"})),
     ("annotations below queryabletopics.io", {"service": {"annotations": {"queryabletopics.io/wanted": "a"}}}),
+    ("a key is a name, or a domain, a slash and a name", pods(labels={"Example.com/a": "a"})),
+    ("a key is a name, or a domain, a slash and a name", pods(annotations={"a/b/c": "a"})),
+    ("a key is a name, or a domain, a slash and a name", pods(nodeSelector={"-a": "a"})),
+    ("a key is a name, or a domain, a slash and a name", {"service": {"annotations": {"n" * 64: "a"}}}),
     ("names that begin with QT_ are the operator's", pods(env=[{"name": "QT_NAME", "value": "a"}])),
     ("give either value or valueFrom", pods(env=[{"name": "A", "value": "a", "valueFrom": {}}])),
 ]  # fmt: skip

@@ -236,6 +236,7 @@ _PATTERNS: Final = {
     r"^[^\s,]+:[0-9]{1,5}(,\s*[^\s,]+:[0-9]{1,5})*$": "host:port, or several of them with commas",
     r"^[a-z]([-a-z0-9]*[a-z0-9])?$": "a name: lower-case letters, digits and hyphens, first a letter, last no hyphen",
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "a name: lower-case letters, digits and hyphens, a letter or digit at both ends",
+    r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "a name: lower-case letters, digits, hyphens and dots",
     r"^[1-9][0-9]*[kmgKMG]$": "an amount of memory, like 512m or 2g",
     r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$": "an amount of storage, like 10Gi",
     r"^https?://": "an address that begins with http:// or https://",
