@@ -55,7 +55,7 @@ def _values(schema: Schema) -> Iterator[tuple[str, Any]]:
     if "maxLength" in schema:
         yield "maxLength", "a" * (schema["maxLength"] + 1)
     if "pattern" in schema:
-        yield "pattern", next(text for text in ("?", "-") if not re.search(schema["pattern"], text))
+        yield "pattern", next(text for text in ("?", "-", " ") if not re.search(schema["pattern"], text))
     if "minItems" in schema:
         yield "minItems", []
     if "maxItems" in schema:
