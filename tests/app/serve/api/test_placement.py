@@ -220,8 +220,9 @@ def test_reads_go_on_while_a_partition_moves(two: Two) -> None:
             epoch += 1
             for ordinal in (1, 0):
                 assert two.put(ordinal, replace(both, epoch=epoch, serving=serving)).status_code == 200
-            for node in two.nodes:  # what comes back in time has its rows
+            for node in two.nodes:  # what comes back in time has its rows, and has to reach the end anew
                 eventually("all are open", partial(all_open, node))
+                node.on_loop(partial(complete, node))
     over.set()
     for thread in threads:
         thread.join(20)
