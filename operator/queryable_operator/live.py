@@ -6,9 +6,10 @@ node's. So nobody who reads these values has to expect rubbish.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,6 +18,10 @@ from queryable_operator.observed import Manifest, NodeSaid, Observed, Ref
 from queryable_operator.settings_map import RevisionRecord, record_of
 
 _ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,3})$")
+MADE_OF: Final = f"{names.GROUP}/made-of"
+"""On the StatefulSet: what its revision was made of, as `MadeOf`. So that a ConfigMap that somebody deleted can be made again
+also when the spec has become another one."""
+
 _TEMPLATE_LABEL: Final = "controller-revision-hash"
 _CLAIM: Final = "PersistentVolumeClaim"
 _CLAIM_PREFIX: Final = names.volume_claim("", 1, 0).partition("-")[0]
@@ -44,6 +49,23 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeOf:
+    spec: Mapping[str, Any]
+    """Only the fields that make a revision."""
+
+    spec_hash: str
+    partitions: int
+    disk_format: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> MadeOf:
+        return MadeOf(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
 class Live:
     """What there is of one revision."""
 
@@ -55,6 +77,10 @@ class Live:
     claims: Mapping[int, Manifest] = field(default_factory=dict)
     said: Mapping[int, NodeSaid] = field(default_factory=dict)
     record: RevisionRecord | None = None
+    """Of its ConfigMap."""
+
+    made_of: MadeOf | None = None
+    """Of its StatefulSet. To be held against a hash: anybody may have edited it."""
 
     @property
     def ready(self) -> frozenset[int]:
@@ -123,7 +149,8 @@ def _live(view: str, number: int, objects: Mapping[Ref, Manifest], said: Mapping
             pods[int(match[1])] = _pod(ref.name, manifest)
         elif match:
             claims[int(match[1])] = manifest
-    return Live(number, single, pods, claims, said, _record(single.get("ConfigMap")))
+    record, made_of = _record(single.get("ConfigMap")), _made_of(single.get("StatefulSet", {}))
+    return Live(number, single, pods, claims, said, record, made_of)
 
 
 def _record(config_map: Manifest | None) -> RevisionRecord | None:
@@ -131,6 +158,15 @@ def _record(config_map: Manifest | None) -> RevisionRecord | None:
         return None if config_map is None else record_of(config_map)
     except ValueError:
         return None
+
+
+def _made_of(stateful_set: Manifest) -> MadeOf | None:
+    try:
+        made_of = MadeOf.from_json(stateful_set["metadata"]["annotations"][MADE_OF])
+    except (KeyError, TypeError, ValueError):
+        return None
+    sound = isinstance(made_of.spec, dict) and isinstance(made_of.spec_hash, str)
+    return made_of if sound and isinstance(made_of.partitions, int) else None
 
 
 def _pod(name: str, manifest: Manifest) -> Pod:

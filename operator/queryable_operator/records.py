@@ -1,8 +1,8 @@
 """What a revision's ConfigMap shall hold: the one that is there carried on, or one made anew.
 
 Strategy: a ConfigMap that is missing, or that somebody edited, is made again from what can be proven: the spec, if it has the
-hash that status names; the placement that nodes follow; the template of the StatefulSet. If the spec was changed meanwhile
-nothing can be proven, and nothing is made: its pods go on with what they have until the next revision takes over.
+hash that status names, or else the one that the StatefulSet was made of; the placement that nodes follow; the template of the
+StatefulSet. Where nothing can be proven nothing is made: pods go on with what they have until the next revision takes over.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from queryable_app.disk_format import FORMAT_VERSION
 from queryable_app.topic_spec import SpecError
 from queryable_operator import names, placements
 from queryable_operator.changes import carried, roll_hash, spec_hash
-from queryable_operator.live import Live
+from queryable_operator.live import Live, MadeOf
 from queryable_operator.observed import Manifest
 from queryable_operator.placements import Situation
 from queryable_operator.resource import View
@@ -44,6 +44,10 @@ def record_wanted(named: Named, live: Live, makings: Makings) -> RevisionRecord 
     if live.record is not None and live.record.spec_hash == named.spec_hash:
         return _carried_on(live.record, live, makings)
     return _made_anew(named, live, makings)
+
+
+def made_of(record: RevisionRecord) -> MadeOf:
+    return MadeOf(carried(record.spec, {}), record.spec_hash, record.partitions, record.disk_format)
 
 
 def following(view: View, spec: Mapping[str, Any]) -> View:
@@ -85,7 +89,8 @@ def _carried_on(record: RevisionRecord, live: Live, makings: Makings) -> Revisio
 
 def _made_anew(named: Named, live: Live, makings: Makings) -> RevisionRecord | None:
     view, number = makings.view, named.number
-    if spec_hash(view.raw, named.partitions) != named.spec_hash:
+    spec, disk_format = _proven(named, live, view) or (None, FORMAT_VERSION)
+    if spec is None:
         return None
     application_id = names.application_id(view.namespace, view.name, number)
     placement = placements.followed(live, application_id, named.partitions, None)
@@ -94,12 +99,11 @@ def _made_anew(named: Named, live: Live, makings: Makings) -> RevisionRecord | N
     there = _template_of(live)
     if there is None:
         image = view.image or makings.settings.node_image
-        rolled = roll_hash(view.raw, image, makings.kafka_secret_digest)
-        template: Manifest = pod_template(view, number, image, rolled, makings.settings)
-    else:
-        template, image, rolled = there
+        rolled = roll_hash(spec, image, makings.kafka_secret_digest)
+        there = pod_template(following(view, spec), number, image, rolled, makings.settings), image, rolled
+    template, image, rolled = there
     return RevisionRecord(
-        spec=view.raw,
+        spec=spec,
         placement=placement,
         template=template,
         domains=placements.domains_seen(live, makings.situation.hosts),
@@ -107,7 +111,20 @@ def _made_anew(named: Named, live: Live, makings: Makings) -> RevisionRecord | N
         roll_hash=rolled,
         partitions=named.partitions,
         image=image,
+        disk_format=disk_format,
     )
+
+
+def _proven(named: Named, live: Live, view: View) -> tuple[Mapping[str, Any], int] | None:
+    """The spec that has the revision's hash, with its disk format."""
+    made_of = live.made_of
+    known = [(view.raw, made_of.disk_format if made_of else FORMAT_VERSION)]
+    if made_of is not None:
+        known.append((carried(made_of.spec, view.raw), made_of.disk_format))
+    for spec, disk_format in known:
+        if spec_hash(spec, named.partitions, disk_format) == named.spec_hash:
+            return spec, disk_format
+    return None
 
 
 def _template_of(live: Live) -> tuple[Manifest, str, str] | None:

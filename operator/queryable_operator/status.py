@@ -102,9 +102,11 @@ def _named(raw: Any, lives: Mapping[int, Live], now: float) -> Named | None:
 
 
 def _as_recorded(named: Named, live: Live) -> Named:
-    if live.record is None:
-        return named
-    return replace(named, spec_hash=live.record.spec_hash, partitions=live.record.partitions)
+    if live.record is not None:
+        return replace(named, spec_hash=live.record.spec_hash, partitions=live.record.partitions)
+    if live.made_of is not None and not named.spec_hash:
+        return replace(named, spec_hash=live.made_of.spec_hash, partitions=live.made_of.partitions)
+    return named
 
 
 def _phase(said: Any, course: Course) -> Phase:

@@ -10,11 +10,11 @@ from queryable_app.topic_spec import SpecError, parse_read
 from queryable_operator import deletion, names, placements, policies, services
 from queryable_operator.actions import Event, Plan, Tell
 from queryable_operator.drift import difference
-from queryable_operator.live import Live
+from queryable_operator.live import MADE_OF, Live
 from queryable_operator.observed import Manifest, Observed, Ref
 from queryable_operator.placements import Situation
 from queryable_operator.quantity import quantity
-from queryable_operator.records import Makings, following, record_wanted
+from queryable_operator.records import Makings, following, made_of, record_wanted
 from queryable_operator.resource import View
 from queryable_operator.revisions import Course, Named, service_target
 from queryable_operator.rolling import next_to_roll
@@ -125,7 +125,9 @@ def _pods(round_: Round, live: Live, record: RevisionRecord) -> Plan:
     replicas = placements.replicas(view, live, record.placement, now)
     there = live.objects.get("StatefulSet")
     has_claims = there is not None and there.get("spec", {}).get("volumeClaimTemplates")
-    wanted = stateful_set(view, live.number, record.template, replicas, there if has_claims else None)
+    wanted = _marked(
+        stateful_set(view, live.number, record.template, replicas, there if has_claims else None), record
+    )
     apply = Plan(apply=(wanted, *_larger_claims(view, live)), tell=tuple(_tell(view, live, record)))
     if view.suspended:
         return apply
@@ -137,6 +139,12 @@ def _pods(round_: Round, live: Live, record: RevisionRecord) -> Plan:
             Plan(delete=tuple(placements.left_over(view, live, record.placement))),
         ]
     )
+
+
+def _marked(stateful_set: Manifest, record: RevisionRecord) -> Manifest:
+    metadata = stateful_set["metadata"]
+    annotations = {**metadata["annotations"], MADE_OF: made_of(record).to_json()}
+    return {**stateful_set, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _tell(view: View, live: Live, record: RevisionRecord) -> Iterator[Tell]:

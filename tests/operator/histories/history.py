@@ -133,6 +133,7 @@ class History:
             paused=False, suspended=False, redeployNonce=spec["redeployNonce"] + self.random.choice((0, 1))
         )
         spec.pop("transform", None)
+        spec["standbyReplicas"] = min(spec["standbyReplicas"], spec["replicas"] - 1)
         self.changed()
 
     def changed(self) -> None:
