@@ -218,7 +218,7 @@ class Cluster:
         found: dict[tuple[str, str], str] = {}
         while True:
             page = await self._ask("list", "GET", kind, namespace, "", query, accept=_METADATA_ONLY)
-            for item in page["items"]:
+            for item in page["items"] or ():  # an empty list of metadata is null
                 meta = item["metadata"]
                 found[meta.get("namespace", ""), meta["name"]] = meta["resourceVersion"]
             if not (following := page["metadata"].get("continue")):

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -60,7 +60,8 @@ class _Kafka:
 
 
 class Topics:
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say is in our own sentence
         self._kafkas: dict[str, _Kafka] = {}
 
@@ -69,12 +70,12 @@ class Topics:
             kafka = self._kafka(bootstrap_servers, config)
         except KafkaSettingsError as error:
             return SettingsWrong(str(error))
-        kafka.asked[topic] = time.monotonic()
+        kafka.asked[topic] = self._clock()
         for _ in range(2):  # a look that was under way may not have been for this topic
-            if (seen := kafka.known(topic, time.monotonic())) is not None:
+            if (seen := kafka.known(topic, self._clock())) is not None:
                 return seen
             await self._look(kafka)
-        return kafka.known(topic, time.monotonic()) or KafkaAway("Kafka has not answered yet")
+        return kafka.known(topic, self._clock()) or KafkaAway("Kafka has not answered yet")
 
     async def clean(
         self, bootstrap_servers: str, config: Mapping[str, str], namespace: str, view: str
@@ -88,7 +89,7 @@ class Topics:
             return _reason(error, bootstrap_servers)
 
     def _kafka(self, bootstrap_servers: str, config: Mapping[str, str]) -> _Kafka:
-        now = time.monotonic()
+        now = self._clock()
         for key, kafka in list(self._kafkas.items()):
             kafka.asked = {t: at for t, at in kafka.asked.items() if now - at < _ASKED_SECONDS}
             if not kafka.asked and kafka.looking is None:
@@ -102,11 +103,11 @@ class Topics:
 
     async def _look(self, kafka: _Kafka) -> None:
         if kafka.looking is None:
-            kafka.looking = asyncio.create_task(_look(kafka))
+            kafka.looking = asyncio.create_task(_look(kafka, self._clock))
         await asyncio.shield(kafka.looking)
 
 
-async def _look(kafka: _Kafka) -> None:
+async def _look(kafka: _Kafka, clock: Callable[[], float]) -> None:
     """Fills in what is known; never raises."""
     topics = sorted(kafka.asked)
     try:
@@ -120,7 +121,7 @@ async def _look(kafka: _Kafka) -> None:
     except (KafkaError, OSError, TimeoutError) as error:
         kafka.failed = KafkaAway(_reason(error, ",".join(kafka.connection.arguments["bootstrap_servers"])))
     finally:
-        kafka.at, kafka.looking = time.monotonic(), None
+        kafka.at, kafka.looking = clock(), None
 
 
 def _seen(found: Mapping[str, Any]) -> TopicSeen:

@@ -1,0 +1,278 @@
+"""Topics against a real Kafka, and against what is none."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+
+from queryable_app.kafka_clients import client_arguments
+from queryable_app.kafka_settings import KafkaConnection
+from queryable_operator import names, topics
+from queryable_operator.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
+from queryable_operator.topics import Topics
+from tests.support.kafka import KafkaForTests
+
+T = TypeVar("T")
+
+
+def _seen(bootstrap: str, topic: str, **config: str) -> TopicSeen:
+    async def look() -> TopicSeen:
+        return await Topics().seen(bootstrap, {n.replace("_", "."): v for n, v in config.items()}, topic)
+
+    return asyncio.run(look())
+
+
+def _admin(kafka: KafkaForTests, use: Callable[[AIOKafkaAdminClient], Coroutine[Any, Any, T]]) -> T:
+    async def used() -> T:
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+        await admin.start()
+        try:
+            return await use(admin)
+        finally:
+            await admin.close()
+
+    return asyncio.run(used())
+
+
+@contextmanager
+def _silent() -> Iterator[str]:
+    """An address that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_topic_has_partitions(kafka: KafkaForTests) -> None:
+    """As many as it was made with."""
+    kafka.create_topic("operator-found", 3)
+    assert _seen(kafka.bootstrap, "operator-found") == TopicFound(3)
+
+
+def test_a_topic_that_is_missing_stays_so(kafka: KafkaForTests) -> None:
+    """Looking for it does not make it, though this broker makes topics by themselves."""
+    assert _seen(kafka.bootstrap, "operator-missing") == TopicMissing()
+    assert _seen(kafka.bootstrap, "operator-missing") == TopicMissing()
+    assert kafka.partitions_of("operator-missing") == 0
+
+
+def test_a_name_that_is_none_is_missing(kafka: KafkaForTests) -> None:
+    """The schema refuses it; Kafka does too."""
+    assert _seen(kafka.bootstrap, "what is/this") == TopicMissing()
+
+
+def test_nobody_there_is_away() -> None:
+    """The reason names the address."""
+    seen = _seen("127.0.0.1:1", "users")
+    assert isinstance(seen, KafkaAway)
+    assert "127.0.0.1:1" in seen.reason
+
+
+def test_a_name_that_is_not_known_is_away() -> None:
+    """No DNS server knows it."""
+    assert isinstance(_seen("nowhere.invalid:9092", "users"), KafkaAway)
+
+
+def test_a_broker_that_hangs_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for longer than was said, and no thread is left behind."""
+    monkeypatch.setattr(topics, "_LOOK_SECONDS", 0.5)
+    threads = threading.active_count()
+    with _silent() as bootstrap:
+        seen = _seen(bootstrap, "users")
+    assert isinstance(seen, KafkaAway)
+    assert threading.active_count() <= threads
+
+
+def test_settings_that_cannot_be_followed_are_named_without_their_values() -> None:
+    """A password that was mistyped does not stand in status."""
+    seen = _seen(
+        "127.0.0.1:1",
+        "users",
+        security_protocol="SASL_SSL",
+        sasl_mechanism="PLAIN",
+        sasl_jaas_config="hunter2",
+    )
+    assert isinstance(seen, SettingsWrong)
+    assert "sasl.jaas.config" in seen.reason
+    assert "hunter2" not in seen.reason
+
+
+def test_a_certificate_that_is_none_is_a_wrong_setting() -> None:
+    """Not a Kafka that is away."""
+    config = {"ssl_truststore_type": "PEM", "ssl_truststore_certificates": "rubbish"}
+    seen = _seen("127.0.0.1:1", "users", security_protocol="SSL", **config)
+    assert isinstance(seen, SettingsWrong)
+    assert "certificates" in seen.reason
+
+
+def test_plain_text_to_a_broker_that_speaks_tls_ends(
+    kafka: KafkaForTests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other way round: TLS to a broker without it is away, in time."""
+    monkeypatch.setattr(topics, "_LOOK_SECONDS", 2.0)
+    assert isinstance(_seen(kafka.bootstrap, "users", security_protocol="SSL"), KafkaAway)
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One entry for each that was made."""
+    made: list[str] = []
+
+    def counted(kafka: KafkaConnection) -> dict[str, Any]:
+        made.append(kafka.arguments["security_protocol"])
+        return client_arguments(kafka)
+
+    monkeypatch.setattr("queryable_operator.topics.client_arguments", counted)
+    return made
+
+
+def test_many_resources_share_one_look(kafka: KafkaForTests, connections: list[str]) -> None:
+    """A hundred that reach Kafka in the same way cost a connection or two."""
+    kafka.create_topic("operator-shared", 2)
+
+    async def look() -> list[TopicSeen]:
+        shared = Topics()
+        wanted = ["operator-shared", *(f"operator-none-{n}" for n in range(99))]
+        return await asyncio.gather(*(shared.seen(kafka.bootstrap, {}, topic) for topic in wanted))
+
+    first, *others = asyncio.run(look())
+    assert first == TopicFound(2)
+    assert set(map(type, others)) == {TopicMissing}
+    assert len(connections) <= 2
+
+
+@pytest.mark.parametrize(
+    ("topic", "at", "looks"),
+    [("operator-believed", (0.0, 9.0, 11.0, 29.0, 31.0), 2), ("operator-none", (0.0, 9.0, 11.0, 19.0), 2)],
+)
+def test_an_answer_is_believed_for_a_while(
+    kafka: KafkaForTests, connections: list[str], topic: str, at: tuple[float, ...], looks: int
+) -> None:
+    """A topic that was found is asked for again after half a minute, one that was missing after ten seconds."""
+    kafka.create_topic("operator-believed", 1)
+
+    async def look() -> None:
+        moment = 0.0
+        believed = Topics(lambda: moment)
+        for now in at:
+            moment = now
+            await believed.seen(kafka.bootstrap, {}, topic)
+
+    asyncio.run(look())
+    assert len(connections) == looks
+
+
+def test_one_who_gives_up_ends_nobody_elses_look(kafka: KafkaForTests) -> None:
+    """A round that is cancelled leaves the look that others wait for."""
+    kafka.create_topic("operator-given-up", 1)
+
+    async def look() -> TopicSeen:
+        shared = Topics()
+        first = asyncio.create_task(shared.seen(kafka.bootstrap, {}, "operator-given-up"))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(shared.seen(kafka.bootstrap, {}, "operator-given-up"))
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    assert asyncio.run(look()) == TopicFound(1)
+
+
+def _leave_behind(kafka: KafkaForTests, *applications: str) -> None:
+    """What nodes leave: a group's positions, and a dead-letter topic."""
+
+    async def commit() -> None:
+        for application in applications:
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=kafka.bootstrap, group_id=application, enable_auto_commit=False
+            )
+            await consumer.start()
+            where = TopicPartition("operator-cleaned", 0)
+            consumer.assign([where])
+            await consumer.commit({where: 0})
+            await consumer.stop()
+
+    for application in applications:
+        kafka.create_topic(application + names.DEAD_LETTER_SUFFIX, 1)
+    asyncio.run(commit())
+
+
+def _left(kafka: KafkaForTests, *applications: str) -> set[str]:
+    async def left(admin: AIOKafkaAdminClient) -> set[str]:
+        groups = [group for group, *_ in await admin.list_consumer_groups()]
+        return {name for name in [*groups, *await admin.list_topics()] if name.startswith(applications)}
+
+    return _admin(kafka, left)
+
+
+def test_everything_of_every_revision_is_cleaned(kafka: KafkaForTests) -> None:
+    """And nothing of another view, whose name may begin as this one's does."""
+    kafka.create_topic("operator-cleaned", 1)
+    ours = ["clean.users.r1", "clean.users.r27"]
+    others = ["clean.users-r1.r1", "clean.users2.r1", "other.users.r1", "clean.users.rubbish"]
+    _leave_behind(kafka, *ours, *others)
+    kept = _left(kafka, "clean.users-r1", "clean.users2", "other.users", "clean.users.rubbish")
+
+    async def clean() -> list[str | None]:
+        return [await Topics().clean(kafka.bootstrap, {}, "clean", "users") for _ in range(2)]
+
+    *_, refused = asyncio.run(clean())
+    assert refused is None
+    assert _left(kafka, "clean.users.r1", "clean.users.r2") == set()
+    assert _left(kafka, "clean.users-r1", "clean.users2", "other.users", "clean.users.rubbish") == kept
+    assert len(kept) == 8
+
+
+def test_a_group_that_is_in_use_says_why_it_stays(kafka: KafkaForTests) -> None:
+    """Somebody reads under the application's name: it is told, and tried again."""
+    kafka.create_topic("operator-in-use", 1)
+
+    async def clean() -> str | None:
+        consumer = AIOKafkaConsumer(
+            "operator-in-use", bootstrap_servers=kafka.bootstrap, group_id="use.users.r1"
+        )
+        await consumer.start()
+        try:
+            return await Topics().clean(kafka.bootstrap, {}, "use", "users")
+        finally:
+            await consumer.stop()
+
+    refused = asyncio.run(clean())
+    assert refused is not None
+    assert "use.users.r1" in refused
+
+
+def test_cleaning_where_nobody_is_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ends, also where somebody hangs."""
+    monkeypatch.setattr(topics, "_CLEAN_SECONDS", 0.5)
+
+    async def clean(bootstrap: str, **config: str) -> str | None:
+        return await Topics().clean(bootstrap, config, "a", "v")
+
+    assert "127.0.0.1:1" in str(asyncio.run(clean("127.0.0.1:1")))
+    with _silent() as bootstrap:
+        assert "does not answer in time" in str(asyncio.run(clean(bootstrap)))
+    assert "security.protocol" in str(asyncio.run(clean("127.0.0.1:1", **{"security.protocol": "hunter2"})))
+
+
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        ("a.v.r1", True),
+        ("a.v.r0", False),
+        ("a.v.r", False),
+        ("a.v.1", False),
+        ("a.v", False),
+        ("b.a.v.r1", False),
+        ("", False),
+    ],
+)
+def test_an_application_is_known_by_its_whole_name(text: str, ours: bool) -> None:
+    """Nothing else is ever deleted in Kafka."""
+    assert names.is_application_of(text, "a", "v") is ours
