@@ -33,6 +33,7 @@ from queryable_operator.watched import View
 
 _TOKEN_BYTES: Final = 32
 _EVENT_CHARACTERS_MAX: Final = 1000
+_FORBIDDEN: Final = (403, 422)
 _STATUS: Final = Ref(names.KIND, "status")
 
 
@@ -107,11 +108,23 @@ class Executor:
                 raise LookAgain(f"{ref.kind} {ref.name} had not been seen yet")
             version = live["metadata"]["resourceVersion"]
         self.log.info("Applying %s %s: %s", ref.kind, ref.name, why or "it is not there")
-        answer = await self.cluster.apply(self.view[0], wanted, version)
+        try:
+            answer = await self.cluster.apply(self.view[0], wanted, version)
+        except ClusterError as error:
+            if ref.kind != "PersistentVolumeClaim" or error.status not in _FORBIDDEN:
+                raise
+            await self._cannot_enlarge(ref, error, looked)
+            return
         self._remember(ref, wanted, answer)
         if live is not None and _marked(live) and _marked(live) == _marked(wanted):
             message = f"{ref.kind} {ref.name} was put back: {why}"
             await self.post(Event("Normal", "DriftCorrected", message), looked.observed.resource)
+
+    async def _cannot_enlarge(self, claim: Ref, error: ClusterError, looked: Looked) -> None:
+        """A storage class whose volumes cannot grow holds up nothing else. It is told once."""
+        if self._refused.get(claim.name) != str(error):
+            self._refused[claim.name] = str(error)
+            await self.post(Event("Warning", "ReconcileFailed", str(error)), looked.observed.resource)
 
     async def _make_token(self, ref: Ref, looked: Looked) -> None:
         resource = looked.observed.resource

@@ -227,6 +227,39 @@ def test_one_failure_ends_the_round_and_is_told_once(operator: Operating) -> Non
     assert all(later is not None and later <= 60 for later in seconds)
 
 
+def test_a_volume_that_cannot_grow_holds_up_nothing(operator: Operating) -> None:
+    """A storage class that enlarges no volume is told once, and everything else is done."""
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": names.volume_claim("v", 1, 0),
+            "namespace": "a",
+            "labels": {**names.revision_labels("v", 1)},
+        },
+        "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+    }
+    larger = {**claim, "spec": {"resources": {"requests": {"storage": "2Gi"}}}}
+
+    def order(request: Request) -> None:
+        if request.plural == "persistentvolumeclaims" and request.writes:
+            raise Refuse(403, "only dynamically provisioned pvc can be resized")
+
+    async def rounds() -> None:
+        operator.api.put(claim)
+        operator.api.order = order
+        for _ in range(3):
+            await operator.round(
+                lambda observed: replace(_make(observed), apply=(larger, *_make(observed).apply))
+            )
+
+    asyncio.run(rounds())
+    assert operator.api.get(names.KIND, "a", "v")["status"] == {"phase": "Ready"}  # type: ignore[index]
+    assert operator.api.get(MAP.kind, "a", MAP.name) is not None
+    (event,) = operator.api.all("Event")
+    assert event["message"].endswith("only dynamically provisioned pvc can be resized")
+
+
 def test_rounds_that_fail_come_later_each_time(operator: Operating) -> None:
     """The back-off doubles up to a minute, and a round that succeeds ends it."""
 
