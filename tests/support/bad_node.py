@@ -35,7 +35,8 @@ class BadNode:
         self._silent = False
         self._listener = listener
         self._connections: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def _accept(self) -> None:
         while True:
@@ -94,8 +95,10 @@ class BadNode:
                 connection.sendall(http(429, b'{"reason":"overloaded"}'))
 
     def stop(self) -> None:
-        self._listener.close()
         self.awake.set()
+        self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not end who waits in it
+        self._accepting.join()
+        self._listener.close()
         for connection in self._connections:
             connection.close()
 

@@ -51,6 +51,11 @@ class Coverage:
     missing: tuple[int, ...]  # of these there may be rows that the answer does not have
     standings: tuple[Standing, ...]  # as of which the answer holds; later rows may be in it too
     headers: bytes
+    lost: frozenset[int]  # nodes that this read has left
+
+    def may_leave(self, ordinal: int) -> bool:
+        """Once. A node that has been left, and is asked again, is the only one."""
+        return ordinal not in self.lost
 
     def fields(self) -> bytes:
         """The end of the answer's JSON object."""
@@ -69,7 +74,7 @@ async def read_covered(
 ) -> tuple[T, Coverage]:
     """Looks for copies that may answer, and reads what they have. Each ends at the deadline in words of its own: the
     search knows what is missing, the reading that time is over."""
-    lost: set[int] = set()
+    lost: frozenset[int] = frozenset()
     for left in reversed(range(_ATTEMPTS)):
         covered = await coverage(reads, partitions, asked, deadline, partial, lost)
         try:
@@ -82,7 +87,7 @@ async def read_covered(
                 raise Failure(
                     Reason.NOT_AVAILABLE, f"other nodes went away: {error}", "retry", retry_after_ms=1000
                 ) from None
-            lost.add(error.ordinal)
+            lost |= {error.ordinal}
     raise AssertionError("not reached")
 
 
@@ -92,7 +97,7 @@ async def coverage(
     asked: Asked,
     deadline: float,
     partial: bool,
-    lost: Collection[int] = (),
+    lost: frozenset[int] = frozenset(),
 ) -> Coverage:
     """Copies that may answer, caught up as far as was asked for; `lost` are nodes to ask last. Raises Failure, naming what
     is missing. It ends by itself, and nobody may cut it off: that time is over says less than what it found missing. Where
@@ -111,7 +116,7 @@ async def coverage(
     incomplete = [partition for partition, standing in standings.items() if not standing.complete]
     ordered = tuple(standings[partition] for partition in sorted(standings))
     headers = reads.freshness_lines(ordered, 1 if there else 0) + reads.identity
-    return Coverage(here, there, tuple(sorted([*refusals, *incomplete])), ordered, headers)
+    return Coverage(here, there, tuple(sorted([*refusals, *incomplete])), ordered, headers, lost)
 
 
 async def copies_here(
@@ -248,12 +253,14 @@ def rows_of(
 ) -> Batches:
     """The rows of all covered partitions in key order; of each key one row, which may be a tombstone. A stream, which does
     not begin again, has for each batch what it had for the first."""
-    here = list(covered.here.values())
+    here, peers = list(covered.here.values()), reads.node.peers
     left = deadline - asyncio.get_running_loop().time()
     seconds = left / 2 if begins_again else max(_STREAM_SECONDS_MIN, left)
     sources: list[Batches] = [rows_here(here, bounds, reads.node.turns.pause)] if here else []
     sources += [
-        peer_reads.rows(reads.node.peers, ordinal, partitions, bounds, seconds, begins_again)
+        peer_reads.rows(
+            peers, ordinal, partitions, bounds, seconds, begins_again and covered.may_leave(ordinal)
+        )
         for ordinal, partitions in covered.there.items()
     ]
     batches = sources[0] if len(sources) == 1 else merged(sources, bounds.reverse)
@@ -265,7 +272,8 @@ async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float) 
 
     async def there(ordinal: int, partitions: Iterable[int]) -> Rows:
         wanted = {partition: keys[partition] for partition in partitions}
-        answer = await peer_reads.keys(reads.node.peers, ordinal, wanted, _half(deadline))
+        may_leave = covered.may_leave(ordinal)
+        answer = await peer_reads.keys(reads.node.peers, ordinal, wanted, _half(deadline), may_leave)
         return {key: (partition, stored) for key, partition, stored in answer}
 
     rows, *others = await together(
@@ -300,7 +308,7 @@ async def count_everywhere(reads: Reads, covered: Coverage, approximate: bool, d
     """The counts of all covered partitions together: each key is in one of them."""
     peers = reads.node.peers
     there = (
-        peer_reads.count(peers, ordinal, partitions, approximate, deadline)
+        peer_reads.count(peers, ordinal, partitions, approximate, deadline, covered.may_leave(ordinal))
         for ordinal, partitions in covered.there.items()
     )
     here = count_here(list(covered.here.values()), approximate, reads.node.turns.pause)

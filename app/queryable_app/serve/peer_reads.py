@@ -1,7 +1,8 @@
 """What one node asks another for reads over several partitions: which of its copies may answer; their rows, keys and counts.
 
 Strategy: whoever has said that its copies may answer is believed, and may be lost all the same before it has answered.
-`LostCopies` says so to the whole read, which then begins again with the copies of others.
+`LostCopies` says so to the whole read, which then begins again with the copies of others. `may_leave`: it can do that, and
+has not left this node before; then it need not wait for one that comes into doubt.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import json
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 from queryable_app.freshness import Asked
@@ -41,11 +43,9 @@ async def cover(
 
 
 async def rows(
-    peers: Peers, ordinal: int, partitions: Sequence[int], bounds: Bounds, seconds: float, begins_again: bool
+    peers: Peers, ordinal: int, partitions: Sequence[int], bounds: Bounds, seconds: float, may_leave: bool
 ) -> AsyncGenerator[list[RawRow], None]:
-    """The rows of these partitions there, in key order; each batch within so many seconds. `begins_again`: the read can,
-    which a stream cannot."""
-    elsewhere = partitions if begins_again else ()
+    """The rows of these partitions there, in key order; each batch within so many seconds."""
     while True:
         body = {
             "partitions": list(partitions),
@@ -53,9 +53,8 @@ async def rows(
             "stop": _text(bounds.stop),
             "reverse": bounds.reverse,
         }
-        head, batch = await _read(
-            peers, ordinal, ROWS, body, asyncio.get_running_loop().time() + seconds, elsewhere
-        )
+        deadline = asyncio.get_running_loop().time() + seconds
+        head, batch = await _read(peers, ordinal, ROWS, body, deadline, partitions if may_leave else None)
         if batch:
             yield batch
         if head["last"]:
@@ -64,24 +63,27 @@ async def rows(
 
 
 async def keys(
-    peers: Peers, ordinal: int, keys: Mapping[int, Iterable[bytes]], deadline: float
+    peers: Peers, ordinal: int, keys: Mapping[int, Iterable[bytes]], deadline: float, may_leave: bool
 ) -> list[RawRow]:
     body = {"keys": {str(p): [_text(key) for key in wanted] for p, wanted in keys.items()}}
-    return (await _read(peers, ordinal, KEYS, body, deadline, keys.keys()))[1]
+    return (await _read(peers, ordinal, KEYS, body, deadline, keys if may_leave else None))[1]
 
 
 async def count(
-    peers: Peers, ordinal: int, partitions: Sequence[int], approximate: bool, deadline: float
+    peers: Peers, ordinal: int, partitions: Sequence[int], approximate: bool, deadline: float, may_leave: bool
 ) -> int:
     body = {"partitions": list(partitions), "approximate": approximate}
-    return int((await _read(peers, ordinal, COUNT, body, deadline, partitions))[0]["count"])
+    head, _ = await _read(peers, ordinal, COUNT, body, deadline, partitions if may_leave else None)
+    return int(head["count"])
 
 
 async def _read(
-    peers: Peers, ordinal: int, path: str, body: object, deadline: float, elsewhere: Collection[int]
+    peers: Peers, ordinal: int, path: str, body: object, deadline: float, leaving: Collection[int] | None
 ) -> tuple[dict[str, Any], list[RawRow]]:
+    """`leaving`: the partitions that others must have for the node to be left when it comes into doubt."""
+    unless_doubted = nullcontext() if leaving is None else peers.unless_doubted(ordinal, leaving)
     try:
-        async with peers.unless_doubted(ordinal, elsewhere):
+        async with unless_doubted:
             return await _ask(peers, ordinal, path, body, deadline)
     except PeerAway as away:
         raise LostCopies(ordinal, away) from None

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -152,19 +153,20 @@ class Peers(Background):
     def attempts(
         self, partition: int, deadline: float, asked: Asked | None = None, last: Collection[int] = ()
     ) -> Attempts | None:
-        """For one request; None: there is nobody to ask. `last` are nodes to ask behind all others."""
+        """For one request; None: there is nobody to ask. `last` are nodes to ask behind all others, and not as a hedge."""
         candidates = sorted(self.candidates(partition, asked), key=lambda ordinal: ordinal in last)
         if not candidates:
             return None
         patience = _WAITING_READ_SECONDS if asked is not None and waits(asked) else 0.0
+        if last:
+            patience = inf
         return Attempts(candidates, deadline, self._health, self.hedges, patience)
 
     @asynccontextmanager
     async def unless_doubted(self, ordinal: int, partitions: Collection[int]) -> AsyncIterator[None]:
-        """A question about these partitions ends (PeerAway) when the node comes into doubt, and others that are not in doubt
-        have them. It goes on when the node was in doubt already: then nobody better was found."""
+        """A question about these partitions ends (PeerAway) when the node is in doubt, and others that are not have them."""
         peer = self._peers.get(ordinal)
-        if peer is None or peer.health.doubted or not partitions:
+        if peer is None:
             yield
             return
         limit = asyncio.timeout(None)
@@ -177,12 +179,13 @@ class Peers(Background):
         finally:
             peer.reading.pop(limit, None)
 
-    def _read_elsewhere(self, ordinal: int, peer: _Peer, now: float) -> None:
-        serving = self._copies.placement.serving
-        others = {other for other in self._peers if other != ordinal and self._health[other].allows(now)}
-        for limit, partitions in list(peer.reading.items()):
-            if all(others.intersection(serving[partition]) for partition in partitions):
-                del peer.reading[limit]
+    def _read_elsewhere(self, ordinal: int, now: float) -> None:
+        """What is asked of this node, which is in doubt, as far as others can answer it."""
+        reading = self._peers[ordinal].reading
+        others = [other for other in self._peers if other != ordinal and self._health[other].allows(now)]
+        for limit, partitions in list(reading.items()):
+            if all(any(self.has_whole(other, partition) for other in others) for partition in partitions):
+                del reading[limit]
                 limit.reschedule(now)
 
     # The nodes that there are.
@@ -255,7 +258,7 @@ class Peers(Background):
             peer.link.check(now)
         for ordinal, peer in self._peers.items():
             if peer.reading and peer.health.doubted:
-                self._read_elsewhere(ordinal, peer, now)
+                self._read_elsewhere(ordinal, now)
 
     def _hear(self, ordinal: int, words: bytes) -> None:
         before = self.heard.get(ordinal)

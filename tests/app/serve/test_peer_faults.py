@@ -159,7 +159,7 @@ def test_a_read_leaves_a_node_that_falls_silent_meanwhile(tmp_path: Path, what: 
 def test_a_read_leaves_a_node_whose_reads_alone_hang(tmp_path: Path, what: str) -> None:
     """It answers heartbeats and says that it may answer, and still it is not asked a second time."""
     with with_a_bad_node(tmp_path, "hangs later") as (node, bad, _), node.client() as client:
-        assert read_everything(client, what, 4_000) == [7]
+        assert read_everything(client, what, 8_000) == [7]
         assert bad.reads <= 1
 
 
