@@ -80,18 +80,16 @@ class FastLane(BoundedProtocol):
 
     def _take(self, data: bytes, end: int) -> bool:
         """False: the answer takes waiting, several nodes, pieces, or words. A defect is uvicorn's way to report."""
-        reads = self.reads
         key = data[len(_PREFIX) : end - len(_SUFFIX)]
         if (
-            reads.waits
+            self.reads.waits
             or self.flow.write_paused
             or not data.startswith(_SUFFIX, end - len(_SUFFIX))
             or key.translate(None, _PATH_BYTES)
         ):
             return False
         try:
-            raw = unquote_to_bytes(key) if b"%" in key else key
-            answer = reads.point(self.node.codec.from_url_bytes(raw), reads.defaults)
+            answer = self._point(key)
         except Failure as refusal:
             return refusal.reason in OTHERS_MAY_ANSWER and self._forward(key, refusal, data)
         except Exception:
@@ -199,14 +197,17 @@ class FastLane(BoundedProtocol):
         self.node.counters.fast_answers += len(answers)
 
     def _answer_here(self, key: bytes) -> Answer:
-        reads = self.reads
         try:
-            raw = unquote_to_bytes(key) if b"%" in key else key
-            return reads.point(self.node.codec.from_url_bytes(raw), reads.defaults)
+            return self._point(key)
         except Exception as error:
             failure = failure_of(error, "/v1/keys/{key}")
             self.node.counters.failures[failure.reason.slug] += 1
-            return problem_answer(failure, reads.identity)
+            return problem_answer(failure, self.reads.identity)
+
+    def _point(self, key: bytes) -> Answer:
+        """For a key as it stands in a path. Raises Failure."""
+        raw = unquote_to_bytes(key) if b"%" in key else key
+        return self.reads.point(self.node.codec.from_url_bytes(raw), self.reads.defaults)
 
     # The connection.
 

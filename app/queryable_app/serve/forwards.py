@@ -12,11 +12,10 @@ from typing import Final, Protocol
 
 from queryable_app.attempts import Ask, Attempts, Wait, nobody_else
 from queryable_app.errors import Failure, Reason
-from queryable_app.serve.peers import Peers
+from queryable_app.serve.peers import NOT_OUR_NODE, Peers
 
 _SWEEP_SECONDS: Final = 0.005
 _HERE: Final = b"\r\nqt-hops: 0\r\n"
-_NOT_OUR_NODE: Final = (401, 403)  # it has another token; the client's request has nothing to be refused for
 _ONE_HOP: Final = b"\r\nqt-hops: 1\r\n"
 
 
@@ -78,7 +77,7 @@ class Forward:
     def answered(self, ordinal: int, status: int, head: bytes, body: bytes) -> None:
         if self._waiter is None:
             return
-        if status in _NOT_OUR_NODE:
+        if status in NOT_OUR_NODE:
             self.failed(ordinal)
             return
         head = head.replace(_HERE, _ONE_HOP, 1)

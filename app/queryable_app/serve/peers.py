@@ -36,6 +36,8 @@ from queryable_app.serve.pipe import Asker
 FORWARDED_HEADER: Final = "qt-forwarded"
 DEADLINE_HEADER: Final = "qt-deadline-ms"
 HEARTBEAT: Final = "/internal/v1/heartbeat"
+NOT_OUR_NODE: Final = (401, 403)
+"""It has another token: what it refuses is this node, and not the client."""
 
 _FIRST_HEARTBEAT_SECONDS: Final = 0.5
 _SAID_SECONDS: Final = 0.02  # nodes that ask within it get the same words
@@ -306,14 +308,17 @@ class Peers(Background):
     async def forward(
         self, ordinal: int, target: bytes, headers: bytes, asked: Asked, deadline: float
     ) -> PeerAnswer:
-        """A client's point read, answered by another node."""
+        """A client's point read, answered by another node. Raises PeerAway."""
         mark = b"%b: %b\r\n%b: %d\r\n" % (
             FORWARDED_HEADER.encode(),
             self._token.encode(),
             DEADLINE_HEADER.encode(),
             left_ms(deadline),
         )
-        return await self.ask(ordinal, b"GET", target, headers + mark, b"", deadline, waits(asked))
+        answer = await self.ask(ordinal, b"GET", target, headers + mark, b"", deadline, waits(asked))
+        if answer.status in NOT_OUR_NODE:
+            raise PeerAway(f"node {ordinal} has another token")
+        return answer
 
     async def ask(
         self,

@@ -77,11 +77,26 @@ def test_a_refusal_of_everyone_is_passed_back(tmp_path: Path, query: str) -> Non
     bad.stop()
 
 
-def test_a_node_that_does_not_know_the_token_is_passed_over(tmp_path: Path) -> None:
-    """A plain read carries nothing that its client could be refused for."""
+@TWO_WAYS
+def test_a_node_that_does_not_know_the_token_is_passed_over(tmp_path: Path, query: str) -> None:
+    """A client has nothing to be refused for by it."""
     with with_a_bad_node(tmp_path, "forbidden") as (node, bad, _), node.client() as client:
-        assert client.get(f"/v1/keys/{KEY}").json() == 7
+        assert client.get(f"/v1/keys/{KEY}{query}").json() == 7
         assert bad.reads == 1
+
+
+@TWO_WAYS
+def test_a_node_that_does_not_know_the_token_is_no_node(tmp_path: Path, query: str) -> None:
+    """Where it is the only one, nobody can be reached, which is not for the client to mend."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    bad = BadNode(listener, "forbidden")
+    with (
+        asked_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node,
+        node.client() as client,
+    ):
+        answer = client.get(f"/v1/keys/{KEY}{query}")
+        assert (answer.status_code, answer.json()["reason"]) == (503, "not_available")
+    bad.stop()
 
 
 @TWO_WAYS
