@@ -6,8 +6,7 @@
         row = users.get("user-1")
 
 Anyone may enter; nothing here imports another room. `operations` and what it imports think, for both clients, and touch no
-network; `sync_client` and `async_client` carry out what they say, with `wire`. `node_client` is the command line's: it passes
-on what nodes say, word for word.
+network; `sync_client` and `async_client` carry out what they say, with `wire`.
 """
 
 from queryable_app.client.async_client import AsyncQueryableTopic, AsyncRows, AsyncSession

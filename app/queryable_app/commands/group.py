@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Final
+
 import click
 
 from queryable_app.commands.common import with_exit_codes
-from queryable_app.commands.produce import produce_command
-from queryable_app.commands.read import get_command, status_command
-from queryable_app.commands.run import run_command
-from queryable_app.commands.scale import scale_command, standby_command
+
+_MODULES: Final = {
+    "get": "read",
+    "produce": "produce",
+    "run": "run",
+    "scale": "scale",
+    "standby": "scale",
+    "status": "read",
+}
+
+
+class _Commands(click.Group):
+    """A command is imported when it is used: what all of them stand on takes longer to import than a read takes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _MODULES:
+            return None
+        module = import_module(f"queryable_app.commands.{_MODULES[cmd_name]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
 
 
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help=with_exit_codes(
         """A Kafka topic as a queryable key-value store.
@@ -27,7 +50,3 @@ from queryable_app.commands.scale import scale_command, standby_command
 @click.version_option(package_name="queryable-topics")
 def qtopic() -> None:
     pass
-
-
-for _command in (run_command, get_command, status_command, produce_command, scale_command, standby_command):
-    qtopic.add_command(_command)

@@ -12,7 +12,6 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from queryable_app.client.node_client import NodeClient, Unreachable
 from queryable_app.commands.common import (
     BROKEN,
     DATA,
@@ -26,6 +25,7 @@ from queryable_app.commands.common import (
     fail,
     with_exit_codes,
 )
+from queryable_app.commands.node_client import NodeClient, Unreachable
 
 _KEY_NOT_FOUND: Final = "key_not_found"
 _RETRY_STATUSES: Final = frozenset({421, 429, 503, 504})

@@ -13,7 +13,6 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from queryable_app.client.node_client import NodeClient
 from queryable_app.commands.common import (
     BROKEN,
     DATA,
@@ -25,6 +24,7 @@ from queryable_app.commands.common import (
     run_directory,
     with_exit_codes,
 )
+from queryable_app.commands.node_client import NodeClient
 from queryable_app.local import data_directory
 from queryable_app.local.progress import Progress
 from queryable_app.local.wish import WISH_FILE, Wish

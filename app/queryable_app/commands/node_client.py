@@ -1,4 +1,5 @@
-"""A small HTTP client: asks one node, and the next one when that one cannot answer."""
+"""The command line's HTTP client: asks one node, and the next one when that one cannot answer, and passes on what nodes say,
+word for word."""
 
 from __future__ import annotations
 
