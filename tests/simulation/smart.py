@@ -7,12 +7,13 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from queryable_app.client.async_client import carry_out
 from queryable_app.client.exceptions import QueryableTopicError
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import Asked, parse_options, parse_positions
 from queryable_app.client.rows import Row
 from queryable_app.client.session import Positions
-from queryable_app.client.steps import Answer, Event, Exchange, How, Lost, Operation
+from queryable_app.client.steps import Answer, Exchange, How, Lost, Operation
 from queryable_app.serve.peer_client import PeerAway, PeerClient, PeerSilent
 from tests.simulation.able import able
 from tests.simulation.checks import Said, Wish, Wrong
@@ -109,31 +110,8 @@ class SmartReader(Reader):
         return rows
 
     async def carry_out(self, operation: Operation[T]) -> T:
-        """As the product's carriers, over the simulated network."""
-        running: dict[asyncio.Task[Answer | Lost], Exchange] = {}
-        loop = asyncio.get_running_loop()
-        event: Event | None = None
-        try:
-            while True:
-                try:
-                    step = operation.send(event)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                for exchange in step.start:
-                    running[loop.create_task(self._exchange(exchange))] = exchange
-                timeout = max(0.0, step.until - loop.time())
-                if not running:
-                    await asyncio.sleep(timeout)
-                    event = None
-                    continue
-                done, _ = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-                first = next((task for task in running if task in done), None)
-                event = None if first is None else Event(running.pop(first), first.result())
-        finally:
-            operation.close()
-            for task in running:
-                task.cancel()
+        """By the product's loop, over the simulated network."""
+        return await carry_out(operation, self._exchange, lambda: self.world.scheduler.now)
 
     async def _exchange(self, exchange: Exchange) -> Answer | Lost:
         client = self._by_url.setdefault(exchange.address, PeerClient(exchange.address))

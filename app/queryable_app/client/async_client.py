@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
@@ -30,6 +30,38 @@ T = TypeVar("T")
 CONNECTIONS: Final = 100
 
 
+async def carry_out(
+    operation: Operation[T],
+    exchange: Callable[[Exchange], Coroutine[Any, Any, Answer | Lost]],
+    clock: Callable[[], float],
+) -> T:
+    """What the operation returns or raises. Of several exchanges that have ended the one that began first is told first."""
+    running: dict[asyncio.Task[Answer | Lost], Exchange] = {}
+    event: Event | None = None
+    try:
+        while True:
+            step = operation.send(event)
+            for started in step.start:
+                running[asyncio.create_task(exchange(started))] = started
+            seconds = max(0.0, step.until - clock())
+            event = None
+            if not running:
+                await asyncio.sleep(seconds)
+                continue
+            await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            ended = next((task for task in running if task.done()), None)
+            if ended is not None:  # others are found by the next wait, at once
+                event = Event(running.pop(ended), ended.result())
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        operation.close()
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
 class _Carrier:
     """Carries operations out."""
 
@@ -38,31 +70,7 @@ class _Carrier:
         self._http = http
 
     async def carry_out(self, operation: Operation[T]) -> T:
-        running: dict[asyncio.Task[Answer | Lost], Exchange] = {}
-        event: Event | None = None
-        try:
-            while True:
-                step = operation.send(event)
-                for exchange in step.start:
-                    running[asyncio.create_task(self._exchange(exchange))] = exchange
-                seconds = max(0.0, step.until - time.monotonic())
-                if not running:
-                    await asyncio.sleep(seconds)
-                    event = None
-                    continue
-                ended, _ = await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                event = None
-                for task in ended:
-                    event = Event(running.pop(task), task.result())
-                    break  # the others are found by the next wait, at once
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        finally:
-            operation.close()
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        return await carry_out(operation, self._exchange, time.monotonic)
 
     async def close(self) -> None:
         await self._http.aclose()
