@@ -25,7 +25,7 @@ PAGES = [
 VALUES: Mapping[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SPEC = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
 
-KUBERNETES = {"QueryableTopic", "ImagePullBackOff"}
+KUBERNETES = {"QueryableTopic", "CrashLoopBackOff", "ImagePullBackOff"}
 
 
 def by_name(path: Path) -> str:
