@@ -281,6 +281,7 @@ def fake_api() -> Iterator[FakeApi]:
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
+        request_queue_size = 128
 
         def handle_error(self, *_: Any) -> None:
             """A client that has gone away."""

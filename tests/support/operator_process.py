@@ -20,19 +20,15 @@ _START_SECONDS = 60.0
 
 
 class OperatorProcess:
-    def __init__(self, log: Path, kubeconfig: str, options: tuple[str, ...]) -> None:
+    def __init__(self, log: Path, kubeconfig: str, options: tuple[str, ...], prelude: str) -> None:
         self._log = log
+        run = ["-m", "queryable_operator"]
+        if prelude:
+            run = ["-c", f"{prelude}\nfrom queryable_operator.__main__ import main\nmain()"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("QT_")}
         with log.open("ab") as file:
             self.popen = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "queryable_operator",
-                    "--node-image=example/node:1",
-                    "--metrics-port=0",
-                    *options,
-                ],
+                [sys.executable, *run, "--node-image=example/node:1", "--metrics-port=0", *options],
                 cwd=_ROOT,
                 env={**environment, "KUBECONFIG": kubeconfig},
                 stdin=subprocess.DEVNULL,
@@ -78,9 +74,16 @@ class OperatorProcess:
 
 
 @contextmanager
-def operator_process(log: Path, kubeconfig: str, *options: str) -> Iterator[OperatorProcess]:
-    """Running until the end of the block, whatever happens in it."""
-    process = OperatorProcess(log, kubeconfig, options)
+def operator_process(
+    log: Path, kubeconfig: str, *options: str, prelude: str = ""
+) -> Iterator[OperatorProcess]:
+    """Running until the end of the block, whatever happens in it. `kubeconfig`: its text, or where it is. `prelude` is
+    Python that runs first."""
+    if kubeconfig.startswith("{"):
+        file = log.with_suffix(".kubeconfig")
+        file.write_text(kubeconfig)
+        kubeconfig = str(file)
+    process = OperatorProcess(log, kubeconfig, options, prelude)
     try:
         yield process
     finally:

@@ -1,0 +1,407 @@
+"""The operator as a process against a real API server. Its pods can be put nowhere, so that only objects are at stake."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queryable_operator import names
+from tests.support.cluster import Namespace, Refused, kubectl
+from tests.support.counting_proxy import CountingProxy, counting_proxy
+from tests.support.kafka import KafkaForTests
+from tests.support.operator_process import OperatorProcess, operator_process
+
+pytestmark = pytest.mark.timeout(900)
+
+KINDS = (
+    "configmap",
+    "networkpolicy",
+    "poddisruptionbudget",
+    "secret",
+    "service",
+    "serviceaccount",
+    "statefulset",
+)
+REVISION = {"configmap", "poddisruptionbudget", "secret", "service", "statefulset"}
+ROUNDS = 'qt_reconcile_total{result="ok"}'
+MANY = int(os.environ.get("QT_TEST_RESOURCES", "200"))
+
+# The operator, with less patience for a Kafka that is away: nobody waits five minutes in a test.
+IMPATIENT = "import queryable_operator.deletion as d; d._KAFKA_SECONDS = 3.0"
+
+
+class Running:
+    """One namespace, its own operator, and what it asks the API server."""
+
+    def __init__(self, namespace: Namespace, proxy: CountingProxy, log: Path, bootstrap: str) -> None:
+        self.namespace, self.proxy, self.bootstrap = namespace, proxy, bootstrap
+        self._log = log
+        self._starts = 0
+        self._operators = ExitStack()
+        self.operator: OperatorProcess
+
+    def start(self, *options: str, prelude: str = "") -> OperatorProcess:
+        options = (f"--namespaces={self.namespace.name}", "--reconcile-seconds=1", *options)
+        self._starts += 1
+        log = self._log.with_name(f"operator-{self._starts}.log")
+        self.operator = self._operators.enter_context(
+            operator_process(log, self.proxy.kubeconfig, *options, prelude=prelude)
+        )
+        return self.operator
+
+    def close(self) -> None:
+        self._operators.close()
+
+    def apply(self, name: str, **spec: Any) -> None:
+        nowhere = {"podTemplate": {"nodeSelector": {"queryabletopics.io/test": "nowhere"}}}
+        kafka = {"kafka": {"bootstrapServers": self.bootstrap}, "topic": "operator-api"}
+        storage = {"storage": {"ephemeral": True}}
+        resource = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": name},
+            "spec": {**kafka, **storage, **nowhere, **spec},
+        }
+        self.namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(resource))
+
+    def live(self, kind: str) -> dict[str, dict[str, Any]]:
+        """By name, those with our label."""
+        selector = f"--selector={names.VIEW_LABEL}" if kind != "qt" else "--ignore-not-found"
+        text = self.namespace.kubectl("get", kind, selector, "--output", "json")
+        items = json.loads(text)["items"] if text.strip() else []
+        return {item["metadata"]["name"]: item for item in items}
+
+    def missing(self, view: str) -> set[str]:
+        """Of the children that a view has, those that are not there."""
+        wanted = {(kind, f"{view}-r1") for kind in REVISION}
+        wanted |= {(kind, view) for kind in ("service", "networkpolicy", "serviceaccount")}
+        there = {(kind, name) for kind in KINDS for name in self.live(kind)}
+        return {f"{kind}/{name}" for kind, name in wanted - there}
+
+    def settled(self, view: str) -> None:
+        until(
+            lambda: not self.missing(view),
+            lambda: f"missing {self.missing(view)}\n{self.operator.log[-3000:]}",
+        )
+
+    def runs(self) -> bool:
+        assert self.operator.popen.poll() is None, self.operator.log[-3000:]
+        return True
+
+    def versions(self) -> dict[tuple[str, str], str]:
+        return {
+            (kind, name): live["metadata"]["resourceVersion"]
+            for kind in (*KINDS, "qt", "pod")
+            for name, live in self.live(kind).items()
+        }
+
+    def rounds(self, count: int) -> None:
+        """Waits until so many more have ended."""
+        before = self.operator.metrics().get(ROUNDS, 0.0)
+        until(
+            lambda: self.operator.metrics().get(ROUNDS, 0.0) >= before + count,
+            lambda: self.operator.log[-3000:],
+        )
+
+    def quiet(self) -> None:
+        """Waits until a few rounds have come and gone without a write."""
+
+        def writes_nothing() -> bool:
+            before = len(self.proxy.writes)
+            self.rounds(4)
+            return len(self.proxy.writes) == before
+
+        until(writes_nothing, lambda: str(self.proxy.writes[-10:]))
+
+    def events(self, reason: str) -> list[str]:
+        text = self.namespace.kubectl(
+            "get", "events", f"--field-selector=reason={reason}", "--output", "json"
+        )
+        return [item["message"] for item in json.loads(text)["items"]]
+
+
+def until(holds: Callable[[], object], what: Callable[[], str], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            pytest.fail(what())
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def topic(cluster: httpx.Client, kafka: KafkaForTests) -> str:
+    """Where it is: the operator runs beside the broker."""
+    kafka.create_topic("operator-api", 4)
+    return kafka.bootstrap
+
+
+@contextmanager
+def _namespace(cluster: httpx.Client) -> Iterator[Namespace]:
+    name = f"qt-operator-{secrets.token_hex(4)}"
+    kubectl("create", "namespace", name)
+    try:
+        yield Namespace(name, cluster)
+    finally:
+        _let_go(name)
+        kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+
+def _let_go(namespace: str) -> None:
+    """Resources whose operator is gone would hold their namespace for ever."""
+    listed = kubectl("--namespace", namespace, "get", "qt", "--output", "name", "--ignore-not-found")
+    for name in listed.split():
+        patch = '{"metadata":{"finalizers":null}}'
+        try:
+            kubectl("--namespace", namespace, "patch", name, "--type=merge", "--patch", patch)
+        except Refused:
+            continue  # it went by itself
+
+
+@pytest.fixture
+def running(cluster: httpx.Client, topic: str, tmp_path: Path) -> Iterator[Running]:
+    with _namespace(cluster) as namespace, counting_proxy(str(cluster.base_url)) as proxy:
+        running = Running(namespace, proxy, tmp_path / "log", topic)
+        try:
+            yield running
+        finally:
+            running.close()
+
+
+def test_children_appear_and_a_settled_resource_makes_no_write(running: Running) -> None:
+    """Everything is there once, and then nothing is asked to change, over many rounds."""
+    running.start()
+    running.apply("users", replicas=2)
+    running.settled("users")
+    running.quiet()
+    before, writes = running.versions(), len(running.proxy.writes)
+    running.rounds(10)
+    assert running.versions() == before
+    assert running.proxy.writes[writes:] == []
+    assert running.live("qt")["users"]["metadata"]["finalizers"] == [names.FINALIZER]
+    assert "annotations" not in json.loads(
+        running.namespace.kubectl("get", "qt", "users", "--output", "json")
+    )["metadata"] or set(running.live("qt")["users"]["metadata"]["annotations"]) == {
+        "kubectl.kubernetes.io/last-applied-configuration"
+    }
+    assert {len(running.live(kind)) for kind in ("statefulset", "configmap", "secret")} == {1}
+    assert running.operator.end() == 0
+
+
+def test_a_child_is_put_back_after_an_edit_and_after_a_deletion(running: Running) -> None:
+    """Of every kind that a user could reach for. The event says what was not as it should be."""
+    running.start()
+    running.apply("users")
+    running.settled("users")
+    running.quiet()
+    edits = {
+        "service/users": '{"spec":{"selector":{"queryabletopics.io/revision":"r7"}}}',
+        "configmap/users-r1": '{"metadata":{"labels":{"app.kubernetes.io/instance":"another"}}}',
+        "statefulset/users-r1": '{"spec":{"replicas":5}}',
+        "poddisruptionbudget/users-r1": '{"spec":{"maxUnavailable":5}}',
+        "networkpolicy/users": '{"spec":{"ingress":[]}}',
+        "serviceaccount/users": '{"automountServiceAccountToken":true}',
+    }
+    for number, (child, patch) in enumerate(edits.items()):
+        running.namespace.kubectl("patch", child, "--type=merge", "--patch", patch)
+        until(
+            lambda: len(running.events("DriftCorrected")) > number,  # noqa: B023
+            lambda: f"{child} was not put back\n{running.operator.log[-2000:]}",  # noqa: B023
+        )
+    assert running.live("statefulset")["users-r1"]["spec"]["replicas"] == 1
+    for kind in KINDS:
+        for name, live in running.live(kind).items():
+            running.namespace.kubectl("delete", kind, name, "--wait=false")
+            until(
+                lambda: running.live(kind).get(name, live)["metadata"]["uid"] != live["metadata"]["uid"],  # noqa: B023
+                lambda: f"{kind} {name} did not come back\n{running.operator.log[-2000:]}",  # noqa: B023
+                300,
+            )
+    running.quiet()
+
+
+def test_somebody_elses_object_is_not_touched(running: Running) -> None:
+    """A Service of the view's name that was there before stays as it is, and status says so."""
+    running.namespace.kubectl("create", "service", "clusterip", "users", "--tcp=80:80")
+    before = running.namespace.get("service", "users")
+    running.start()
+    running.apply("users")
+    until(
+        lambda: "NameTaken" in running.namespace.kubectl("get", "qt", "users", "--output", "json"),
+        lambda: running.operator.log[-3000:],
+    )
+    assert running.namespace.get("service", "users") == before
+
+
+def test_a_wrong_spec_is_said_and_the_others_go_on(running: Running) -> None:
+    """What the schema lets through and this version does not carry out."""
+    running.start()
+    running.apply("wrong", view={"indexes": [{"name": "by-user", "field": "user", "type": "string"}]})
+    running.apply("right")
+    running.settled("right")
+    text = running.namespace.kubectl("get", "qt", "wrong", "--output", "json")
+    conditions = {c["type"]: c for c in json.loads(text)["status"]["conditions"]}
+    assert conditions["SpecValid"]["status"] == "False"
+    assert "spec.view.indexes" in conditions["SpecValid"]["message"]
+
+
+def test_what_the_api_server_refuses_is_told(running: Running) -> None:
+    """A quota that leaves no room: an event names verb, kind and name, and all goes on when there is room."""
+    running.namespace.kubectl("create", "quota", "none", "--hard=count/statefulsets.apps=0")
+    running.start()
+    running.apply("users")
+    until(
+        lambda: any("apply StatefulSet users-r1" in message for message in running.events("ReconcileFailed")),
+        lambda: running.operator.log[-3000:],
+    )
+    running.namespace.kubectl("delete", "quota", "none")
+    running.settled("users")
+    assert len(running.events("ReconcileFailed")) == 1
+
+
+def test_an_operator_that_is_killed_at_any_moment_ends_at_the_same_place(running: Running) -> None:
+    """Again and again, while it makes, changes and deletes."""
+    dice = random.Random(7)
+    for round_ in range(10):
+        operator = running.start()
+        running.apply("users", replicas=1 + round_ % 2)
+        if round_ == 6:
+            running.apply("gone")
+            running.namespace.kubectl("delete", "qt", "gone", "--wait=false")
+        time.sleep(dice.uniform(0.5, 3.0))  # a moment like any other, not a wait for something
+        operator.end(signal.SIGKILL)
+    running.start()
+    running.apply("users", replicas=2)
+    running.settled("users")
+    until(lambda: "gone" not in running.live("qt"), lambda: running.operator.log[-3000:])
+    running.quiet()
+    assert {kind: len(running.live(kind)) for kind in KINDS} == {
+        **dict.fromkeys(KINDS, 1),
+        "service": 2,
+    }
+    assert running.live("statefulset")["users-r1"]["spec"]["replicas"] == 2
+
+
+def test_a_deleted_resource_leaves_nothing(running: Running) -> None:
+    """In Kubernetes; what it leaves in Kafka is in the tests of topics."""
+    running.start()
+    running.apply("users", storage={"ephemeral": False, "size": "1Gi"})
+    running.settled("users")
+    until(lambda: running.live("pvc"), lambda: "a volume claim")
+    running.namespace.kubectl("delete", "qt", "users", "--timeout=120s", timeout=150)
+
+    def left() -> dict[str, list[str]]:
+        return {kind: sorted(live) for kind in (*KINDS, "pod", "pvc") if (live := running.live(kind))}
+
+    until(lambda: not left(), lambda: str(left()))
+
+
+def test_a_deletion_waits_for_kafka_and_then_lets_go(running: Running) -> None:
+    """Kafka is away: after its patience an event says what may be left, and the resource goes."""
+    running.start(prelude=IMPATIENT)
+    running.apply("users")
+    running.settled("users")
+    kafka = {"bootstrapServers": "127.0.0.1:1"}
+    running.namespace.kubectl(
+        "patch", "qt", "users", "--type=merge", "--patch", json.dumps({"spec": {"kafka": kafka}})
+    )
+    running.namespace.kubectl("delete", "qt", "users", "--timeout=120s", timeout=150)
+    (message,) = running.events("CleanupFailed")
+    assert f"{running.namespace.name}.users.r" in message
+
+
+def test_a_resource_that_was_deleted_while_nobody_was_there_goes(running: Running) -> None:
+    """The next operator finds it being deleted, and ends it."""
+    running.start()
+    running.apply("users")
+    running.settled("users")
+    assert running.operator.end() == 0
+    running.namespace.kubectl("delete", "qt", "users", "--wait=false")
+    assert "users" in running.live("qt")
+    running.start()
+    until(lambda: "users" not in running.live("qt"), lambda: running.operator.log[-3000:])
+
+
+def test_a_namespace_that_is_deleted_ends(running: Running) -> None:
+    """With everything in it, though nothing can be created there any more, and Kafka is away."""
+    running.start(prelude=IMPATIENT)
+    running.apply("users", kafka={"bootstrapServers": "127.0.0.1:1"})
+    running.apply("others")
+    running.settled("others")
+    kubectl("delete", "namespace", running.namespace.name, "--timeout=240s", timeout=300)
+
+
+def test_a_standby_takes_over_from_one_that_was_killed(running: Running) -> None:
+    """By a real Lease."""
+    election = ("--leader-election", f"--lease-namespace={running.namespace.name}")
+    first = running.start(*election)
+    first.says("This operator acts now")
+    second = running.start(*election)
+    second.says("Standing by")
+    first.end(signal.SIGKILL)
+    running.apply("users")
+    running.settled("users")
+    lease = running.namespace.get("lease", names.FIELD_MANAGER)
+    assert lease["spec"]["leaseTransitions"] == 1
+    assert second.end() == 0
+
+
+@pytest.mark.timeout(1800)
+def test_many_resources_converge(running: Running) -> None:
+    """Two hundred by default (QT_TEST_RESOURCES). Printed: how long it took, what it cost, and how much memory."""
+    for first in range(0, MANY, 50):
+        resources = [
+            {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "metadata": {"name": f"many-{number}"},
+                "spec": {
+                    "kafka": {"bootstrapServers": running.bootstrap},
+                    "topic": "operator-api",
+                    "storage": {"ephemeral": True},
+                    "podTemplate": {"nodeSelector": {"queryabletopics.io/test": "nowhere"}},
+                },
+            }
+            for number in range(first, min(MANY, first + 50))
+        ]
+        many = json.dumps({"apiVersion": "v1", "kind": "List", "items": resources})
+        running.namespace.kubectl("apply", "--filename", "-", stdin=many, timeout=300)
+    running.start("--reconcile-seconds=10")
+    os.sched_setaffinity(running.operator.popen.pid, {min(os.sched_getaffinity(0))})
+    began = time.monotonic()
+    until(
+        lambda: (
+            {len(running.live(kind)) for kind in ("statefulset", "configmap", "secret", "networkpolicy")}
+            == {MANY}
+        ),
+        lambda: running.operator.log[-3000:],
+        900,
+    )
+    took, cpu = time.monotonic() - began, running.operator.cpu_seconds()
+    until(lambda: not _writes_in(running, 15), lambda: str(running.proxy.writes[-10:]), 600)
+    busy, asked = running.operator.cpu_seconds(), len(running.proxy.requests)
+    time.sleep(20)  # what it costs to look after them
+    idle = (running.operator.cpu_seconds() - busy) / 20
+    per_second = (len(running.proxy.requests) - asked) / 20
+    print(
+        f"\n{MANY} resources on one core: {took:.0f} s, {cpu:.1f} s of CPU; "
+        f"settled: {100 * idle:.0f} % of a core, {per_second:.0f} requests/s, {running.operator.rss_mib():.0f} MiB"
+    )
+    assert len(running.live("statefulset")) == MANY
+    assert running.operator.end() == 0
+
+
+def _writes_in(running: Running, seconds: float) -> int:
+    before = len(running.proxy.writes)
+    time.sleep(seconds)
+    return len(running.proxy.writes) - before

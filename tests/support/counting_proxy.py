@@ -1,0 +1,100 @@
+"""Stands between the operator and the API server, and counts what is asked."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock, Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+_HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length"}
+
+
+class CountingProxy:
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._lock = Lock()
+        self._requests: list[tuple[str, str]] = []
+
+    @property
+    def kubeconfig(self) -> str:
+        cluster = {"name": "it", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}
+        context = {"name": "it", "context": {"cluster": "it", "user": "it"}}
+        users = [{"name": "it", "user": {}}]
+        head = {"apiVersion": "v1", "kind": "Config", "current-context": "it"}
+        return json.dumps({**head, "clusters": [cluster], "users": users, "contexts": [context]})
+
+    @property
+    def requests(self) -> list[tuple[str, str]]:
+        """Method and path."""
+        with self._lock:
+            return list(self._requests)
+
+    @property
+    def writes(self) -> list[tuple[str, str]]:
+        """Reviews of one's own rights are written, and change nothing."""
+        return [r for r in self.requests if r[0] != "GET" and not r[1].endswith("selfsubjectaccessreviews")]
+
+    def note(self, method: str, path: str) -> None:
+        with self._lock:
+            self._requests.append((method, path))
+
+
+@contextmanager
+def counting_proxy(upstream: str) -> Iterator[CountingProxy]:
+    """`upstream`: an API server that asks for no credentials, such as `kubectl proxy`."""
+    address = urlsplit(upstream)
+
+    class Answers(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            self.upstream = http.client.HTTPConnection(address.hostname or "", address.port, timeout=900)
+
+        def finish(self) -> None:
+            self.upstream.close()
+            super().finish()
+
+        def _any(self) -> None:
+            proxy.note(self.command, urlsplit(self.path).path)
+            length = int(self.headers.get("Content-Length") or 0)
+            headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
+            self.upstream.request(self.command, self.path, self.rfile.read(length) or None, headers)
+            answer = self.upstream.getresponse()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in _HOP:
+                    self.send_header(name, value)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            while piece := answer.read1(1 << 16):
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                self.wfile.flush()
+            self.wfile.write(b"0\r\n\r\n")
+            answer.read()  # nothing is left, and now http.client knows it
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _any
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing: there are too many."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128
+
+        def handle_error(self, *_: Any) -> None:
+            """One of the two sides has gone."""
+
+    server = Server(("127.0.0.1", 0), Answers)
+    proxy = CountingProxy(server.server_port)
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        server.server_close()
