@@ -28,10 +28,11 @@ from queryable_app.client.exceptions import (
 )
 from queryable_app.client.keys import Key
 from queryable_app.client.options import ReadOptions
-from queryable_app.client.rows import Row, Written
+from queryable_app.client.rows import UNKNOWN, Row, Unknown, Written
 from queryable_app.client.sync_client import QueryableTopic, Rows, Session
 
 __all__ = [
+    "UNKNOWN",
     "AsyncQueryableTopic",
     "AsyncRows",
     "AsyncSession",
@@ -53,6 +54,7 @@ __all__ = [
     "Session",
     "TooLarge",
     "Unauthenticated",
+    "Unknown",
     "Unreachable",
     "Written",
     "WrongOwner",

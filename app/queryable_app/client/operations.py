@@ -20,7 +20,9 @@ from queryable_app.client.keys import Key, base64url, in_request, record_key
 from queryable_app.client.options import COUNT_DEADLINE_MS, DEADLINE_MS, PAGE_DEADLINE_MS, Asked, Order
 from queryable_app.client.placement_map import PlacementMap
 from queryable_app.client.rows import (
+    UNKNOWN,
     Row,
+    Unknown,
     Written,
     freshness_of,
     item_row,
@@ -63,7 +65,9 @@ class Operations:
         record = record_key(key, placement.codec)
         texts, how = in_request([record], placement.codec)
         if len(texts[0]) > _KEY_BYTES_MAX and not raw:
-            return (yield from self.multi_get([key], asked, session))[0]
+            row = (yield from self.multi_get([key], asked, session))[0]
+            assert row is not UNKNOWN  # that is for those who have allowed it
+            return row
         partition = placement.partition_of(record)
 
         def make(wanted: Asked, left_ms: int) -> Request:
@@ -79,8 +83,8 @@ class Operations:
         return read_as(answer, lambda answer: point_row(key, answer, raw))
 
     def multi_get(
-        self, keys: Sequence[Key], asked: Asked, session: Positions | None
-    ) -> Operation[list[Row | None]]:
+        self, keys: Sequence[Key], asked: Asked, session: Positions | None, partial: bool = False
+    ) -> Operation[list[Row | Unknown | None]]:
         """One request to each node that holds some of them, all at once."""
         deadline = self._deadline(asked, PAGE_DEADLINE_MS)
         placement = yield from self._where.placement(deadline)
@@ -95,11 +99,13 @@ class Operations:
         ]
         answers = yield from together(
             [
-                self._many_keys(owner, [(keys[i], records[i]) for i in indices], deadline, asked, session)
+                self._many_keys(
+                    owner, [(keys[i], records[i]) for i in indices], deadline, asked, session, partial
+                )
                 for owner, indices in parts
             ]
         )
-        rows: list[Row | None] = [None] * len(keys)
+        rows: list[Row | Unknown | None] = [None] * len(keys)
         for (_, indices), found in zip(parts, answers, strict=True):
             for index, row in zip(indices, found, strict=True):
                 rows[index] = row
@@ -130,8 +136,10 @@ class Operations:
 
     # Reads that go on: a page, and where the next one begins.
 
-    def scan(self, asked: Asked, order: Order, limit: int | None, page_rows: int) -> Scan:
-        return new_scan(lambda _: ("/v1/scan", []), asked, order, limit, page_rows)
+    def scan(
+        self, asked: Asked, order: Order, limit: int | None, page_rows: int, partial: bool = False
+    ) -> Scan:
+        return new_scan(lambda _: ("/v1/scan", []), asked, order, limit, page_rows, partial)
 
     def range(
         self,
@@ -141,6 +149,7 @@ class Operations:
         order: Order,
         limit: int | None,
         page_rows: int,
+        partial: bool = False,
     ) -> Scan:
         given = [(name, key) for name, key in (("from", start), ("to", stop)) if key is not None]
 
@@ -148,17 +157,23 @@ class Operations:
             texts, how = in_request([record_key(key, placement.codec) for _, key in given], placement.codec)
             return "/v1/range", [f"{name}={text}" for (name, _), text in zip(given, texts, strict=True)] + how
 
-        return new_scan(path, asked, order, limit, page_rows)
+        return new_scan(path, asked, order, limit, page_rows, partial)
 
     def prefix(
-        self, prefix: str | bytes, asked: Asked, order: Order, limit: int | None, page_rows: int
+        self,
+        prefix: str | bytes,
+        asked: Asked,
+        order: Order,
+        limit: int | None,
+        page_rows: int,
+        partial: bool = False,
     ) -> Scan:
         try:
             text = quote_from_bytes(prefix if isinstance(prefix, bytes) else prefix.encode(), safe="")
         except (AttributeError, UnicodeEncodeError):
             raise InvalidRequest(f"prefix: {shown(prefix)} is no text", "give a str, or bytes") from None
         path = f"/v1/prefix/{text.replace('.', '%2E') if text in ('.', '..') else text}"
-        return new_scan(lambda _: (path, []), asked, order, limit, page_rows)
+        return new_scan(lambda _: (path, []), asked, order, limit, page_rows, partial)
 
     def next_page(self, scan: Scan, session: Positions | None) -> Operation[None]:
         """Fill `ready`. After a failure it may be called again, and goes on where it was."""
@@ -240,16 +255,18 @@ class Operations:
         deadline: float,
         asked: Asked,
         session: Positions | None,
-    ) -> Operation[list[Row | None]]:
+        part: bool,
+    ) -> Operation[list[Row | Unknown | None]]:
         body = json.dumps({"keys": [base64url(record) for _, record in keys]}).encode()
 
         def make(wanted: Asked, left_ms: int) -> Request:
             parameters = ["key-encoding=base64url", *wanted.parameters(left_ms)]
+            parameters += ["partial=allow"] if part else []
             return Request("POST", _target("/v1/multi-get", parameters), body=body)
 
         targets = partial(self._where.any_node, owner, deadline)
         answer = yield from self._read(make, targets, deadline, asked, session, _MANY_PATIENCE)
-        return read_as(answer, lambda answer: _items(answer, keys))
+        return read_as(answer, lambda answer: _items(answer, keys, part))
 
     def _write(
         self,
@@ -281,13 +298,14 @@ class Operations:
         return self._clock() + (usual_ms if asked.deadline_ms is None else asked.deadline_ms) / 1000
 
 
-def _items(answer: Answer, keys: Sequence[tuple[Key, bytes]]) -> list[Row | None]:
+def _items(answer: Answer, keys: Sequence[tuple[Key, bytes]], part: bool) -> list[Row | Unknown | None]:
     items, freshness = json_of(answer)["items"], freshness_of(answer)
-    rows: list[Row | None] = []
+    rows: list[Row | Unknown | None] = []
     for item, (key, _) in zip(items, keys, strict=True):
-        if item["found"] is None:
+        if item["found"] is None and not part:
             raise NotAvailable("a key may be in a partition that nobody reads", "see /v1/status")
-        rows.append(item_row(item, freshness, key) if item["found"] else None)
+        unknown = UNKNOWN if item["found"] is None else None
+        rows.append(item_row(item, freshness, key) if item["found"] else unknown)
     return rows
 
 

@@ -6,7 +6,8 @@ import json
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from enum import Enum
+from typing import Any, Final, TypeVar
 
 from queryable_app.client.exceptions import InvalidRequest, Unreachable
 from queryable_app.client.keys import Key
@@ -65,6 +66,15 @@ class Row:
         return self.freshness.epoch
 
 
+class Unknown(Enum):
+    """In place of a row, where part of an answer was enough: the key may be in a partition that nobody could answer for."""
+
+    UNKNOWN = "unknown"
+
+
+UNKNOWN: Final = Unknown.UNKNOWN
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """Where a record is."""
@@ -79,6 +89,7 @@ class Written:
 class Page:
     rows: tuple[Row, ...]
     cursor: str | None
+    missing: frozenset[int]  # partitions whose rows are not in it, or not all of them
 
 
 def read_as(answer: Answer, parse: Callable[[Answer], T]) -> T:
@@ -151,7 +162,9 @@ def page_of(answer: Answer) -> Page:
     body, freshness = json_of(answer), freshness_of(answer)
     cursor = body["cursor"]
     return Page(
-        tuple(item_row(item, freshness) for item in body["items"]), None if cursor is None else str(cursor)
+        tuple(item_row(item, freshness) for item in body["items"]),
+        None if cursor is None else str(cursor),
+        frozenset(int(partition) for partition in body["missing"]),
     )
 
 

@@ -26,19 +26,23 @@ class Scan:
     order: Order
     page_rows: int
     left: int | None
+    partial: bool
     cursor: str | None = None
     ended: bool = False
     ready: deque[Row] = field(default_factory=deque)
+    missing: frozenset[int] = frozenset()
 
     def parameters(self) -> list[str]:
         """Of the next page, besides those of the path."""
         rows = self.page_rows if self.left is None else min(self.page_rows, self.left)
         cursor = [] if self.cursor is None else [f"cursor={self.cursor}"]
-        return [f"limit={rows}", f"order={self.order}", *cursor]
+        partial = ["partial=allow"] if self.partial else []
+        return [f"limit={rows}", f"order={self.order}", *cursor, *partial]
 
     def add(self, page: Page) -> None:
         self.ready.extend(page.rows)
         self.cursor = page.cursor
+        self.missing |= page.missing
         if self.left is not None:
             self.left -= len(page.rows)
         self.ended = page.cursor is None or self.left == 0
@@ -50,6 +54,7 @@ def new_scan(
     order: Order,
     limit: int | None,
     page_rows: int,
+    partial: bool,
 ) -> Scan:
     if order not in ("asc", "desc"):
         raise InvalidRequest(f"order: {shown(order)} is not one of asc, desc", "give one of them")
@@ -57,4 +62,4 @@ def new_scan(
         raise InvalidRequest(f"page_rows: {page_rows} is not allowed", f"give 1 to {_PAGE_ROWS_MAX}")
     if limit is not None and limit < 0:
         raise InvalidRequest(f"limit: {limit} is not allowed", "give how many rows you want, or None for all")
-    return Scan(path, asked, order, page_rows, limit, ended=limit == 0)
+    return Scan(path, asked, order, page_rows, limit, partial, ended=limit == 0)

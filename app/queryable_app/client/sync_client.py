@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 import httpx
@@ -24,7 +24,7 @@ from queryable_app.client.keys import Key
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import Asked, Order, ReadOptions, parse_options
 from queryable_app.client.placement_map import checked_address
-from queryable_app.client.rows import Row, Written
+from queryable_app.client.rows import Row, Unknown, Written
 from queryable_app.client.scan import PAGE_ROWS, Scan
 from queryable_app.client.session import Positions
 from queryable_app.client.steps import Answer, Event, Exchange, Lost, Operation
@@ -141,6 +141,11 @@ class Rows(Iterator[Row]):
         """Where the page after the present one begins."""
         return self._scan.cursor
 
+    @property
+    def missing(self) -> frozenset[int]:
+        """With `partial`: partitions whose rows may be missing from the pages so far."""
+        return self._scan.missing
+
     def __next__(self) -> Row:
         while not self._scan.ready:
             if self._scan.ended:
@@ -164,12 +169,26 @@ class _Requests:
         """
         return self._do(self._operations.get(key, raw, self._asked(options), self._positions))
 
-    def multi_get(self, keys: Sequence[Key], **options: Unpack[ReadOptions]) -> list[Row | None]:
-        """The rows of many keys, in the order of the keys, from all nodes at once. All of them, or an exception.
+    @overload
+    def multi_get(
+        self, keys: Sequence[Key], *, partial: Literal[False] = False, **options: Unpack[ReadOptions]
+    ) -> list[Row | None]: ...
+
+    @overload
+    def multi_get(
+        self, keys: Sequence[Key], *, partial: Literal[True], **options: Unpack[ReadOptions]
+    ) -> list[Row | Unknown | None]: ...
+
+    def multi_get(
+        self, keys: Sequence[Key], *, partial: bool = False, **options: Unpack[ReadOptions]
+    ) -> Sequence[Row | Unknown | None]:
+        """The rows of many keys, in the order of the keys, from all nodes at once. All of them, or an exception; with
+        `partial` what there is, and UNKNOWN for keys in partitions that nobody can answer for.
 
         first, second = users.multi_get(["user-1", "user-2"])
         """
-        return self._do(self._operations.multi_get(keys, self._asked(options), self._positions))
+        asked = self._asked(options)
+        return self._do(self._operations.multi_get(keys, asked, self._positions, partial))
 
     def scan(
         self,
@@ -178,13 +197,16 @@ class _Requests:
         limit: int | None = None,
         page_rows: int = PAGE_ROWS,
         cursor: str | None = None,
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> Rows:
         """All rows, in key order.
 
         for row in users.scan(): print(row.key, row.value)
         """
-        return self._rows(self._operations.scan(self._asked(options), order, limit, page_rows), cursor)
+        return self._rows(
+            self._operations.scan(self._asked(options), order, limit, page_rows, partial), cursor
+        )
 
     def range(
         self,
@@ -195,6 +217,7 @@ class _Requests:
         limit: int | None = None,
         page_rows: int = PAGE_ROWS,
         cursor: str | None = None,
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> Rows:
         """The rows from `start` up to before `stop`; None is open.
@@ -202,7 +225,9 @@ class _Requests:
         newest = list(orders.range(1000, 2000, order="desc", limit=10))
         """
         asked = self._asked(options)
-        return self._rows(self._operations.range(start, stop, asked, order, limit, page_rows), cursor)
+        return self._rows(
+            self._operations.range(start, stop, asked, order, limit, page_rows, partial), cursor
+        )
 
     def prefix(
         self,
@@ -212,6 +237,7 @@ class _Requests:
         limit: int | None = None,
         page_rows: int = PAGE_ROWS,
         cursor: str | None = None,
+        partial: bool = False,
         **options: Unpack[ReadOptions],
     ) -> Rows:
         """The rows whose key begins with these bytes; not where keys are numbers.
@@ -219,7 +245,7 @@ class _Requests:
         for row in users.prefix("user-"): print(row.key)
         """
         asked = self._asked(options)
-        return self._rows(self._operations.prefix(prefix, asked, order, limit, page_rows), cursor)
+        return self._rows(self._operations.prefix(prefix, asked, order, limit, page_rows, partial), cursor)
 
     def count(self, *, approximate: bool = False, **options: Unpack[ReadOptions]) -> int:
         """How many keys there are. The exact number reads every row.

@@ -101,7 +101,11 @@ class FakeView:
             start, limit = int(values.get("cursor", ["0"])[0]), int(values["limit"][0])
             items = [self._item(key) for key in sorted(self.rows)]
             more = start + limit < len(items)
-            page = {"items": items[start : start + limit], "cursor": str(start + limit) if more else None}
+            page = {
+                "items": items[start : start + limit],
+                "cursor": str(start + limit) if more else None,
+                "missing": [],
+            }
             return self._answer(node, page)
         if path == "/v1/records":
             return self._answer(node, {"partition": 0, "offset": 7, "position": "0:8"})

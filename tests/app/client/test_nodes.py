@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +17,7 @@ from uuid import UUID
 import pytest
 
 from queryable_app.client import (
+    UNKNOWN,
     AsyncQueryableTopic,
     DeadlineExceeded,
     Forbidden,
@@ -24,6 +25,8 @@ from queryable_app.client import (
     NotAvailable,
     NotFreshEnough,
     QueryableTopic,
+    Row,
+    Unknown,
     Unreachable,
 )
 from queryable_app.partitioners import partition_for
@@ -251,6 +254,35 @@ def test_a_partition_without_copies_is_not_a_missing_key(tmp_path: Path) -> None
             with pytest.raises(NotAvailable) as caught:
                 list(users.scan())
             assert list(caught.value.missing) == lost
+
+
+def test_a_part_is_read_where_that_is_enough(tmp_path: Path) -> None:
+    """With partial=True: rows that are there, None for keys that are not, and what nobody can say is said to be so."""
+    with Nodes(tmp_path, 3, 1) as nodes:
+        nodes.fill()
+        nodes.stop(2)
+        lost = {p for p in range(PARTITIONS) if nodes.placement.serving[p] == (2,)}
+        keys = [*KEYS, *(f"nobody-{n}" for n in range(20))]
+        there = {key for key in keys if partition_for(key.encode(), "murmur2", PARTITIONS) not in lost}
+
+        def check(found: Sequence[Row | Unknown | None], rows: list[Row], missing: frozenset[int]) -> None:
+            assert {key for key, row in zip(keys, found, strict=True) if row is not UNKNOWN} == there
+            assert {row.key for row in found if isinstance(row, Row)} == there & set(KEYS)
+            assert [str(row.key) for row in rows] == sorted(there & set(KEYS))
+            assert missing == lost
+
+        with QueryableTopic(nodes.urls[:2], deadline_ms=5_000) as users:
+            with pytest.raises(NotAvailable):
+                users.multi_get(keys)
+            scan = users.scan(partial=True, page_rows=7)
+            check(users.multi_get(keys, partial=True), list(scan), scan.missing)
+
+        async def read() -> None:
+            async with AsyncQueryableTopic(nodes.urls[:2], deadline_ms=5_000) as users:
+                scan = users.prefix("", partial=True, page_rows=7)
+                check(await users.multi_get(keys, partial=True), [row async for row in scan], scan.missing)
+
+        asyncio.run(read())
 
 
 def test_a_node_that_hangs_costs_a_hedge(tmp_path: Path) -> None:
