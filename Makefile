@@ -23,8 +23,10 @@ demo: needs-java $(READY)  ## Start a Kafka, example records and a node, and say
 	@exec $(BIN)/qtopic run -f examples/demo.yaml --produce-examples 20 $(DEMO_OPTIONS)
 
 test: needs-java $(READY)  ## Run every test, against real Kafka, Spark and RocksDB
-	$(BIN)/pytest $(TEST_OPTIONS) $(TEST_REPORT)
+	$(BIN)/pytest $(TEST_OPTIONS) --ignore tests/cluster $(TEST_REPORT)
+	$(BIN)/pytest tests/cluster $(TEST_REPORT)
 
+cluster: export QT_TEST_IMAGE ?= queryable-topics:dev
 cluster: needs-java $(READY)  ## Test the chart, and the cluster that KUBECONFIG names with queryable-topics:dev on it
 	$(BIN)/pytest tests/chart tests/cluster $(TEST_REPORT)
 

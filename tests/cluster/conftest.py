@@ -6,11 +6,14 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx
 import pytest
 
 from tests.support.cluster import CRD_FILE, Namespace, api_server, has_kubectl, kubectl
+from tests.support.view_on_cluster import Platform
+from tests.support.view_on_cluster import platform as platform_in
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +32,26 @@ def cluster() -> Iterator[httpx.Client]:
 @pytest.fixture(scope="module")
 def namespace(cluster: httpx.Client) -> Iterator[Namespace]:
     """One for the tests of a file, which enforces the restricted Pod Security Standard. It goes with all that is in it."""
+    with _namespace(cluster) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def platform(cluster: httpx.Client) -> Iterator[Platform]:
+    """An operator, a Kafka and clients, for all tests that look at running views."""
+    image = os.environ.get("QT_TEST_IMAGE")
+    if not image:
+        pytest.skip(
+            "QT_TEST_IMAGE names no image that the cluster's nodes have; CONTRIBUTING.md says how to build it"
+        )
+    repository, _, tag = image.rpartition(":")
+    kafka_image = os.environ.get("QT_TEST_KAFKA_IMAGE") or f"{repository}-kafka:{tag}"
+    with _namespace(cluster) as namespace, platform_in(namespace, image, kafka_image) as running:
+        yield running
+
+
+@contextmanager
+def _namespace(cluster: httpx.Client) -> Iterator[Namespace]:
     name = f"qt-test-{secrets.token_hex(4)}"
     labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}

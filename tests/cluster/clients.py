@@ -1,0 +1,168 @@
+"""What clients of a view and of its Kafka do, from a pod of their own: `python clients.py COMMAND ...`. See `view_on_cluster`.
+
+`read` gives keys ever larger numbers and reads them all the while, on connections that are kept and on new ones, until its
+standard input ends. Each line that it prints is a JSON object: what failed, and once in a second how much was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from aiokafka.admin import AIOKafkaAdminClient
+
+from queryable_app.kafka_clients import client_arguments
+from queryable_app.kafka_settings import kafka_connection
+from queryable_app.local import topics
+
+KAFKA = kafka_connection("kafka:9092", {})
+KEYS = [f"key-{number}" for number in range(100)]
+_READS_PER_SECOND = 25.0
+_WRITES_PER_SECOND = 20.0
+_PATIENT = {"deadline-ms": "30000"}  # a machine that is busy with other things is no failure
+_TIMEOUT_SECONDS = 40.0
+
+
+def say(**words: Any) -> None:
+    print(json.dumps(words), flush=True)
+
+
+async def produce(topic: str) -> None:
+    """Lines of key, tab and value from the standard input; no value deletes."""
+    async with topics.producing(KAFKA, topic, "murmur2") as send:
+        for line in sys.stdin.read().splitlines():
+            key, _, value = line.partition("\t")
+            await send(key.encode(), value.encode() or None)
+
+
+async def left(prefix: str) -> None:
+    """Groups and topics in Kafka that begin so."""
+    admin = AIOKafkaAdminClient(**client_arguments(KAFKA))
+    await admin.start()
+    try:
+        groups = [group for group, *_ in await admin.list_consumer_groups()]
+        there = sorted(name for name in [*groups, *await admin.list_topics()] if name.startswith(prefix))
+        say(there=there)
+    finally:
+        await admin.close()
+
+
+async def get(url: str, *keys: str) -> None:
+    """The values of these keys as of now, or why there is none."""
+    async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as http:
+        for key in keys:
+            status, value = await _answer(http, f"{url}/v1/keys/{key}", {**_PATIENT, "consistency": "strong"})
+            say(key=key, status=status, value=value)
+
+
+class Reading:
+    def __init__(self, url: str, topic: str) -> None:
+        self._url, self._topic = url, topic
+        self._written: dict[str, int] = {}
+        self._begun: dict[str, int] = {}
+        self._reads = self._failed = 0
+        self._over = asyncio.Event()
+
+    async def run(self) -> None:
+        async with topics.producing(KAFKA, self._topic, "murmur2") as send:
+            number = int(time.time() * 1000)  # larger than those of whoever wrote before
+            for key in KEYS:
+                await self._write(send, key, number)
+            async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as http:
+                await self._all_are_read(http)
+            self._begun = dict(self._written)
+            tasks = [asyncio.create_task(each) for each in (self._writes(send, number), self._heartbeat())]
+            async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as kept:
+                tasks += [asyncio.create_task(self._reads_on(kept, "kept", reader, 5)) for reader in range(4)]
+                tasks.append(asyncio.create_task(self._reads_on(None, "new", 4, 5)))
+                await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+                self._over.set()
+                await asyncio.gather(*tasks)
+                wrong = await self._all_are_read(kept)
+        say(over=True, reads=self._reads, failed=self._failed, wrong=wrong)
+
+    async def _write(self, send: topics.Send, key: str, number: int) -> None:
+        await send(key.encode(), json.dumps({"n": number}).encode())
+        self._written[key] = number
+
+    async def _writes(self, send: topics.Send, number: int) -> None:
+        while not self._over.is_set():
+            number += 1
+            await self._write(send, KEYS[number % len(KEYS)], number)
+            await asyncio.sleep(1 / _WRITES_PER_SECOND)
+
+    async def _reads_on(self, http: httpx.AsyncClient | None, how: str, reader: int, readers: int) -> None:
+        turn = reader
+        while not self._over.is_set():
+            turn += readers
+            key = KEYS[turn * 7 % len(KEYS)]
+            began = time.time()
+            if http is not None:
+                status, value = await _answer(http, f"{self._url}/v1/keys/{key}", _PATIENT)
+            else:
+                async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as own:
+                    status, value = await _answer(own, f"{self._url}/v1/keys/{key}", _PATIENT)
+            self._reads += 1
+            if status != 200 or not self._begun[key] <= value["n"]:
+                self._failed += 1
+                moment = time.strftime("%H:%M:%S", time.gmtime())
+                seconds = round(time.time() - began, 3)
+                say(at=moment, how=how, key=key, status=status, value=value, seconds=seconds)
+            await asyncio.sleep(readers / _READS_PER_SECOND)
+
+    async def _all_are_read(self, http: httpx.AsyncClient) -> list[str]:
+        """Waits until every key has the newest number, or says which have not."""
+        deadline = time.monotonic() + 120
+        while True:
+            wrong = []
+            for key in KEYS:
+                how = {**_PATIENT, "consistency": "strong"}
+                status, value = await _answer(http, f"{self._url}/v1/keys/{key}", how)
+                if status == 404 and self._begun:
+                    self._failed += 1
+                    say(how="strong", key=key, status=status, value=value)
+                if status != 200 or value["n"] != self._written[key]:
+                    wrong.append(f"{key}: {status} {value}, not {self._written[key]}")
+                    break
+            if not wrong or time.monotonic() > deadline:
+                return wrong
+            await asyncio.sleep(0.5)
+
+    async def _heartbeat(self) -> None:
+        while not self._over.is_set():
+            say(reads=self._reads, failed=self._failed)
+            await asyncio.sleep(1)
+
+
+async def _answer(http: httpx.AsyncClient, url: str, how: dict[str, str]) -> tuple[int, Any]:
+    """0 and the reason when there is none."""
+    try:
+        answer = await http.get(url, params=how)
+        return answer.status_code, answer.json()
+    except (httpx.HTTPError, ValueError) as error:
+        return 0, repr(error)
+
+
+async def read(url: str, topic: str) -> None:
+    await Reading(url, topic).run()
+
+
+async def make_topic(name: str, partitions: str) -> None:
+    await asyncio.to_thread(topics.create_topic, KAFKA, name, int(partitions))
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "topic": make_topic,
+    "produce": produce,
+    "get": get,
+    "read": read,
+    "left": left,
+}
+
+if __name__ == "__main__":
+    asyncio.run(COMMANDS[sys.argv[1]](*sys.argv[2:]))

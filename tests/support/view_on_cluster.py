@@ -1,0 +1,377 @@
+"""The product as its users meet it, on the cluster that KUBECONFIG names: an operator from the chart, a Kafka in a pod, views,
+and their clients in a pod of their own.
+
+What clients do is `tests/cluster/clients.py`, which their pod runs by `kubectl exec`; so nothing but the API server needs to be
+reached from where the tests run.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from queryable_operator import names
+from tests.support.cluster import Namespace, Refused
+from tests.support.helm import CHART, helm
+
+CLIENTS = Path(__file__).parents[1] / "cluster" / "clients.py"
+RELEASE = "qt"
+OPERATOR = "deploy/qt-queryable-topics"
+SECONDS = 300.0
+"""What anything may take: a JVM starts in a minute where much else runs."""
+
+_RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+_USER = {
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "fsGroup": 10001,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+# As little as nodes get by with, so that a laptop has room for them, and no time in which nothing is waited for.
+SMALL: Mapping[str, Any] = {
+    "kafka": {"bootstrapServers": "kafka:9092"},
+    "read": {"maxLagMs": 120_000},
+    "storage": {"size": "1Gi"},
+    "rollout": {"stable": "1s"},
+    "podTemplate": {
+        "resources": {
+            "serve": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "768Mi"}},
+            "ingest": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "1200Mi"}},
+        }
+    },
+}
+
+
+@dataclass
+class Reading:
+    """What readers saw, so far."""
+
+    reads: int = 0
+    failures: list[Mapping[str, Any]] = field(default_factory=list)
+    wrong: Sequence[str] = ()
+    """Keys that in the end did not have their newest value."""
+
+    @property
+    def of_keys_that_were_not_found(self) -> list[Mapping[str, Any]]:
+        """A copy may be away; a key that is there is never said not to be, nor with a value from before all of this."""
+        return [failure for failure in self.failures if failure["status"] in (200, 404)]
+
+    def __str__(self) -> str:
+        kinds = Counter(f"{failure['status']} {str(failure['value'])[:60]}" for failure in self.failures)
+        return f"{self.reads} reads, {len(self.failures)} failed: {dict(kinds)}"
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A namespace with an operator, a Kafka and clients."""
+
+    namespace: Namespace
+    image: str
+
+    def clients(self, command: str, *arguments: str, stdin: str = "") -> list[dict[str, Any]]:
+        run = ("exec", "--stdin", "clients", "--", "python", "/clients/clients.py", command, *arguments)
+        said = self.namespace.kubectl(*run, stdin=stdin, timeout=SECONDS)
+        return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+
+    def make_topic(self, name: str, partitions: int = 4) -> None:
+        self.clients("topic", name, str(partitions))
+
+    def produce(self, topic: str, values: Mapping[str, str]) -> None:
+        """An empty value deletes."""
+        self.clients("produce", topic, stdin="".join(f"{key}\t{value}\n" for key, value in values.items()))
+
+    def in_kafka(self, prefix: str) -> list[str]:
+        """Groups and topics that begin so."""
+        ((found),) = self.clients("left", prefix)
+        there: list[str] = found["there"]
+        return there
+
+    def kill_operator(self) -> None:
+        """Without a word; its Deployment makes another one."""
+        selector = "--selector=app.kubernetes.io/instance=qt"
+        self.namespace.kubectl("delete", "pod", selector, "--force", "--grace-period=0")
+
+    def operator_answers(self) -> None:
+        self.namespace.kubectl("rollout", "status", OPERATOR, "--timeout=300s", timeout=SECONDS)
+
+    def story(self) -> str:
+        """What somebody looks at who wonders why."""
+        asked = (
+            ("get", "qt,pods,pvc", "--output=wide"),
+            ("get", "events", "--sort-by=.lastTimestamp", "--output=custom-columns="
+             "AT:.lastTimestamp,OF:.involvedObject.name,REASON:.reason,MESSAGE:.message"),
+            ("get", "qt", "--output=jsonpath={range .items[*]}{.metadata.name}{': '}{.status}{'\\n'}{end}"),
+            ("logs", OPERATOR, "--tail=40"),
+        )  # fmt: skip
+        told = []
+        for arguments in asked:
+            with suppress(Refused, subprocess.TimeoutExpired):
+                told.append("\n".join(self.namespace.kubectl(*arguments).splitlines()[-60:]))
+        return "\n\n".join(told)
+
+    def eventually(self, what: str, so: Callable[[], bool], seconds: float = SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not so():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {seconds:.0f} s: {what}\n\n{self.story()}")
+            time.sleep(0.5)
+
+
+@dataclass(frozen=True)
+class ViewOnCluster:
+    """A QueryableTopic and what a user does with it."""
+
+    platform: Platform
+    name: str
+    topic: str
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.name}:8080"
+
+    @property
+    def namespace(self) -> Namespace:
+        return self.platform.namespace
+
+    def apply(self, spec: Mapping[str, Any] = SMALL) -> None:
+        resource = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": self.name},
+            "spec": {"topic": self.topic, **spec},
+        }
+        self.namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(resource))
+
+    def patch(self, **spec: Any) -> None:
+        patch = json.dumps({"spec": spec})
+        self.namespace.kubectl("patch", "qt", self.name, "--type=merge", "--patch", patch)
+
+    def scale(self, replicas: int) -> None:
+        self.namespace.kubectl("scale", "qt", self.name, f"--replicas={replicas}")
+
+    def wait_until_available(self) -> None:
+        try:
+            self.namespace.kubectl(
+                "wait", "--for=condition=Available", f"qt/{self.name}", f"--timeout={SECONDS:.0f}s",
+                timeout=SECONDS + 10,
+            )  # fmt: skip
+        except Refused as refused:
+            raise AssertionError(f"{refused}\n\n{self.platform.story()}") from refused
+
+    def wait_until_settled(self) -> None:
+        """All is as it was asked for: the present spec was seen, and nothing is under way any more."""
+        self.platform.eventually(f"{self.name} is settled", self._is_settled)
+
+    def _is_settled(self) -> bool:
+        live = self.get()
+        status, wanted = live.get("status", {}), live["spec"].get("replicas", 1)
+        said = {c["type"]: (c["status"], c["observedGeneration"]) for c in status.get("conditions", ())}
+        generation = live["metadata"]["generation"]
+        return (
+            status.get("phase") == "Ready"
+            and status.get("nodes") == f"{wanted}/{wanted}"
+            and all(said.get(kind) == ("True", generation) for kind in ("Available", "Hydrated"))
+            and all(said.get(kind) == ("False", generation) for kind in ("Progressing", "Degraded"))
+            and len(self.pods()) == wanted
+        )
+
+    def get(self) -> dict[str, Any]:
+        return self.namespace.get("qt", self.name)
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        status: Mapping[str, Any] = self.get().get("status", {})
+        return status
+
+    @property
+    def active(self) -> str:
+        return str(self.status["active"]["revision"])
+
+    def pod(self, ordinal: int) -> str:
+        return f"{self.name}-{self.active}-{ordinal}"
+
+    def pods(self) -> dict[str, Mapping[str, Any]]:
+        """By name."""
+        return {o["metadata"]["name"]: o for o in self.live("pod")}
+
+    def live(self, kind: str) -> list[Mapping[str, Any]]:
+        selector = f"--selector={names.VIEW_LABEL}={self.name}"
+        found: list[Mapping[str, Any]] = json.loads(
+            self.namespace.kubectl("get", kind, selector, "--output=json")
+        )["items"]
+        return found
+
+    def placement(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = json.loads(
+            self.namespace.get("configmap", f"{self.name}-{self.active}")["data"]["placement.json"]
+        )
+        return found
+
+    def values(self, *keys: str) -> dict[str, tuple[int, Any]]:
+        """Status and value of each, read through the Service, as of now."""
+        said = self.platform.clients("get", self.url, *keys)
+        return {each["key"]: (each["status"], each["value"]) for each in said}
+
+    def events(self) -> Counter[str]:
+        """How often something of this reason was said of it."""
+        found = json.loads(self.namespace.kubectl("get", "events", "--output=json"))["items"]
+        return Counter(
+            event["reason"]
+            for event in found
+            if event["involvedObject"]["kind"] == names.KIND and event["involvedObject"]["name"] == self.name
+        )
+
+    def execute(self, ordinal: int, container: str, *command: str) -> str:
+        return self.namespace.kubectl("exec", self.pod(ordinal), "--container", container, "--", *command)
+
+    def delete(self) -> None:
+        self.namespace.kubectl("delete", "qt", self.name, f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10)
+
+    @contextmanager
+    def reading(self) -> Iterator[Reading]:
+        """Steady reads and writes all the while; in the end every key must have its newest value."""
+        command = ("kubectl", "--namespace", self.namespace.name, "exec", "--stdin", "clients", "--")
+        script = ("python", "/clients/clients.py", "read", self.url, self.topic)
+        seen, over = Reading(), threading.Event()
+        complaints: list[str] = []
+        with subprocess.Popen(
+            [*command, *script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            assert process.stdin is not None
+            listener = threading.Thread(target=_listen, args=(process, seen, over, complaints))
+            listener.start()
+            try:
+                self.platform.eventually(
+                    "reads have begun", lambda: seen.reads > 0 or process.poll() is not None
+                )
+                yield seen
+            finally:
+                process.stdin.close()
+                finished = over.wait(SECONDS)
+                process.terminate()
+                listener.join()
+        print(f"\n{self.name}: {seen}")
+        assert finished, f"the readers ended early: {''.join(complaints[-20:])}\n{self.platform.story()}"
+        assert not seen.wrong, f"{seen.wrong}\n{self.platform.story()}"
+
+
+def _listen(
+    process: subprocess.Popen[str], seen: Reading, over: threading.Event, complaints: list[str]
+) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if not line.startswith("{"):
+            complaints.append(line)
+            continue
+        said = json.loads(line)
+        if "status" in said:
+            seen.failures.append(said)
+        seen.reads = said.get("reads", seen.reads)
+        if "over" in said:
+            seen.wrong = said["wrong"]
+            over.set()
+
+
+@contextmanager
+def platform(namespace: Namespace, image: str, kafka_image: str) -> Iterator[Platform]:
+    """Until the end of the block. What is left of views goes with it."""
+    repository, _, tag = image.rpartition(":")
+    values = {
+        "image": {"repository": repository, "tag": tag},
+        "watchNamespaces": [namespace.name],
+        "rbac": {"aggregateRoles": False},
+        "crds": {"install": False},
+    }
+    here = Platform(namespace, image)
+    try:
+        namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(_surroundings(image, kafka_image)))
+        helm(
+            "install", RELEASE, str(CHART), "--namespace", namespace.name, "--values", "-",
+            "--wait", f"--timeout={SECONDS:.0f}s",
+            stdin=json.dumps(values), timeout=SECONDS + 10,
+        )  # fmt: skip
+        for what in ("deploy/kafka", OPERATOR):
+            namespace.kubectl("rollout", "status", what, f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10)
+        namespace.kubectl(
+            "wait", "--for=condition=Ready", "pod/clients", f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10
+        )
+        yield here
+    finally:
+        try:
+            namespace.kubectl("delete", "qt", "--all", f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10)
+        finally:
+            _let_go(namespace)
+            helm("uninstall", RELEASE, "--namespace", namespace.name, "--ignore-not-found")
+
+
+def _let_go(namespace: Namespace) -> None:
+    """Of resources that the operator did not clean up, so that their namespace can go."""
+    for name in namespace.kubectl("get", "qt", "--output=name").split():
+        if "/" in name:
+            namespace.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+
+
+def _surroundings(image: str, kafka_image: str) -> Mapping[str, Any]:
+    broker = {
+        **_container("kafka", kafka_image, ["python", "/opt/kafka/broker.py"], "data", "/data"),
+        "env": [{"name": "ADVERTISED", "value": "kafka:9092"}, {"name": "DATA", "value": "/data/kafka"}],
+        "readinessProbe": {"tcpSocket": {"port": 9092}, "periodSeconds": 1},
+        "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
+    }
+    labels = {"app": "kafka"}
+    kafka = {
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": _pod(broker, {"emptyDir": {}}, "data")},
+    }
+    code = {"clients.py": CLIENTS.read_text()}
+    sleep = ["python", "-c", "import signal; signal.sigwait({signal.SIGTERM})"]
+    reader = _container("clients", image, sleep, "code", "/clients")
+    return {
+        "apiVersion": "v1",
+        "kind": "List",
+        "items": [
+            {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "kafka"},
+             "spec": {"selector": labels, "ports": [{"port": 9092}]}},
+            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "kafka"}, "spec": kafka},
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "clients"}, "data": code},
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "clients"},
+             "spec": _pod(reader, {"configMap": {"name": "clients"}}, "code")},
+        ],
+    }  # fmt: skip
+
+
+def _container(name: str, image: str, command: list[str], volume: str, path: str) -> dict[str, Any]:
+    mounts = [{"name": volume, "mountPath": path}, {"name": "tmp", "mountPath": "/tmp"}]
+    return {
+        "name": name,
+        "image": image,
+        "command": command,
+        "securityContext": _RESTRICTED,
+        "volumeMounts": mounts,
+    }
+
+
+def _pod(container: Mapping[str, Any], volume: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return {
+        "securityContext": _USER,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 5,
+        "containers": [container],
+        "volumes": [{"name": name, **volume}, {"name": "tmp", "emptyDir": {}}],
+    }
