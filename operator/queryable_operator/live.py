@@ -156,7 +156,7 @@ def _live(view: str, number: int, objects: Mapping[Ref, Manifest], said: Mapping
 def _record(config_map: Manifest | None) -> RevisionRecord | None:
     try:
         return None if config_map is None else record_of(config_map)
-    except ValueError:
+    except (KeyError, ValueError):
         return None
 
 

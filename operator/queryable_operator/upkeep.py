@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from typing import Any, Final
 
 from queryable_app.topic_spec import SpecError, parse_read
@@ -124,10 +125,8 @@ def _pods(round_: Round, live: Live, record: RevisionRecord) -> Plan:
     view, now = following(round_.view, record.spec), round_.observed.now
     replicas = placements.replicas(view, live, record.placement, now)
     there = live.objects.get("StatefulSet")
-    has_claims = there is not None and there.get("spec", {}).get("volumeClaimTemplates")
-    wanted = _marked(
-        stateful_set(view, live.number, record.template, replicas, there if has_claims else None), record
-    )
+    made = stateful_set(view, live.number, record.template, replicas, there if _has_claims(there) else None)
+    wanted = _marked(made, record)
     apply = Plan(apply=(wanted, *_larger_claims(view, live)), tell=tuple(_tell(view, live, record)))
     if view.suspended:
         return apply
@@ -168,9 +167,21 @@ def _larger_claims(view: View, live: Live) -> Iterator[Manifest]:
         return
     size = quantity(view.raw["storage"]["size"])
     for ordinal, claim in sorted(live.claims.items()):
-        there = claim.get("spec", {}).get("resources", {}).get("requests", {}).get("storage")
-        if there is not None and quantity(there) < size:
+        there = _size(claim)
+        if there is not None and there < size:
             yield larger_claim(view, live.number, ordinal)
+
+
+def _has_claims(stateful_set: Manifest | None) -> bool:
+    claims = (stateful_set or {}).get("spec", {}).get("volumeClaimTemplates")
+    return bool(claims) and _size(claims[0]) is not None
+
+
+def _size(claim: Manifest) -> Fraction | None:
+    try:
+        return quantity(claim["spec"]["resources"]["requests"]["storage"])
+    except (KeyError, ValueError):
+        return None
 
 
 def _rolled(round_: Round, view: View, live: Live, record: RevisionRecord, wanted: Manifest) -> Plan:

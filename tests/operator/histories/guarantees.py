@@ -119,6 +119,9 @@ class Guarantees:
 
     def _turned(self, target: int | None, observed: Observed) -> None:
         there = service_of(observed.children.get(Ref("Service", "users")))
+        status = self.operator.resource.get("status") or {}
+        if target == names.revision_number((status.get("candidate") or {}).get("revision")):
+            assert status["phase"] == "CuttingOver", "the Service is turned before status says so"
         if target in (None, there) or there not in self.available:
             return
         if target in self.available and there != self._active():

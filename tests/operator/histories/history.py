@@ -20,7 +20,7 @@ from tests.operator.histories.nodes import NEVER
 from tests.operator.histories.operator import Operator
 
 _PASSES_SECONDS = (0.5, 1, 1, 2, 3, 5, 10)
-_IDLE_SECONDS = 90.0
+_IDLE_SECONDS = 60.0
 
 
 def resource(**spec: Any) -> dict[str, Any]:

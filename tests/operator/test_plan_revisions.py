@@ -1,0 +1,195 @@
+"""The table of a revision change: in which phase what leads where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from queryable_operator.resource import Rollout
+from queryable_operator.revisions import Course, Facts, Named, Wish, next_course, service_target
+
+NOW = 10_000.0
+ROLLOUT = Rollout("Automatic", 3600, 0, 30, "DeleteCandidate")
+ACTIVE = Named(1, "a", 100, 4)
+CANDIDATE = Named(2, "b", NOW - 60, 4)
+CAUGHT_UP = replace(CANDIDATE, caught_up_since=NOW - 30)
+OVERDUE = replace(CANDIDATE, since=NOW - 3600)
+DROPPED = Named(0, "z", NOW - 5, 4)
+
+
+def facts(wish: str | None = "a", **given: bool) -> Facts:
+    asked = None if wish is None else Wish(wish, 4)
+    return replace(Facts(NOW, ROLLOUT, 3, asked), **given)
+
+
+CASES = {
+    "nothing is made while the topic is unknown": (Course(), facts(None), "Pending"),
+    "the first revision is named": (Course(), facts(), "Provisioning"),
+    "pods are waited for": (Course("Provisioning", ACTIVE), facts(), "Provisioning"),
+    "then copies": (Course("Provisioning", ACTIVE), facts(provisioned=True), "Hydrating"),
+    "until all are served": (Course("Hydrating", ACTIVE), facts(available=True), "Ready"),
+    "what is wanted stays": (Course("Ready", ACTIVE), facts(), "Ready"),
+    "another spec makes a candidate": (Course("Ready", ACTIVE), facts("b"), "HydratingCandidate"),
+    "also before the first was ready": (Course("Hydrating", ACTIVE), facts("b"), "HydratingCandidate"),
+    "not while it is unknown": (Course("Ready", ACTIVE), facts(None), "Ready"),
+    "not while it is suspended": (Course("Ready", ACTIVE), facts("b", suspended=True), "Ready"),
+    "not if it has failed": (Course("Ready", ACTIVE, failed_hash="b"), facts("b"), "Ready"),
+    "another one is tried then": (Course("Ready", ACTIVE, failed_hash="b"), facts("c"), "HydratingCandidate"),
+    "a candidate hydrates": (
+        Course("HydratingCandidate", ACTIVE, CANDIDATE),
+        facts("b"),
+        "HydratingCandidate",
+    ),
+    "stable and steady, it takes over": (
+        Course("HydratingCandidate", ACTIVE, CAUGHT_UP),
+        facts("b", caught_up=True, near=True, steady=True),
+        "CuttingOver",
+    ),
+    "not while it is behind": (
+        Course("HydratingCandidate", ACTIVE, CAUGHT_UP),
+        facts("b", caught_up=True, steady=True),
+        "HydratingCandidate",
+    ),
+    "not with too few pods": (
+        Course("HydratingCandidate", ACTIVE, CAUGHT_UP),
+        facts("b", caught_up=True, near=True),
+        "HydratingCandidate",
+    ),
+    "not before it is stable": (
+        Course("HydratingCandidate", ACTIVE, replace(CAUGHT_UP, caught_up_since=NOW - 29)),
+        facts("b", caught_up=True, near=True, steady=True),
+        "HydratingCandidate",
+    ),
+    "not while nobody knows what is wanted": (
+        Course("HydratingCandidate", ACTIVE, CAUGHT_UP),
+        facts(None, caught_up=True, near=True, steady=True),
+        "HydratingCandidate",
+    ),
+    "the spec put back drops it": (Course("HydratingCandidate", ACTIVE, CANDIDATE), facts("a"), "Retiring"),
+    "suspension drops it": (
+        Course("HydratingCandidate", ACTIVE, CANDIDATE),
+        facts("b", suspended=True),
+        "Retiring",
+    ),
+    "the deadline drops it": (Course("HydratingCandidate", ACTIVE, OVERDUE), facts("b"), "Retiring"),
+    "one that is done in time is not late": (
+        Course("HydratingCandidate", ACTIVE, replace(OVERDUE, caught_up_since=NOW - 30)),
+        facts("b", caught_up=True, near=True, steady=True),
+        "CuttingOver",
+    ),
+    "the Service is waited for": (
+        Course("CuttingOver", ACTIVE, CAUGHT_UP),
+        facts("b", steady=True),
+        "CuttingOver",
+    ),
+    "it is turned": (
+        Course("CuttingOver", ACTIVE, CAUGHT_UP),
+        facts("b", steady=True, turned=True),
+        "Retiring",
+    ),
+    "whatever is wanted by then": (
+        Course("CuttingOver", ACTIVE, CAUGHT_UP),
+        facts("c", steady=True, turned=True),
+        "Retiring",
+    ),
+    "its pods went away": (Course("CuttingOver", ACTIVE, CAUGHT_UP), facts("b"), "HydratingCandidate"),
+    "a cut-over has an end": (
+        Course("CuttingOver", ACTIVE, replace(OVERDUE, since=NOW - 3660)),
+        facts("b", steady=True),
+        "Retiring",
+    ),
+    "and some time beyond the deadline": (
+        Course("CuttingOver", ACTIVE, replace(OVERDUE, since=NOW - 3650)),
+        facts("b", steady=True),
+        "CuttingOver",
+    ),
+    "the old one goes": (Course("Retiring", ACTIVE, previous=DROPPED), facts(), "Retiring"),
+    "it has gone": (
+        Course("Retiring", ACTIVE, previous=DROPPED),
+        facts(available=True, previous_gone=True),
+        "Ready",
+    ),
+    "one that never served hydrates on": (
+        Course("Retiring", ACTIVE, previous=DROPPED),
+        facts(previous_gone=True),
+        "Hydrating",
+    ),
+    "a change need not wait for that": (
+        Course("Retiring", ACTIVE, previous=DROPPED),
+        facts("b"),
+        "HydratingCandidate",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_phase_leads_where_it_should(case: str) -> None:
+    """What is seen in a phase decides the next one."""
+    course, seen, expected = CASES[case]
+
+    assert next_course(course, seen).phase == expected
+
+
+def test_a_cut_over_makes_the_candidate_active_and_the_active_one_previous() -> None:
+    """At this step alone does the active hash change."""
+    course = next_course(Course("CuttingOver", ACTIVE, CAUGHT_UP), facts("b", steady=True, turned=True))
+    assert course.active is not None
+    assert course.previous is not None
+
+    assert (course.active.number, course.active.spec_hash, course.active.since) == (2, "b", NOW)
+    assert (course.previous.number, course.previous.since, course.candidate) == (1, NOW, None)
+
+
+def test_a_candidate_that_failed_is_remembered_by_its_hash() -> None:
+    """So that it is not tried again."""
+    course = next_course(Course("HydratingCandidate", ACTIVE, OVERDUE), facts("b"))
+
+    assert (course.failed_hash, course.candidate, course.active) == ("b", None, ACTIVE)
+    assert course.history[0]["outcome"] == "Failed"
+
+
+def test_a_candidate_that_failed_can_be_kept_for_a_look() -> None:
+    """With onFailure: KeepCandidate it stays, and takes nothing over."""
+    seen = replace(facts("b"), rollout=replace(ROLLOUT, on_failure="KeepCandidate"))
+    course = next_course(Course("HydratingCandidate", ACTIVE, OVERDUE), seen)
+
+    assert (course.failed_hash, course.candidate) == ("b", OVERDUE)
+    assert service_target(course, next_course(course, seen)) == 1
+
+
+def test_a_failure_is_forgotten_when_something_else_is_wanted() -> None:
+    """Whoever puts the spec back and changes it again wants another try."""
+    assert next_course(Course("Ready", ACTIVE, failed_hash="b"), facts("a")).failed_hash is None
+
+
+def test_a_failure_is_not_forgotten_while_the_topic_is_unknown() -> None:
+    """Kafka being away says nothing about the spec."""
+    assert next_course(Course("Ready", ACTIVE, failed_hash="b"), facts(None)).failed_hash == "b"
+
+
+def test_being_behind_once_begins_the_waiting_anew() -> None:
+    """A candidate must have been caught up all the time."""
+    course = next_course(Course("HydratingCandidate", ACTIVE, CAUGHT_UP), facts("b"))
+    assert course.candidate is not None
+
+    assert course.candidate.caught_up_since is None
+
+
+def test_the_service_is_turned_only_while_it_cuts_over() -> None:
+    """And not in the round in which that is given up."""
+    hydrating, cutting = (Course(p, ACTIVE, CAUGHT_UP) for p in ("HydratingCandidate", "CuttingOver"))
+
+    assert service_target(hydrating, cutting) == 1
+    assert service_target(cutting, cutting) == 2
+    assert service_target(cutting, hydrating) == 1
+    assert service_target(cutting, next_course(cutting, facts("b", steady=True, turned=True))) == 2
+
+
+def test_the_history_keeps_the_last_ten() -> None:
+    """Newest first."""
+    course = Course("Ready", ACTIVE)
+    for number in range(30):
+        course = next_course(course, replace(facts(f"h{number}"), next_number=number + 2))
+    assert len(course.history) == 10
+    assert course.history[0]["revision"] == "r30"
