@@ -126,7 +126,10 @@ class Reconciler:
             self._log.info("%s, after %s", phase, before or "nothing")
         await self._executor.carry_out(plan, looked)
         self._tools.metrics.decided(self._view, plan.status or resource.get("status", {}), plan.events)
-        return max(_GATHER_SECONDS, min(plan.again_seconds, self._tools.interval_seconds))
+        interval = self._tools.interval_seconds
+        if not looked.nodes and plan == Plan(again_seconds=plan.again_seconds):
+            return interval  # there is nobody to ask, and whatever changes otherwise begins a round
+        return max(_GATHER_SECONDS, min(plan.again_seconds, interval))
 
     def _begin_anew(self) -> None:
         """For this resource, or for another one of the same name."""
