@@ -107,7 +107,8 @@ class Executor:
             if observed is None:
                 raise LookAgain(f"{ref.kind} {ref.name} had not been seen yet")
             version = live["metadata"]["resourceVersion"]
-        self.log.info("Applying %s %s: %s", ref.kind, ref.name, why or "it is not there")
+        if ref.name not in self._refused:
+            self.log.info("Applying %s %s: %s", ref.kind, ref.name, why or "it is not there")
         try:
             answer = await self.cluster.apply(self.view[0], wanted, version)
         except ClusterError as error:
@@ -115,6 +116,7 @@ class Executor:
                 raise
             await self._cannot_enlarge(ref, error, looked)
             return
+        self._refused.pop(ref.name, None)
         self._remember(ref, wanted, answer)
         if live is not None and _marked(live) and _marked(live) == _marked(wanted):
             message = f"{ref.kind} {ref.name} was put back: {why}"

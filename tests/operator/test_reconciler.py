@@ -268,7 +268,7 @@ def test_rounds_that_fail_come_later_each_time(operator: Operating) -> None:
 
     async def rounds() -> tuple[list[float | None], float | None]:
         seconds = [await operator.round(broken) for _ in range(12)]
-        return seconds, await operator.round(lambda _: Plan(again_seconds=3))
+        return seconds, await operator.round(lambda _: Plan(clean_kafka=True, again_seconds=3))
 
     seconds, after = asyncio.run(rounds())
     assert seconds[0] is not None
@@ -276,6 +276,11 @@ def test_rounds_that_fail_come_later_each_time(operator: Operating) -> None:
     assert seconds[-1] is not None
     assert 30 <= seconds[-1] <= 60
     assert after == 3
+
+
+def test_a_resource_without_nodes_is_left_alone_until_something_changes(operator: Operating) -> None:
+    """There is nobody to ask, so the next look comes no sooner than it must."""
+    assert asyncio.run(operator.round(lambda _: Plan(again_seconds=1))) == 10
 
 
 def test_an_api_server_that_is_busy_is_left_alone_for_as_long_as_it_says(operator: Operating) -> None:
