@@ -129,6 +129,7 @@ def _facts(
         next_number=_next_number(course, lives),
         wish=wish,
         suspended=view.suspended,
+        made=active.number in lives,
         provisioned=len(active.pods) >= nodes and all(pod.host for pod in active.pods.values()),
         available=is_available(active),
         caught_up=is_caught_up(candidate, nodes, copies, observed.now) and not outdated(candidate),

@@ -79,9 +79,10 @@ class Facts:
     """None: it cannot be said at this time."""
 
     suspended: bool = False
+    made: bool = False
     provisioned: bool = False
     available: bool = False
-    """Both of the active one: whether its pods are there; whether every partition is served."""
+    """Of the active one: whether anything of it is there; whether its pods are; whether every partition is served."""
 
     caught_up: bool = False
     near: bool = False
@@ -150,6 +151,10 @@ def _active_is_wished(course: Course, facts: Facts) -> bool:
     return put_back or facts.suspended
 
 
+def _is_only_a_name(course: Course, facts: Facts) -> bool:
+    return not facts.made and _another_is_wished(course, facts)
+
+
 def _is_provisioned(course: Course, facts: Facts) -> bool:
     return facts.provisioned
 
@@ -178,7 +183,8 @@ def _is_turned(course: Course, facts: Facts) -> bool:
 
 
 def _is_unsteady(course: Course, facts: Facts) -> bool:
-    return not facts.steady
+    """And the old one can do better."""
+    return not facts.steady and facts.available
 
 
 def _previous_is_gone(course: Course, facts: Facts) -> bool:
@@ -247,7 +253,7 @@ _BEGIN: Final[_Step] = (_another_is_wished, _begin)
 # In each phase, the first that holds. A change that is cutting over is finished first: that takes seconds.
 _STEPS: Final[Mapping[Phase, tuple[_Step, ...]]] = {
     "Pending": ((_wished, _make_first),),
-    "Provisioning": (_BEGIN, (_is_provisioned, _to("Hydrating"))),
+    "Provisioning": ((_is_only_a_name, _make_first), _BEGIN, (_is_provisioned, _to("Hydrating"))),
     "Hydrating": (_BEGIN, (_is_available, _to("Ready"))),
     "Ready": (_BEGIN,),
     "HydratingCandidate": (

@@ -20,7 +20,7 @@ DROPPED = Named(0, "z", NOW - 5, 4)
 
 def facts(wish: str | None = "a", **given: bool) -> Facts:
     asked = None if wish is None else Wish(wish, 4)
-    return replace(Facts(NOW, ROLLOUT, 3, asked), **given)
+    return replace(Facts(NOW, ROLLOUT, 3, asked), **given)  # type: ignore[arg-type]
 
 
 CASES = {
@@ -30,6 +30,11 @@ CASES = {
     "then copies": (Course("Provisioning", ACTIVE), facts(provisioned=True), "Hydrating"),
     "until all are served": (Course("Hydrating", ACTIVE), facts(available=True), "Ready"),
     "what is wanted stays": (Course("Ready", ACTIVE), facts(), "Ready"),
+    "what is made already is replaced": (
+        Course("Provisioning", ACTIVE),
+        facts("b", made=True),
+        "HydratingCandidate",
+    ),
     "another spec makes a candidate": (Course("Ready", ACTIVE), facts("b"), "HydratingCandidate"),
     "also before the first was ready": (Course("Hydrating", ACTIVE), facts("b"), "HydratingCandidate"),
     "not while it is unknown": (Course("Ready", ACTIVE), facts(None), "Ready"),
@@ -93,7 +98,17 @@ CASES = {
         facts("c", steady=True, turned=True),
         "Retiring",
     ),
-    "its pods went away": (Course("CuttingOver", ACTIVE, CAUGHT_UP), facts("b"), "HydratingCandidate"),
+    "its pods went away": (
+        Course("CuttingOver", ACTIVE, CAUGHT_UP),
+        facts("b", available=True),
+        "HydratingCandidate",
+    ),
+    "the old one's too": (Course("CuttingOver", ACTIVE, CAUGHT_UP), facts("b"), "CuttingOver"),
+    "a spec that is put right at once needs no second revision": (
+        Course("Provisioning", ACTIVE),
+        facts("b"),
+        "Provisioning",
+    ),
     "a cut-over has an end": (
         Course("CuttingOver", ACTIVE, replace(OVERDUE, since=NOW - 3660)),
         facts("b", steady=True),

@@ -40,6 +40,9 @@ class Guarantees:
     evicted: dict[int, str] = field(default_factory=dict)
     """By revision, the pod that was evicted last and has not been ready since."""
 
+    incomplete: dict[int, float] = field(default_factory=dict)
+    """When a revision was last seen to be so."""
+
     unpaused_since: float = 0.0
 
     # --- at any moment
@@ -55,6 +58,14 @@ class Guarantees:
             pod = self.cluster.api.get("Pod", name)
             if pod is None or is_ready(pod) or number not in self._numbers():
                 del self.evicted[number]
+
+    def seen(self, observed: Observed | None) -> None:
+        """What the operator saw: when a revision was not complete."""
+        for number, live in revisions_of(observed).items() if observed else ():
+            ready = [live.pods[ordinal].ready for ordinal in live.pods]
+            complete = [said.complete == said.copies for said in live.said.values()]
+            if not all(ready) or not all(complete) or len(complete) < len(ready):
+                self.incomplete[number] = observed.now if observed else 0.0
 
     def is_serving(self, number: int) -> bool:
         nodes = [n for n in self.cluster.nodes.values() if n.revision == number and n.ready]
@@ -127,7 +138,7 @@ class Guarantees:
         if target in self.available and there != self._active():
             return  # it is put back
         lives = revisions_of(observed)
-        ready, before = len(lives[target].ready), len(lives[there].ready) if there in lives else 0
+        ready, before = (len(lives[number].ready) if number in lives else 0 for number in (target, there))
         wanted = observed.resource["spec"]["replicas"]
         assert ready >= max(1, min(before, wanted)), f"{ready} of r{target} take over from {before}"
 
@@ -160,6 +171,12 @@ class Guarantees:
         if ref.kind == "PersistentVolumeClaim" and number in self._kept():
             self._volume_deleted(ref, number)
 
+    def _was_retired_for_a_while(self, number: int) -> None:
+        previous = (self.operator.resource.get("status") or {}).get("previous") or {}
+        if previous.get("revision") == names.revision_text(number):
+            since = seconds_of(previous["since"]) or 0.0
+            assert self.cluster.now >= since + 9, f"r{number} goes while connections to it are kept alive"
+
     def _volume_deleted(self, ref: Ref, number: int) -> None:
         uid = self.cluster.api.objects[ref]["metadata"]["uid"]
         disk = self.cluster.disks.get(uid)
@@ -173,11 +190,15 @@ class Guarantees:
     def _status_written(self, new: Mapping[str, Any], observed: Observed) -> None:
         old = self.operator.resource.get("status") or {}
         if not self.status_was_touched:
-            self._active_changes_at_the_cut_over_only(old, new)
+            self._active_changes_at_the_cut_over_only(old, new, observed)
         self._failed_hashes_stay_failed(old, new)
+        if new["phase"] == "CuttingOver" != old.get("phase") and not self.status_was_touched:
+            self._was_complete_for_a_while(new["candidate"], observed)
         self.status_was_touched = False
 
-    def _active_changes_at_the_cut_over_only(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    def _active_changes_at_the_cut_over_only(
+        self, old: Mapping[str, Any], new: Mapping[str, Any], observed: Observed
+    ) -> None:
         before, after = old.get("active"), new.get("active")
         if not before:
             return
@@ -185,14 +206,28 @@ class Guarantees:
         if before["revision"] == after["revision"]:
             assert before["specHash"] == after["specHash"]
             return
+        if old["phase"] == "Provisioning" and not new.get("candidate"):
+            assert names.revision_number(before["revision"]) not in revisions_of(observed)
+            return  # it was no more than a name
         assert old["phase"] == "CuttingOver"
-        assert (old["candidate"]["revision"], old["candidate"]["specHash"]) == (
-            after["revision"],
-            after["specHash"],
-        )
+        candidate = old["candidate"]
+        assert (candidate["revision"], candidate["specHash"]) == (after["revision"], after["specHash"])
         assert new["previous"]["revision"] == before["revision"]
-        at = service_of(self.cluster.api.get("Service", "users"))
-        assert self.service_was_touched or names.revision_text(at or 0) == after["revision"]
+        self._takes_over(before["revision"], after["revision"], observed)
+
+    def _was_complete_for_a_while(self, candidate: Mapping[str, Any], observed: Observed) -> None:
+        number = names.revision_number(candidate["revision"]) or 0
+        stable = duration_ms(observed.resource["spec"]["rollout"]["stable"], "") / 1000
+        since = self.incomplete.get(number, 0.0)
+        assert observed.now - since >= stable, f"r{number} was incomplete {observed.now - since} s ago"
+
+    def _takes_over(self, old: str, new: str, observed: Observed) -> None:
+        at = service_of(observed.children.get(Ref("Service", "users")))
+        assert names.revision_text(at or 0) == new, "status says so before the Service is seen to be turned"
+        lives, number = revisions_of(observed), names.revision_number(old) or 0
+        before = len(lives[number].ready) if number in lives else 0
+        answer = [pod for pod in observed.endpoints if pod.startswith(f"users-{new}-")]
+        assert len(answer) >= max(1, min(before, observed.resource["spec"]["replicas"])), "too few endpoints"
 
     def _failed_hashes_stay_failed(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         at = (self.operator.resource["metadata"]["generation"], self.cluster.partitions)

@@ -85,6 +85,7 @@ class History:
         ends = self.random.randrange(12) if self.random.random() < crash_chance else None
         stale = self.random.random() < crash_chance
         planned = self.operator.tick(stale, ends)
+        self.guarantees.seen(self.operator.observed)
         phase = (self.operator.resource.get("status") or {}).get("phase")
         if planned.status is not None or planned.evict or planned.delete or planned.force_delete:
             self.story.append(
@@ -102,6 +103,7 @@ class History:
         until, idle_since = self.cluster.now + seconds, self.cluster.now
         while self.cluster.now < until and self.cluster.now - idle_since < _IDLE_SECONDS:
             planned = self.operator.tick()
+            self.guarantees.seen(self.operator.observed)
             self.guarantees.hold()
             if not self.operator.is_idle(planned, self.operator.observed):
                 idle_since = self.cluster.now
