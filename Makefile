@@ -27,7 +27,7 @@ test: needs-java $(READY)  ## Run every test, against real Kafka, Spark and Rock
 	$(BIN)/pytest tests/cluster $(TEST_REPORT)
 
 cluster: export QT_TEST_IMAGE ?= queryable-topics:dev
-cluster: needs-java $(READY)  ## Test the chart, and the cluster that KUBECONFIG names with queryable-topics:dev on it
+cluster: needs-java $(READY)  ## Test the chart, and the product on the cluster that KUBECONFIG names; CONTRIBUTING.md says how
 	$(BIN)/pytest tests/chart tests/cluster $(TEST_REPORT)
 
 check: $(READY)  ## Style, types, and which file may import which

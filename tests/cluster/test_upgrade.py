@@ -1,0 +1,58 @@
+"""Another release of the chart: the operator is replaced, and nodes do not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.helm import CHART, helm
+from tests.support.view_on_cluster import RELEASE, Platform, ViewOnCluster
+
+pytestmark = pytest.mark.timeout(900)
+
+OTHER_IMAGE = "example.test/queryable-topics:99"
+
+
+@pytest.fixture
+def view(platform: Platform) -> Iterator[ViewOnCluster]:
+    view = ViewOnCluster(platform, "upgraded", "upgraded")
+    platform.make_topic(view.topic)
+    view.apply()
+    view.wait_until_available()
+    view.wait_until_settled()
+    yield view
+    view.delete()
+
+
+def test_an_upgrade_of_the_operator_restarts_no_node(view: ViewOnCluster) -> None:
+    """Neither does one that names another image for nodes, nor the way back; and no read fails."""
+    platform = view.platform
+    own = ("--namespace", view.namespace.name, "--wait", "--timeout=300s")
+    before = what_runs(view)
+    with view.reading() as reading:
+        helm(
+            "upgrade", RELEASE, str(CHART), *own, "--reuse-values", "--set", f"nodeImage={OTHER_IMAGE}", timeout=310
+        )  # fmt: skip
+        try:
+            platform.eventually("the new operator has looked at it", lambda: was_looked_at(view))
+            assert OTHER_IMAGE in view.namespace.kubectl("get", "deploy", "--output=yaml")
+        finally:
+            helm("rollback", RELEASE, *own, timeout=310)
+        platform.eventually("the old one has looked at it again", lambda: was_looked_at(view))
+    assert reading.failures == []
+    assert what_runs(view) == before
+
+
+def what_runs(view: ViewOnCluster) -> dict[str, object]:
+    """Each pod, and how often the StatefulSet was written."""
+    pods = {name: pod["metadata"]["uid"] for name, pod in view.pods().items()}
+    (stateful_set,) = view.live("statefulset")
+    return {**pods, "written": stateful_set["metadata"]["generation"]}
+
+
+def was_looked_at(view: ViewOnCluster) -> bool:
+    """By the operator that answers now."""
+    path = f"/api/v1/namespaces/{view.namespace.name}/services/qt-queryable-topics:8081/proxy/metrics"
+    answer = view.namespace.api.get(path)
+    return answer.is_success and f'qt_last_reconcile_timestamp_seconds{{name="{view.name}"' in answer.text
