@@ -21,12 +21,12 @@ from tests.support.kafka import KafkaForTests
 from tests.support.operator_process import operator_process
 from tests.support.rights import words
 
+pytestmark = pytest.mark.timeout(900)
+
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "kubernetes").glob("*.yaml"))
 RELEASE = "qt"
 NAME = "qt-queryable-topics"
 CRD = "crd/queryabletopics.queryabletopics.io"
-pytestmark = pytest.mark.timeout(900)
-
 FOREIGN = ("PodMonitor", "ServiceMonitor", "PrometheusRule")  # kinds that the Prometheus Operator brings
 LEASES = "leases.coordination.k8s.io"
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
