@@ -165,7 +165,7 @@ def main(
     except asyncio.CancelledError:
         pass
     except Exception:
-        _LOG.exception("The operator ends, which is a defect, and is to be started again")
+        _LOG.exception("The operator cannot go on, and is to be started again")
         _leave(1)
     _leave(0)
 

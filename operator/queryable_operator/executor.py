@@ -57,9 +57,11 @@ class Executor:
     _refused: dict[str, str] = field(default_factory=dict)
     """What was refused last, by whom: it is logged once."""
 
-    async def carry_out(self, plan: Plan, looked: Looked) -> None:
+    async def carry_out(self, plan: Plan, looked: Looked) -> bool:
+        """Whether there was anything to do."""
+        acted = bool(plan.secrets or plan.tell or plan.evict or plan.delete or plan.force_delete)
         for wanted in plan.apply:
-            await self._apply(wanted, looked, plan.expect_unchanged)
+            acted |= await self._apply(wanted, looked, plan.expect_unchanged)
         for ref in plan.secrets:
             await self._make_token(ref, looked)
         await asyncio.gather(*(self._tell(tell, looked) for tell in plan.tell))
@@ -79,6 +81,7 @@ class Executor:
             await self.post(event, resource)
         if plan.release:
             await self._release(resource)
+        return acted or plan.clean_kafka or plan.release or resource is not looked.observed.resource
 
     async def post(self, event: Event, resource: Manifest) -> None:
         """An event that cannot be written is in the log, and holds up nothing: a namespace that ends takes none."""
@@ -89,7 +92,7 @@ class Executor:
         except ClusterError as error:
             self.log.info("%s", error)
 
-    async def _apply(self, wanted: Manifest, looked: Looked, expect_unchanged: frozenset[Ref]) -> None:
+    async def _apply(self, wanted: Manifest, looked: Looked, expect_unchanged: frozenset[Ref]) -> bool:
         ref = Ref(wanted["kind"], wanted["metadata"]["name"])
         uid = looked.observed.resource["metadata"]["uid"]
         observed = looked.observed.children.get(ref)
@@ -101,7 +104,7 @@ class Executor:
                 raise LookAgain(f"{ref.kind} {ref.name} is somebody else's")
         why = None if live is None else difference(wanted, live)
         if live is not None and (why is None or self._answered.get(ref) == _digests(wanted, live)):
-            return
+            return False
         version = None
         if ref in expect_unchanged and live is not None:
             if observed is None:
@@ -115,12 +118,13 @@ class Executor:
             if ref.kind != "PersistentVolumeClaim" or error.status not in _FORBIDDEN:
                 raise
             await self._cannot_enlarge(ref, error, looked)
-            return
+            return False
         self._refused.pop(ref.name, None)
         self._remember(ref, wanted, answer)
         if live is not None and _marked(live) and _marked(live) == _marked(wanted):
             message = f"{ref.kind} {ref.name} was put back: {why}"
             await self.post(Event("Normal", "DriftCorrected", message), looked.observed.resource)
+        return True
 
     async def _cannot_enlarge(self, claim: Ref, error: ClusterError, looked: Looked) -> None:
         """A storage class whose volumes cannot grow holds up nothing else. It is told once."""

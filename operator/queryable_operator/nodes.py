@@ -24,7 +24,7 @@ from queryable_operator.observed import NodeSaid
 _STATUS_PATH: Final = "/v1/status"
 _ANSWER_SECONDS: Final = 1.0
 _ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
-_AT_ONCE_MAX: Final = 64
+_AT_ONCE_MAX: Final = 256
 
 
 class NodeRefused(Exception):

@@ -155,9 +155,8 @@ class Observer:
             if live is None:
                 wrong = f"there is no Secret {reference['name']}"
             else:
-                secret = _decoded(live)
-                digest = hashlib.sha256(json.dumps(secret, sort_keys=True).encode()).hexdigest()
-                config |= secret
+                digest = hashlib.sha256(json.dumps(live.get("data"), sort_keys=True).encode()).hexdigest()
+                config |= _decoded(live)
         if wrong is None:
             self._settings = _Settings(now, key, config, digest)
         elif before.key == key:

@@ -124,10 +124,10 @@ class Reconciler:
         before, phase = (status.get("phase") for status in (resource.get("status", {}), plan.status or {}))
         if plan.status is not None and phase != before:
             self._log.info("%s, after %s", phase, before or "nothing")
-        await self._executor.carry_out(plan, looked)
+        acted = await self._executor.carry_out(plan, looked)
         self._tools.metrics.decided(self._view, plan.status or resource.get("status", {}), plan.events)
         interval = self._tools.interval_seconds
-        if not looked.nodes and plan == Plan(again_seconds=plan.again_seconds):
+        if not acted and not looked.nodes:
             return interval  # there is nobody to ask, and whatever changes otherwise begins a round
         return max(_GATHER_SECONDS, min(plan.again_seconds, interval))
 

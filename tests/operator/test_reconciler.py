@@ -15,6 +15,7 @@ from queryable_operator import names
 from queryable_operator.actions import Event, Plan
 from queryable_operator.observed import Observed, Ref, SettingsWrong
 from queryable_operator.reconciler import Reconcilers
+from queryable_operator.watched import View
 from tests.support.fake_api import Refuse, Request
 from tests.support.operating import Operating, config_map, operating, topic, until
 
@@ -279,8 +280,15 @@ def test_rounds_that_fail_come_later_each_time(operator: Operating) -> None:
 
 
 def test_a_resource_without_nodes_is_left_alone_until_something_changes(operator: Operating) -> None:
-    """There is nobody to ask, so the next look comes no sooner than it must."""
-    assert asyncio.run(operator.round(lambda _: Plan(again_seconds=1))) == 10
+    """There is nobody to ask and nothing was to do, so the next look comes no sooner than it must."""
+
+    def busy(observed: Observed) -> Plan:
+        return Plan(apply=(config_map(observed),), again_seconds=1)
+
+    async def rounds() -> list[float | None]:
+        return [await operator.round(busy) for _ in range(2)]
+
+    assert asyncio.run(rounds()) == [1, 10]
 
 
 def test_an_api_server_that_is_busy_is_left_alone_for_as_long_as_it_says(operator: Operating) -> None:
@@ -365,63 +373,89 @@ def test_a_secret_that_is_missing_is_said_without_any_value(operator: Operating)
 
 
 def test_another_resource_of_the_same_name_starts_afresh(operator: Operating) -> None:
-    """What was remembered of the first one is forgotten."""
+    """That the first one could not be cleaned up says nothing of the second."""
 
     async def rounds() -> None:
+        await operator.round(lambda _: Plan(clean_kafka=True))
         await operator.round(lambda _: Plan(release=True))
         operator.api.delete(names.KIND, "a", "v")
         operator.api.put(topic())
         await operator.round(_make)
 
     asyncio.run(rounds())
+    _, cleaned, afresh = operator.observed
+    assert cleaned.kafka_refused is not None
+    assert afresh.kafka_refused is None
     owner = operator.api.get(MAP.kind, "a", MAP.name)["metadata"]["ownerReferences"][0]  # type: ignore[index]
     assert owner["uid"] == operator.api.get(names.KIND, "a", "v")["metadata"]["uid"]  # type: ignore[index]
 
 
 def test_a_resource_that_came_again_while_its_predecessor_went_is_looked_at(operator: Operating) -> None:
-    """Between the end of one resource and the event of the next of its name nothing is lost."""
+    """Its event comes while the answer that the first one is gone is still under way."""
+    get = operator.cluster.get
+    came: list[str] = []
+
+    async def late(kind: str, namespace: str, name: str) -> Any:
+        found = await get(kind, namespace, name)
+        if kind == names.KIND and found is None and not came:
+            again = operator.api.put(topic())
+            came.append(again["metadata"]["uid"])
+            reconcilers.noticed(again)
+        return found
+
+    operator.cluster.get = late  # type: ignore[method-assign]
+    reconcilers = Reconcilers()
+    reconcilers.tools = operator.tools
 
     async def rounds() -> None:
-        reconcilers = Reconcilers()
-        reconcilers.tools = operator.tools
-        operator.plan = lambda observed: Plan(release="deletionTimestamp" in observed.resource["metadata"])
         live = operator.api.get(names.KIND, "a", "v")
         assert live is not None
         reconcilers.noticed(live)
         await until(lambda: operator.observed)
-        operator.api.delete(names.KIND, "a", "v")
+        operator.api.objects.clear()
         reconcilers.gone(("a", "v"))
-        await until(lambda: operator.api.get(names.KIND, "a", "v") is None)
-        again = operator.api.put(topic())
-        reconcilers.noticed(again)
-        uid = again["metadata"]["uid"]
-        await until(lambda: operator.observed[-1].resource["metadata"]["uid"] == uid)
+        await until(lambda: came and operator.observed[-1].resource["metadata"]["uid"] == came[0])
         await reconcilers.stop()
 
     asyncio.run(rounds())
 
 
-def test_our_own_status_wakes_nobody(operator: Operating) -> None:
-    """An event that shows nothing but another status begins no round."""
+class _Woken(Reconcilers):
+    def __init__(self, operator: Operating) -> None:
+        super().__init__()
+        self.tools = operator.tools
+        self.woken = 0
 
-    async def rounds() -> None:
-        reconcilers = Reconcilers()
-        reconcilers.tools = operator.tools
-        operator.plan = lambda _: Plan(again_seconds=100, status={"phase": "Ready"})
+    def wake(self, view: View) -> None:
+        self.woken += 1
+        super().wake(view)
+
+
+@pytest.mark.parametrize(
+    ("change", "wakes"),
+    [
+        ({"status": {"phase": "Pending"}}, False),
+        ({"metadata": {"resourceVersion": "99"}}, False),
+        ({"metadata": {"generation": 7}}, True),
+        ({"metadata": {"annotations": {names.PROMOTE_ANNOTATION: "r2"}}}, True),
+        ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
+    ],
+)
+def test_our_own_status_wakes_nobody(operator: Operating, change: dict[str, Any], wakes: bool) -> None:
+    """An event that shows nothing but another status begins no round; one of what a user decides does."""
+
+    async def notice() -> int:
+        reconcilers = _Woken(operator)
         live = operator.api.get(names.KIND, "a", "v")
         assert live is not None
-        await operator.round()  # the finalizer is there from now on
-        after = operator.api.get(names.KIND, "a", "v")
-        assert after is not None
-        reconcilers.noticed(after)
-        await until(lambda: len(operator.observed) == 2)
-        reconcilers.noticed({**after, "status": {"phase": "Pending"}})
-        reconcilers.noticed({**after, "metadata": {**after["metadata"], "generation": 7}})
-        await until(lambda: len(operator.observed) == 3)
+        reconcilers.noticed(live)
+        reconcilers.noticed(
+            {**live, **change, "metadata": {**live["metadata"], **change.get("metadata", {})}}
+        )
         await reconcilers.stop()
+        return reconcilers.woken
 
-    asyncio.run(rounds())
-    assert len(operator.observed) == 3
+    assert asyncio.run(notice()) == wakes
 
 
 def test_a_round_that_ends_is_counted(operator: Operating) -> None:
