@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from queryable_app.attempts import Ask, Attempts, Wait, nobody_else
 from queryable_app.errors import Failure, Reason
-from queryable_app.freshness import Asked
+from queryable_app.freshness import Asked, absent
 from queryable_app.http_text import Answer
 from queryable_app.partitioners import SCATTER
 from queryable_app.serve import peer_reads
@@ -75,8 +75,9 @@ async def read_covered(
     """Looks for copies that may answer, and reads what they have. Each ends at the deadline in words of its own: the
     search knows what is missing, the reading that time is over."""
     lost: frozenset[int] = frozenset()
+    whole = False
     for left in reversed(range(_ATTEMPTS)):
-        covered = await coverage(reads, partitions, asked, deadline, partial, lost)
+        covered = await coverage(reads, partitions, asked, deadline, partial, lost, whole)
         try:
             async with until(deadline):
                 return await read(covered), covered
@@ -88,6 +89,10 @@ async def read_covered(
                     Reason.NOT_AVAILABLE, f"other nodes went away: {error}", "retry", retry_after_ms=1000
                 ) from None
             lost |= {error.ordinal}
+        except Failure as failure:
+            if failure.reason is not Reason.NOT_AVAILABLE or not left:
+                raise
+            whole = True  # a part of a copy here cannot be read, or it has left this node
     raise AssertionError("not reached")
 
 
@@ -98,14 +103,16 @@ async def coverage(
     deadline: float,
     partial: bool,
     lost: frozenset[int] = frozenset(),
+    whole: bool = False,
 ) -> Coverage:
-    """Copies that may answer, caught up as far as was asked for; `lost` are nodes to ask last. Raises Failure, naming what
-    is missing. It ends by itself, and nobody may cut it off: that time is over says less than what it found missing. Where
-    a part is enough it takes half of the time, so that the part can be read in the other half."""
+    """Copies that may answer, caught up as far as was asked for; `lost` are nodes to ask last, and with `whole` no copy here
+    is taken that is damaged. Raises Failure, naming what is missing. It ends by itself, and nobody may cut it off: that time
+    is over says less than what it found missing. Where a part is enough it takes half of the time, so that the part can be
+    read in the other half."""
     if partial:
         deadline = _half(deadline)
     wanted = sorted(partitions)
-    here, refusals = await copies_here(reads, wanted, asked, deadline, last=asked.route == "local")
+    here, refusals = await copies_here(reads, wanted, asked, deadline, asked.route == "local", whole)
     now_ms = time_ns() // 1_000_000
     standings = {partition: standing_of(copy, now_ms) for partition, copy in here.items()}
     there: dict[int, tuple[int, ...]] = {}
@@ -120,7 +127,7 @@ async def coverage(
 
 
 async def copies_here(
-    reads: Reads, partitions: list[int], asked: Asked, deadline: float, last: bool
+    reads: Reads, partitions: list[int], asked: Asked, deadline: float, last: bool, whole: bool = False
 ) -> tuple[dict[int, Copy], dict[int, Failure]]:
     """The copies of this node that may answer, and why the others may not. `last`: no other node is asked for those."""
     needed = await reads.caught_up(asked, partitions, deadline, last)
@@ -132,6 +139,8 @@ async def copies_here(
         try:
             copy = reads.judged(partition, asked, needed, now_ms)
             _ = copy.store  # one that could not be opened says so
+            if whole and copy.damaged is not None:
+                raise absent(copy, "on this node is damaged")
             copies[partition] = copy
         except Failure as refusal:
             refusals[partition] = refusal
