@@ -61,8 +61,7 @@ def following(view: View, spec: Mapping[str, Any]) -> View:
 def _carried_on(record: RevisionRecord, live: Live, makings: Makings) -> RevisionRecord:
     view = makings.view
     spec = carried(record.spec, view.raw)
-    # Another image may read the disk in another way; then it is for a new revision.
-    image = record.image if record.disk_format != FORMAT_VERSION else view.image or record.image
+    image = _image(record, makings)
     rolled = roll_hash(spec, image, makings.kafka_secret_digest)
     template = record.template
     if rolled == record.roll_hash or not makings.kafka_secret_is_known:
@@ -85,6 +84,15 @@ def _carried_on(record: RevisionRecord, live: Live, makings: Makings) -> Revisio
         image=image,
         disk_format=record.disk_format,
     )
+
+
+def _image(record: RevisionRecord, makings: Makings) -> str:
+    if record.disk_format != FORMAT_VERSION:
+        return record.image  # another image may read the disk in another way; then it is for a new revision
+    if makings.view.image is not None:
+        return makings.view.image
+    # What the spec named once and no longer does may never have run: it is not what the revision was made with.
+    return makings.settings.node_image if record.spec.get("image") else record.image
 
 
 def _made_anew(named: Named, live: Live, makings: Makings) -> RevisionRecord | None:

@@ -14,7 +14,7 @@ from tests.operator.histories.cluster import Cluster, SimulatedHost, is_ready
 from tests.operator.histories.guarantees import Guarantees
 from tests.operator.histories.history import History, delete_resource, resource
 from tests.operator.histories.nodes import NEVER
-from tests.operator.histories.operator import Operator
+from tests.operator.histories.operator import SETTINGS, Operator
 
 
 def settled(**spec: Any) -> History:
@@ -204,6 +204,18 @@ def test_a_roll_takes_one_pod_after_the_other() -> None:
 
     labels = [pod["metadata"]["labels"].get("team") for pod in history.cluster.api.of("Pod")]
     assert (labels, fewest) == (["a"] * 3, 2)
+
+
+def test_an_image_that_is_no_longer_named_gives_way_to_the_operators_own() -> None:
+    """Taking `spec.image` away again undoes what naming it did."""
+    history = settled()
+    images = []
+    for image in ("example.com/wrong:1", None):
+        change(history, image=image)
+        history.settle()
+        (made,) = history.cluster.api.of("StatefulSet")
+        images.append({container["image"] for container in made["spec"]["template"]["spec"]["containers"]})
+    assert images == [{"example.com/wrong:1"}, {SETTINGS.node_image}]
 
 
 def test_a_lost_host_is_replaced() -> None:
