@@ -9,8 +9,10 @@
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS base
-RUN apt-get update \
- && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+# Java's package makes links beside manuals, for which a slim Debian has no directory.
+RUN mkdir -p /usr/share/man/man1 \
+ && apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openjdk-17-jre-headless \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/log/apt /var/log/*.log \
  && groupadd --gid 10001 qt \
  && useradd --uid 10001 --gid qt --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin qt
@@ -22,9 +24,10 @@ ENV PATH=/opt/venv/bin:$PATH \
 
 FROM base AS dependencies
 COPY requirements-image.lock /build/
+# Nothing is compiled: there is no compiler. Of pyspark, which is Python and jars, no wheel is published.
 RUN python -m venv --without-pip /opt/venv \
  && /usr/local/bin/python -m pip --python /opt/venv/bin/python install --no-cache-dir --only-binary :all: \
-    --require-hashes -r /build/requirements-image.lock
+    --no-binary pyspark --require-hashes -r /build/requirements-image.lock
 # Of Spark nodes run SQL's streaming from Kafka in one process: none of its other libraries, clusters, servers and shells.
 # An image keeps whole seconds, and the class archive is taken only where the jars' times are what they were.
 RUN cd /opt/venv/lib/python3*/site-packages/pyspark \
@@ -36,7 +39,7 @@ RUN cd /opt/venv/lib/python3*/site-packages/pyspark \
     # Hive, its metastore and its server, but not what ORC takes of it
     datanucleus* derby* hive-[!s]* hive-se* hive-sh* HikariCP* javax.jdo* jdo-api* spark-hive* \
     # clusters
-    curator-* hadoop-yarn* kubernetes-* spark-kubernetes* spark-yarn* vertx-* zookeeper* \
+    curator-* hadoop-yarn* kubernetes-* spark-kubernetes* spark-yarn* vertx-* zookeeper* volcano-* \
     # servers and shells
     connect-repl jline* scala-compiler* spark-connect* spark-pipelines* spark-repl* \
     # a store for aggregates in Spark, which views do not have
@@ -76,6 +79,7 @@ RUN cd /build \
 
 FROM base
 LABEL org.opencontainers.image.title="Queryable Topics" \
+      org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.description="Turns a Kafka topic into a distributed, queryable key-value store" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.documentation="docs/image.md"

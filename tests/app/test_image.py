@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,12 @@ def test_the_image_has_the_packages_that_are_tested() -> None:
     names = {package.partition("==")[0] for package in image}
     assert {"pyspark", "rocksdict", "uvicorn", "kopf", "kubernetes"} <= names
     assert names.isdisjoint({"pytest", "mypy", "ruff", "hypothesis"})
+
+
+def test_the_image_says_which_version_it_is() -> None:
+    """The project's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f'image.version="{project["version"]}"' in (ROOT / "Dockerfile").read_text()
 
 
 def test_the_image_names_no_host_and_checks_no_health() -> None:
