@@ -16,6 +16,7 @@ from tests.operator.histories.cluster import Cluster, is_ready
 from tests.operator.histories.operator import Operator
 
 _TOLERATED_SECONDS = 60.0  # a copy that was destroyed so lately may have been counted upon
+_HUNG_SECONDS = 600.0  # and so lately, by a node that hears of the decision only now
 _LATE_SECONDS = 240.0  # how much a deadline may be late, with an operator that often dies
 _OF_REVISION = ("ConfigMap", "PodDisruptionBudget", "Secret", "Service", "StatefulSet")
 
@@ -90,7 +91,7 @@ class Guarantees:
         given_up, self.cluster.given_up = self.cluster.given_up, []
         for node, partition in given_up:
             if node.revision in self._kept():
-                assert self._is_safe(node.revision, partition), (
+                assert self._is_safe(node.revision, partition, within=_HUNG_SECONDS), (
                     f"node {node.ordinal} of r{node.revision} gave up the last copy of partition {partition}"
                 )
 
@@ -124,9 +125,33 @@ class Guarantees:
         if kind == "StatefulSet":
             for before in ("ConfigMap", "Secret"):
                 assert Ref(before, name) in observed.children, f"{name} is made before its {before}"
+        if kind == "ConfigMap" and Ref(kind, name) in self.cluster.api.objects:
+            self._placed(manifest, self.cluster.api.objects[Ref(kind, name)])
         if (kind, name) == ("Service", "users"):
             self._turned(service_of(manifest), observed)
             self.service_was_touched = False
+
+    def _placed(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
+        """A copy that goes leaves another one behind that is complete, and that the placement names."""
+        try:
+            before, after = record_of(old).placement, record_of(new).placement
+        except ValueError:
+            return
+        number = _number(Ref("ConfigMap", new["metadata"]["name"]))
+        for partition in range(after.partitions):
+            going = set(before.serving[partition]) - set(after.serving[partition])
+            if any(self._copy(number, ordinal, partition) for ordinal in going):
+                staying = [self._copy(number, ordinal, partition) for ordinal in after.serving[partition]]
+                late = self.cluster.now - self.destroyed.get((number, partition), 0.0) < _TOLERATED_SECONDS
+                assert any(staying) or late, f"no copy of partition {partition} is left in {after.serving}"
+
+    def _copy(self, number: int, ordinal: int, partition: int) -> bool:
+        """Whether a node has a complete copy, as far as anybody can know by now."""
+        pod = names.pod("users", number, ordinal)
+        claim = self.cluster.api.get("PersistentVolumeClaim", f"data-{pod}")
+        disk = self.cluster.disks.get(claim["metadata"]["uid"]) if claim else None
+        lost = disk is None or (disk.lost_at or self.cluster.now) < self.cluster.now - _TOLERATED_SECONDS
+        return disk is not None and not lost and disk.copies.get(partition, 0.0) >= 1
 
     def _turned(self, target: int | None, observed: Observed) -> None:
         there = service_of(observed.children.get(Ref("Service", "users")))
@@ -168,6 +193,7 @@ class Guarantees:
             assert number != service_of(self.cluster.api.get("Service", "users")), (
                 f"{ref} is behind the Service"
             )
+            self._was_retired_for_a_while(number)
         if ref.kind == "PersistentVolumeClaim" and number in self._kept():
             self._volume_deleted(ref, number)
 
@@ -245,14 +271,15 @@ class Guarantees:
             if there >= 1:
                 self.destroyed[revision, partition] = self.cluster.now
 
-    def _is_safe(self, revision: int, partition: int, without: str = "") -> bool:
+    def _is_safe(
+        self, revision: int, partition: int, without: str = "", within: float = _TOLERATED_SECONDS
+    ) -> bool:
         now = self.cluster.now
-        if now - self.destroyed.get((revision, partition), 0.0) < _TOLERATED_SECONDS:
+        if now - self.destroyed.get((revision, partition), 0.0) < within:
             return True
         disks = [d for uid, d in self.cluster.disks.items() if uid != without and self._is_of(d, revision)]
         return any(
-            disk.copies.get(partition, 0.0) >= 1
-            and (disk.lost_at is None or now - disk.lost_at < _TOLERATED_SECONDS)
+            disk.copies.get(partition, 0.0) >= 1 and (disk.lost_at is None or now - disk.lost_at < within)
             for disk in disks
         )
 

@@ -206,6 +206,24 @@ def test_a_roll_takes_one_pod_after_the_other() -> None:
     assert (labels, fewest) == (["a"] * 3, 2)
 
 
+def test_a_roll_is_not_settled_before_its_last_pod_is_ready() -> None:
+    """From the first status that speaks of the new spec on `Progressing` says that something is under way."""
+    history = settled()
+    change(history, podTemplate={"labels": {"team": "a"}})
+    told = set()
+    for _ in range(200):
+        history.round()
+        made = {pod["metadata"]["labels"].get("team") for pod in history.cluster.api.of("Pod")} == {"a"}
+        if made and len(pods_ready(history)) == 3:
+            break
+        told.add(condition(history, "Progressing")[0])
+        history.pass_time(1)
+    history.settle()
+
+    assert told == {"True"}
+    assert condition(history, "Progressing") == ("False", "Settled")
+
+
 def test_an_image_that_is_no_longer_named_gives_way_to_the_operators_own() -> None:
     """Taking `spec.image` away again undoes what naming it did."""
     history = settled()
