@@ -1,0 +1,32 @@
+"""Every word that a resource can say stands in the page about it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from queryable_operator.conditions import ORDER
+from queryable_operator.revisions import Phase
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "operator" / "queryable_operator"
+PAGE = (ROOT / "docs" / "operator_status.md").read_text()
+WORD = re.compile(r'"([A-Z][a-z]+(?:[A-Z][a-z]+)*)"')
+NOT_SAID = {"Normal", "Warning", "True", "False", "Unknown", "Redeploy", "Alert", "Retain"}
+KINDS = {"Pod", "ConfigMap", "StatefulSet", "PersistentVolumeClaim"}
+
+
+@pytest.mark.parametrize("file", ["judgements", "transitions", "deletion"])
+def test_every_reason_is_explained(file: str) -> None:
+    """Conditions and events have stable words, and each has a meaning that can be looked up."""
+    said = set(WORD.findall((PACKAGE / f"{file}.py").read_text())) - NOT_SAID - KINDS
+
+    assert {word for word in said if f"`{word}`" not in PAGE} == set()
+
+
+def test_every_phase_and_condition_is_explained() -> None:
+    """Also those at which nobody looks when everything is well."""
+    assert [word for word in (*get_args(Phase), *ORDER) if f"`{word}`" not in PAGE] == []
