@@ -292,6 +292,21 @@ def test_an_operator_that_is_killed_at_any_moment_ends_at_the_same_place(running
     assert running.live("statefulset")["users-r1"]["spec"]["replicas"] == 2
 
 
+def test_an_api_server_that_was_away_finds_everything_as_before(running: Running) -> None:
+    """The operator waits for it, and puts right what has gone wrong meanwhile."""
+    running.start()
+    running.apply("users")
+    running.settled("users")
+    running.proxy.cut()
+    running.operator.says("does not answer")
+    running.namespace.kubectl("delete", "statefulset", "users-r1")
+    running.namespace.kubectl("delete", "networkpolicy", "users")
+    running.proxy.is_cut = False
+    running.settled("users")
+    running.quiet()
+    assert running.operator.get("/healthz").text == "ok\n"
+
+
 def test_a_deleted_resource_leaves_nothing(running: Running) -> None:
     """In Kubernetes; what it leaves in Kafka is in the tests of topics."""
     running.start()

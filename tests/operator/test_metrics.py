@@ -172,6 +172,7 @@ def test_what_comes_while_it_is_listed_stays(operator: Operating) -> None:
                 )
 
         made = operator.api.put(config_map(operator.observed[0]))
+        operator.bring()
         operator.api.delete("ConfigMap", "a", "v-r1")
         operator.api.order = order
         await _resync(operator).once()

@@ -209,6 +209,25 @@ def test_a_token_is_made_once_and_not_shown(operator: Operating) -> None:
     assert {r.method for r in operator.api.writes() if r.plural == "secrets"} == {"POST"}
 
 
+def test_a_token_that_was_deleted_is_missed(operator: Operating, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets are not watched, so it is looked for from time to time."""
+    monkeypatch.setattr("queryable_operator.observer._TOKEN_SECONDS", 0.0)
+    ref = Ref("Secret", "v-r1")
+
+    def make(observed: Observed) -> Plan:
+        return Plan(apply=(config_map(observed),), secrets=() if ref in observed.children else (ref,))
+
+    async def rounds() -> None:
+        for _ in range(3):
+            await operator.round(make)
+        operator.api.delete("Secret", "a", "v-r1")
+        await operator.round()
+
+    asyncio.run(rounds())
+    assert [ref in observed.children for observed in operator.observed] == [False, True, True, False]
+    assert operator.api.get("Secret", "a", "v-r1") is not None
+
+
 def test_one_failure_ends_the_round_and_is_told_once(operator: Operating) -> None:
     """After an action that the API server refuses nothing more is done, and the user is told why, once."""
 

@@ -1,11 +1,12 @@
-"""Stands between the operator and the API server, and counts what is asked."""
+"""Stands between the operator and the API server, counts what is asked, and can be cut."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from typing import Any
@@ -19,6 +20,8 @@ class CountingProxy:
         self.port = port
         self._lock = Lock()
         self._requests: list[tuple[str, str]] = []
+        self._open: set[socket.socket] = set()
+        self.is_cut = False
 
     @property
     def kubeconfig(self) -> str:
@@ -39,6 +42,22 @@ class CountingProxy:
         """Reviews of one's own rights are written, and change nothing."""
         return [r for r in self.requests if r[0] != "GET" and not r[1].endswith("selfsubjectaccessreviews")]
 
+    def cut(self) -> None:
+        """Whatever is open ends at once, and whoever comes is turned away, until `is_cut` is taken back."""
+        self.is_cut = True
+        with self._lock:
+            for connection in self._open:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def opened(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.add(connection)
+
+    def closed(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(connection)
+
     def note(self, method: str, path: str) -> None:
         with self._lock:
             self._requests.append((method, path))
@@ -54,13 +73,18 @@ def counting_proxy(upstream: str) -> Iterator[CountingProxy]:
 
         def setup(self) -> None:
             super().setup()
+            proxy.opened(self.connection)
             self.upstream = http.client.HTTPConnection(address.hostname or "", address.port, timeout=900)
 
         def finish(self) -> None:
             self.upstream.close()
+            proxy.closed(self.connection)
             super().finish()
 
         def _any(self) -> None:
+            if proxy.is_cut:
+                self.close_connection = True
+                return
             proxy.note(self.command, urlsplit(self.path).path)
             length = int(self.headers.get("Content-Length") or 0)
             headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
