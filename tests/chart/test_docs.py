@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import yaml
 from queryable_app.local.resource_file import crd, parse_resource
 from queryable_operator.changes import CHANGES
 from tests.support.helm import CHART, render
+from tests.support.pages import blocks, commands
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "kubernetes"
@@ -30,19 +30,6 @@ KUBERNETES = {"QueryableTopic", "CrashLoopBackOff", "ImagePullBackOff"}
 
 def by_name(path: Path) -> str:
     return path.stem
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
-
-
-def commands(page: Path) -> Iterator[list[str]]:
-    """The words of each command line; those of a here-document are its input."""
-    for block in blocks(page, "sh"):
-        text = re.sub(r"(<<'EOF')\n.*?\nEOF\n", r"\1\n", block, flags=re.DOTALL)
-        for line in re.sub(r"\\\n|(?<=\{)\n|(?<=,)\n", " ", text).splitlines():
-            if words := shlex.split(line, comments=True):
-                yield words
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
