@@ -43,7 +43,7 @@ class Consistency(Enum):
 @dataclass(frozen=True, slots=True)
 class Asked:
     consistency: Consistency = Consistency.BOUNDED
-    max_lag_ms: int | None = None
+    max_lag_ms: int | None = None  # for bounded and at-least, as is the next one
     max_lag_records: int | None = None
     min_positions: Mapping[int, int] = field(default_factory=dict)  # partition → next offset
     deadline_ms: int = 2000
@@ -102,21 +102,16 @@ def judge(copy: CopyLike, asked: Asked, now_ms: int, needed_position: int | None
         return _not_fresh(
             copy, f"is {short} records short of the position {copy.partition}:{needed_position}"
         )
-    if asked.consistency is Consistency.BOUNDED:
-        for bound, lag, unit in (
-            (asked.max_lag_ms, lag_ms(copy, now_ms), "ms"),
-            (asked.max_lag_records, lag_records(copy), "records"),
-        ):
-            if bound is None:
-                continue
-            if lag < 0:
-                return _not_fresh(
-                    copy, f"may be more than {bound} {unit} behind: the log's end is not known yet"
-                )
-            if lag > bound:
-                return _not_fresh(
-                    copy, f"is {lag} {unit} behind, {lag - bound} more than the {bound} asked for"
-                )
+    for bound, lag, unit in (
+        (asked.max_lag_ms, lag_ms(copy, now_ms), "ms"),
+        (asked.max_lag_records, lag_records(copy), "records"),
+    ):
+        if bound is None:
+            continue
+        if lag < 0:
+            return _not_fresh(copy, f"may be more than {bound} {unit} behind: the log's end is not known yet")
+        if lag > bound:
+            return _not_fresh(copy, f"is {lag} {unit} behind, {lag - bound} more than the {bound} asked for")
     return None
 
 
@@ -159,8 +154,8 @@ def _failure(copy: CopyLike, reason: Reason, detail: str, retry_after_ms: int) -
 def parse_asked(values: Mapping[str, Sequence[str]], defaults: Asked, partitions: int) -> Asked:
     """`values` has the query's parameters, or the `Qt-` headers without their prefix; other names are ignored.
 
-    A bound goes with one consistency and implies it: `max-lag-*` is for bounded, `min-position` for at-least.
-    With another one it would be ignored in silence, so it is refused.
+    A bound implies the consistency that has it: `min-position` is for at-least, `max-lag-*` for bounded and beside
+    `min-position`. With another one it would be ignored in silence, so it is refused.
     """
     min_positions = _min_positions(values.get("min-position", ()), partitions)
     max_lag_ms = _number(values, "max-lag-ms", 0, LAG_MAX)
@@ -176,9 +171,9 @@ def parse_asked(values: Mapping[str, Sequence[str]], defaults: Asked, partitions
     else:
         consistency = defaults.consistency
 
-    bounded = consistency is Consistency.BOUNDED
+    has_bounds = consistency in (Consistency.BOUNDED, Consistency.AT_LEAST)
     for name, given in (("max-lag-ms", max_lag_ms), ("max-lag-records", max_lag_records)):
-        if given is not None and not bounded:
+        if given is not None and not has_bounds:
             raise invalid(
                 name, f"means nothing to {consistency.value}", "leave it out, or ask with consistency=bounded"
             )
@@ -191,8 +186,8 @@ def parse_asked(values: Mapping[str, Sequence[str]], defaults: Asked, partitions
     deadline_ms = _number(values, "deadline-ms", 1, DEADLINE_MS_MAX)
     return Asked(
         consistency,
-        (defaults.max_lag_ms if max_lag_ms is None else max_lag_ms) if bounded else None,
-        (defaults.max_lag_records if max_lag_records is None else max_lag_records) if bounded else None,
+        (defaults.max_lag_ms if max_lag_ms is None else max_lag_ms) if has_bounds else None,
+        (defaults.max_lag_records if max_lag_records is None else max_lag_records) if has_bounds else None,
         min_positions,
         defaults.deadline_ms if deadline_ms is None else deadline_ms,
         _one_of(values, "route", ROUTES) or defaults.route,

@@ -80,9 +80,7 @@ def _falls_short(node: NodeHeard | None, partition: int, asked: Asked, now: floa
         return True  # it has dropped the copy, or not begun with it
     if asked.consistency is not Consistency.ANY and not copy.complete:
         return True
-    if asked.max_lag_ms is not None:
-        return not 0 <= copy.lag_ms <= asked.max_lag_ms
     if copy.position < asked.min_positions.get(partition, 0):
         return True
     # Where the lag is not known the node has just come back, with what it had when it went.
-    return not 0 <= copy.lag_ms <= _FAR_BEHIND_MS
+    return not 0 <= copy.lag_ms <= (_FAR_BEHIND_MS if asked.max_lag_ms is None else asked.max_lag_ms)

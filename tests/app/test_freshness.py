@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import example, given
@@ -61,6 +61,7 @@ def refused(copy: Copy, asked: Asked, needed_position: int | None = None) -> Fai
         (Copy(position=90), WITHIN_10_RECORDS, None),
         (Copy(), AT_LEAST, None),
         (Copy(), AT_LEAST, 100),
+        (Copy(position=100, end=105), replace(AT_LEAST, max_lag_records=5), 100),
         (Copy(position=101), STRONG, 100),
         (Copy(position=-1, end=0), STRONG, 0),
     ],
@@ -75,6 +76,7 @@ def refused(copy: Copy, asked: Asked, needed_position: int | None = None) -> Fai
         "bounded: at the bound in records",
         "at-least: nothing about this partition",
         "at-least: reached",
+        "at-least: reached, and at the bound",
         "strong: beyond",
         "strong: an empty log",
     ],
@@ -137,6 +139,13 @@ def test_a_copy_that_may_answer(copy: Copy, asked: Asked, needed_position: int |
             "the copy of partition 3 is 3 records short of the position 3:103",
         ),
         (
+            Copy(fresh_as_of_ms=NOW_MS - 1001),
+            replace(AT_LEAST, max_lag_ms=1000),
+            100,
+            Reason.NOT_FRESH_ENOUGH,
+            "the copy of partition 3 is 1001 ms behind, 1 more than the 1000 asked for",
+        ),
+        (
             Copy(position=99),
             STRONG,
             100,
@@ -144,7 +153,17 @@ def test_a_copy_that_may_answer(copy: Copy, asked: Asked, needed_position: int |
             "the copy of partition 3 is 1 records short of the position 3:100",
         ),
     ],
-    ids=["hydrating", "empty", "ms", "records", "ms unknown", "records unknown", "at-least", "strong"],
+    ids=[
+        "hydrating",
+        "empty",
+        "ms",
+        "records",
+        "ms unknown",
+        "records unknown",
+        "at-least",
+        "at-least: beyond the bound",
+        "strong",
+    ],
 )
 def test_a_copy_that_may_not_answer(
     copy: Copy, asked: Asked, needed_position: int | None, reason: Reason, detail: str
@@ -239,15 +258,19 @@ DEFAULTS = Asked(Consistency.BOUNDED, max_lag_ms=10_000, max_lag_records=None, d
         ({"max-lag-records": ["5"]}, Asked(max_lag_ms=10_000, max_lag_records=5, deadline_ms=3000)),
         (
             {"min-position": ["0:5", "3:9"]},
-            Asked(Consistency.AT_LEAST, min_positions={0: 5, 3: 9}, deadline_ms=3000),
+            Asked(Consistency.AT_LEAST, max_lag_ms=10_000, min_positions={0: 5, 3: 9}, deadline_ms=3000),
         ),
         (
             {"min-position": ["0:5, 3:9"], "consistency": ["at-least"]},
-            Asked(Consistency.AT_LEAST, min_positions={0: 5, 3: 9}, deadline_ms=3000),
+            Asked(Consistency.AT_LEAST, max_lag_ms=10_000, min_positions={0: 5, 3: 9}, deadline_ms=3000),
         ),
         (
             {"min-position": ["1:5", "1:9", "1:7"]},
-            Asked(Consistency.AT_LEAST, min_positions={1: 9}, deadline_ms=3000),
+            Asked(Consistency.AT_LEAST, max_lag_ms=10_000, min_positions={1: 9}, deadline_ms=3000),
+        ),
+        (
+            {"min-position": ["1:9"], "max-lag-ms": ["7"], "max-lag-records": ["5"]},
+            Asked(Consistency.AT_LEAST, 7, 5, {1: 9}, deadline_ms=3000),
         ),
         ({"route": ["local"]}, Asked(max_lag_ms=10_000, deadline_ms=3000, route="local")),
         ({"deadline-ms": ["60000"]}, Asked(max_lag_ms=10_000, deadline_ms=60_000)),
@@ -263,6 +286,7 @@ DEFAULTS = Asked(Consistency.BOUNDED, max_lag_ms=10_000, max_lag_records=None, d
         "positions imply at-least",
         "positions joined by a comma",
         "the highest position counts",
+        "positions and bounds",
         "route",
         "the longest deadline",
         "another name",
@@ -311,7 +335,11 @@ def test_a_bound_implies_bounded(default: Consistency) -> None:
         ({"consistency": ["any"], "max-lag-ms": ["5"]}, "max-lag-ms", "consistency=bounded"),
         ({"consistency": ["strong"], "max-lag-records": ["5"]}, "max-lag-records", "consistency=bounded"),
         ({"consistency": ["any"], "min-position": ["0:5"]}, "min-position", "consistency=at-least"),
-        ({"min-position": ["0:5"], "max-lag-ms": ["5"]}, "max-lag-ms", "consistency=bounded"),
+        (
+            {"consistency": ["bounded"], "min-position": ["0:5"], "max-lag-ms": ["5"]},
+            "min-position",
+            "consistency=at-least",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -57,11 +57,14 @@ def test_route(own: int, suspects: frozenset[int], order: tuple[int, ...]) -> No
         (heard(lag_ms=-1), Asked(), (1, 0)),
         (heard(position=4), Asked(Consistency.AT_LEAST, min_positions={0: 9}), (1, 0)),
         (heard(position=9), Asked(Consistency.AT_LEAST, min_positions={0: 9}), (0, 1)),
+        (heard(position=4), Asked(Consistency.AT_LEAST, 200, min_positions={0: 9}), (1, 0)),
+        (heard(position=9, lag_ms=300), Asked(Consistency.AT_LEAST, 200, min_positions={0: 9}), (1, 0)),
     ],
     ids=[
         "fresh", "being built", "being built, any", "said long ago", "has no copy", "within no bound",
         "behind the bound", "lag not known", "far behind", "just come back",
-        "before the position", "at the position",
+        "before the position", "at the position", "within the bound, before the position",
+        "at the position, behind the bound",
     ],
 )  # fmt: skip
 def test_a_copy_known_to_fall_short_comes_later(

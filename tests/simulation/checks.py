@@ -26,11 +26,10 @@ class Wish:
 
     def parameters(self) -> list[str]:
         """For a query string; none for the default."""
-        if self.max_lag_ms is not None:
-            return [f"max-lag-ms={self.max_lag_ms}"]
+        bound = [] if self.max_lag_ms is None else [f"max-lag-ms={self.max_lag_ms}"]
         if self.consistency == "at-least":
-            return [f"min-position={p}:{o}" for p, o in self.min_positions.items()]
-        return [] if self.consistency == "bounded" else [f"consistency={self.consistency}"]
+            return [*bound, *(f"min-position={p}:{o}" for p, o in self.min_positions.items())]
+        return bound if self.consistency == "bounded" else [f"consistency={self.consistency}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +69,19 @@ def check_value(topic: Topic, said: Said) -> None:
 def check_freshness(topic: Topic, wish: Wish, positions: Mapping[int, int], began: float) -> None:
     """The copies that answered were as far as was asked for."""
     for partition, position in positions.items():
-        needed, why = 0, ""
+        needs = {}
         if wish.max_lag_ms is not None:
             moment = began - wish.max_lag_ms / 1000 - _CLOCK_SECONDS
-            needed, why = topic.end_at(partition, moment), f"max-lag-ms={wish.max_lag_ms}"
-        elif wish.consistency == "at-least":
-            needed, why = wish.min_positions.get(partition, 0), "at-least"
-        elif wish.consistency == "strong":
-            needed, why = topic.end_at(partition, began), "strong"
-        if position < needed:
-            raise Wrong(f"{why} of partition {partition} needs {needed}, and a copy at {position} answered")
+            needs[f"max-lag-ms={wish.max_lag_ms}"] = topic.end_at(partition, moment)
+        if wish.consistency == "at-least":
+            needs["at-least"] = wish.min_positions.get(partition, 0)
+        if wish.consistency == "strong":
+            needs["strong"] = topic.end_at(partition, began)
+        for why, needed in needs.items():
+            if position < needed:
+                raise Wrong(
+                    f"{why} of partition {partition} needs {needed}, and a copy at {position} answered"
+                )
 
 
 def check_completeness(

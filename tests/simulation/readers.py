@@ -51,7 +51,7 @@ class Reader:
         topic = self.world.topic
         if choice < 0.9:
             ends = {p: topic.end(p) for p in range(topic.partitions) if topic.end(p)}
-            return Wish("at-least", min_positions=ends)
+            return Wish("at-least", self.random.choice((None, 2_000)) if ends else None, ends)
         return Wish("strong")
 
     async def ask(

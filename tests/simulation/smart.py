@@ -162,7 +162,7 @@ def _asked(wish: Wish) -> Asked:
     options: dict[str, object] = {}
     if wish.max_lag_ms is not None:
         options["max_lag_ms"] = wish.max_lag_ms
-    elif wish.consistency == "at-least":
+    if wish.consistency == "at-least":
         options["min_position"] = dict(wish.min_positions)
     elif wish.consistency != "bounded":
         options["consistency"] = wish.consistency

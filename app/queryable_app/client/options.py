@@ -25,9 +25,9 @@ class ReadOptions(TypedDict, total=False):
     consistency: ConsistencyName
     """How fresh the copy that answers must be; the view's own when it is not given."""
     max_lag_ms: int
-    """For bounded: how many ms the copy may be behind the log."""
+    """For bounded and at-least: how many ms the copy may be behind the log."""
     max_lag_records: int
-    """For bounded: how many records."""
+    """For bounded and at-least: how many records."""
     min_position: str | Mapping[int, int]
     """For at-least: what `Written.position` and `Row.position` say, or partition → next offset."""
     deadline_ms: int
@@ -51,10 +51,9 @@ class Asked:
         return self.consistency in (Consistency.AT_LEAST, Consistency.STRONG)
 
     def at_least(self, floors: Mapping[int, int]) -> Asked:
-        """The same from a copy that has reached the floors too. A bound or strong is kept as it is: no request can ask
-        for both, and the client holds the answer against the floors itself."""
-        bounded = self.max_lag_ms is not None or self.max_lag_records is not None
-        if not floors or bounded or self.consistency is Consistency.STRONG:
+        """The same from a copy that has reached the floors too. Strong is kept as it is: no request can ask for both, and
+        the client holds the answer against the floors itself."""
+        if not floors or self.consistency is Consistency.STRONG:
             return self
         merged = dict(floors)
         for partition, offset in self.min_positions:
@@ -91,9 +90,12 @@ def parse_options(options: Mapping[str, object], defaults: Asked) -> Asked:
     if asked == Asked():  # of freshness it says nothing, and so the defaults hold together
         asked = replace(defaults, deadline_ms=None)
     elif asked.consistency is None:
-        asked = replace(asked, consistency=Consistency.BOUNDED if bounded else Consistency.AT_LEAST)
-    if bounded and asked.consistency is not Consistency.BOUNDED:
-        raise InvalidRequest("max_lag_ms, max_lag_records: are for bounded", "ask with consistency='bounded'")
+        implied = Consistency.AT_LEAST if asked.min_positions else Consistency.BOUNDED
+        asked = replace(asked, consistency=implied)
+    if bounded and asked.consistency not in (Consistency.BOUNDED, Consistency.AT_LEAST):
+        raise InvalidRequest(
+            "max_lag_ms, max_lag_records: are for bounded and at-least", "ask with consistency='bounded'"
+        )
     if bool(asked.min_positions) is not (asked.consistency is Consistency.AT_LEAST):
         raise InvalidRequest("min_position: goes with at-least, and at-least with it", "give both or neither")
     return replace(asked, deadline_ms=defaults.deadline_ms if deadline_ms is None else deadline_ms)

@@ -383,6 +383,22 @@ def test_a_session_never_goes_back(tmp_path: Path) -> None:
             assert mine.get(key).value == "new"  # type: ignore[union-attr]
 
 
+def test_a_session_keeps_the_views_bound(tmp_path: Path) -> None:
+    """A copy that has what the session has seen does not answer it when it is too old for the view."""
+    with Nodes(tmp_path, 2, 2, read={"maxLagMs": 3_600_000}) as nodes:
+        key, first, _ = behind(nodes)
+        partition = partition_for(key.encode(), "murmur2", PARTITIONS)
+        copy = first.node.copies.by_partition[partition]
+        fresh_as_of_ms, copy.fresh_as_of_ms = copy.fresh_as_of_ms, 1
+        with QueryableTopic(nodes.urls, deadline_ms=1000) as users:
+            mine = users.session({partition: copy.position})
+            assert users.get(key).value == "old"  # type: ignore[union-attr]
+            with pytest.raises(NotFreshEnough):
+                mine.get(key)
+            copy.fresh_as_of_ms = fresh_as_of_ms
+            assert mine.get(key).value == "new"  # type: ignore[union-attr]
+
+
 def test_keys_of_mixed_producers_are_found(tmp_path: Path) -> None:
     """No algorithm says where they are: any node looks everywhere, and the newest record is the answer."""
     with Nodes(tmp_path, 2, 1) as nodes:

@@ -494,18 +494,24 @@ def test_a_session_never_takes_an_older_answer(positions: list[list[int]]) -> No
         seen = now_at
 
 
-def test_a_bound_stays_a_bound_in_a_session() -> None:
-    """No request can ask for both, so that the client looks for a copy that has both."""
+def test_a_session_keeps_its_bound() -> None:
+    """When its plain answer is from a copy that is behind, it asks for the bound and for the position."""
     view = FakeView(2, 2)
     view.rows[b"a"] = 1
     operations = knowing(view)
     session = Positions({p: 150 for p in range(6)})
-    view.nodes[owners(view)[1]].position = 150
+    for address in (owners(view)[1], SERVICE):
+        view.nodes[address].position = 150
     asked = Asked(max_lag_ms=5)
     row = view.carry_out(operations.get("a", False, asked, session))
     assert row is not None
     assert row.served_by == owners(view)[1].removeprefix("http://")
-    assert {e.request.target for e in view.asked} == {"/v1/keys/a?max-lag-ms=5"}
+    first, *others = (exchange.request.target for exchange in view.asked)
+    partition = partition_for(b"a", "murmur2", 6)
+    both = f"/v1/keys/a?consistency=at-least&max-lag-ms=5&min-position={partition}:150&deadline-ms="
+    assert first == "/v1/keys/a?max-lag-ms=5"
+    assert others
+    assert all(target.startswith(both) for target in others)
 
 
 def test_a_scan_goes_on_after_a_failure() -> None:

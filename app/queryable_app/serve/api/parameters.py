@@ -26,8 +26,11 @@ _PARAMETERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "How fresh the copy that answers must be.",
         {"type": "string", "enum": [c.value for c in Consistency]},
     ),
-    "max-lag-ms": ("bounded: how many ms the copy may be behind the log.", _whole(0, LAG_MAX)),
-    "max-lag-records": ("bounded: how many records the copy may be behind the log.", _whole(0, LAG_MAX)),
+    "max-lag-ms": ("bounded, at-least: how many ms the copy may be behind the log.", _whole(0, LAG_MAX)),
+    "max-lag-records": (
+        "bounded, at-least: how many records the copy may be behind the log.",
+        _whole(0, LAG_MAX),
+    ),
     "min-position": (
         "at-least: `<partition>:<next offset>` that the copy must have reached. Repeatable.",
         {"type": "array", "items": {"type": "string", "pattern": "^[0-9]+:[0-9]+$"}},

@@ -264,6 +264,9 @@ def test_a_bound_on_the_lag_is_kept(tmp_path: Path) -> None:
         assert problem(http.get("/v1/keys/a?max-lag-records=8"))["reason"] == "not_fresh_enough"
         assert "9 records behind" in problem(http.get("/v1/keys/a?max-lag-records=8"))["detail"]
         assert http.get("/v1/keys/a?max-lag-records=9").json() == 1
+        both = http.get("/v1/keys/a?max-lag-records=8&min-position=0:1")
+        assert problem(both)["reason"] == "not_fresh_enough"
+        assert http.get("/v1/keys/a?max-lag-records=9&min-position=0:1").json() == 1
 
 
 def test_a_read_waits_for_its_position(tmp_path: Path) -> None:
