@@ -192,7 +192,7 @@ async def _run(options: Options) -> None:
     await preflight.check(cluster, options.namespaces, options.lease)
     metrics, health = Metrics(), Health()
     server = serve(options.port, metrics, health)
-    click.echo(f"/metrics and /healthz are at port {server.server_port}", err=True)
+    _LOG.info("/metrics and /healthz are at port %d", server.server_port)
     beating = asyncio.create_task(_beat(health))
     election = Election(cluster, *options.lease, _identity()) if options.lease else None
     try:
@@ -252,7 +252,7 @@ async def _keep(election: Election) -> None:
     try:
         await election.keep()
     except LeaseLost as error:
-        click.echo(f"This operator ends, so that only one acts: {error}", err=True)
+        _LOG.error("This operator ends, so that only one acts: %s", error)
         _leave(1)  # requests that are under way end with it
 
 
