@@ -11,7 +11,6 @@ from queryable_operator.live import Live
 from queryable_operator.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
 from queryable_operator.picture import Picture
 from queryable_operator.progress import hydrated, is_available
-from queryable_operator.rolling import outdated
 
 _NOT_READY_SECONDS: Final = 60.0  # what takes no longer is a restart
 _SHOWN_MAX: Final = 5
@@ -71,10 +70,12 @@ def _under_way(picture: Picture) -> tuple[str, str] | None:
         return "Hydrating", f"{hydrated(active)} of {course.active.partitions} partitions are hydrated."
     if course.previous is not None:
         return "Retiring", f"{names.revision_text(course.previous.number)} is being taken away."
-    if outdated(active):
-        return "Rolling", "Pods are made anew, one after the other."
     if picture.moving:
         return "MovingCopies", "Copies move to other nodes."
+    if picture.rolling:
+        return "Rolling", "Pods are made anew, one after the other."
+    if picture.view is not None and (away := picture.view.spec.replicas - len(active.ready)) > 0:
+        return "NodesAway", f"{away} of {picture.view.spec.replicas} nodes are not ready."
     return None
 
 

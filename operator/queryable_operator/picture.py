@@ -32,6 +32,9 @@ class Picture:
     moving: bool = False
     """Whether copies of the active revision are on their way to other nodes."""
 
+    rolling: bool = False
+    """Whether its pods are made anew, or are about to be."""
+
     lost_record: bool = False
     """Whether the active revision's ConfigMap is gone and cannot be made again."""
 

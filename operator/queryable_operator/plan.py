@@ -57,6 +57,7 @@ def plan(observed: Observed, settings: OperatorSettings) -> Plan:
         lives=lives,
         wish=wish,
         moving=round_.is_moving,
+        rolling=round_.is_rolling,
         lost_record=round_.has_lost_record,
     )
     return _written(upkeep(round_), picture)
@@ -67,7 +68,7 @@ def _written(work: Plan, picture: Picture) -> Plan:
     status = status_of(picture)
     changed = status != picture.status
     events = (*work.events, *(events_between(picture.status, status) if changed else ()))
-    busy = changed or picture.moving or picture.course.phase not in ("Pending", "Ready")
+    busy = changed or picture.moving or picture.rolling or picture.course.phase not in ("Pending", "Ready")
     busy = busy or bool(work.tell or work.evict or work.delete or work.force_delete or work.secrets)
     return replace(
         work,

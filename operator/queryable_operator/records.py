@@ -61,12 +61,9 @@ def following(view: View, spec: Mapping[str, Any]) -> View:
 def _carried_on(record: RevisionRecord, live: Live, makings: Makings) -> RevisionRecord:
     view = makings.view
     spec = carried(record.spec, view.raw)
-    image = _image(record, makings)
-    rolled = roll_hash(spec, image, makings.kafka_secret_digest)
+    image, rolled = _rolled(record, spec, makings)
     template = record.template
-    if rolled == record.roll_hash or not makings.kafka_secret_is_known:
-        image, rolled = record.image, record.roll_hash
-    else:
+    if rolled != record.roll_hash:
         template = pod_template(following(view, spec), live.number, image, rolled, makings.settings)
     placement = placements.followed(
         live, record.placement.application_id, record.partitions, record.placement
@@ -84,6 +81,24 @@ def _carried_on(record: RevisionRecord, live: Live, makings: Makings) -> Revisio
         image=image,
         disk_format=record.disk_format,
     )
+
+
+def template_changes(live: Live, makings: Makings) -> bool:
+    """Whether the pods of a revision are to be made by another template than its StatefulSet has."""
+    record, there = live.record, _template_of(live)
+    if record is None or there is None:
+        return False
+    return there[2] != _rolled(record, carried(record.spec, makings.view.raw), makings)[1]
+
+
+def _rolled(record: RevisionRecord, spec: Mapping[str, Any], makings: Makings) -> tuple[str, str]:
+    """The image, and the hash of all that restarts pods."""
+    if makings.kafka_secret_is_known:
+        image = _image(record, makings)
+        rolled = roll_hash(spec, image, makings.kafka_secret_digest)
+        if rolled != record.roll_hash:
+            return image, rolled
+    return record.image, record.roll_hash
 
 
 def _image(record: RevisionRecord, makings: Makings) -> str:

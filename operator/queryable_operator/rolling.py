@@ -26,6 +26,12 @@ def outdated(live: Live) -> frozenset[int]:
     )
 
 
+def may_be_outdated(live: Live) -> bool:
+    """Whether there is one, or nobody knows."""
+    stateful_set = live.objects.get("StatefulSet")
+    return stateful_set is not None and (_current_template(stateful_set) is None or bool(outdated(live)))
+
+
 def next_to_roll(live: Live, placement: Placement, nodes: int, copies: int, now: float) -> str | None:
     """A pod that may go now. `nodes`, and `copies` of each partition, are the full numbers."""
     staying = range(max(nodes, len(placement.addresses)))

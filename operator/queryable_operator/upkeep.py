@@ -15,10 +15,10 @@ from queryable_operator.live import MADE_OF, Live
 from queryable_operator.observed import Manifest, Observed, Ref
 from queryable_operator.placements import Situation
 from queryable_operator.quantity import quantity
-from queryable_operator.records import Makings, following, made_of, record_wanted
+from queryable_operator.records import Makings, following, made_of, record_wanted, template_changes
 from queryable_operator.resource import View
 from queryable_operator.revisions import Course, Named, service_target
-from queryable_operator.rolling import next_to_roll
+from queryable_operator.rolling import may_be_outdated, next_to_roll
 from queryable_operator.settings import OperatorSettings
 from queryable_operator.settings_map import RevisionRecord, config_map
 from queryable_operator.workload import larger_claim, stateful_set
@@ -62,6 +62,12 @@ class Round:
         if live.record is None or self.view.suspended:
             return False
         return not placements.is_settled(self.view, live, live.record.placement, self.situation)
+
+    @property
+    def is_rolling(self) -> bool:
+        """Whether pods of the active revision are made anew, or are about to be."""
+        live = self.live(self.course.active)
+        return may_be_outdated(live) or template_changes(live, self.makings)
 
     @property
     def has_lost_record(self) -> bool:
