@@ -65,9 +65,10 @@ def _under_way(picture: Picture) -> tuple[str, str] | None:
     if course.phase == "CuttingOver" and course.candidate:
         return "CuttingOver", f"The Service is turned to {names.revision_text(course.candidate.number)}."
     if course.phase == "Provisioning":
-        return "Provisioning", f"Waiting for the pods of {name}."
+        return "Provisioning", f"Waiting for the pods of {name}.{_pods_in_trouble(active)}"
     if course.phase == "Hydrating" and course.active:
-        return "Hydrating", f"{hydrated(active)} of {course.active.partitions} partitions are hydrated."
+        said = f"{hydrated(active)} of {course.active.partitions} partitions are hydrated."
+        return "Hydrating", said + _pods_in_trouble(active)
     if course.previous is not None:
         return "Retiring", f"{names.revision_text(course.previous.number)} is being taken away."
     if picture.moving:
@@ -208,7 +209,11 @@ def _nodes_not_ready(picture: Picture) -> str | None:
         for ordinal in range(view.spec.replicas)
         if ordinal in pods and not pods[ordinal].ready and now - pods[ordinal].changed >= _NOT_READY_SECONDS
     ]
-    return f"Nodes that are not ready: {', '.join(str(o) for o in away[:_SHOWN_MAX])}." if away else None
+    if not away:
+        return None
+    return (
+        f"Nodes that are not ready: {', '.join(str(o) for o in away[:_SHOWN_MAX])}.{_pods_in_trouble(active)}"
+    )
 
 
 def _topic_trouble(reason: str) -> Callable[[Picture], str | None]:
@@ -232,6 +237,14 @@ _TROUBLES: Final[tuple[tuple[str, Callable[[Picture], str | None]], ...]] = (
     ("KafkaAway", _topic_trouble("KafkaAway")),
 )
 _SAID_BY_NODES: Final = ("CopyFailed", "IngestFailed", "DiskHighWater")
+
+
+def _pods_in_trouble(live: Live) -> str:
+    """The first one, in a sentence that follows another."""
+    for _, pod in sorted(live.pods.items()):
+        if pod.trouble and not pod.ready:
+            return f" {pod.name}: {pod.trouble}"
+    return ""
 
 
 def _all_have_spoken(live: Live) -> bool:

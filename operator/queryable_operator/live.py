@@ -23,6 +23,14 @@ MADE_OF: Final = f"{names.GROUP}/made-of"
 also when the spec has become another one."""
 
 _TEMPLATE_LABEL: Final = "controller-revision-hash"
+# As the kubelet calls them, where it takes turns between two in one word.
+_TROUBLES: Final = {
+    "CrashLoopBackOff": "CrashLoopBackOff",
+    "CreateContainerConfigError": "CreateContainerConfigError",
+    "ErrImagePull": "ImagePullBackOff",
+    "ImagePullBackOff": "ImagePullBackOff",
+    "InvalidImageName": "InvalidImageName",
+}
 _CLAIM: Final = "PersistentVolumeClaim"
 _CLAIM_PREFIX: Final = names.volume_claim("", 1, 0).partition("-")[0]
 
@@ -44,8 +52,11 @@ class Pod:
     ending: float | None
     """When it should have ended at the latest, if it was asked to."""
 
-    volume_trouble: str | None
-    """Why its volume lets it run nowhere."""
+    volume_is_astray: bool = False
+    """Whether no host can run it because of where its volume is."""
+
+    trouble: str | None = None
+    """What keeps it from running, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +157,8 @@ def _live(view: str, number: int, objects: Mapping[Ref, Manifest], said: Mapping
         if ref.kind not in (_CLAIM, "Pod"):
             single[ref.kind] = manifest
         elif match and ref.kind == "Pod":
-            pods[int(match[1])] = _pod(ref.name, manifest)
+            claim = objects.get(Ref(_CLAIM, f"{_CLAIM_PREFIX}-{ref.name}"), {})
+            pods[int(match[1])] = _pod(ref.name, manifest, claim)
         elif match:
             claims[int(match[1])] = manifest
     record, made_of = _record(single.get("ConfigMap")), _made_of(single.get("StatefulSet", {}))
@@ -169,10 +181,11 @@ def _made_of(stateful_set: Manifest) -> MadeOf | None:
     return made_of if sound and isinstance(made_of.partitions, int) else None
 
 
-def _pod(name: str, manifest: Manifest) -> Pod:
+def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
     metadata, ready = manifest.get("metadata", {}), condition(manifest, "Ready")
     ending = seconds_of(metadata.get("deletionTimestamp"))
     created = seconds_of(metadata.get("creationTimestamp")) or 0.0
+    unscheduled = _unscheduled(manifest)
     return Pod(
         name=name,
         ready=ready.get("status") == "True" and ending is None,
@@ -181,12 +194,26 @@ def _pod(name: str, manifest: Manifest) -> Pod:
         host=manifest.get("spec", {}).get("nodeName"),
         template=labels(manifest).get(_TEMPLATE_LABEL),
         ending=ending,
-        volume_trouble=_volume_trouble(manifest),
+        volume_is_astray=_is_placed(claim) and "volume" in unscheduled.lower(),
+        trouble=unscheduled or _waiting(manifest),
     )
 
 
-def _volume_trouble(manifest: Manifest) -> str | None:
+def _unscheduled(manifest: Manifest) -> str:
+    """Why no host runs it; empty when one does."""
     scheduled = condition(manifest, "PodScheduled")
-    message = str(scheduled.get("message", ""))
-    nowhere = scheduled.get("status") == "False" and "volume" in message.lower()
-    return message if nowhere else None
+    return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else ""
+
+
+def _is_placed(claim: Manifest) -> bool:
+    """A claim that has no volume yet is in nobody's way."""
+    return claim.get("status", {}).get("phase") in ("Bound", "Lost")
+
+
+def _waiting(manifest: Manifest) -> str | None:
+    """What its containers wait for, when that is a trouble."""
+    for container in manifest.get("status", {}).get("containerStatuses") or ():
+        reason = (container.get("state") or {}).get("waiting", {}).get("reason")
+        if reason in _TROUBLES:
+            return _TROUBLES[reason]
+    return None

@@ -104,7 +104,7 @@ def lost_nodes(view: View, live: Live, situation: Situation) -> frozenset[int]:
         for ordinal, pod in live.pods.items()
         if not pod.ready
         and situation.now - pod.changed >= view.replace_after_seconds
-        and (pod.volume_trouble is not None or host_is_gone(view, pod, situation))
+        and (pod.volume_is_astray or host_is_gone(view, pod, situation))
     )
 
 
@@ -124,7 +124,7 @@ def in_the_way(view: View, live: Live, placement: Placement, situation: Situatio
         if not all(serving <= lost for serving in listed):
             continue
         pod = live.pods[ordinal]
-        if ordinal in live.claims and (not listed or pod.volume_trouble is not None):
+        if ordinal in live.claims and (not listed or pod.volume_is_astray):
             yield Ref("PersistentVolumeClaim", names.volume_claim(view.name, live.number, ordinal))
         yield Ref("Pod", pod.name)
 

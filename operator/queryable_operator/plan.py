@@ -29,8 +29,9 @@ from queryable_operator.status import course_of, is_lost, service_of, status_of
 from queryable_operator.transitions import events_between
 from queryable_operator.upkeep import Round, upkeep
 
+_STEP_SECONDS: Final = 1.0
+_HYDRATING_SECONDS: Final = 3.0
 _SETTLED_SECONDS: Final = 10.0
-_BUSY_SECONDS: Final = 1.0
 
 
 def plan(observed: Observed, settings: OperatorSettings) -> Plan:
@@ -67,15 +68,30 @@ def _written(work: Plan, picture: Picture) -> Plan:
     """The work, with the status that is to be written and the events that follow from it."""
     status = status_of(picture)
     changed = status != picture.status
-    events = (*work.events, *(events_between(picture.status, status) if changed else ()))
-    busy = changed or picture.moving or picture.rolling or picture.course.phase not in ("Pending", "Ready")
-    busy = busy or bool(work.tell or work.evict or work.delete or work.force_delete or work.secrets)
     return replace(
         work,
         status=status if changed else None,
-        events=events,
-        again_seconds=_BUSY_SECONDS if busy else _SETTLED_SECONDS,
+        events=(*work.events, *(events_between(picture.status, status) if changed else ())),
+        again_seconds=_again_seconds(work, picture),
     )
+
+
+def _again_seconds(work: Plan, picture: Picture) -> float:
+    """Soon, where the next step waits for this one; what takes its time is not looked at all the time."""
+    course, before = picture.course, picture.status.get("phase")
+    waits = bool(work.tell or work.evict or work.delete or work.force_delete or work.secrets)
+    caught_up = course.candidate is not None and course.candidate.caught_up_since is not None
+    if (
+        waits
+        or picture.moving
+        or picture.rolling
+        or caught_up
+        or course.phase in ("Provisioning", "CuttingOver")
+    ):
+        return _STEP_SECONDS
+    if course.phase != before:
+        return _STEP_SECONDS
+    return _SETTLED_SECONDS if course.phase in ("Pending", "Ready") else _HYDRATING_SECONDS
 
 
 def _followed(

@@ -166,6 +166,7 @@ class Cluster:
         self._say(pod, "PodScheduled", "True", "")
         if claim:
             claim["metadata"]["labels"]["host"] = host
+            claim["status"] = {"phase": "Bound"}
             self.api.touch(claim)
 
     def _run(self, pod: Live) -> None:

@@ -1,0 +1,182 @@
+"""What is made of pods: which are lost, what keeps them from running, and which one is rolled next."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queryable_operator.actions import Plan
+from queryable_operator.live import text_of
+from queryable_operator.observed import Host, Observed, Ref
+from queryable_operator.plan import plan
+from tests.operator.histories.operator import SETTINGS
+from tests.operator.test_plan import edited, node_says, said, standing
+
+POD, CLAIM = Ref("Pod", "users-r1-1"), Ref("PersistentVolumeClaim", "data-users-r1-1")
+LATER = 3600.0  # long beyond replaceAfter
+NO_FIT = "0/6 nodes are available: 6 node(s) had volume node affinity conflict."
+
+
+def away(observed: Observed, **scheduled: str) -> Observed:
+    """Node 1 has not been ready for an hour."""
+
+    def edit(pod: Any) -> None:
+        since = text_of(observed.now)
+        conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": since}]
+        if scheduled:
+            pod["spec"].pop("nodeName")
+            conditions.append(
+                {"type": "PodScheduled", "status": "False", "lastTransitionTime": since, **scheduled}
+            )
+        pod["status"]["conditions"] = conditions
+
+    moved = edited(observed, POD, edit)
+    said_later = {
+        1: {
+            o: replace(s, seen=replace(s.seen, at=s.seen.at + LATER))
+            for o, s in observed.said[1].items()
+            if o != 1
+        }
+    }
+    return replace(moved, now=observed.now + LATER, said=said_later)
+
+
+def with_hosts(observed: Observed, edit: Callable[[dict[str, Host]], Any]) -> Observed:
+    hosts = dict(observed.hosts or {})
+    edit(hosts)
+    return replace(observed, hosts=hosts)
+
+
+def host_of(observed: Observed) -> str:
+    return str(observed.children[POD]["spec"]["nodeName"])
+
+
+def placement_moves(planned: Plan) -> bool:
+    """Whether others are to take over from node 1."""
+    (config_map,) = [m for m in planned.apply if m["kind"] == "ConfigMap"]
+    return str(config_map["data"]["placement.json"]) != standing_placement()
+
+
+def standing_placement() -> str:
+    return str(standing().children[Ref("ConfigMap", "users-r1")]["data"]["placement.json"])
+
+
+HOSTS: Mapping[str, tuple[Callable[[dict[str, Host]], Any], bool]] = {
+    "it is well": (lambda hosts: None, False),
+    "it does not answer": (lambda hosts: hosts.update({host_of(standing()): Host(False, False, None)}), True),
+    "it is gone": (lambda hosts: hosts.pop(host_of(standing())), True),
+}
+
+
+@pytest.mark.parametrize("case", HOSTS)
+def test_a_node_is_lost_with_its_host(case: str) -> None:
+    """Others take over before anything of it is deleted."""
+    edit, lost = HOSTS[case]
+    planned = plan(with_hosts(away(standing()), edit), SETTINGS)
+
+    assert placement_moves(planned) is lost
+    assert (planned.delete, planned.force_delete) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("message", "phase", "lost"),
+    [
+        (NO_FIT, "Bound", True),
+        (NO_FIT, "Lost", True),
+        ("0/6 nodes are available: pod has unbound immediate PersistentVolumeClaims.", "Pending", False),
+        ("0/6 nodes are available: 6 Insufficient memory.", "Bound", False),
+    ],
+)
+def test_a_node_is_lost_when_its_volume_is_where_no_host_is(message: str, phase: str, lost: bool) -> None:
+    """One that waits for a volume, or for memory, is not: making it anew would change nothing."""
+    observed = away(standing(), message=message)
+    observed = edited(observed, CLAIM, lambda claim: claim.update(status={"phase": phase}))
+
+    assert placement_moves(plan(observed, SETTINGS)) is lost
+
+
+def test_what_keeps_a_pod_from_running_is_told() -> None:
+    """In the words of Kubernetes."""
+    observed = away(standing(), message="0/6 nodes are available: 6 Insufficient memory.")
+
+    assert (
+        "users-r1-1: 0/6 nodes are available: 6 Insufficient memory."
+        in said(plan(observed, SETTINGS), "Degraded")[2]
+    )
+
+
+def test_an_image_that_cannot_be_pulled_is_told() -> None:
+    """The kubelet takes turns between two words for it; status does not."""
+    waiting = [{"state": {"waiting": {"reason": reason}}} for reason in ("ErrImagePull", "ImagePullBackOff")]
+    messages = set()
+    for state in waiting:
+        pod = copy.deepcopy(dict(away(standing()).children[POD]))
+        pod["status"]["containerStatuses"] = [state]
+        observed = edited(away(standing()), POD, lambda live: live.update(pod))  # noqa: B023  (called at once)
+        messages.add(said(plan(observed, SETTINGS), "Degraded")[2])
+
+    assert len(messages) == 1
+    assert messages.pop().endswith("users-r1-1: ImagePullBackOff")
+
+
+# --- rolls
+
+
+def outdated(*ordinals: int) -> Observed:
+    observed = standing()
+    for ordinal in ordinals:
+        pod = Ref("Pod", f"users-r1-{ordinal}")
+        observed = edited(
+            observed, pod, lambda p: p["metadata"]["labels"].update({"controller-revision-hash": "old"})
+        )
+    return observed
+
+
+def not_ready(observed: Observed, ordinal: int) -> Observed:
+    conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": text_of(observed.now)}]
+    return edited(
+        observed, Ref("Pod", f"users-r1-{ordinal}"), lambda p: p["status"].update(conditions=conditions)
+    )
+
+
+def behind(observed: Observed, ordinal: int) -> Observed:
+    seen = observed.said[1][ordinal].seen
+    return node_says(observed, ordinal, seen=replace(seen, caught_up=frozenset()))
+
+
+ROLLS: Mapping[str, tuple[Observed, tuple[str, ...]]] = {
+    "none is old": (outdated(), ()),
+    "the highest first": (outdated(0, 1, 2), ("users-r1-2",)),
+    "then the next": (outdated(0, 1), ("users-r1-1",)),
+    "not while one that is new is away": (not_ready(outdated(0, 1), 2), ()),
+    "nor before it has caught up": (behind(outdated(0, 1), 2), ()),
+    "one that is away anyway goes first": (not_ready(outdated(0, 1, 2), 0), ("users-r1-0",)),
+    "also while a new one is away": (not_ready(not_ready(outdated(0, 1), 0), 2), ("users-r1-0",)),
+    "one that is behind goes before one that is well": (behind(outdated(0, 1, 2), 1), ("users-r1-1",)),
+    "all are behind, for what is new may be the cure": (
+        behind(behind(behind(outdated(0, 1, 2), 0), 1), 2),
+        ("users-r1-2",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ROLLS)
+def test_pods_are_rolled_one_at_a_time(case: str) -> None:
+    """And the one by which least is lost goes first."""
+    observed, expected = ROLLS[case]
+
+    assert plan(observed, SETTINGS).evict == expected
+
+
+def test_nothing_is_rolled_while_the_template_is_not_ours() -> None:
+    """It is put back first; else pods would be made by what somebody edited."""
+    observed = edited(
+        outdated(0, 1, 2),
+        Ref("StatefulSet", "users-r1"),
+        lambda s: s["spec"]["template"]["spec"]["containers"][0].update(image="example/edited:1"),
+    )
+    assert plan(copy.deepcopy(observed), SETTINGS).evict == ()
