@@ -33,6 +33,7 @@ from queryable_operator.watched import View
 
 _TOKEN_BYTES: Final = 32
 _EVENT_CHARACTERS_MAX: Final = 1000
+_FIGHT_SECONDS: Final = 10.0  # what somebody edits again and again is put back this often
 _FORBIDDEN: Final = (403, 422)
 _STATUS: Final = Ref(names.KIND, "status")
 
@@ -53,6 +54,9 @@ class Executor:
     log: logging.LoggerAdapter[logging.Logger]
     _answered: dict[Ref, tuple[str, str]] = field(default_factory=dict)
     """Digests of what was wanted and of what the API server made of it, where they differ."""
+
+    _put_back: dict[Ref, float] = field(default_factory=dict)
+    """When it was, last. The watch may not have brought that yet, or another controller may want it otherwise."""
 
     _refused: dict[str, str] = field(default_factory=dict)
     """What was refused last, by whom: it is logged once."""
@@ -105,6 +109,9 @@ class Executor:
         why = None if live is None else difference(wanted, live)
         if live is not None and (why is None or self._answered.get(ref) == _digests(wanted, live)):
             return False
+        drifted = live is not None and _marked(live) is not None and _marked(live) == _marked(wanted)
+        if drifted and time.monotonic() - self._put_back.get(ref, -_FIGHT_SECONDS) < _FIGHT_SECONDS:
+            return False
         version = None
         if ref in expect_unchanged and live is not None:
             if observed is None:
@@ -121,7 +128,8 @@ class Executor:
             return False
         self._refused.pop(ref.name, None)
         self._remember(ref, wanted, answer)
-        if live is not None and _marked(live) and _marked(live) == _marked(wanted):
+        if drifted:
+            self._put_back[ref] = time.monotonic()
             message = f"{ref.kind} {ref.name} was put back: {why}"
             await self.post(Event("Normal", "DriftCorrected", message), looked.observed.resource)
         return True

@@ -82,6 +82,25 @@ def test_an_edit_is_put_back_and_an_event_says_so(operator: Operating) -> None:
     assert event["message"] == "ConfigMap v-r1 was put back: data.one is not as it was set"
 
 
+@pytest.mark.parametrize(("fight_seconds", "put_back"), [(3600.0, 1), (0.0, 3)])
+def test_a_fight_over_a_child_is_slow(
+    operator: Operating, monkeypatch: pytest.MonkeyPatch, fight_seconds: float, put_back: int
+) -> None:
+    """Another controller that wants it otherwise gets no round and no event for each of its writes."""
+    monkeypatch.setattr("queryable_operator.executor._FIGHT_SECONDS", fight_seconds)
+
+    async def rounds() -> None:
+        await _settled(operator)
+        for number in range(3):
+            live = operator.api.get(MAP.kind, "a", MAP.name)
+            assert live is not None
+            operator.api.put({**live, "data": {"one": f"its {number}"}})
+            await operator.round()
+
+    asyncio.run(rounds())
+    assert _reasons(operator) == ["DriftCorrected"] * put_back
+
+
 def test_a_new_wish_is_no_drift(operator: Operating) -> None:
     """What the operator itself wants otherwise now is applied without such an event."""
 
