@@ -34,8 +34,9 @@ def say(**words: Any) -> None:
 
 async def produce(topic: str) -> None:
     """Lines of key, tab and value from the standard input; no value deletes."""
+    lines = sys.stdin.read().splitlines()
     async with topics.producing(KAFKA, topic, "murmur2") as send:
-        for line in sys.stdin.read().splitlines():
+        for line in lines:
             key, _, value = line.partition("\t")
             await send(key.encode(), value.encode() or None)
 
@@ -87,7 +88,12 @@ class Reading:
         say(over=True, reads=self._reads, failed=self._failed, wrong=wrong)
 
     async def _write(self, send: topics.Send, key: str, number: int) -> None:
-        await send(key.encode(), json.dumps({"n": number}).encode())
+        while True:
+            try:
+                await send(key.encode(), json.dumps({"n": number}).encode())
+                break
+            except topics.TopicRefused:  # a broker on a busy machine does not answer in time
+                await asyncio.sleep(0.5)
         self._written[key] = number
 
     async def _writes(self, send: topics.Send, number: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.view_on_cluster import Platform, ViewOnCluster
+from tests.support.view_on_cluster import SMALL, Platform, ViewOnCluster
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -43,3 +43,52 @@ def test_what_is_produced_can_be_read_through_the_service(minimal: ViewOnCluster
     found = minimal.values("key-1", "key-2", "later")
     assert [status for status, _ in found.values()] == [200, 404, 200]
     assert [found["key-1"][1], found["later"][1]] == [{"is": "new"}, "here"]
+
+
+@pytest.fixture
+def dead_letters(platform: Platform) -> ViewOnCluster:
+    """A view that leaves as much in Kafka as there can be: a group, and a topic with a record that could not be read."""
+    view = ViewOnCluster(platform, "leaving", "left")
+    platform.make_topic(view.topic)
+    view.apply({**SMALL, "onBadRecord": "DeadLetter", "deletionPolicy": "Retain"})
+    platform.produce(view.topic, {"good": '{"n": 1}', "bad": "{"})
+    view.wait_until_available()
+    return view
+
+
+def test_deletion(dead_letters: ViewOnCluster) -> None:
+    """`Retain` keeps volumes and what is in Kafka, and who comes again under the same name finds it; `Delete` leaves nothing."""
+    view, platform = dead_letters, dead_letters.platform
+    application = f"{view.namespace.name}.{view.name}.r1"
+    in_kafka = [application, f"{application}.dead-letter"]
+    platform.eventually("it has left its traces", lambda: platform.in_kafka(application) == in_kafka)
+    volumes = {claim["metadata"]["uid"] for claim in view.live("pvc")}
+
+    view.delete()
+    assert platform.in_kafka(application) == in_kafka
+    assert {claim["metadata"]["uid"] for claim in view.live("pvc")} == volumes
+    platform.eventually("nothing else is left", lambda: kinds_left(view) == {"persistentvolumeclaims"})
+
+    view.apply({**SMALL, "onBadRecord": "DeadLetter"})
+    view.wait_until_available()
+    assert view.values("good")["good"] == (200, {"n": 1})
+    assert {claim["metadata"]["uid"] for claim in view.live("pvc")} == volumes
+
+    view.delete()
+    assert platform.in_kafka(application) == []
+    platform.eventually("nothing is left", lambda: not kinds_left(view))
+
+
+def kinds_left(view: ViewOnCluster) -> set[str]:
+    """Of which there is anything with the view's label, or that says it is the view's."""
+    listed = view.namespace.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name")
+    left = set()
+    for kind in listed.split():
+        found = json.loads(view.namespace.kubectl("get", kind, "--output=json", "--ignore-not-found") or "{}")
+        for live in found.get("items", ()):
+            meta = live["metadata"]
+            owners = {(owner["kind"], owner["name"]) for owner in meta.get("ownerReferences", ())}
+            ours = meta.get("labels", {}).get("queryabletopics.io/view") == view.name
+            if ours or ("QueryableTopic", view.name) in owners:
+                left.add(kind)
+    return left

@@ -47,8 +47,8 @@ SMALL: Mapping[str, Any] = {
     "rollout": {"stable": "1s"},
     "podTemplate": {
         "resources": {
-            "serve": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "768Mi"}},
-            "ingest": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "1200Mi"}},
+            "serve": {"requests": {"cpu": "10m", "memory": "256Mi"}, "limits": {"memory": "768Mi"}},
+            "ingest": {"requests": {"cpu": "10m", "memory": "512Mi"}, "limits": {"memory": "1200Mi"}},
         }
     },
 }
@@ -60,6 +60,7 @@ class Reading:
 
     reads: int = 0
     failures: list[Mapping[str, Any]] = field(default_factory=list)
+    over: bool = False
     wrong: Sequence[str] = ()
     """Keys that in the end did not have their newest value."""
 
@@ -224,6 +225,10 @@ class ViewOnCluster:
         said = self.platform.clients("get", self.url, *keys)
         return {each["key"]: (each["status"], each["value"]) for each in said}
 
+    def uids(self) -> dict[str, str]:
+        """Of its pods, by name."""
+        return {name: pod["metadata"]["uid"] for name, pod in self.pods().items()}
+
     def events(self) -> Counter[str]:
         """How often something of this reason was said of it."""
         found = json.loads(self.namespace.kubectl("get", "events", "--output=json"))["items"]
@@ -244,8 +249,7 @@ class ViewOnCluster:
         """Steady reads and writes all the while; in the end every key must have its newest value."""
         command = ("kubectl", "--namespace", self.namespace.name, "exec", "--stdin", "clients", "--")
         script = ("python", "/clients/clients.py", "read", self.url, self.topic)
-        seen, over = Reading(), threading.Event()
-        complaints: list[str] = []
+        seen, complaints = Reading(), list[str]()
         with subprocess.Popen(
             [*command, *script],
             stdin=subprocess.PIPE,
@@ -254,7 +258,7 @@ class ViewOnCluster:
             text=True,
         ) as process:
             assert process.stdin is not None
-            listener = threading.Thread(target=_listen, args=(process, seen, over, complaints))
+            listener = threading.Thread(target=_listen, args=(process, seen, complaints))
             listener.start()
             try:
                 self.platform.eventually(
@@ -263,17 +267,28 @@ class ViewOnCluster:
                 yield seen
             finally:
                 process.stdin.close()
-                finished = over.wait(SECONDS)
+                listener.join(SECONDS)
                 process.terminate()
                 listener.join()
         print(f"\n{self.name}: {seen}")
-        assert finished, f"the readers ended early: {''.join(complaints[-20:])}\n{self.platform.story()}"
+        assert seen.over, f"the readers ended early: {''.join(complaints[-20:])}\n{self.platform.story()}"
         assert not seen.wrong, f"{seen.wrong}\n{self.platform.story()}"
 
+    @contextmanager
+    def no_read_fails(self) -> Iterator[Reading]:
+        """Until all is as it was asked for in the block."""
+        with self.reading() as seen:
+            yield seen
+            self.wait_until_settled()
+        assert not seen.failures, f"{seen}\n{seen.failures[:10]}\n{self.platform.story()}"
 
-def _listen(
-    process: subprocess.Popen[str], seen: Reading, over: threading.Event, complaints: list[str]
-) -> None:
+
+def is_ready(pod: Mapping[str, Any] | None) -> bool:
+    there = (pod or {}).get("status", {}).get("conditions", ())
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in there)
+
+
+def _listen(process: subprocess.Popen[str], seen: Reading, complaints: list[str]) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         if not line.startswith("{"):
@@ -284,8 +299,7 @@ def _listen(
             seen.failures.append(said)
         seen.reads = said.get("reads", seen.reads)
         if "over" in said:
-            seen.wrong = said["wrong"]
-            over.set()
+            seen.over, seen.wrong = True, said["wrong"]
 
 
 @contextmanager
@@ -297,6 +311,7 @@ def platform(namespace: Namespace, image: str, kafka_image: str) -> Iterator[Pla
         "watchNamespaces": [namespace.name],
         "rbac": {"aggregateRoles": False},
         "crds": {"install": False},
+        "resources": {"requests": {"cpu": "10m"}},
     }
     here = Platform(namespace, image)
     try:
@@ -332,7 +347,7 @@ def _surroundings(image: str, kafka_image: str) -> Mapping[str, Any]:
         **_container("kafka", kafka_image, ["python", "/opt/kafka/broker.py"], "data", "/data"),
         "env": [{"name": "ADVERTISED", "value": "kafka:9092"}, {"name": "DATA", "value": "/data/kafka"}],
         "readinessProbe": {"tcpSocket": {"port": 9092}, "periodSeconds": 1},
-        "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
+        "resources": {"requests": {"memory": "512Mi"}},
     }
     labels = {"app": "kafka"}
     kafka = {

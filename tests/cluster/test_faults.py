@@ -1,0 +1,203 @@
+"""What goes wrong in a cluster: pods, containers, processes, volumes, children of the resource, the operator itself.
+
+The tests share one view, of two nodes with two copies of each partition, since a node takes its time to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.view_on_cluster import SMALL, Platform, ViewOnCluster, is_ready
+
+pytestmark = pytest.mark.timeout(900)
+
+KILL_JAVA = """
+import os, signal
+from pathlib import Path
+for pid in [int(d.name) for d in Path("/proc").iterdir() if d.name.isdigit()]:
+    if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
+        os.kill(pid, signal.SIGKILL)
+"""
+# The first process of a container can be ended from within only by what it listens to; the second time it ends at once.
+END_AT_ONCE = """
+import os, signal, time
+os.kill(1, signal.SIGTERM)
+time.sleep(0.2)
+os.kill(1, signal.SIGTERM)
+"""
+
+
+@pytest.fixture(scope="module")
+def running(platform: Platform) -> Iterator[ViewOnCluster]:
+    view = ViewOnCluster(platform, "faults", "faults")
+    platform.make_topic(view.topic)
+    view.apply({**SMALL, "replicas": 2, "standbyReplicas": 1})
+    view.wait_until_available()
+    yield view
+    view.delete()
+
+
+@pytest.fixture
+def view(running: ViewOnCluster) -> ViewOnCluster:
+    """All is well again."""
+    running.wait_until_settled()
+    return running
+
+
+@contextmanager
+def reads_are_right(view: ViewOnCluster) -> Iterator[None]:
+    """Until all is well again. Some may get no answer; none is told that a key is not there, or gets what was written before."""
+    with view.reading() as seen:
+        yield
+        view.wait_until_settled()
+    assert not seen.of_keys_that_were_not_found, f"{seen}\n{view.platform.story()}"
+
+
+def restarts(view: ViewOnCluster, pod: str, container: str) -> int:
+    statuses = view.pods()[pod]["status"]["containerStatuses"]
+    return int(next(status["restartCount"] for status in statuses if status["name"] == container))
+
+
+def test_a_pod_is_killed(view: ViewOnCluster) -> None:
+    """Another one comes in its place, with its volume."""
+    pod = view.pod(1)
+    before = view.uids()[pod]
+    with reads_are_right(view):
+        view.namespace.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
+        view.platform.eventually("there is another", lambda: view.uids().get(pod) not in (None, before))
+
+
+@pytest.mark.parametrize(
+    ("container", "script"), [("serve", END_AT_ONCE), ("ingest", KILL_JAVA)], ids=["serve", "the JVM"]
+)
+def test_a_process_is_killed(view: ViewOnCluster, container: str, script: str) -> None:
+    """It is started again, in the same pod."""
+    pod = view.pod(0)
+    before, uid = restarts(view, pod, container), view.uids()[pod]
+    with reads_are_right(view):
+        view.execute(0, container, "python", "-c", script)
+        if container == "serve":
+            view.platform.eventually("it has ended", lambda: restarts(view, pod, container) > before)
+    assert view.uids()[pod] == uid
+
+
+def test_a_volume_is_lost(view: ViewOnCluster) -> None:
+    """Its node begins with an empty one, and has its copies again from the other node."""
+    pod = view.pod(1)
+    claim = f"data-{pod}"
+    before = view.namespace.get("pvc", claim)["metadata"]["uid"]
+    with reads_are_right(view):
+        view.namespace.kubectl("delete", "pvc", claim, "--wait=false")
+        view.namespace.kubectl("delete", "pod", pod)
+        view.platform.eventually("it has another volume", lambda: has_another(view, claim, before))
+
+
+def has_another(view: ViewOnCluster, claim: str, before: str) -> bool:
+    return any(
+        live["metadata"]["name"] == claim and live["metadata"]["uid"] != before for live in view.live("pvc")
+    )
+
+
+def test_what_somebody_does_to_children_is_undone(view: ViewOnCluster) -> None:
+    """An edit is put back, what was deleted is made again, and an event says so; no pod restarts."""
+    kubectl, revision = view.namespace.kubectl, f"{view.name}-{view.active}"
+    pods, told = view.uids(), view.events()["DriftCorrected"]
+    children = {
+        "configmap": revision,
+        "networkpolicy": view.name,
+        "pdb": revision,
+        "service": view.name,
+        "serviceaccount": view.name,
+        "statefulset": revision,
+    }
+    edits = {
+        "networkpolicy": '{"spec":{"ingress":[]}}',
+        "pdb": '{"spec":{"maxUnavailable":2}}',
+        "service": '{"spec":{"selector":{"queryabletopics.io/revision":"none"}}}',
+        "statefulset": '{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":1}}}}',
+    }
+    for kind, edit in edits.items():
+        kubectl("patch", kind, children[kind], "--type=merge", "--patch", edit)
+    view.platform.eventually("every edit is put back", lambda: was_put_back(view, children))
+    view.platform.eventually("it is told", lambda: view.events()["DriftCorrected"] >= told + len(edits))
+
+    told = view.events()["DriftCorrected"]
+    uids = {kind: view.namespace.get(kind, name)["metadata"]["uid"] for kind, name in children.items()}
+    for kind, name in children.items():
+        kubectl("delete", kind, name, *(["--cascade=orphan"] if kind == "statefulset" else []))
+    view.platform.eventually(
+        "all are made again",
+        lambda: all(
+            any(o["metadata"]["name"] == name and o["metadata"]["uid"] != uids[kind] for o in view.live(kind))
+            for kind, name in children.items()
+        ),
+    )
+    view.platform.eventually("it is told", lambda: view.events()["DriftCorrected"] > told)
+    view.wait_until_settled()
+    assert view.uids() == pods
+    with view.no_read_fails():
+        pass
+
+
+def was_put_back(view: ViewOnCluster, children: dict[str, str]) -> bool:
+    spec: dict[str, Any] = {
+        kind: view.namespace.get(kind, name).get("spec", {}) for kind, name in children.items()
+    }
+    return bool(
+        spec["networkpolicy"]["ingress"]
+        and spec["pdb"]["maxUnavailable"] == 1
+        and spec["service"]["selector"]["queryabletopics.io/revision"] == view.active
+        and spec["statefulset"]["template"]["spec"]["terminationGracePeriodSeconds"] > 1
+    )
+
+
+def test_the_operator_is_killed_while_nodes_are_added(view: ViewOnCluster) -> None:
+    """The next one goes on with it; no read fails."""
+    with view.no_read_fails():
+        view.scale(3)
+        view.platform.eventually("its pod is there", lambda: len(view.pods()) == 3)
+        view.platform.kill_operator()
+        view.platform.operator_answers()
+    assert {node for serving in view.placement()["serving"] for node in serving} == {0, 1, 2}
+    assert {len(serving) for serving in view.placement()["serving"]} == {2}
+    view.scale(2)
+
+
+def test_the_operator_is_killed_at_each_phase_of_a_change(view: ViewOnCluster) -> None:
+    """The next one goes on with it; the new revision takes over, the old one goes, and no read fails."""
+    before = int(view.active[1:])
+    killed: set[str] = set()
+    with view.no_read_fails():
+        view.patch(redeployNonce=before)
+        while killed < {"HydratingCandidate", "Retiring"}:
+            view.platform.eventually("a phase comes", lambda: view.status["phase"] not in {"Ready", *killed})
+            killed.add(view.status["phase"])
+            view.platform.kill_operator()
+            view.platform.operator_answers()
+    assert view.active == f"r{before + 1}"
+    assert {o["metadata"]["name"] for o in view.live("statefulset")} == {f"{view.name}-r{before + 1}"}
+    outcomes = [entry["outcome"] for entry in view.status["history"]]
+    assert outcomes[:2] == ["Active", "Retired"]
+
+
+def test_a_node_stays_away(view: ViewOnCluster) -> None:
+    """Its pod can run nowhere else because of its volume: after `replaceAfter` it gets another one where there is room."""
+    hosts = view.namespace.api.get("/api/v1/nodes").raise_for_status().json()["items"]
+    pod = view.pod(1)
+    host = view.pods()[pod]["spec"]["nodeName"]
+    if len([h for h in hosts if not h["spec"].get("taints")]) < 2:
+        pytest.skip("the cluster has one node; this needs a second one that pods can go to")
+    view.patch(replaceAfter="5s")
+    with reads_are_right(view):
+        view.namespace.kubectl("cordon", host)
+        try:
+            view.namespace.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
+            view.platform.eventually("it runs elsewhere", lambda: is_ready(view.pods().get(pod)))
+        finally:
+            view.namespace.kubectl("uncordon", host)
+    assert view.pods()[pod]["spec"]["nodeName"] != host
+    assert view.events()["NodeReplaced"] >= 1

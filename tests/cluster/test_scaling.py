@@ -1,0 +1,146 @@
+"""What a user changes while clients read: how many nodes and copies, how nodes run, what the view holds. No read fails.
+
+The tests share one view and go from the one to the next, since a node takes its time to start.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.view_on_cluster import Platform, ViewOnCluster, is_ready
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def running(platform: Platform) -> Iterator[ViewOnCluster]:
+    view = ViewOnCluster(platform, "scaling", "scaled")
+    platform.make_topic(view.topic)
+    view.apply()
+    view.wait_until_available()
+    yield view
+    view.delete()
+
+
+@pytest.fixture
+def view(running: ViewOnCluster) -> ViewOnCluster:
+    """All that an earlier test asked for has been done."""
+    running.wait_until_settled()
+    return running
+
+
+def test_more_nodes(view: ViewOnCluster) -> None:
+    """`kubectl scale qt` to 3: the partitions are spread over all three."""
+    with view.no_read_fails():
+        view.scale(3)
+    assert {node for serving in view.placement()["serving"] for node in serving} == {0, 1, 2}
+
+
+def test_fewer_nodes(view: ViewOnCluster) -> None:
+    """`kubectl scale qt` to 2: the highest ordinal goes, and its volume."""
+    view.scale(3)
+    view.wait_until_settled()
+    with view.no_read_fails():
+        view.scale(2)
+    assert sorted(view.pods()) == [view.pod(0), view.pod(1)]
+    view.platform.eventually("its volume is gone", lambda: len(view.live("pvc")) == 2)
+
+
+def test_a_standby(view: ViewOnCluster) -> None:
+    """Each partition gets a second copy."""
+    view.scale(2)
+    view.wait_until_settled()
+    with view.no_read_fails():
+        view.patch(standbyReplicas=1)
+    assert [sorted(serving) for serving in view.placement()["serving"]] == [[0, 1]] * 4
+
+
+@pytest.fixture
+def two_copies(view: ViewOnCluster) -> ViewOnCluster:
+    """On two nodes."""
+    view.patch(replicas=2, standbyReplicas=1)
+    view.wait_until_settled()
+    return view
+
+
+def test_another_pod_template(two_copies: ViewOnCluster) -> None:
+    """Every pod is made anew, one after the other, under the same revision."""
+    view, before, active = two_copies, two_copies.uids(), two_copies.active
+    with view.no_read_fails():
+        view.patch(podTemplate={"annotations": {"example.com/restarted": "yes"}})
+        view.platform.eventually("all pods are others", lambda: _are_others(view, before))
+    assert view.active == active
+    for pod in view.pods().values():
+        assert pod["metadata"]["annotations"]["example.com/restarted"] == "yes"
+
+
+def _are_others(view: ViewOnCluster, before: dict[str, str]) -> bool:
+    """Never are two of them away."""
+    pods = view.pods()
+    assert sum(not is_ready(pods.get(name)) for name in before) <= 1
+    return all(name in pods and pods[name]["metadata"]["uid"] != uid for name, uid in before.items())
+
+
+def test_a_template_that_does_not_work(two_copies: ViewOnCluster) -> None:
+    """The first pod shows it, and the others stay; another template heals it."""
+    view, before = two_copies, two_copies.uids()
+    first, last = view.pod(0), view.pod(1)
+    with view.no_read_fails():
+        view.patch(image="queryable-topics.invalid/none:1")
+        view.platform.eventually("the last pod cannot start", lambda: _waits(view, last))
+        view.platform.eventually("it is said", lambda: _condition(view, "Progressing")["reason"] == "Rolling")
+        assert view.uids()[first] == before[first]
+        view.patch(image=None)
+        view.platform.eventually("it runs again", lambda: is_ready(view.pods().get(last)))
+    assert view.uids()[first] == before[first]
+
+
+def _waits(view: ViewOnCluster, pod: str) -> bool:
+    statuses = view.pods().get(pod, {}).get("status", {}).get("containerStatuses", ())
+    return any("ImagePull" in str(s["state"].get("waiting")) for s in statuses)
+
+
+def _condition(view: ViewOnCluster, kind: str) -> dict[str, str]:
+    return next(condition for condition in view.status["conditions"] if condition["type"] == kind)
+
+
+def test_another_transformation(two_copies: ViewOnCluster) -> None:
+    """A new revision is filled beside the old one and takes over; nothing is left of the old one, and `kubectl get -w` tells
+    the story."""
+    view, before = two_copies, int(two_copies.active[1:])
+    with watched(view) as phases, view.no_read_fails():
+        view.patch(
+            value={"schema": "n LONG"},
+            transform={"sql": "SELECT key, value.n AS n, true AS again FROM records"},
+        )
+        view.platform.eventually("it begins", lambda: view.status["phase"] != "Ready")
+    assert view.active == f"r{before + 1}"
+    assert view.values("key-1")["key-1"][1]["again"] is True
+    old = f"{view.name}-r{before}"
+    for kind in ("configmap", "pdb", "pod", "pvc", "secret", "service", "statefulset"):
+        left = [o["metadata"]["name"] for o in view.live(kind) if o["metadata"]["name"].startswith(old)]
+        assert left == [], kind
+    assert phases == ["Ready", "HydratingCandidate", "CuttingOver", "Retiring", "Ready"]
+    assert {"RolloutStarted", "HydrationComplete", "CutOver", "Retired"} <= view.events().keys()
+
+
+@contextmanager
+def watched(view: ViewOnCluster) -> Iterator[list[str]]:
+    """The phases that `kubectl get qt -w` showed, once the block is over."""
+    command = ["kubectl", "--namespace", view.namespace.name, "get", "qt", view.name, "--watch"]
+    phases: list[str] = []
+    with subprocess.Popen(
+        [*command, '--output=jsonpath={.status.phase}{"\\n"}'], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield phases
+        finally:
+            process.terminate()
+            said, _ = process.communicate(timeout=30)
+    for phase in said.split():
+        if phases[-1:] != [phase]:
+            phases.append(phase)
