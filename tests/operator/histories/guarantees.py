@@ -8,7 +8,7 @@ from typing import Any
 
 from queryable_app.topic_spec import duration_ms
 from queryable_operator import names
-from queryable_operator.live import revisions_of, seconds_of
+from queryable_operator.live import Live, revisions_of, seconds_of
 from queryable_operator.observed import Observed, Ref
 from queryable_operator.settings_map import record_of
 from queryable_operator.status import service_of
@@ -179,10 +179,23 @@ class Guarantees:
             return
         live = revisions_of(observed)[number]
         assert live.ready == live.pods.keys(), f"{name} is evicted while others are not ready"
+        self._new_ones_have_caught_up(live, observed)
         assert number not in self.evicted or self.evicted[number] == name, (
             f"{name} is evicted while {self.evicted[number]} has not come back"
         )
         self.evicted[number] = name
+
+    def _new_ones_have_caught_up(self, live: Live, observed: Observed) -> None:
+        secret = observed.children[Ref("Secret", names.child("users", live.number))]
+        token_made = seconds_of(secret["metadata"]["creationTimestamp"]) or 0.0
+        template = live.objects["StatefulSet"]["status"]["updateRevision"]
+        assert live.record is not None
+        for ordinal, pod in live.pods.items():
+            serves = {p for p, serving in enumerate(live.record.placement.serving) if ordinal in serving}
+            said = live.said.get(ordinal)
+            behind = said is None or not serves <= said.seen.caught_up
+            old = pod.template != template or pod.created < token_made
+            assert old or not behind, f"the next pod goes before {pod.name} has caught up"
 
     def _deleted(self, ref: Ref, observed: Observed) -> None:
         if "deletionTimestamp" in self.operator.resource["metadata"]:
