@@ -2,13 +2,15 @@
 
 Strategy: what is asked within a turn goes out together at its end, on the connection that has the least to answer. A
 connection may have ended while nobody looked: requests that were lost with it, and had not begun to be answered, are sent
-once more. All of them are reads. How long answers take, and that they fail, is told to the node's health.
+once more. All of them are reads. A connection that was waited for in vain fails those that have waited for all of it. How
+long answers take, and that they fail, is told to the node's health.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from math import inf
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -92,20 +94,21 @@ class PeerLink:
             min(usable, key=lambda pipe: len(pipe.calls)).send(calls)
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, began = asyncio.get_running_loop(), self._time()
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 _, pipe = await loop.create_connection(
                     lambda: Pipe(self._ordinal, self._answered, self._lost), self._host, self._port
                 )
-        except (OSError, TimeoutError):
+            self._pipes.append(pipe)
+        except TimeoutError:
+            # That says nothing of the node as it is now, so who has come since gets another attempt.
+            self._fail_unsent(began)
+        except OSError:
             self._connect_at = self._time() + _CONNECT_AGAIN_SECONDS
-            if not any(pipe.usable for pipe in self._pipes):
-                self._fail_unsent()
-            return
+            self._fail_unsent()
         finally:
             self._connecting = None
-        self._pipes.append(pipe)
         self._flush()
 
     def _answered(self, call: Call) -> None:
@@ -127,10 +130,16 @@ class PeerLink:
         if self._unsent:
             self._flush_soon()
 
-    def _fail_unsent(self) -> None:
+    def _fail_unsent(self, asked_until: float = inf) -> None:
+        """Unless there is a connection that takes them."""
+        if any(pipe.usable for pipe in self._pipes):
+            return
         calls, self._unsent = self._unsent, []
         for call in calls:
-            self._fail(call)
+            if call.asked_at <= asked_until:
+                self._fail(call)
+            else:
+                self._unsent.append(call)
 
     def _fail(self, call: Call) -> None:
         self._health.failed(self._time())

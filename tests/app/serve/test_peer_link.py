@@ -15,8 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryable_app.partitioners import partition_for
+from queryable_app.peer_health import PeerHealth
 from queryable_app.placement import Placement
+from queryable_app.serve.peer_link import PeerLink
 from queryable_app.serve.pipe import Call, Pipe
+from tests.support.bad_node import BadNode
 from tests.support.served import Served, eventually, exchange, read_answers, served
 
 TOKEN = "between-nodes"
@@ -128,6 +131,47 @@ def test_a_connection_that_is_to_be_closed_takes_no_more() -> None:
     pipe, _, asking = piped(1)
     pipe.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\nconnection: close\r\n\r\nx")
     assert (asking[0].got, pipe.usable) == ([(200, b"x")], False)
+
+
+def test_who_comes_while_a_connection_is_waited_for_in_vain_gets_another_one() -> None:
+    """The time that others have waited is not its own: the node may be there again."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+    crowd = [socket.socket() for _ in range(3)]
+    for one in crowd:  # more than may wait, so that nobody else comes through
+        one.setblocking(False)
+        one.connect_ex(listener.getsockname())
+    awake: list[BadNode] = []
+
+    class Waiting(Asking):
+        def failed(self, ordinal: int) -> None:
+            self.got.append((0, b""))
+            if not awake:
+                listener.listen(100)
+                awake.append(BadNode(listener, "not available"))
+
+    async def ask() -> tuple[Asking, Asking]:
+        loop = asyncio.get_running_loop()
+        link = PeerLink(1, f"http://127.0.0.1:{listener.getsockname()[1]}", PeerHealth())
+        first, second = Waiting(), Waiting()
+        link.ask(b"GET /v1/keys/a HTTP/1.1\r\n\r\n", first, loop.time())
+        while link._connecting is None:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the attempt has begun
+        link.ask(b"GET /v1/keys/b HTTP/1.1\r\n\r\n", second, loop.time())
+        async with asyncio.timeout(30):
+            while not second.got:
+                await asyncio.sleep(0.01)
+        link.close()
+        return first, second
+
+    try:
+        first, second = asyncio.run(ask())
+    finally:
+        for node in awake:
+            node.stop()
+        for one in crowd:
+            one.close()
+    assert (first.got, second.got) == ([(0, b"")], [(503, b'{"reason":"not_available"}')])
 
 
 @contextmanager
