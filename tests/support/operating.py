@@ -16,7 +16,7 @@ from queryable_operator.cluster import Cluster
 from queryable_operator.handlers import CHILDREN
 from queryable_operator.metrics import Health, Metrics
 from queryable_operator.nodes import Nodes
-from queryable_operator.observed import Manifest, Observed
+from queryable_operator.observed import Manifest, Observed, Ref
 from queryable_operator.reconciler import Reconciler, Tools
 from queryable_operator.resource import identity_of
 from queryable_operator.settings import OperatorSettings
@@ -24,6 +24,7 @@ from queryable_operator.topics import Topics
 from queryable_operator.watched import Watched
 from tests.support.fake_api import FakeApi, Object, fake_api
 
+MAP = Ref("ConfigMap", "v-r1")
 _DEADLINE_SECONDS = 60.0
 
 
@@ -39,6 +40,11 @@ def topic(name: str = "v", namespace: str = "a", **spec: Any) -> Object:
 
 def config_map(observed: Observed, revision: int = 1, **data: str) -> Manifest:
     return child(identity_of(observed.resource), revision, "ConfigMap", {"data": data})
+
+
+def make_map(observed: Observed) -> Plan:
+    """The plan of a resource that settles: one child, `MAP`."""
+    return Plan(apply=(config_map(observed, one="1"),), status={"phase": "Ready"})
 
 
 class Operating:
