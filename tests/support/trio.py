@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
+from queryable_app.checkpoint_files import BeingMade, Manifest
 from queryable_app.disk_format import CopyState, Identity, Row, encode_row
 from queryable_app.placement import Placement
 from queryable_app.serve.hydration import PeerHydration
@@ -110,3 +114,31 @@ class Trio:
 def complete(source: Fetched) -> Fetched:
     """What a copy of it is: the same, not complete as far as this node knows."""
     return Fetched(source.rows, replace(source.state, complete=False))
+
+
+def nothing_is_left(trio: Trio) -> bool:
+    return not trio.into.exists() and not trio.into.with_name("p0000.incoming").exists()
+
+
+Change = Callable[[Path, Manifest], Manifest]
+
+
+def change_what_is_given(monkeypatch: pytest.MonkeyPatch, node: Served, change: Change) -> list[str]:
+    """`change` gets the directory of each checkpoint that the node makes, and its manifest. Returns the leases of all that
+    it will have made."""
+    checkpoints = node.node.checkpoints
+    create, manifest = checkpoints.create, checkpoints.manifest
+    directory = Path(node.node.settings.data_dir, "tests.users.r1", "checkpoints")
+
+    def noted(partition: int, records_min: int) -> BeingMade:
+        leases.append(create(partition, records_min).lease)
+        return BeingMade(leases[-1], 0)
+
+    async def changed(lease: str) -> Manifest | BeingMade:
+        made = await manifest(lease)
+        return made if isinstance(made, BeingMade) else change(directory / lease, made)
+
+    leases: list[str] = []
+    monkeypatch.setattr(checkpoints, "create", noted)
+    monkeypatch.setattr(checkpoints, "manifest", changed)
+    return leases
