@@ -1,4 +1,4 @@
-"""A view without a network: a clock that is set, nodes that behave as they are told, and what the client asked of them."""
+"""A view without a network: a clock that is set, nodes that behave as they are told, and the client's core, which asks them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import json
 from base64 import urlsafe_b64decode
 from dataclasses import dataclass, field
 from itertools import count
+from random import Random
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
+from queryable_app.client.operations import Operations
+from queryable_app.client.options import Asked
+from queryable_app.client.rows import Row
 from queryable_app.client.steps import Answer, Event, Exchange, How, Lost, Operation
 from queryable_app.errors import Failure, Reason
 from queryable_app.partitioners import partition_for
@@ -17,6 +21,7 @@ from queryable_app.partitioners import partition_for
 T = TypeVar("T")
 
 SERVICE = "http://service"
+PLAIN = Asked()
 
 
 @dataclass
@@ -152,3 +157,26 @@ class FakeView:
 
 def refusal(reason: Reason, retry_after_ms: int | None = None) -> Failure:
     return Failure(reason, "as the test has it", "none", retry_after_ms=retry_after_ms)
+
+
+def client(view: FakeView) -> Operations:
+    return Operations([SERVICE], view.clock, Random(1))
+
+
+def read(view: FakeView, operations: Operations, key: str = "a", asked: Asked = PLAIN) -> Row | None:
+    return view.carry_out(operations.get(key, False, asked, None))
+
+
+def owners(view: FakeView, key: str = "a") -> list[str]:
+    return view.owners[partition_for(key.encode(), "murmur2", len(view.owners))]
+
+
+def knowing(view: FakeView) -> Operations:
+    """A client that knew the placement before the nodes became what they are."""
+    operations = client(view)
+    nodes = dict(view.nodes)
+    view.nodes = {address: Node("good") for address in nodes}
+    read(view, operations)
+    view.nodes = nodes
+    view.asked.clear()
+    return operations

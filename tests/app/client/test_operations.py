@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from random import Random
 
 import pytest
 from hypothesis import assume, given
@@ -19,28 +18,12 @@ from queryable_app.client.exceptions import (
     QueryableTopicError,
     Unreachable,
 )
-from queryable_app.client.operations import KEYS_AT_ONCE, Operations
+from queryable_app.client.operations import KEYS_AT_ONCE
 from queryable_app.client.options import Asked
 from queryable_app.client.rows import Row
-from queryable_app.client.session import Positions
 from queryable_app.client.steps import Operation, Step, together
 from queryable_app.errors import Reason
-from queryable_app.partitioners import partition_for
-from tests.app.client.fake_view import SERVICE, FakeView, Node, refusal
-
-PLAIN = Asked()
-
-
-def client(view: FakeView) -> Operations:
-    return Operations([SERVICE], view.clock, Random(1))
-
-
-def read(view: FakeView, operations: Operations, key: str = "a", asked: Asked = PLAIN) -> Row | None:
-    return view.carry_out(operations.get(key, False, asked, None))
-
-
-def owners(view: FakeView, key: str = "a") -> list[str]:
-    return view.owners[partition_for(key.encode(), "murmur2", len(view.owners))]
+from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, Node, client, knowing, owners, read, refusal
 
 
 @st.composite
@@ -70,17 +53,6 @@ def views(draw: st.DrawFn) -> FakeView:
     for address in view.nodes:
         view.nodes[address] = draw(behaviours())
     return view
-
-
-def knowing(view: FakeView) -> Operations:
-    """A client that knew the placement before the nodes became what they are."""
-    operations = client(view)
-    nodes = dict(view.nodes)
-    view.nodes = {address: Node("good") for address in nodes}
-    read(view, operations)
-    view.nodes = nodes
-    view.asked.clear()
-    return operations
 
 
 @given(views(), st.integers(20, 3000))
@@ -171,115 +143,6 @@ def test_the_next_copy_is_asked_at_once() -> None:
         assert read(view, operations).served_by == owners(view)[1].removeprefix("http://")  # type: ignore[union-attr]
         assert view.now - began < 0.004
         view.now += 40
-
-
-def test_a_placement_is_fetched_once() -> None:
-    """Though many requests need it; one that changes is waited for by the one that fetches it, and nobody else."""
-    view = FakeView(3, 1)
-    view.rows[b"a"] = 1
-    operations = client(view)
-    view.nodes[SERVICE].seconds = 0.03
-    view.carry_out(together([operations.get("a", False, PLAIN, None) for _ in range(20)]))
-    assert view.addresses_asked("/v1/placement") == [SERVICE]
-
-    view.now += 31
-    view.asked.clear()
-    began = view.now
-    view.carry_out(together([operations.get("a", False, PLAIN, None) for _ in range(20)]))
-    assert view.addresses_asked("/v1/placement") == [SERVICE]
-    assert [e.started == began for e in view.asked if e.request.target == "/v1/keys/a"].count(True) == 19
-
-
-def test_a_newer_epoch_is_followed() -> None:
-    """The answer that shows it is taken; the next read has the new placement, and asks once for it."""
-    view = FakeView(3, 1)
-    operations = knowing(view)
-    view.now += 1
-    view.epoch, view.owners = 2, [["http://n2"] for _ in view.owners]
-
-    read(view, operations)
-    view.asked.clear()
-    read(view, operations)
-    read(view, operations)
-    assert [(e.address, e.request.target) for e in view.asked] == [
-        (SERVICE, "/v1/placement"),
-        ("http://n2", "/v1/keys/a"),
-        ("http://n2", "/v1/keys/a"),
-    ]
-
-
-def test_a_lower_epoch_never_replaces_a_higher_one() -> None:
-    """A node that has not heard of the change yet is asked again, but not with every read."""
-    view = FakeView(3, 1)
-    operations = knowing(view)
-    view.now += 1
-    view.nodes[SERVICE].knows = (1, view.owners)
-    view.epoch, view.owners = 2, [["http://n2"] for _ in view.owners]
-    for _ in range(10):
-        read(view, operations)
-    assert len(view.addresses_asked("/v1/placement")) == 1
-
-    view.now += 1
-    older, view.nodes[SERVICE].knows = view.nodes[SERVICE].knows, None
-    read(view, operations)
-    view.nodes[SERVICE].knows = older
-    view.now += 31
-    view.asked.clear()
-    read(view, operations)
-    assert [e.address for e in view.asked] == [SERVICE, "http://n2"]
-
-
-def test_another_revision_replaces_the_placement() -> None:
-    """Its epochs begin again; the service address says which revision is in force, twice a minute unasked."""
-    view = FakeView(3, 1)
-    view.epoch = 9
-    operations = knowing(view)
-    view.nodes |= {"http://new": Node("new")}
-    view.application, view.epoch, view.owners = "tests.users.r2", 1, [["http://new"] for _ in view.owners]
-    view.nodes |= {f"http://n{n}": Node("old", away=True) for n in range(3)}
-    view.now += 31
-    view.rows[b"a"] = 1
-    assert read(view, operations).served_by == "new"  # type: ignore[union-attr]
-
-
-def test_two_revisions_at_once_are_looked_into_now_and_then() -> None:
-    """While one takes over from the other, answers may be of either; the placement is not fetched with each."""
-    view = FakeView(3, 1)
-    operations = knowing(view)
-    for n in range(3):
-        view.nodes[f"http://n{n}"].revision = "tests.users.r2"
-    for _ in range(20):
-        read(view, operations)
-    assert view.addresses_asked("/v1/placement") == []
-    view.now += 0.25
-    for _ in range(20):
-        read(view, operations)
-    assert len(view.addresses_asked("/v1/placement")) == 1
-
-
-def test_wrong_owner_is_answered_by_others_and_refreshes() -> None:
-    """The service address forwards, and the next read knows better."""
-    view = FakeView(3, 1)
-    operations = knowing(view)
-    view.now += 1
-    view.rows[b"a"] = 1
-    view.nodes[owners(view)[0]].refusals = [refusal(Reason.WRONG_OWNER)]
-    view.epoch, view.owners = 2, [["http://n2"] for _ in view.owners]
-
-    assert read(view, operations) is not None
-    assert read(view, operations).served_by == "n2"  # type: ignore[union-attr]
-    assert view.addresses_asked()[1:] == [SERVICE, "http://n2"]
-
-
-def test_wrong_owner_alone_refreshes() -> None:
-    """Whoever does not hold what the placement says is a reason to look again."""
-    view = FakeView(3, 1)
-    operations = knowing(view)
-    view.now += 1
-    view.nodes[owners(view)[0]].refusals = [refusal(Reason.WRONG_OWNER)]
-    read(view, operations)
-    read(view, operations)
-    assert len(view.addresses_asked("/v1/placement")) == 1
 
 
 def test_overload_is_honoured() -> None:
@@ -428,20 +291,6 @@ def test_a_write_that_may_have_been_done_says_so(reason: Reason | None) -> None:
     assert len(view.asked) == 1
 
 
-def test_an_answer_that_nobody_waits_for_is_passed_over() -> None:
-    """That of a slow placement look-up comes while a write is on its way, and is not taken for its answer."""
-    view = FakeView(2, 2)
-    operations = knowing(view)
-    view.now += 31
-    view.nodes[SERVICE].seconds = 0.075  # later than the hedge that asks another node
-    for node in list(view.nodes)[:2]:
-        view.nodes[node].seconds = 0.02
-    written = view.carry_out(operations.put("a", 1, PLAIN, None))
-    assert view.addresses_asked("/v1/placement")[0] == SERVICE
-    assert len(view.addresses_asked("/v1/placement")) == 2
-    assert written.position == "0:8"
-
-
 def test_a_value_that_json_cannot_say_is_refused() -> None:
     """Before anyone is asked."""
     view = FakeView(1, 1)
@@ -450,68 +299,6 @@ def test_a_value_that_json_cannot_say_is_refused() -> None:
         with pytest.raises(InvalidRequest, match=r"^invalid_request: value: "):
             view.carry_out(operations.put("a", value, PLAIN, None))
     assert view.asked == []
-
-
-def test_a_session_asks_for_more_only_when_it_must() -> None:
-    """The plain read first; at-least when its copy is behind; a fresher copy afterwards raises the floor."""
-    view = FakeView(1, 1)
-    view.rows[b"a"] = 1
-    operations = knowing(view)
-    session = Positions({})
-    partition = partition_for(b"a", "murmur2", 6)
-
-    view.carry_out(operations.get("a", False, PLAIN, session))
-    assert session.seen[partition] == 100
-    view.nodes[owners(view)[0]].position = 99
-    view.nodes[SERVICE].position = 101
-    view.asked.clear()
-    view.carry_out(operations.get("a", False, PLAIN, session))
-    targets = [exchange.request.target for exchange in view.asked]
-    assert targets[0] == "/v1/keys/a"
-    assert targets[1].startswith(f"/v1/keys/a?consistency=at-least&min-position={partition}:100&deadline-ms=")
-    assert session.seen[partition] == 101
-
-
-@given(st.lists(st.lists(st.integers(1, 50), min_size=3, max_size=3), min_size=1, max_size=12))
-def test_a_session_never_takes_an_older_answer(positions: list[list[int]]) -> None:
-    """However the copies stand with each read: what it answers is never behind what it answered before."""
-    view = FakeView(2, 2)
-    view.rows[b"a"] = 1
-    operations = knowing(view)
-    session = Positions({})
-    seen = 0
-    for standing in positions:
-        for node, position in zip(view.nodes.values(), standing, strict=True):
-            node.position = position
-        try:
-            row = view.carry_out(operations.get("a", False, Asked(deadline_ms=200), session))
-        except NotFreshEnough:
-            assert max(standing) < seen
-            continue
-        assert row is not None
-        now_at = int(row.position.split(",")[0].split(":")[1])
-        assert now_at >= seen
-        seen = now_at
-
-
-def test_a_session_keeps_its_bound() -> None:
-    """When its plain answer is from a copy that is behind, it asks for the bound and for the position."""
-    view = FakeView(2, 2)
-    view.rows[b"a"] = 1
-    operations = knowing(view)
-    session = Positions({p: 150 for p in range(6)})
-    for address in (owners(view)[1], SERVICE):
-        view.nodes[address].position = 150
-    asked = Asked(max_lag_ms=5)
-    row = view.carry_out(operations.get("a", False, asked, session))
-    assert row is not None
-    assert row.served_by == owners(view)[1].removeprefix("http://")
-    first, *others = (exchange.request.target for exchange in view.asked)
-    partition = partition_for(b"a", "murmur2", 6)
-    both = f"/v1/keys/a?consistency=at-least&max-lag-ms=5&min-position={partition}:150&deadline-ms="
-    assert first == "/v1/keys/a?max-lag-ms=5"
-    assert others
-    assert all(target.startswith(both) for target in others)
 
 
 def test_a_scan_goes_on_after_a_failure() -> None:

@@ -1,0 +1,130 @@
+"""Which placement the client goes by, and when it asks for another: the core against nodes that know older and newer ones."""
+
+from __future__ import annotations
+
+from queryable_app.client.steps import together
+from queryable_app.errors import Reason
+from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, Node, client, knowing, owners, read, refusal
+
+
+def test_a_placement_is_fetched_once() -> None:
+    """Though many requests need it; one that changes is waited for by the one that fetches it, and nobody else."""
+    view = FakeView(3, 1)
+    view.rows[b"a"] = 1
+    operations = client(view)
+    view.nodes[SERVICE].seconds = 0.03
+    view.carry_out(together([operations.get("a", False, PLAIN, None) for _ in range(20)]))
+    assert view.addresses_asked("/v1/placement") == [SERVICE]
+
+    view.now += 31
+    view.asked.clear()
+    began = view.now
+    view.carry_out(together([operations.get("a", False, PLAIN, None) for _ in range(20)]))
+    assert view.addresses_asked("/v1/placement") == [SERVICE]
+    assert [e.started == began for e in view.asked if e.request.target == "/v1/keys/a"].count(True) == 19
+
+
+def test_a_newer_epoch_is_followed() -> None:
+    """The answer that shows it is taken; the next read has the new placement, and asks once for it."""
+    view = FakeView(3, 1)
+    operations = knowing(view)
+    view.now += 1
+    view.epoch, view.owners = 2, [["http://n2"] for _ in view.owners]
+
+    read(view, operations)
+    view.asked.clear()
+    read(view, operations)
+    read(view, operations)
+    assert [(e.address, e.request.target) for e in view.asked] == [
+        (SERVICE, "/v1/placement"),
+        ("http://n2", "/v1/keys/a"),
+        ("http://n2", "/v1/keys/a"),
+    ]
+
+
+def test_a_lower_epoch_never_replaces_a_higher_one() -> None:
+    """A node that has not heard of the change yet is asked again, but not with every read."""
+    view = FakeView(3, 1)
+    operations = knowing(view)
+    view.now += 1
+    view.nodes[SERVICE].knows = (1, view.owners)
+    view.epoch, view.owners = 2, [["http://n2"] for _ in view.owners]
+    for _ in range(10):
+        read(view, operations)
+    assert len(view.addresses_asked("/v1/placement")) == 1
+
+    view.now += 1
+    older, view.nodes[SERVICE].knows = view.nodes[SERVICE].knows, None
+    read(view, operations)
+    view.nodes[SERVICE].knows = older
+    view.now += 31
+    view.asked.clear()
+    read(view, operations)
+    assert [e.address for e in view.asked] == [SERVICE, "http://n2"]
+
+
+def test_another_revision_replaces_the_placement() -> None:
+    """Its epochs begin again; the service address says which revision is in force, twice a minute unasked."""
+    view = FakeView(3, 1)
+    view.epoch = 9
+    operations = knowing(view)
+    view.nodes |= {"http://new": Node("new")}
+    view.application, view.epoch, view.owners = "tests.users.r2", 1, [["http://new"] for _ in view.owners]
+    view.nodes |= {f"http://n{n}": Node("old", away=True) for n in range(3)}
+    view.now += 31
+    view.rows[b"a"] = 1
+    assert read(view, operations).served_by == "new"  # type: ignore[union-attr]
+
+
+def test_two_revisions_at_once_are_looked_into_now_and_then() -> None:
+    """While one takes over from the other, answers may be of either; the placement is not fetched with each."""
+    view = FakeView(3, 1)
+    operations = knowing(view)
+    for n in range(3):
+        view.nodes[f"http://n{n}"].revision = "tests.users.r2"
+    for _ in range(20):
+        read(view, operations)
+    assert view.addresses_asked("/v1/placement") == []
+    view.now += 0.25
+    for _ in range(20):
+        read(view, operations)
+    assert len(view.addresses_asked("/v1/placement")) == 1
+
+
+def test_wrong_owner_is_answered_by_others_and_refreshes() -> None:
+    """The service address forwards, and the next read knows better."""
+    view = FakeView(3, 1)
+    operations = knowing(view)
+    view.now += 1
+    view.rows[b"a"] = 1
+    view.nodes[owners(view)[0]].refusals = [refusal(Reason.WRONG_OWNER)]
+    view.epoch, view.owners = 2, [["http://n2"] for _ in view.owners]
+
+    assert read(view, operations) is not None
+    assert read(view, operations).served_by == "n2"  # type: ignore[union-attr]
+    assert view.addresses_asked()[1:] == [SERVICE, "http://n2"]
+
+
+def test_wrong_owner_alone_refreshes() -> None:
+    """Whoever does not hold what the placement says is a reason to look again."""
+    view = FakeView(3, 1)
+    operations = knowing(view)
+    view.now += 1
+    view.nodes[owners(view)[0]].refusals = [refusal(Reason.WRONG_OWNER)]
+    read(view, operations)
+    read(view, operations)
+    assert len(view.addresses_asked("/v1/placement")) == 1
+
+
+def test_an_answer_that_nobody_waits_for_is_passed_over() -> None:
+    """That of a slow placement look-up comes while a write is on its way, and is not taken for its answer."""
+    view = FakeView(2, 2)
+    operations = knowing(view)
+    view.now += 31
+    view.nodes[SERVICE].seconds = 0.075  # later than the hedge that asks another node
+    for node in list(view.nodes)[:2]:
+        view.nodes[node].seconds = 0.02
+    written = view.carry_out(operations.put("a", 1, PLAIN, None))
+    assert view.addresses_asked("/v1/placement")[0] == SERVICE
+    assert len(view.addresses_asked("/v1/placement")) == 2
+    assert written.position == "0:8"

@@ -1,0 +1,76 @@
+"""What a session asks for so that it never reads backwards: the core against nodes that stand at different positions."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryable_app.client.exceptions import (
+    NotFreshEnough,
+)
+from queryable_app.client.options import Asked
+from queryable_app.client.session import Positions
+from queryable_app.partitioners import partition_for
+from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, knowing, owners
+
+
+def test_a_session_asks_for_more_only_when_it_must() -> None:
+    """The plain read first; at-least when its copy is behind; a fresher copy afterwards raises the floor."""
+    view = FakeView(1, 1)
+    view.rows[b"a"] = 1
+    operations = knowing(view)
+    session = Positions({})
+    partition = partition_for(b"a", "murmur2", 6)
+
+    view.carry_out(operations.get("a", False, PLAIN, session))
+    assert session.seen[partition] == 100
+    view.nodes[owners(view)[0]].position = 99
+    view.nodes[SERVICE].position = 101
+    view.asked.clear()
+    view.carry_out(operations.get("a", False, PLAIN, session))
+    targets = [exchange.request.target for exchange in view.asked]
+    assert targets[0] == "/v1/keys/a"
+    assert targets[1].startswith(f"/v1/keys/a?consistency=at-least&min-position={partition}:100&deadline-ms=")
+    assert session.seen[partition] == 101
+
+
+@given(st.lists(st.lists(st.integers(1, 50), min_size=3, max_size=3), min_size=1, max_size=12))
+def test_a_session_never_takes_an_older_answer(positions: list[list[int]]) -> None:
+    """However the copies stand with each read: what it answers is never behind what it answered before."""
+    view = FakeView(2, 2)
+    view.rows[b"a"] = 1
+    operations = knowing(view)
+    session = Positions({})
+    seen = 0
+    for standing in positions:
+        for node, position in zip(view.nodes.values(), standing, strict=True):
+            node.position = position
+        try:
+            row = view.carry_out(operations.get("a", False, Asked(deadline_ms=200), session))
+        except NotFreshEnough:
+            assert max(standing) < seen
+            continue
+        assert row is not None
+        now_at = int(row.position.split(",")[0].split(":")[1])
+        assert now_at >= seen
+        seen = now_at
+
+
+def test_a_session_keeps_its_bound() -> None:
+    """When its plain answer is from a copy that is behind, it asks for the bound and for the position."""
+    view = FakeView(2, 2)
+    view.rows[b"a"] = 1
+    operations = knowing(view)
+    session = Positions({p: 150 for p in range(6)})
+    for address in (owners(view)[1], SERVICE):
+        view.nodes[address].position = 150
+    asked = Asked(max_lag_ms=5)
+    row = view.carry_out(operations.get("a", False, asked, session))
+    assert row is not None
+    assert row.served_by == owners(view)[1].removeprefix("http://")
+    first, *others = (exchange.request.target for exchange in view.asked)
+    partition = partition_for(b"a", "murmur2", 6)
+    both = f"/v1/keys/a?consistency=at-least&max-lag-ms=5&min-position={partition}:150&deadline-ms="
+    assert first == "/v1/keys/a?max-lag-ms=5"
+    assert others
+    assert all(target.startswith(both) for target in others)
