@@ -89,7 +89,7 @@ def test_a_volume_is_lost(view: ViewOnCluster) -> None:
     """Its node begins with an empty one, and has its copies again from the other node."""
     pod = view.pod(1)
     claim = f"data-{pod}"
-    before = view.namespace.get("pvc", claim)["metadata"]["uid"]
+    before = view.platform.listed("pvc", f"/{claim}")["metadata"]["uid"]
     with reads_are_right(view):
         view.namespace.kubectl("delete", "pvc", claim, "--wait=false")
         view.namespace.kubectl("delete", "pod", pod)
@@ -126,7 +126,9 @@ def test_what_somebody_does_to_children_is_undone(view: ViewOnCluster) -> None:
     view.platform.eventually("it is told", lambda: view.events()["DriftCorrected"] >= told + len(edits))
 
     told = view.events()["DriftCorrected"]
-    uids = {kind: view.namespace.get(kind, name)["metadata"]["uid"] for kind, name in children.items()}
+    uids = {
+        kind: view.platform.listed(kind, f"/{name}")["metadata"]["uid"] for kind, name in children.items()
+    }
     for kind, name in children.items():
         kubectl("delete", kind, name, *(["--cascade=orphan"] if kind == "statefulset" else []))
     view.platform.eventually(
@@ -145,7 +147,7 @@ def test_what_somebody_does_to_children_is_undone(view: ViewOnCluster) -> None:
 
 def was_put_back(view: ViewOnCluster, children: dict[str, str]) -> bool:
     spec: dict[str, Any] = {
-        kind: view.namespace.get(kind, name).get("spec", {}) for kind, name in children.items()
+        kind: view.platform.listed(kind, f"/{name}").get("spec", {}) for kind, name in children.items()
     }
     return bool(
         spec["networkpolicy"]["ingress"]

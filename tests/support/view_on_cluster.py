@@ -47,10 +47,24 @@ SMALL: Mapping[str, Any] = {
     "rollout": {"stable": "1s"},
     "podTemplate": {
         "resources": {
-            "serve": {"requests": {"cpu": "10m", "memory": "256Mi"}, "limits": {"memory": "768Mi"}},
-            "ingest": {"requests": {"cpu": "10m", "memory": "512Mi"}, "limits": {"memory": "1200Mi"}},
+            "serve": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "768Mi"}},
+            "ingest": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "1200Mi"}},
         }
     },
+}
+
+_PATHS = {
+    "configmap": "api/v1/configmaps",
+    "event": "api/v1/events",
+    "networkpolicy": "apis/networking.k8s.io/v1/networkpolicies",
+    "pdb": "apis/policy/v1/poddisruptionbudgets",
+    "pod": "api/v1/pods",
+    "pvc": "api/v1/persistentvolumeclaims",
+    "qt": f"apis/{names.API_VERSION}/{names.PLURAL}",
+    "secret": "api/v1/secrets",
+    "service": "api/v1/services",
+    "serviceaccount": "api/v1/serviceaccounts",
+    "statefulset": "apis/apps/v1/statefulsets",
 }
 
 
@@ -85,6 +99,12 @@ class Platform:
         run = ("exec", "--stdin", "clients", "--", "python", "/clients/clients.py", command, *arguments)
         said = self.namespace.kubectl(*run, stdin=stdin, timeout=SECONDS)
         return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+
+    def listed(self, kind: str, name: str = "", **asked: str) -> Any:
+        """Straight from the API server: a kubectl for each look would cost more than what it looks at."""
+        group, _, plural = _PATHS[kind].rpartition("/")
+        path = f"/{group}/namespaces/{self.namespace.name}/{plural}{name}"
+        return self.namespace.api.get(path, params=asked).raise_for_status().json()
 
     def make_topic(self, name: str, partitions: int = 4) -> None:
         self.clients("topic", name, str(partitions))
@@ -189,7 +209,8 @@ class ViewOnCluster:
         )
 
     def get(self) -> dict[str, Any]:
-        return self.namespace.get("qt", self.name)
+        found: dict[str, Any] = self.platform.listed("qt", f"/{self.name}")
+        return found
 
     @property
     def status(self) -> Mapping[str, Any]:
@@ -208,15 +229,17 @@ class ViewOnCluster:
         return {o["metadata"]["name"]: o for o in self.live("pod")}
 
     def live(self, kind: str) -> list[Mapping[str, Any]]:
-        selector = f"--selector={names.VIEW_LABEL}={self.name}"
-        found: list[Mapping[str, Any]] = json.loads(
-            self.namespace.kubectl("get", kind, selector, "--output=json")
-        )["items"]
-        return found
+        """Its children of one kind, or of several, with commas in between."""
+        ours = f"{names.VIEW_LABEL}={self.name}"
+        return [
+            live
+            for each in kind.split(",")
+            for live in self.platform.listed(each, labelSelector=ours)["items"]
+        ]
 
     def placement(self) -> Mapping[str, Any]:
         found: Mapping[str, Any] = json.loads(
-            self.namespace.get("configmap", f"{self.name}-{self.active}")["data"]["placement.json"]
+            self.platform.listed("configmap", f"/{self.name}-{self.active}")["data"]["placement.json"]
         )
         return found
 
@@ -231,12 +254,8 @@ class ViewOnCluster:
 
     def events(self) -> Counter[str]:
         """How often something of this reason was said of it."""
-        found = json.loads(self.namespace.kubectl("get", "events", "--output=json"))["items"]
-        return Counter(
-            event["reason"]
-            for event in found
-            if event["involvedObject"]["kind"] == names.KIND and event["involvedObject"]["name"] == self.name
-        )
+        about = f"involvedObject.kind={names.KIND},involvedObject.name={self.name}"
+        return Counter(e["reason"] for e in self.platform.listed("event", fieldSelector=about)["items"])
 
     def execute(self, ordinal: int, container: str, *command: str) -> str:
         return self.namespace.kubectl("exec", self.pod(ordinal), "--container", container, "--", *command)
@@ -311,7 +330,6 @@ def platform(namespace: Namespace, image: str, kafka_image: str) -> Iterator[Pla
         "watchNamespaces": [namespace.name],
         "rbac": {"aggregateRoles": False},
         "crds": {"install": False},
-        "resources": {"requests": {"cpu": "10m"}},
     }
     here = Platform(namespace, image)
     try:
@@ -347,7 +365,7 @@ def _surroundings(image: str, kafka_image: str) -> Mapping[str, Any]:
         **_container("kafka", kafka_image, ["python", "/opt/kafka/broker.py"], "data", "/data"),
         "env": [{"name": "ADVERTISED", "value": "kafka:9092"}, {"name": "DATA", "value": "/data/kafka"}],
         "readinessProbe": {"tcpSocket": {"port": 9092}, "periodSeconds": 1},
-        "resources": {"requests": {"memory": "512Mi"}},
+        "resources": {"requests": {"cpu": "200m", "memory": "512Mi"}},
     }
     labels = {"app": "kafka"}
     kafka = {
