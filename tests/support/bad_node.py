@@ -19,6 +19,8 @@ RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: closing resets the connection
 WELL = b'{"epoch":1,"mismatches":[0,0,0],"copies":{"1":[1,0,true]}}'
 COVERED = encode_rows({"standings": [[1, 1, "active", 0, 0, True]], "refused": []})
 COUNTED = encode_rows({"count": 1})
+NONSENSE = encode_rows({"standings": [[1, None]], "refused": [{"partition": 1, "reason": "INTERNAL"}]})
+_GOOD_AT_FIRST = ("hangs later", "falls silent", "says nothing later")
 
 
 def http(status: int, body: bytes, more: bytes = b"") -> bytes:
@@ -53,7 +55,7 @@ class BadNode:
                 if b"/internal/v1/heartbeat" in data:
                     if not self._silent:
                         connection.sendall(http(200, WELL))
-                elif b"/internal/v1/cover" in data and self.behaviour in ("hangs later", "falls silent"):
+                elif b"/internal/v1/cover" in data and self.behaviour in _GOOD_AT_FIRST:
                     connection.sendall(http(200, COVERED))
                 else:
                     self.reads += data.count(b"GET /v1/keys/") + data.count(b"POST /internal/")
@@ -91,6 +93,10 @@ class BadNode:
                 self.awake.wait(60)
                 self._silent = False
                 connection.sendall(http(200, COUNTED))
+            case "says nothing" | "says nothing later":
+                connection.sendall(http(200, encode_rows({})))
+            case "says nonsense":
+                connection.sendall(http(200, NONSENSE))
             case "overloaded":
                 connection.sendall(http(429, b'{"reason":"overloaded"}'))
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import time_ns
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from queryable_app.attempts import Ask, Attempts, Wait, nobody_else
 from queryable_app.errors import Failure, Reason
@@ -25,7 +25,7 @@ from queryable_app.serve import peer_reads
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.multi_get import Keys, Rows, keep_newest, rows_of_keys
 from queryable_app.serve.peer_client import PeerAway
-from queryable_app.serve.peer_reads import LostCopies
+from queryable_app.serve.peer_reads import REFUSALS, Covered, LostCopies
 from queryable_app.serve.reads import Reads, Standing, found, standing_of
 from queryable_app.serve.scans import (
     Batches,
@@ -42,6 +42,7 @@ T = TypeVar("T")
 _ATTEMPTS: Final = 3
 _LAST_WORD_SECONDS: Final = 0.01  # another node that ran out of time says so a little before this one does
 _STREAM_SECONDS_MIN: Final = 1.0
+_NOTHING: Final = Covered({}, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ async def _cover_elsewhere(
         if (attempt := peers.attempts(partition, deadline, asked, lost)) is not None
     }
     there: dict[int, tuple[int, ...]] = {}
-    running: dict[asyncio.Task[dict[str, Any]], tuple[int, list[int]]] = {}
+    running: dict[asyncio.Task[Covered], tuple[int, list[int]]] = {}
     try:
         while True:
             now = loop.time()
@@ -197,7 +198,7 @@ async def _cover_elsewhere(
 
 
 def _note_covered(
-    task: asyncio.Task[dict[str, Any]],
+    task: asyncio.Task[Covered],
     partitions: list[int],
     attempts: Mapping[int, Attempts],
     ordinal: int,
@@ -206,47 +207,23 @@ def _note_covered(
 ) -> tuple[int, ...]:
     """What a node has said it covers, without what another one has covered meanwhile."""
     try:
-        head = task.result()
+        said = task.result()
     except PeerAway:
-        for partition in refusals.keys() & partitions:
-            attempts[partition].failed(ordinal)
-        return ()
-    covered = [s for s in (Standing(*standing) for standing in head["standings"]) if s.partition in refusals]
-    standings |= {standing.partition: standing for standing in covered}
-    for refused in head["refused"]:
-        partition = refused["partition"]
-        if partition in refusals:
-            attempts[partition].failed(ordinal)
-            refusals[partition] = failure_from_json(refused)
-    for standing in covered:
-        del refusals[standing.partition]
-    return tuple(standing.partition for standing in covered)
-
-
-def failure_to_json(partition: int, failure: Failure) -> dict[str, Any]:
-    return {
-        "partition": partition,
-        "reason": failure.reason.name,
-        "detail": failure.detail,
-        "advice": failure.advice,
-        "retryAfterMs": failure.retry_after_ms,
-    }
-
-
-def failure_from_json(raw: Mapping[str, Any]) -> Failure:
-    return Failure(
-        Reason[raw["reason"]],
-        raw["detail"],
-        raw["advice"],
-        partition=raw["partition"],
-        retry_after_ms=raw["retryAfterMs"],
-    )
+        said = _NOTHING
+    open_yet = refusals.keys() & partitions
+    covered = tuple(partition for partition in said.standings if partition in open_yet)
+    for partition in covered:
+        standings[partition] = said.standings[partition]
+        del refusals[partition]
+    for partition in open_yet.difference(covered):
+        attempts[partition].failed(ordinal)
+        refusals[partition] = said.refused.get(partition, refusals[partition])
+    return covered
 
 
 def _all_or_nothing(refusals: Mapping[int, Failure]) -> Failure:
     """One failure for all of them; a partition that is not there weighs more than one that is behind."""
-    order = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
-    worst = min(refusals.values(), key=lambda refusal: order.index(refusal.reason))
+    worst = min(refusals.values(), key=lambda refusal: REFUSALS.index(refusal.reason))
     more = f" (and {len(refusals) - 1} more partitions)" if len(refusals) > 1 else ""
     return Failure(
         worst.reason,

@@ -10,20 +10,31 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
+from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import Asked
 from queryable_app.peer_frames import PeerFrameError, RawRow, asked_to_json, decode_rows
 from queryable_app.serve.peer_client import PeerAway
 from queryable_app.serve.peers import DEADLINE_HEADER, Peers, left_ms, waits
+from queryable_app.serve.reads import Standing
 from queryable_app.serve.scans import Bounds
+
+T = TypeVar("T")
 
 COVER: Final = "/internal/v1/cover"
 ROWS: Final = "/internal/v1/rows"
 KEYS: Final = "/internal/v1/keys"
 COUNT: Final = "/internal/v1/count"
+
+REFUSALS: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
+"""Why a copy may not answer; the more there is to do about it, the earlier."""
+
+Understand = Callable[[dict[str, Any], list[RawRow]], T]
+"""What an answer means. Raises anything for one that is none."""
 
 
 class LostCopies(Exception):
@@ -34,12 +45,20 @@ class LostCopies(Exception):
         self.ordinal = ordinal
 
 
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """How copies stand that may answer, and why the others may not; by partition."""
+
+    standings: Mapping[int, Standing]
+    refused: Mapping[int, Failure]
+
+
 async def cover(
     peers: Peers, ordinal: int, partitions: Sequence[int], asked: Asked, deadline: float
-) -> dict[str, Any]:
+) -> Covered:
     """How the copies of these partitions stand there, once they have caught up as far as was asked for. Raises PeerAway."""
     body = {"partitions": list(partitions), "asked": asked_to_json(asked, left_ms(deadline))}
-    return (await _ask(peers, ordinal, COVER, body, deadline, waits(asked)))[0]
+    return await _ask(peers, ordinal, COVER, body, deadline, _covered, waits(asked))
 
 
 async def rows(
@@ -54,10 +73,11 @@ async def rows(
             "reverse": bounds.reverse,
         }
         deadline = asyncio.get_running_loop().time() + seconds
-        head, batch = await _read(peers, ordinal, ROWS, body, deadline, partitions if may_leave else None)
+        leaving = partitions if may_leave else None
+        batch, last = await _read(peers, ordinal, ROWS, body, deadline, _batch, leaving)
         if batch:
             yield batch
-        if head["last"]:
+        if last:
             return
         bounds = bounds.behind(batch[-1][0])
 
@@ -66,41 +86,109 @@ async def keys(
     peers: Peers, ordinal: int, keys: Mapping[int, Iterable[bytes]], deadline: float, may_leave: bool
 ) -> list[RawRow]:
     body = {"keys": {str(p): [_text(key) for key in wanted] for p, wanted in keys.items()}}
-    return (await _read(peers, ordinal, KEYS, body, deadline, keys if may_leave else None))[1]
+    return await _read(
+        peers, ordinal, KEYS, body, deadline, lambda _, rows: rows, keys if may_leave else None
+    )
 
 
 async def count(
     peers: Peers, ordinal: int, partitions: Sequence[int], approximate: bool, deadline: float, may_leave: bool
 ) -> int:
     body = {"partitions": list(partitions), "approximate": approximate}
-    head, _ = await _read(peers, ordinal, COUNT, body, deadline, partitions if may_leave else None)
-    return int(head["count"])
+    return await _read(
+        peers,
+        ordinal,
+        COUNT,
+        body,
+        deadline,
+        lambda head, _: int(head["count"]),
+        partitions if may_leave else None,
+    )
 
 
 async def _read(
-    peers: Peers, ordinal: int, path: str, body: object, deadline: float, leaving: Collection[int] | None
-) -> tuple[dict[str, Any], list[RawRow]]:
+    peers: Peers,
+    ordinal: int,
+    path: str,
+    body: object,
+    deadline: float,
+    understand: Understand[T],
+    leaving: Collection[int] | None,
+) -> T:
     """`leaving`: the partitions that others must have for the node to be left when it comes into doubt."""
     unless_doubted = nullcontext() if leaving is None else peers.unless_doubted(ordinal, leaving)
     try:
         async with unless_doubted:
-            return await _ask(peers, ordinal, path, body, deadline)
+            return await _ask(peers, ordinal, path, body, deadline, understand)
     except PeerAway as away:
         raise LostCopies(ordinal, away) from None
 
 
 async def _ask(
-    peers: Peers, ordinal: int, path: str, body: object, deadline: float, waits: bool = True
-) -> tuple[dict[str, Any], list[RawRow]]:
+    peers: Peers,
+    ordinal: int,
+    path: str,
+    body: object,
+    deadline: float,
+    understand: Understand[T],
+    waits: bool = True,
+) -> T:
     text = json.dumps(body).encode()
     headers = b"%b%b: %d\r\n" % (peers.node_headers, DEADLINE_HEADER.encode(), left_ms(deadline))
     answer = await peers.ask(ordinal, b"POST", path.encode(), headers, text, deadline, waits)
     if answer.status != 200:
         raise PeerAway(f"it answered {answer.status}")
+    return understood(answer.body, understand)
+
+
+def understood(answer: bytes, understand: Understand[T]) -> T:
+    """Raises PeerAway for what no node of this version says: others are asked as if it were not there."""
     try:
-        return decode_rows(answer.body)
-    except PeerFrameError as error:
-        raise PeerAway(str(error)) from None
+        return understand(*decode_rows(answer))
+    except (PeerFrameError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise PeerAway(f"it answered something else than was asked: {error!r}") from None
+
+
+def _covered(head: dict[str, Any], _: list[RawRow]) -> Covered:
+    standings = [_standing(*said) for said in head["standings"]]
+    refused = dict(_refused(said) for said in head["refused"])
+    return Covered({standing.partition: standing for standing in standings}, refused)
+
+
+def _standing(
+    partition: Any, position: Any, role: Any, lag_records: Any, lag_ms: Any, complete: Any
+) -> Standing:
+    return Standing(int(partition), int(position), str(role), int(lag_records), int(lag_ms), bool(complete))
+
+
+def refused_to_json(partition: int, failure: Failure) -> dict[str, Any]:
+    return {
+        "partition": partition,
+        "reason": failure.reason.name,
+        "detail": failure.detail,
+        "advice": failure.advice,
+        "retryAfterMs": failure.retry_after_ms,
+    }
+
+
+def _refused(raw: Mapping[str, Any]) -> tuple[int, Failure]:
+    partition, reason, retry_after_ms = int(raw["partition"]), Reason[raw["reason"]], raw["retryAfterMs"]
+    if reason not in REFUSALS:
+        raise ValueError(f"{reason.name} is no reason not to cover a partition")
+    return partition, Failure(
+        reason,
+        str(raw["detail"]),
+        str(raw["advice"]),
+        partition=partition,
+        retry_after_ms=None if retry_after_ms is None else int(retry_after_ms),
+    )
+
+
+def _batch(head: dict[str, Any], rows: list[RawRow]) -> tuple[list[RawRow], bool]:
+    last = bool(head["last"])
+    if not rows and not last:
+        raise ValueError("no rows, and more of them")
+    return rows, last
 
 
 def _text(key: bytes | None) -> str | None:

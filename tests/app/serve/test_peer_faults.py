@@ -178,6 +178,42 @@ def test_a_read_leaves_a_node_whose_reads_alone_hang(tmp_path: Path, what: str) 
         assert bad.reads <= 1
 
 
+@pytest.mark.parametrize(
+    ("what", "found", "behaviour"),
+    [
+        ("multi-get", [7], "says nothing"),
+        ("multi-get", [7], "says nonsense"),
+        ("scan", [7], "says nothing"),
+        ("scan", [7], "says nothing later"),
+        ("count", 1, "says nonsense"),
+        ("count", 1, "says nothing later"),
+    ],
+)
+def test_a_read_leaves_a_node_whose_answers_lack_something(
+    tmp_path: Path, what: str, found: object, behaviour: str
+) -> None:
+    """Its answer is well-formed, and not one to this question: the next copy answers."""
+    with with_a_bad_node(tmp_path, behaviour) as (node, bad, _), node.client() as client:
+        assert read_everything(client, what, 20_000) == found
+        assert bad.reads <= 1  # none, when it was late to say that it may answer
+
+
+@pytest.mark.parametrize("behaviour", ["says nothing", "says nothing later", "says nonsense"])
+def test_a_read_of_a_node_whose_answers_lack_something_is_not_available(
+    tmp_path: Path, behaviour: str
+) -> None:
+    """Where it is the only one; a defect of another node is none of this one."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    bad = BadNode(listener, behaviour)
+    with (
+        asked_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node,
+        node.client() as client,
+    ):
+        answer = client.get("/v1/count")
+        assert (answer.status_code, answer.json()["reason"]) == (503, "not_available")
+    bad.stop()
+
+
 def test_a_silent_node_is_waited_for_when_nobody_else_has_the_rows(tmp_path: Path) -> None:
     """A long count goes on over a pause of the only node that can do it."""
     listener = socket.create_server(("127.0.0.1", 0))

@@ -22,11 +22,11 @@ from queryable_app.peer_frames import RawRow, asked_from_json, encode_rows
 from queryable_app.placement import Placement
 from queryable_app.serve.api.request import json_body, respond
 from queryable_app.serve.copies import Copy
-from queryable_app.serve.coverage import copies_here, failure_to_json, until
+from queryable_app.serve.coverage import copies_here, until
 from queryable_app.serve.holdings import PlacementRefused
 from queryable_app.serve.multi_get import rows_of_keys
 from queryable_app.serve.node import Node
-from queryable_app.serve.peer_reads import COUNT, COVER, KEYS, ROWS
+from queryable_app.serve.peer_reads import COUNT, COVER, KEYS, ROWS, refused_to_json
 from queryable_app.serve.peers import DEADLINE_HEADER, HEARTBEAT
 from queryable_app.serve.reads import Reads, not_here, standing_of
 from queryable_app.serve.scans import Bounds, count_here, rows_here
@@ -100,7 +100,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         return _rows(
             {
                 "standings": [standing_of(copy, now_ms) for copy in copies.values()],
-                "refused": [failure_to_json(partition, refusal) for partition, refusal in refusals.items()],
+                "refused": [refused_to_json(partition, refusal) for partition, refusal in refusals.items()],
             }
         )
 
