@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,17 +16,11 @@ from queryable_operator.observed import Observed, Ref
 from queryable_operator.reconciler import Reconcilers
 from queryable_operator.watched import Watched
 from tests.support.fake_api import FakeApi, Object, Refuse, Request
-from tests.support.operating import Operating, config_map, operating, topic, until
+from tests.support.operating import Operating, config_map, topic, until
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 MAP = ("ConfigMap", "a", "v-r1")
-
-
-@pytest.fixture
-def operator() -> Iterator[Operating]:
-    with operating() as operator:
-        yield operator
 
 
 @asynccontextmanager

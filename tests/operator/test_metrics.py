@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -15,7 +14,7 @@ from queryable_operator.metrics import Health, Metrics, serve
 from queryable_operator.reconciler import Reconcilers
 from queryable_operator.resync import Resync
 from tests.support.fake_api import Request
-from tests.support.operating import Operating, config_map, operating
+from tests.support.operating import Operating, config_map
 
 VIEW = ("a", "v")
 
@@ -30,12 +29,6 @@ class _Clock:
 @pytest.fixture
 def metrics() -> Metrics:
     return Metrics()
-
-
-@pytest.fixture
-def operator() -> Iterator[Operating]:
-    with operating() as operator:
-        yield operator
 
 
 def _text(metrics: Metrics) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,6 @@ from tests.support.served import Served, eventually, now_ms
 from tests.support.trio import LARGE, ROWS, Trio, complete
 
 BYTES = {"accept": "application/octet-stream"}
-
-
-@pytest.fixture
-def trio(tmp_path: Path) -> Iterator[Trio]:
-    with Trio(tmp_path) as started:
-        yield started
 
 
 def fill_both(trio: Trio) -> None:
