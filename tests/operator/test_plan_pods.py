@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from queryable_app.placement import Placement
 from queryable_operator.actions import Plan
 from queryable_operator.live import text_of
 from queryable_operator.observed import Host, Observed, Ref
 from queryable_operator.plan import plan
 from tests.operator.histories.operator import SETTINGS
-from tests.operator.test_plan import edited, node_says, said, standing
+from tests.operator.test_plan import CONFIG_MAP, changed, edited, merge, node_says, said, standing, writes
 
 POD, CLAIM = Ref("Pod", "users-r1-1"), Ref("PersistentVolumeClaim", "data-users-r1-1")
 LATER = 3600.0  # long beyond replaceAfter
@@ -180,3 +181,40 @@ def test_nothing_is_rolled_while_the_template_is_not_ours() -> None:
         lambda s: s["spec"]["template"]["spec"]["containers"][0].update(image="example/edited:1"),
     )
     assert plan(copy.deepcopy(observed), SETTINGS).evict == ()
+
+
+# --- more nodes, and fewer
+
+
+def placed(planned: Plan) -> Placement:
+    (config_map,) = [m for m in planned.apply if m["kind"] == "ConfigMap"]
+    return Placement.from_json(config_map["data"]["placement.json"])
+
+
+def test_a_node_gets_copies_when_it_is_there() -> None:
+    """Until its pod has spoken the placement has only its address."""
+    placement = placed(plan(changed(standing(), replicas=4), SETTINGS))
+
+    assert len(placement.addresses) == 4
+    assert not any(placement.hydrating)
+    assert placement.held_by(3) == ()
+
+
+def test_the_volume_of_a_node_that_leaves_outlives_its_pod() -> None:
+    """A pod that is away while its copies move comes back to them."""
+    observed = changed(standing(), replicas=2)
+    written = writes(plan(observed, SETTINGS), observed)[CONFIG_MAP]
+    observed = edited(observed, CONFIG_MAP, lambda live: merge(live, written))
+    children = {ref: live for ref, live in observed.children.items() if ref != Ref("Pod", "users-r1-2")}
+
+    assert plan(replace(observed, children=children), SETTINGS).delete == ()
+
+
+def test_a_pod_that_leaves_stays_while_the_placement_has_its_address() -> None:
+    """It serves until others have what it has."""
+    observed = changed(standing(), replicas=2)
+    written = writes(plan(observed, SETTINGS), observed)[CONFIG_MAP]
+    observed = edited(observed, CONFIG_MAP, lambda live: merge(live, written))
+    (stateful_set,) = [m for m in plan(observed, SETTINGS).apply if m["kind"] == "StatefulSet"]
+
+    assert stateful_set["spec"]["replicas"] == 3
