@@ -215,6 +215,9 @@ def test_a_pod_that_leaves_stays_while_the_placement_has_its_address() -> None:
     observed = changed(standing(), replicas=2)
     written = writes(plan(observed, SETTINGS), observed)[CONFIG_MAP]
     observed = edited(observed, CONFIG_MAP, lambda live: merge(live, written))
+    epoch = placed(plan(observed, SETTINGS)).epoch
+    for ordinal in range(3):  # they all know it
+        observed = node_says(observed, ordinal, seen=replace(observed.said[1][ordinal].seen, epoch=epoch))
     (stateful_set,) = [m for m in plan(observed, SETTINGS).apply if m["kind"] == "StatefulSet"]
 
     assert stateful_set["spec"]["replicas"] == 3
