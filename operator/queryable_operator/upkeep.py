@@ -24,6 +24,7 @@ from queryable_operator.settings_map import RevisionRecord, config_map
 from queryable_operator.workload import larger_claim, stateful_set
 
 _OF_REVISION: Final = ("ConfigMap", "PodDisruptionBudget", "Secret", "Service", "StatefulSet")
+_BEGINNING: Final = ("Pending", "Provisioning")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,22 @@ def _surroundings(round_: Round) -> Plan:
     if round_.course.active is None:
         return Plan()
     view = round_.view
-    return Plan(apply=(policies.service_account(view), policies.network_policy(view)))
+    return _of_view(round_, policies.service_account(view), policies.network_policy(view))
 
 
 def _front(round_: Round) -> Plan:
     """The Service, where clients ask."""
     target = service_target(round_.course, round_.following)
-    return Plan() if target is None else Plan(apply=(services.client(round_.view, target),))
+    return Plan() if target is None else _of_view(round_, services.client(round_.view, target))
+
+
+def _of_view(round_: Round, *objects: Manifest) -> Plan:
+    """What is there from the first revision on, and is not there now, somebody deleted."""
+    refs = [Ref(manifest["kind"], manifest["metadata"]["name"]) for manifest in objects]
+    deleted = [ref for ref in refs if ref not in round_.observed.children]
+    if round_.course.phase in _BEGINNING or round_.observed.taken.intersection(deleted):
+        deleted = []
+    return Plan(apply=objects, events=tuple(_was_deleted(ref) for ref in deleted))
 
 
 def _revision(round_: Round, named: Named) -> Plan:
@@ -221,12 +231,15 @@ def _replaced(round_: Round, view: View, live: Live, record: RevisionRecord) -> 
 
 def _put_back(round_: Round, named: Named, live: Live) -> Iterator[Event]:
     """A child of a revision that has long been made, and is not there: somebody deleted it."""
-    if named != round_.course.active or round_.course.phase in ("Pending", "Provisioning"):
+    if named != round_.course.active or round_.course.phase in _BEGINNING:
         return
     for kind in _OF_REVISION:
         if kind not in live.objects:
-            name = names.child(round_.view.name, named.number)
-            yield Event("Normal", "DriftCorrected", f"{kind} {name} was deleted, and is made again.")
+            yield _was_deleted(Ref(kind, names.child(round_.view.name, named.number)))
+
+
+def _was_deleted(ref: Ref) -> Event:
+    return Event("Normal", "DriftCorrected", f"{ref.kind} {ref.name} was deleted, and is made again.")
 
 
 def _leaving(round_: Round, live: Live) -> Plan:

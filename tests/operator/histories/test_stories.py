@@ -326,6 +326,7 @@ def test_a_deleted_child_is_made_again(kind: str) -> None:
 
     assert history.cluster.api.objects[Ref("ConfigMap", "users-r1")]["data"]["placement.json"] == placement
     assert condition(history, "Available") == ("True", "Serving")
+    assert "DriftCorrected" in reasons(history)
     assert condition(history, "Progressing") == ("False", "Settled")
 
 
