@@ -127,8 +127,9 @@ class Reading:
 
     async def _every_copy_has_all(self, http: httpx.AsyncClient) -> None:
         """So that from now on nobody may say that there is no such key, or know an older number."""
-        placement = (await http.get(f"{self._url}/v1/placement")).json()
-        nodes = {address for partition in placement["partitions"] for address in partition["addresses"]}
+        while (placement := await _answer(http, f"{self._url}/v1/placement", {}))[0] != 200:
+            await asyncio.sleep(0.5)
+        nodes = {address for partition in placement[1]["partitions"] for address in partition["addresses"]}
         for node in nodes:
             for key in KEYS:
                 while True:

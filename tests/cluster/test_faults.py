@@ -150,7 +150,7 @@ def was_put_back(view: ViewOnCluster, children: dict[str, str]) -> bool:
         kind: view.platform.listed(kind, f"/{name}").get("spec", {}) for kind, name in children.items()
     }
     return bool(
-        spec["networkpolicy"]["ingress"]
+        spec["networkpolicy"].get("ingress")
         and spec["pdb"]["maxUnavailable"] == 1
         and spec["service"]["selector"]["queryabletopics.io/revision"] == view.active
         and spec["statefulset"]["template"]["spec"]["terminationGracePeriodSeconds"] > 1

@@ -84,8 +84,11 @@ def kinds_left(view: ViewOnCluster) -> set[str]:
     listed = view.namespace.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name")
     left = set()
     for kind in listed.split():
-        found = json.loads(view.namespace.kubectl("get", kind, "--output=json", "--ignore-not-found") or "{}")
-        for live in found.get("items", ()):
+        said = view.namespace.kubectl("get", kind, "--output=json", "--ignore-not-found")
+        found, _ = json.JSONDecoder().raw_decode(
+            said
+        )  # after it may come a warning, that a kind is an old one
+        for live in found["items"]:
             meta = live["metadata"]
             owners = {(owner["kind"], owner["name"]) for owner in meta.get("ownerReferences", ())}
             ours = meta.get("labels", {}).get("queryabletopics.io/view") == view.name
