@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import time_ns
@@ -25,7 +25,7 @@ from queryable_app.serve import peer_reads
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.multi_get import Keys, Rows, keep_newest, rows_of_keys
 from queryable_app.serve.peer_client import PeerAway
-from queryable_app.serve.peer_reads import REFUSALS, Covered, LostCopies
+from queryable_app.serve.peer_reads import REFUSALS, Covered, LostCopies, Positions
 from queryable_app.serve.reads import Reads, Standing, found, standing_of
 from queryable_app.serve.scans import (
     Batches,
@@ -48,7 +48,7 @@ _NOTHING: Final = Covered({}, {})
 @dataclass(frozen=True, slots=True)
 class Coverage:
     here: Mapping[int, Copy]
-    there: Mapping[int, tuple[int, ...]]  # ordinal → the partitions that it answers
+    there: Mapping[int, Positions]  # ordinal → the partitions that it answers
     missing: tuple[int, ...]  # of these there may be rows that the answer does not have
     standings: tuple[Standing, ...]  # as of which the answer holds; later rows may be in it too
     headers: bytes
@@ -116,7 +116,7 @@ async def coverage(
     here, refusals = await copies_here(reads, wanted, asked, deadline, asked.route == "local", whole)
     now_ms = time_ns() // 1_000_000
     standings = {partition: standing_of(copy, now_ms) for partition, copy in here.items()}
-    there: dict[int, tuple[int, ...]] = {}
+    there: dict[int, Positions] = {}
     if refusals and asked.route != "local":
         there = await _cover_elsewhere(reads, asked, deadline, standings, refusals, lost)
     if refusals and not partial:
@@ -155,7 +155,7 @@ async def _cover_elsewhere(
     standings: dict[int, Standing],
     refusals: dict[int, Failure],
     lost: Collection[int],
-) -> dict[int, tuple[int, ...]]:
+) -> dict[int, Positions]:
     """Asks other nodes for the refused partitions, each node for several at once, until all are covered or nobody is left.
     What is covered leaves `refusals` and enters `standings`."""
     peers, loop = reads.node.peers, asyncio.get_running_loop()
@@ -164,7 +164,7 @@ async def _cover_elsewhere(
         for partition in refusals
         if (attempt := peers.attempts(partition, deadline, asked, lost)) is not None
     }
-    there: dict[int, tuple[int, ...]] = {}
+    there: dict[int, Positions] = {}
     running: dict[asyncio.Task[Covered], tuple[int, list[int]]] = {}
     try:
         while True:
@@ -191,7 +191,8 @@ async def _cover_elsewhere(
                 ordinal, partitions = running.pop(task)
                 covered = _note_covered(task, partitions, attempts, ordinal, standings, refusals)
                 if covered:
-                    there[ordinal] = there.get(ordinal, ()) + covered
+                    said = {partition: standings[partition].position for partition in covered}
+                    there[ordinal] = {**there.get(ordinal, {}), **said}
     finally:
         for task in running:
             task.cancel()
@@ -245,9 +246,9 @@ def rows_of(
     sources: list[Batches] = [rows_here(here, bounds, reads.node.turns.pause)] if here else []
     sources += [
         peer_reads.rows(
-            peers, ordinal, partitions, bounds, seconds, begins_again and covered.may_leave(ordinal)
+            peers, ordinal, positions, bounds, seconds, begins_again and covered.may_leave(ordinal)
         )
-        for ordinal, partitions in covered.there.items()
+        for ordinal, positions in covered.there.items()
     ]
     batches = sources[0] if len(sources) == 1 else merged(sources, bounds.reverse)
     return newest_of_each_key(batches) if reads.copies.algorithm == SCATTER else batches
@@ -256,16 +257,15 @@ def rows_of(
 async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float) -> Rows:
     """The newest row of each key, from all covered partitions at once."""
 
-    async def there(ordinal: int, partitions: Iterable[int]) -> Rows:
-        wanted = {partition: keys[partition] for partition in partitions}
+    async def there(ordinal: int, positions: Positions) -> Rows:
         may_leave = covered.may_leave(ordinal)
-        answer = await peer_reads.keys(reads.node.peers, ordinal, wanted, _half(deadline), may_leave)
+        answer = await peer_reads.keys(reads.node.peers, ordinal, positions, keys, _half(deadline), may_leave)
         return {key: (partition, stored) for key, partition, stored in answer}
 
     rows, *others = await together(
         (
             rows_of_keys(covered.here, keys, reads.node.turns.pause),
-            *(there(ordinal, partitions) for ordinal, partitions in covered.there.items()),
+            *(there(ordinal, positions) for ordinal, positions in covered.there.items()),
         )
     )
     for answer in others:
@@ -294,8 +294,8 @@ async def count_everywhere(reads: Reads, covered: Coverage, approximate: bool, d
     """The counts of all covered partitions together: each key is in one of them."""
     peers = reads.node.peers
     there = (
-        peer_reads.count(peers, ordinal, partitions, approximate, deadline, covered.may_leave(ordinal))
-        for ordinal, partitions in covered.there.items()
+        peer_reads.count(peers, ordinal, positions, approximate, deadline, covered.may_leave(ordinal))
+        for ordinal, positions in covered.there.items()
     )
     here = count_here(list(covered.here.values()), approximate, reads.node.turns.pause)
     return sum(await together((here, *there)))

@@ -270,10 +270,14 @@ class Holdings:
                     self._mend_at[partition] = now + _MEND_AGAIN_SECONDS
                     self._begin(partition, self._mend(copy))
 
-    async def _mend(self, copy: Copy) -> None:
-        """Nobody reads it from now on: the others have what it has."""
-        why = copy.damaged
-        if store := copy.leave(_OPENING):
+    async def _mend(self, damaged: Copy) -> None:
+        """Nobody reads it from now on: the others have what it has. A read that has it already must not meet the one that
+        comes in its place, which may be behind what was said of it."""
+        why = damaged.damaged
+        copy = Copy(damaged.partition, damaged.role, None)
+        copy.leave(_OPENING)
+        self._copies.by_partition[copy.partition] = copy
+        if store := damaged.leave("on this node is damaged"):
             event("copy-damaged", partition=copy.partition, reason=why)
             self._changed()
             await closed(store)

@@ -33,6 +33,10 @@ COUNT: Final = "/internal/v1/count"
 REFUSALS: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
 """Why a copy may not answer; the more there is to do about it, the earlier."""
 
+Positions = Mapping[int, int]
+"""Of partitions, how far their copies were when they were said to answer. A copy that is behind that when it is read is
+another one: it was damaged and exchanged, or its node lost power."""
+
 Understand = Callable[[dict[str, Any], list[RawRow]], T]
 """What an answer means. Raises anything for one that is none."""
 
@@ -62,18 +66,18 @@ async def cover(
 
 
 async def rows(
-    peers: Peers, ordinal: int, partitions: Sequence[int], bounds: Bounds, seconds: float, may_leave: bool
+    peers: Peers, ordinal: int, positions: Positions, bounds: Bounds, seconds: float, may_leave: bool
 ) -> AsyncGenerator[list[RawRow], None]:
     """The rows of these partitions there, in key order; each batch within so many seconds."""
     while True:
         body = {
-            "partitions": list(partitions),
+            "positions": _texts(positions),
             "start": _text(bounds.start),
             "stop": _text(bounds.stop),
             "reverse": bounds.reverse,
         }
         deadline = asyncio.get_running_loop().time() + seconds
-        leaving = partitions if may_leave else None
+        leaving = positions if may_leave else None
         batch, last = await _read(peers, ordinal, ROWS, body, deadline, _batch, leaving)
         if batch:
             yield batch
@@ -83,18 +87,25 @@ async def rows(
 
 
 async def keys(
-    peers: Peers, ordinal: int, keys: Mapping[int, Iterable[bytes]], deadline: float, may_leave: bool
+    peers: Peers,
+    ordinal: int,
+    positions: Positions,
+    keys: Mapping[int, Iterable[bytes]],
+    deadline: float,
+    may_leave: bool,
 ) -> list[RawRow]:
-    body = {"keys": {str(p): [_text(key) for key in wanted] for p, wanted in keys.items()}}
+    """The rows of the keys of these partitions there."""
+    wanted = {str(partition): [_text(key) for key in keys[partition]] for partition in positions}
+    body = {"positions": _texts(positions), "keys": wanted}
     return await _read(
-        peers, ordinal, KEYS, body, deadline, lambda _, rows: rows, keys if may_leave else None
+        peers, ordinal, KEYS, body, deadline, lambda _, rows: rows, positions if may_leave else None
     )
 
 
 async def count(
-    peers: Peers, ordinal: int, partitions: Sequence[int], approximate: bool, deadline: float, may_leave: bool
+    peers: Peers, ordinal: int, positions: Positions, approximate: bool, deadline: float, may_leave: bool
 ) -> int:
-    body = {"partitions": list(partitions), "approximate": approximate}
+    body = {"positions": _texts(positions), "approximate": approximate}
     return await _read(
         peers,
         ordinal,
@@ -102,7 +113,7 @@ async def count(
         body,
         deadline,
         lambda head, _: int(head["count"]),
-        partitions if may_leave else None,
+        positions if may_leave else None,
     )
 
 
@@ -193,3 +204,7 @@ def _batch(head: dict[str, Any], rows: list[RawRow]) -> tuple[list[RawRow], bool
 
 def _text(key: bytes | None) -> str | None:
     return None if key is None else b64encode(key).decode()
+
+
+def _texts(positions: Positions) -> dict[str, int]:
+    return {str(partition): position for partition, position in positions.items()}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queryable_app.errors import Failure
+from queryable_app.errors import Failure, Reason
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.holdings import Holdings
 from queryable_app.serve.hydration import PeerHydration
@@ -72,6 +72,20 @@ def test_a_damaged_copy_is_exchanged_for_one_of_another_node(
     assert (said["partition"], "Corruption" in said["reason"]) == (0, True)
     left = [path.name for path in damaged.path.parent.iterdir() if path.name.startswith("p0")]
     assert left == ["p0000"]
+
+
+def test_a_read_that_has_the_damaged_copy_does_not_meet_the_one_in_its_place(trio: Trio) -> None:
+    """What comes may be behind what the read has said of the old one: it is told that this one is gone, and begins again."""
+    fill_both(trio)
+    damaged = copy_of(trio.nodes[0])
+    store = damaged.store
+    trio.damage(0)
+    come_to_the_damage(trio.nodes[0])
+    eventually("it is another store", lambda: copy_of(trio.nodes[0]).opened and not same(trio, store))
+
+    with pytest.raises(Failure) as failed:
+        _ = damaged.store
+    assert failed.value.reason is Reason.NOT_AVAILABLE
 
 
 def same(trio: Trio, store: object) -> bool:

@@ -290,9 +290,15 @@ def test_rows_of_many_batches_are_merged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("count", {"partitions": [0], "approximate": False}),
-        ("rows", {"partitions": [0], "start": None, "stop": None, "reverse": False}),
-        ("keys", {"keys": {"0": [b64encode(b"key-%06d" % n).decode() for n in range(3000)]}}),
+        ("count", {"positions": {"0": 0}, "approximate": False}),
+        ("rows", {"positions": {"0": 0}, "start": None, "stop": None, "reverse": False}),
+        (
+            "keys",
+            {
+                "positions": {"0": 0},
+                "keys": {"0": [b64encode(b"key-%06d" % n).decode() for n in range(3000)]},
+            },
+        ),
     ],
 )
 def test_what_another_node_no_longer_waits_for_is_not_worked_on(

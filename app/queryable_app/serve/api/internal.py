@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, READ_PATH
 from queryable_app.errors import Failure, Reason, invalid
-from queryable_app.freshness import DEADLINE_MS_MAX
+from queryable_app.freshness import DEADLINE_MS_MAX, next_offset
 from queryable_app.http_text import BYTES, JSON, body_answer, json_answer
 from queryable_app.peer_frames import RawRow, asked_from_json, encode_rows
 from queryable_app.placement import Placement
@@ -44,11 +44,12 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         require_token(request, node)
         return await json_body(request, node)
 
-    def held(partitions: list[int]) -> list[Copy]:
+    def held(positions: dict[str, int]) -> list[Copy]:
+        """The copies of which these positions were said. Not what has taken their place meanwhile and is behind them."""
         copies = []
-        for partition in partitions:
+        for partition, position in ((int(p), int(said)) for p, said in positions.items()):
             copy = node.copies.held(partition)  # a scan that has begun here ends here
-            if copy is None:
+            if copy is None or next_offset(copy) < position:
                 raise not_here(partition)
             copies.append(copy)
         return copies
@@ -109,7 +110,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         """The next rows, with all rows of the last key."""
         body = await body_of(request)
         with _well_formed():
-            copies = held(body["partitions"])
+            copies = held(body["positions"])
             bounds = Bounds(_key(body["start"]), _key(body["stop"]), body["reverse"])
         taken: list[RawRow] = []
         size = 0
@@ -131,7 +132,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         body = await body_of(request)
         with _well_formed():
             wanted = {int(p): [b64decode(key) for key in given] for p, given in body["keys"].items()}
-            copies = {copy.partition: copy for copy in held(list(wanted))}
+            positions = {p: body["positions"][p] for p in body["keys"]}
+            copies = {copy.partition: copy for copy in held(positions)}
         async with until(_deadline(request)):
             found = await rows_of_keys(copies, wanted, node.turns.pause)
         return _rows({}, [(key, *row) for key, row in found.items()])
@@ -140,7 +142,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     async def count(request: Request) -> Response:
         body = await body_of(request)
         with _well_formed():
-            copies = held(body["partitions"])
+            copies = held(body["positions"])
             approximate = bool(body["approximate"])
         async with until(_deadline(request)):
             return _rows({"count": await count_here(copies, approximate, node.turns.pause)})

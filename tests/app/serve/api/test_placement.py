@@ -165,11 +165,32 @@ def test_a_new_copy_is_built_from_the_node_that_has_it(two: Two) -> None:
         assert http.get(f"/v1/keys/{KEYS[0]}").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("rows", {"start": None, "stop": None, "reverse": False}),
+        ("keys", {"keys": {"1": []}}),
+        ("count", {"approximate": False}),
+    ],
+)
+def test_a_copy_that_is_behind_what_was_said_of_it_is_another_one(
+    two: Two, path: str, body: dict[str, object]
+) -> None:
+    """It was exchanged or set back since the other node asked how it stands: its rows would not be as of that position."""
+    source = two.nodes[0]
+    source.fill(len(KEYS))
+    position = source.node.copies.by_partition[1].position
+    with source.client(headers=HEADERS) as http:
+        there = http.post(f"/internal/v1/{path}", json={**body, "positions": {"1": position}})
+        behind = http.post(f"/internal/v1/{path}", json={**body, "positions": {"1": position + 1}})
+    assert (there.status_code, behind.status_code) == (200, 421)
+
+
 def test_a_scan_that_another_node_has_begun_here_ends_here(two: Two) -> None:
     """The next rows of a partition that has left come from where the first ones came; a new read is sent elsewhere."""
     source = two.nodes[0]
     source.fill(len(KEYS))
-    body = {"partitions": [1], "start": None, "stop": None, "reverse": False}
+    body = {"positions": {"1": 0}, "start": None, "stop": None, "reverse": False}
     cover = {"partitions": [1], "asked": asked_to_json(Asked(), 1000)}
     with source.client(headers=HEADERS) as http:
         first = http.post("/internal/v1/rows", json=body).content
