@@ -69,7 +69,10 @@ def test_a_resource_is_looked_at_and_says_where_it_stands(
     with operator_process(tmp_path / "log", kubeconfig) as operator:
         _until(lambda: _phase(api, "v"), "there is a status")
         assert operator.get("/healthz").text == "ok\n"
-        assert operator.metrics()['qt_reconcile_total{result="ok"}'] >= 1
+        # A round is counted when it has ended, which is after its status can be seen.
+        _until(
+            lambda: operator.metrics().get('qt_reconcile_total{result="ok"}', 0) >= 1, "a round is counted"
+        )
     assert _phase(api, "v") == "Pending"
 
 

@@ -22,7 +22,7 @@ from queryable_app.topic_spec import ValueFormat
 
 VALUE_BYTES_MAX: Final = 64 << 20
 _BATCH_KEYS: Final = 64  # of values of 5 MB, no more than can be in memory at once
-_BATCHES_WITHOUT_PAUSE: Final = 8  # a few milliseconds
+KEYS_WITHOUT_PAUSE: Final = 512  # a few milliseconds; with more of them it is a long read
 
 Rows = dict[bytes, tuple[int, bytes]]
 """On-disk key → partition and stored bytes of its newest row; it may be a tombstone."""
@@ -61,11 +61,15 @@ def keep_newest(rows: Rows, disk_key: bytes, partition: int, stored: bytes) -> N
 
 async def rows_of_keys(copies: Mapping[int, Copy], keys: Keys, pause: Pause) -> Rows:
     rows: Rows = {}
-    size = batches = 0
+    size = since_pause = 0
     for partition, copy in copies.items():
         wanted = keys.get(partition, ())
         for start in range(0, len(wanted), _BATCH_KEYS):
+            if since_pause >= KEYS_WITHOUT_PAUSE:
+                since_pause = 0
+                await pause()
             batch = wanted[start : start + _BATCH_KEYS]
+            since_pause += len(batch)
             for key, stored in zip(batch, copy.store.multi_get(list(batch)), strict=True):
                 if stored is None:
                     continue
@@ -77,9 +81,6 @@ async def rows_of_keys(copies: Mapping[int, Copy], keys: Keys, pause: Pause) -> 
                     f"the values of these keys are larger than {VALUE_BYTES_MAX} bytes together",
                     "ask for fewer keys at once",
                 )
-            batches += 1
-            if batches % _BATCHES_WITHOUT_PAUSE == 0:
-                await pause()
     return rows
 
 

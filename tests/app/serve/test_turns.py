@@ -20,6 +20,7 @@ from queryable_app.serve.turns import Turns
 from tests.support.served import Served, eventually, parsed, read_answers, served
 
 KEYS = json.dumps({"keys": [f"key-{n:06d}" for n in range(500)]}).encode()
+VERY_MANY_KEYS = json.dumps({"keys": [f"key-{n:06d}" for n in range(3_000)]}).encode()
 MANY = b"POST /v1/multi-get%b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
 HEAVY = MANY % (b"", len(KEYS), KEYS)
 
@@ -206,19 +207,26 @@ def test_a_node_with_too_much_to_do(node: Served) -> None:
         assert asked(node.port, HEAVY)[0] == 200
 
 
-def test_long_reads_that_are_too_many_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "long",
+    [
+        b"GET /v1/scan?limit=10000&deadline-ms=20000 HTTP/1.1\r\nHost: x\r\n\r\n",
+        MANY % (b"?deadline-ms=20000", len(VERY_MANY_KEYS), VERY_MANY_KEYS),
+    ],
+    ids=["page", "multi-get"],
+)
+def test_long_reads_that_are_too_many_are_refused(tmp_path: Path, long: bytes) -> None:
     """As many as can be answered in time are, and the others are told to come back; short reads go on meanwhile."""
-    page = b"GET /v1/scan?limit=10000&deadline-ms=20000 HTTP/1.1\r\nHost: x\r\n\r\n"
     with served(tmp_path, partitions=1) as node:
         node.fill(3_000)
-        with Storm(node, 48, page) as storm:
+        with Storm(node, 48, long) as storm:
             eventually("there is too much to do", lambda: storm.statuses[429] > 50, 60)
             before = storm.statuses[200]
             assert asked(node.port, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200
             eventually("a short read is answered", lambda: asked(node.port, HEAVY)[0] == 200)
             eventually("others are answered as well", lambda: storm.statuses[200] > before + 5, 60)
         assert set(storm.statuses) == {200, 429}
-        eventually("there is room again", lambda: asked(node.port, page)[0] == 200)
+        eventually("there is room again", lambda: asked(node.port, long)[0] == 200)
 
 
 def behind(node: Served, others: int, request: bytes) -> socket.socket:

@@ -24,7 +24,7 @@ from queryable_app.serve.api.request import (
     values_of,
 )
 from queryable_app.serve.coverage import Coverage, look_up, read_covered, read_everywhere, until
-from queryable_app.serve.multi_get import Rows, keys_by_partition, seek, to_items
+from queryable_app.serve.multi_get import KEYS_WITHOUT_PAUSE, Rows, keys_by_partition, seek, to_items
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
 
@@ -71,6 +71,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         copies = reads.copies
         sought = seek(_keys_in(body, values, node), node.codec, copies.algorithm, copies.partitions)
         by_partition = keys_by_partition(sought, copies.partitions)
+        if len(sought) > KEYS_WITHOUT_PAUSE:
+            node.turns.require_room()
 
         async def looking_up(covered: Coverage) -> Rows:
             return await look_up(reads, covered, by_partition, deadline)
