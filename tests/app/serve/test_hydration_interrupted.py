@@ -186,9 +186,9 @@ def test_a_peer_that_takes_long_for_its_checkpoint_is_waited_for(
 ) -> None:
     """As long as it gets on with it."""
     trio.fill(0)
-    monkeypatch.setattr(hydration, "_MAKING_SECONDS", 2.0)
+    monkeypatch.setattr(hydration, "_MAKING_SECONDS", 4.0)
     monkeypatch.setattr(checkpoints, "_DIGEST_BYTES", 64 << 10)
-    reading_digests(monkeypatch, trio.directory / "node-0", lambda: time.sleep(0.04))
+    reading_digests(monkeypatch, trio.directory / "node-0", lambda: time.sleep(0.08))
 
     assert trio.fetch()
 
