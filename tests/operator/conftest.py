@@ -1,4 +1,4 @@
-"""One resource and its rounds, for the tests of what they do."""
+"""What the operator's tests stand on: a fake API server and its client, and one resource with its rounds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from queryable_operator.cluster import Cluster
+from tests.support.fake_api import FakeApi, fake_api
 from tests.support.operating import Operating, operating
 
 
@@ -13,3 +15,16 @@ from tests.support.operating import Operating, operating
 def operator() -> Iterator[Operating]:
     with operating() as operator:
         yield operator
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with fake_api() as api:
+        yield api
+
+
+@pytest.fixture
+def cluster(api: FakeApi) -> Iterator[Cluster]:
+    cluster = Cluster(api.configuration())
+    yield cluster
+    cluster.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,20 +10,7 @@ import pytest
 from queryable_operator import names
 from queryable_operator.cluster import Cluster, ClusterError
 from queryable_operator.observed import Ref
-from tests.support.fake_api import FakeApi, Refuse, Request, fake_api
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with fake_api() as api:
-        yield api
-
-
-@pytest.fixture
-def cluster(api: FakeApi) -> Iterator[Cluster]:
-    cluster = Cluster(api.configuration())
-    yield cluster
-    cluster.close()
+from tests.support.fake_api import FakeApi, Refuse, Request
 
 
 def _map(name: str, **data: str) -> dict[str, Any]:

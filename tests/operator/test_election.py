@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,21 +10,8 @@ import pytest
 from queryable_operator import election as module
 from queryable_operator.cluster import Cluster
 from queryable_operator.election import Election, LeaseLost
-from tests.support.fake_api import FakeApi, Refuse, Request, fake_api
+from tests.support.fake_api import FakeApi, Refuse, Request
 from tests.support.operating import until
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with fake_api() as api:
-        yield api
-
-
-@pytest.fixture
-def cluster(api: FakeApi) -> Iterator[Cluster]:
-    cluster = Cluster(api.configuration())
-    yield cluster
-    cluster.close()
 
 
 @pytest.fixture(autouse=True)

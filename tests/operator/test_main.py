@@ -8,23 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from queryable_operator import names
-from tests.support.fake_api import FakeApi, fake_api
+from tests.support.fake_api import FakeApi
 from tests.support.operating import topic
 from tests.support.operator_process import operator_process
 
 DOCS = Path(__file__).parents[2] / "docs" / "operator.md"
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with fake_api() as api:
-        yield api
 
 
 @pytest.fixture
