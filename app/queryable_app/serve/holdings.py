@@ -196,8 +196,7 @@ class Holdings:
             del self._copies.leaving[partition]
             copy.come_back()
         else:
-            copy = Copy(partition, "hydrating", None)
-            copy.leave(_OPENING)
+            copy = _to_be_opened(partition, "hydrating")
         self._copies.by_partition[partition] = copy
 
     async def _end(self, copy: Copy, before: Sequence[asyncio.Task[None]]) -> None:
@@ -274,8 +273,7 @@ class Holdings:
         """Nobody reads it from now on: the others have what it has. A read that has it already must not meet the one that
         comes in its place, which may be behind what was said of it."""
         why = damaged.damaged
-        copy = Copy(damaged.partition, damaged.role, None)
-        copy.leave(_OPENING)
+        copy = _to_be_opened(damaged.partition, damaged.role)
         self._copies.by_partition[copy.partition] = copy
         if store := damaged.leave("on this node is damaged"):
             event("copy-damaged", partition=copy.partition, reason=why)
@@ -363,6 +361,12 @@ class Holdings:
 
     def _path(self, partition: int) -> Path:
         return store_path(self._data_dir, self._application_id, partition)
+
+
+def _to_be_opened(partition: int, role: Role) -> Copy:
+    copy = Copy(partition, role, None)
+    copy.leave(_OPENING)
+    return copy
 
 
 def store_path(data_dir: Path, application_id: str, partition: int) -> Path:
