@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.integration.system import System, eventually, resource, running
+from tests.support.processes import command_and_environment
 
 OWN_KAFKA = ("--kafka", "embedded", "--port", "0")
 
@@ -137,7 +138,8 @@ def test_a_killed_broker_comes_back(system: System) -> None:
     """Reads go on meanwhile, and records are taken again afterwards."""
     produced(system, "kept", "1")
     eventually("it is there", lambda: system.value("kept") == 1)
-    [broker] = [p for p in psutil.Process(system.process.pid).children() if "kafka.Kafka" in p.cmdline()]
+    children = psutil.Process(system.process.pid).children()
+    [broker] = [child for child in children if "kafka.Kafka" in command_and_environment(child)]
     broker.kill()
 
     assert system.value("kept") == 1

@@ -24,6 +24,7 @@ from queryable_app.placement import first_placement
 from tests.integration import topics
 from tests.integration.system import eventually
 from tests.support.kafka import KafkaForTests, embedded_kafka
+from tests.support.processes import command_and_environment
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -214,8 +215,10 @@ def test_a_password_from_a_secret_opens_kafka_and_is_seen_nowhere(secured: Secur
         assert answer.json() == {"n": 3}
 
         said = json.dumps([refused, pod.status()]) + pod.http.get("/metrics").text + pod.logs()
-        for process in pod.family():
-            said += " ".join(process.cmdline()) + json.dumps(process.environ())
+        family = [command_and_environment(process) for process in pod.family()]
+        assert sum("queryable_app" in one for one in family) >= 2, "serve and ingest, at the least"
+        assert any("SparkSubmit" in one for one in family), "and the JVM"
+        said += "".join(family)
         for file in tmp_path.rglob("*"):
             if file.is_file() and secret not in file.parents:
                 said += file.read_bytes().decode("latin-1")

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.integration.system import eventually, resource
+from tests.support.processes import command_and_environment
 
 COMMAND = [sys.executable, "-m", "queryable_app.cli", "run"]
 
@@ -58,15 +59,11 @@ def started(*options: object, log: Path, **environ: str) -> Iterator[subprocess.
 
 def left_behind(data: Path) -> list[psutil.Process]:
     """Processes that have the directory in their command or their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            said = " ".join(process.cmdline()) + " ".join(process.environ().values())
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            continue
-        if str(data) in said and process.pid != os.getpid():
-            found.append(process)
-    return found
+    return [
+        process
+        for process in psutil.process_iter()
+        if str(data) in command_and_environment(process) and process.pid != os.getpid()
+    ]
 
 
 def test_a_taken_port_is_named(file: Path) -> None:
