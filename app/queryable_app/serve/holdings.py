@@ -39,6 +39,7 @@ LINGER_SECONDS: Final = 5.0  # a read that has its copies, and not begun to read
 TIDY_SECONDS: Final = 60.0
 _LINGER_SECONDS_MAX: Final = 60.0
 _OURS: Final = re.compile(r"p([0-9]{4,9})(\.incoming)?")
+_FIRST_ASK_SECONDS: Final = 0.25  # then it serves by what it has
 _ASK_SECONDS_MAX: Final = 2.0
 _ASK_AGAIN_SECONDS: Final = 0.5
 _REFUSED_SECONDS: Final = 30.0  # the same one is not worth a line each time
@@ -60,6 +61,8 @@ class Others(Protocol):
     """Who hears of newer placements, and gets them; and of the copies that other nodes have."""
 
     newer_epoch: Callable[[int], None]
+
+    def ahead(self) -> int | None: ...
 
     def one_is_whole(self, partition: int) -> bool: ...
 
@@ -107,7 +110,8 @@ class Holdings:
         self._stopping = False
 
     async def start(self) -> None:
-        """Mend what another node has whole."""
+        """Mend what another node has whole, and learn what was decided while this node was away: by the placement that it
+        has, it could ask only nodes from which copies have gone."""
         for copy in self._copies.by_partition.values():
             if self._elsewhere(copy.partition) and (not copy.opened or _empty(copy.state)):
                 store = copy.leave(_OPENING)
@@ -117,6 +121,9 @@ class Holdings:
         self._tidying = asyncio.create_task(self._tidy())
         self._looking = asyncio.create_task(self._look())
         self._peers.newer_epoch = self._newer_elsewhere
+        if (ordinal := self._peers.ahead()) is not None:
+            self._asking = asyncio.create_task(self._ask(ordinal))
+            await asyncio.wait([self._asking], timeout=_FIRST_ASK_SECONDS)
 
     async def stop(self) -> None:
         self._stopping = True

@@ -233,6 +233,13 @@ class Peers(Background):
 
     # Heartbeats.
 
+    def ahead(self) -> int | None:
+        """The node with the newest placement among those that follow a newer one than this node."""
+        newest = max(self.heard, key=lambda ordinal: self.heard[ordinal].epoch, default=None)
+        if newest is None or self.heard[newest].epoch <= self._copies.placement.epoch:
+            return None
+        return newest
+
     def said(self) -> bytes:
         """What this node answers to a heartbeat."""
         moment, words = self._said

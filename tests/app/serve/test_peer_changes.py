@@ -17,6 +17,7 @@ import pytest
 
 from queryable_app.contract import NodeSettings
 from queryable_app.placement import Placement
+from queryable_app.serve import holdings
 from tests.support.bad_node import KEY, TOKEN, asked_node, placed, standby_node
 from tests.support.served import Served, eventually, served
 
@@ -163,3 +164,16 @@ def test_nodes_of_different_epochs_answer(tmp_path: Path, query: str) -> None:
     with three_nodes(tmp_path, before, after, whole=2) as nodes, nodes[0].client() as client:
         answer = client.get(f"/v1/keys/{KEY}{query}")
         assert (answer.status_code, answer.json(), answer.headers["qt-epoch"]) == (200, 7, "2")
+
+
+def test_a_node_that_starts_knows_what_was_decided_while_it_was_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it answers the first request: by the placement that it has, it might ask only nodes that hold nothing any
+    more."""
+    monkeypatch.setattr(holdings, "_FIRST_ASK_SECONDS", 10)
+    before = Placement(1, "tests.users.r1", (), ((0,), (1,)), ((), ()))
+    after = Placement(4, "tests.users.r1", (), ((0,), (2,)), ((), ()))
+    with three_nodes(tmp_path, before, after, whole=2) as nodes:
+        nodes[0].begin(nodes[0].node.holdings.start()).result(20)
+        assert nodes[0].node.placement.epoch == 4
