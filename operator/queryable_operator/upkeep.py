@@ -247,6 +247,8 @@ def _leaving(round_: Round, live: Live) -> Plan:
     course, now = round_.course, round_.observed.now
     if live.number in [named.number for named in course.kept]:
         return Plan()
+    if _is_retained(course, live):
+        return Plan()
     previous = course.previous
     retired = previous.since if previous and previous.number == live.number else None
     if not deletion.may_go(live.number, retired, round_.service, now):
@@ -255,6 +257,14 @@ def _leaving(round_: Round, live: Live) -> Plan:
         delete=deletion.remains(round_.view.name, live),
         force_delete=tuple(deletion.stuck(live, round_.observed.hosts, now)),
     )
+
+
+def _is_retained(course: Course, live: Live) -> bool:
+    """Only volumes, of a revision that this resource never had: one of the same name left them for somebody to look after."""
+    past = [entry.get("revision") for entry in course.history]
+    if course.previous is not None:
+        past.append(names.revision_text(course.previous.number))
+    return not live.objects and not live.pods and names.revision_text(live.number) not in past
 
 
 def _joined(plans: Iterable[Plan]) -> Plan:

@@ -17,12 +17,11 @@ from tests.operator.histories.nodes import NEVER
 from tests.operator.histories.operator import SETTINGS, Operator
 
 
-def settled(**spec: Any) -> History:
-    chance = random.Random(7)
+def settled(on: Cluster | None = None, **spec: Any) -> History:
     hosts = {f"host-{n}": SimulatedHost(f"zone-{n % 2}") for n in range(5)}
-    cluster = Cluster(chance, hosts)
+    cluster = on or Cluster(random.Random(7), hosts)
     operator = Operator(cluster, resource(**{"replicas": 3, "standbyReplicas": 1, **spec}))
-    history = History(chance, cluster, operator, Guarantees(cluster, operator))
+    history = History(cluster.random, cluster, operator, Guarantees(cluster, operator))
     operator.watcher = history.guarantees.watch
     history.settle()
     operator.events.clear()
@@ -381,6 +380,22 @@ def test_what_is_retained_stays() -> None:
     assert is_gone_after(history, 200)
     assert {ref.kind for ref in history.cluster.api.objects} == {"PersistentVolumeClaim"}
     assert history.cluster.groups
+
+
+def test_what_was_retained_outlives_a_new_resource_of_the_name() -> None:
+    """It has another revision number, and leaves the volumes of the one before alone, also when it changes."""
+    first = settled(deletionPolicy="Retain")
+    delete_resource(first)
+    assert is_gone_after(first, 200)
+    retained = set(first.cluster.api.objects)
+    history = settled(first.cluster)
+    assert status(history)["active"]["revision"] == "r2"
+    change(history, topic="others")
+    history.settle()
+
+    assert status(history)["active"]["revision"] == "r3"
+    claims = {ref for ref in history.cluster.api.objects if ref.kind == "PersistentVolumeClaim"}
+    assert {ref for ref in claims if "-r3-" not in ref.name} == retained
 
 
 def test_a_deletion_does_not_wait_for_pods_on_a_lost_host() -> None:
