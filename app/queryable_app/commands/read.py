@@ -54,7 +54,7 @@ _RETRY_STATUSES: Final = frozenset({421, 429, 503, 504})
     type=click.Choice(["any", "bounded", "at-least", "strong"]),
     help="How fresh the answer must be.  [default: the view's own]",
 )
-@click.option("--max-lag-ms", type=click.IntRange(0), help="How old a bounded answer may be.")
+@click.option("--max-lag-ms", type=click.IntRange(0), help="How old a bounded or at-least answer may be.")
 @click.option(
     "--min-position",
     multiple=True,
