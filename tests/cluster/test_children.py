@@ -148,6 +148,18 @@ def test_a_users_edit_is_put_back(namespace: Namespace) -> None:
     assert difference(wanted, namespace.get("NetworkPolicy", "edited")) is None
 
 
+def test_what_a_user_adds_to_a_selector_is_taken_away(namespace: Namespace) -> None:
+    """It would leave the Service without a pod to send requests to."""
+    wanted = client(made(namespace, "selects"), 1)
+    apply(namespace, wanted)
+    edit = json.dumps({"spec": {"selector": {"of": "mine"}}})
+    namespace.kubectl("patch", "service", "selects", "--type=merge", "--patch", edit)
+
+    assert difference(wanted, namespace.get("Service", "selects")) == "spec.selector.of is too much"
+    apply(namespace, wanted)
+    assert difference(wanted, namespace.get("Service", "selects")) is None
+
+
 def test_a_statefulset_is_applied_after_its_volumes_have_grown(namespace: Namespace) -> None:
     """A larger size is no change of the StatefulSet, which would be refused."""
 

@@ -92,7 +92,11 @@ def test_whatever_is_changed_is_noticed(place: tuple[int, Path], value: str | in
     assert (found is None) == (value == before and isinstance(value, bool) == isinstance(before, bool))
 
 
-@given(st.sampled_from(MAPPINGS), st.text(min_size=10, max_size=10))
+SELECTORS = [(index, path) for index, path in MAPPINGS if any("elector" in str(step) for step in path)]
+OTHERS = [place for place in MAPPINGS if place not in SELECTORS]
+
+
+@given(st.sampled_from(OTHERS), st.text(min_size=10, max_size=10))
 def test_what_others_add_stays(place: tuple[int, Path], name: str) -> None:
     """A label of another tool, and what the API server fills in, are no difference."""
     index, path = place
@@ -100,6 +104,18 @@ def test_what_others_add_stays(place: tuple[int, Path], name: str) -> None:
     at(live, path)[name] = {"any": "thing"}
 
     assert difference(OBJECTS[index], live) is None
+
+
+@given(st.sampled_from(SELECTORS), st.text(min_size=10, max_size=10))
+def test_a_selector_has_no_further_labels(place: tuple[int, Path], name: str) -> None:
+    """One more label to select by, and the Service sends its requests to nobody."""
+    index, path = place
+    live = copy.deepcopy(OBJECTS[index])
+    at(live, path)[name] = "anything"
+
+    found = difference(OBJECTS[index], live)
+    assert found is not None
+    assert found.endswith(f".{name} is too much")
 
 
 @pytest.mark.parametrize("listed", ["containers", "volumes", "imagePullSecrets", "topologySpreadConstraints"])
