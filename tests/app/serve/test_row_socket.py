@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -211,22 +212,24 @@ def test_a_slow_store_slows_the_sender(tmp_path: Path, monkeypatch: pytest.Monke
 def test_ingest_takes_half_of_the_loop_while_someone_reads() -> None:
     """With reads going on, as much time passes between slices as they took; without, none is lost."""
 
-    async def seconds(reading: bool) -> float:
+    async def pause_of(reading: bool) -> float:
         loop = asyncio.get_running_loop()
         share = LoopShare(lambda: loop.time() if reading else -1.0)
+        begun: list[float] = []
+        ended: list[float] = []
 
         def work(_: bytes) -> None:
-            until_ = loop.time() + 0.01
-            while loop.time() < until_:
+            begun.append(loop.time())
+            while loop.time() < begun[-1] + 0.01:
                 pass
+            ended.append(loop.time())
 
-        started = loop.time()
         for _ in range(20):
             await share.run(work, b"")
-        return loop.time() - started
+        return median(begin - end for end, begin in zip(ended, begun[1:], strict=False))
 
-    assert asyncio.run(seconds(reading=True)) >= 0.38  # 20 slices of 10 ms and as much again
-    assert asyncio.run(seconds(reading=False)) < 0.38
+    assert asyncio.run(pause_of(reading=True)) >= 0.009
+    assert asyncio.run(pause_of(reading=False)) < 0.005
 
 
 def test_a_socket_left_behind_does_not_hinder_a_start(tmp_path: Path) -> None:
