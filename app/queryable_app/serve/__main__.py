@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import uvicorn
@@ -20,6 +21,7 @@ from queryable_app.log import event
 from queryable_app.serve.api.app import create_app
 from queryable_app.serve.fast_lane import protocol_class
 from queryable_app.serve.node import Node
+from queryable_app.serve.sole_owner import owned
 from queryable_app.topic_spec import SpecError
 
 _LAST_ANSWERS_SECONDS: Final = 10
@@ -91,8 +93,9 @@ def main() -> int:
         event("starting", node=settings.name, application=settings.application_id)
         family = socket.AF_INET6 if ":" in settings.http_host else socket.AF_INET
         listener = socket.create_server((settings.http_host, settings.http_port), family=family, backlog=2048)
-        node = Node.open(settings)
-        uvloop.run(_serve(node, listener))
+        with owned(Path(settings.data_dir)):
+            node = Node.open(settings)
+            uvloop.run(_serve(node, listener))
     except (SettingsError, SpecError, KafkaSettingsError, OSError) as error:
         event("failed", reason=str(error))
         return 1

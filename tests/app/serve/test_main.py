@@ -11,12 +11,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from queryable_app.contract import NodeSettings
+from queryable_app.serve.sole_owner import owned
 from tests.support.node import node_settings, open_node, put, slice_payload
 
 
@@ -29,18 +32,22 @@ def _settings(directory: Path) -> NodeSettings:
 @contextmanager
 def _serving(settings: NodeSettings) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process whose port answers, and its address."""
-    url = f"http://127.0.0.1:{settings.http_port}"
     with _started(settings) as process:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                httpx.get(f"{url}/livez")
-                break
-            except httpx.TransportError:
-                assert time.monotonic() < deadline, "the port does not answer"
-                assert process.poll() is None, process.stderr and process.stderr.read()
-                time.sleep(0.02)
-        yield process, url
+        yield process, _answering(settings, process)
+
+
+def _answering(settings: NodeSettings, process: subprocess.Popen[str]) -> str:
+    """The address, once it answers."""
+    url = f"http://127.0.0.1:{settings.http_port}"
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            httpx.get(f"{url}/livez")
+            return url
+        except httpx.TransportError:
+            assert time.monotonic() < deadline, "the port does not answer"
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            time.sleep(0.02)
 
 
 @contextmanager
@@ -85,6 +92,29 @@ def test_a_killed_node_starts_again(tmp_path: Path) -> None:
     for _ in range(2):
         with _serving(settings) as (process, _url):
             process.kill()
+
+
+def test_a_process_that_is_still_ending_is_waited_for(tmp_path: Path) -> None:
+    """As that of a pod which was deleted by force: its successor has all copies as soon as it has gone, and says why it waits."""
+    before = _settings(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        after = replace(before, http_port=free.getsockname()[1], run_dir=str(tmp_path / "another-run"))
+    with _serving(before) as (ending, _), _started(after) as process:
+        assert process.stderr is not None
+        said = [json.loads(process.stderr.readline()) for _ in range(2)]
+        assert [line["event"] for line in said] == ["starting", "waiting"]
+        assert said[1]["path"] == before.data_dir
+
+        ending.kill()
+        status = httpx.get(f"{_answering(after, process)}/v1/status").json()
+        assert [copy.get("failed") for copy in status["partitions"]] == [None, None]
+
+
+def test_a_data_directory_that_stays_in_use_is_said(tmp_path: Path) -> None:
+    """In the end it is refused, with the directory and what to do."""
+    with owned(tmp_path), pytest.raises(OSError, match=f"{tmp_path} is in use by another process; stop it"):  # noqa: SIM117
+        with owned(tmp_path, seconds=0):
+            raise AssertionError("not reached")
 
 
 def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
