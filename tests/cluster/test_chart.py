@@ -214,26 +214,29 @@ def test_a_crd_that_was_there_is_taken_over_and_stays(
     assert json.loads(kubectl("get", CRD, "--output", "json"))["metadata"]["uid"] == before
 
 
+@pytest.mark.parametrize("narrow", [True, False], ids=["namespace", "cluster"])
 def test_the_operator_gets_by_with_its_rights(
-    namespace: Namespace, release: Callable[..., str], kafka: KafkaForTests, tmp_path: Path
+    namespace: Namespace, release: Callable[..., str], kafka: KafkaForTests, tmp_path: Path, narrow: bool
 ) -> None:
     """As the account that the chart makes it makes every child of a resource, puts one back, and takes all away again; the
-    API server refuses it nothing."""
-    kafka.create_topic("rights", 2)
-    release({"replicas": 0, "crds": {"install": False}})
+    API server refuses it nothing. So for one namespace, and for all of the cluster."""
+    watched = [namespace.name] if narrow else []
+    name = "narrow" if narrow else "wide"
+    kafka.create_topic(name, 2)
+    release({"replicas": 0, "crds": {"install": False}, "watchNamespaces": watched})
     config = json.loads(kubectl("config", "view", "--raw", "--minify", "--output=json"))
     config["users"][0]["user"] = {"token": namespace.kubectl("create", "token", NAME).strip()}
     options = ("--leader-election", f"--lease-name={NAME}", f"--lease-namespace={namespace.name}")
     with operator_process(
-        tmp_path / "operator.log", json.dumps(config), f"--namespaces={namespace.name}", *options
+        tmp_path / "operator.log", json.dumps(config), f"--namespaces={','.join(watched)}", *options
     ) as operator:
         operator.says("This operator acts now")
-        apply_topic(namespace, "rights", kafka.bootstrap)
-        eventually("all children are there", lambda: kinds_left(namespace, "rights") >= CHILDREN)
-        namespace.kubectl("patch", "pdb", "rights-r1", "--type=merge", "-p", '{"spec":{"maxUnavailable":2}}')
+        apply_topic(namespace, name, kafka.bootstrap)
+        eventually("all children are there", lambda: kinds_left(namespace, name) >= CHILDREN)
+        namespace.kubectl("patch", "pdb", f"{name}-r1", "--type=merge", "-p", '{"spec":{"maxUnavailable":2}}')
         eventually("the edit is put back", lambda: "DriftCorrected" in namespace.kubectl("get", "events"))
-        namespace.kubectl("delete", "qt", "rights", "--timeout=90s", timeout=100)
-        eventually("nothing is left", lambda: not kinds_left(namespace, "rights"))
+        namespace.kubectl("delete", "qt", name, "--timeout=90s", timeout=100)
+        eventually("nothing is left", lambda: not kinds_left(namespace, name))
         assert operator.get("/healthz").text == "ok\n"
         assert "forbidden" not in operator.log
 

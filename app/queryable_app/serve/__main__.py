@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -74,6 +75,8 @@ async def _serve(node: Node, listener: socket.socket) -> None:
     server = _Server(config, node)
     server.listen_to_signals()
     await node.start()
+    gc.collect()
+    gc.freeze()  # what the start has made stays; a thousand reads at once would have all of it looked at again and again
     event("serving", url=node.settings.advertised_url, partitions=sorted(node.copies.by_partition))
     try:
         await server.serve([listener])
