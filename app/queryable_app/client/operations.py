@@ -68,7 +68,6 @@ class Operations:
             row = (yield from self.multi_get([key], asked, session))[0]
             assert row is not UNKNOWN  # that is for those who have allowed it
             return row
-        partition = placement.partition_of(record)
 
         def make(wanted: Asked, left_ms: int) -> Request:
             parameters = how + wanted.parameters(left_ms if wanted.waits else None)
@@ -77,7 +76,7 @@ class Operations:
 
         targets = partial(self._where.owners, record, deadline)
         patience = _WAITING_PATIENCE if asked.waits else 0.0
-        answer = yield from self._read(make, targets, deadline, asked, session, patience, partition)
+        answer = yield from self._read(make, targets, deadline, asked, session, patience)
         if answer.status == 404:
             return None
         return read_as(answer, lambda answer: point_row(key, answer, raw))
@@ -228,13 +227,12 @@ class Operations:
         asked: Asked,
         session: Positions | None,
         patience: float,
-        partition: int | None = None,
     ) -> Operation[Answer]:
-        """The answer. With a session, one that is not behind what the session has seen."""
-        floors: Mapping[int, int] = {} if session is None else session.floors(partition)
-        stricter = asked.at_least(floors)
+        """The answer. With a session, one that is not behind what the session has seen, in any partition: where producers use
+        several partitioners, an answer for one key is as of several."""
+        floors: Mapping[int, int] = {} if session is None else session.seen
         ask = self._where.asking.ask
-        if stricter is asked:
+        if asked.at_least(floors) is asked:
             judge = partial(_behind, floors)
             answer = yield from ask(partial(make, asked), targets, deadline, judge, patience)
         else:
@@ -242,7 +240,8 @@ class Operations:
             if (behind := _behind(floors, answer)) is not None:
                 if self._clock() >= deadline:
                     raise behind
-                again, patience = partial(make, stricter), max(patience, _WAITING_PATIENCE)
+                stated = {p: floors[p] for p in positions_of(answer) if p in floors}
+                again, patience = partial(make, asked.at_least(stated)), max(patience, _WAITING_PATIENCE)
                 answer = yield from ask(again, targets, deadline, partial(_behind, floors), patience)
         if session is not None:
             session.note(positions_of(answer))

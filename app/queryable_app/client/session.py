@@ -20,10 +20,3 @@ class Positions:
         for partition, offset in positions.items():
             if offset > self._seen.get(partition, 0):
                 self._seen[partition] = offset
-
-    def floors(self, partition: int | None) -> Mapping[int, int]:
-        """For a read of one partition, or of all."""
-        if partition is None:
-            return self.seen
-        floor = self._seen.get(partition)
-        return {} if floor is None else {partition: floor}

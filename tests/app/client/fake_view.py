@@ -51,6 +51,8 @@ class FakeView:
         self.application: str | None = "tests.users.r1"  # None: it is no view at all
         self.owners = [[f"http://n{(p + c) % nodes}" for c in range(copies)] for p in range(partitions)]
         self.asked: list[Exchange] = []
+        self.mixed = False
+        """Producers use several partitioners: an answer for one key is as of all partitions."""
 
     def clock(self) -> float:
         return self.now
@@ -115,9 +117,10 @@ class FakeView:
         if path == "/v1/records":
             return self._answer(node, {"partition": 0, "offset": 7, "position": "0:8"})
         key = unquote_to_bytes(path.removeprefix("/v1/keys/"))
+        of = None if self.mixed else partition_for(key, "murmur2", len(self.owners))
         if key not in self.rows:
-            return self._answer(node, Failure(Reason.KEY_NOT_FOUND, "no", "no").problem(), 404)
-        return self._answer(node, self.rows[key], offset=1)
+            return self._answer(node, Failure(Reason.KEY_NOT_FOUND, "no", "no").problem(), 404, of=of)
+        return self._answer(node, self.rows[key], offset=1, of=of)
 
     def _placement(self, node: Node) -> dict[str, Any]:
         epoch, owners = node.knows or (self.epoch, self.owners)
@@ -139,13 +142,17 @@ class FakeView:
             item |= {"value": self.rows[key], "partition": partition, "offset": 1, "timestamp": 1}
         return item
 
-    def _answer(self, node: Node, body: Any, status: int = 200, offset: int = 0) -> Answer:
+    def _answer(
+        self, node: Node, body: Any, status: int = 200, offset: int = 0, of: int | None = None
+    ) -> Answer:
         headers = {
             "qt-served-by": node.name,
             "qt-epoch": str(self.epoch),
             "qt-partition": "0",
             "qt-offset": str(offset),
-            "qt-position": ",".join(f"{p}:{node.position}" for p in range(len(self.owners))),
+            "qt-position": ",".join(
+                f"{p}:{node.position}" for p in range(len(self.owners)) if of in (None, p)
+            ),
             "qt-role": "active",
             "qt-lag-ms": "3",
             "qt-lag-records": "-1",

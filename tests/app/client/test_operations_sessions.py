@@ -74,3 +74,17 @@ def test_a_session_keeps_its_bound() -> None:
     assert first == "/v1/keys/a?max-lag-ms=5"
     assert others
     assert all(target.startswith(both) for target in others)
+
+
+def test_a_session_holds_in_every_partition_that_an_answer_is_of() -> None:
+    """Where a key may be in several, one of them behind what the session has seen is enough to ask again."""
+    view = FakeView(2, 2)
+    view.rows[b"a"], view.mixed = 1, True
+    operations = knowing(view)
+    elsewhere = (partition_for(b"a", "murmur2", 6) + 1) % 6
+    session = Positions({elsewhere: 150})
+    view.nodes[owners(view)[1]].position = 150
+    row = view.carry_out(operations.get("a", False, PLAIN, session))
+    assert row is not None
+    assert row.served_by == owners(view)[1].removeprefix("http://")
+    assert f"min-position={elsewhere}:150" in view.asked[1].request.target
