@@ -35,6 +35,7 @@ class PeerLink:
         self._pipes: list[Pipe] = []
         self._connecting: asyncio.Task[None] | None = None
         self._connect_at = 0.0
+        self._connected_at = -inf
         self._unsent: list[Call] = []
         self._flushing = False
         self._closed = False
@@ -101,6 +102,7 @@ class PeerLink:
                     lambda: Pipe(self._ordinal, self._answered, self._lost), self._host, self._port
                 )
             self._pipes.append(pipe)
+            self._connected_at = self._time()
         except TimeoutError:
             # That says nothing of the node as it is now, so who has come since gets another attempt.
             self._fail_unsent(began)
@@ -118,8 +120,10 @@ class PeerLink:
     def _lost(self, pipe: Pipe) -> None:
         if pipe in self._pipes:
             self._pipes.remove(pipe)
-        if not pipe.used:
-            self._connect_at = self._time() + _CONNECT_AGAIN_SECONDS
+        now = self._time()
+        # One that was made long ago says nothing of another that would be made now.
+        if not pipe.used and now - self._connected_at < _CONNECT_AGAIN_SECONDS:
+            self._connect_at = now + _CONNECT_AGAIN_SECONDS
         calls, pipe.calls = pipe.calls, deque()
         for call in calls:
             if pipe.used and not (call.resent or call.late or self._closed):

@@ -6,8 +6,8 @@ import asyncio
 import itertools
 import random
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -172,6 +172,65 @@ def test_who_comes_while_a_connection_is_waited_for_in_vain_gets_another_one() -
         for one in crowd:
             one.close()
     assert (first.got, second.got) == ([(0, b"")], [(503, b'{"reason":"not_available"}')])
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0], ids=["at once", "after a while"])
+def test_a_connection_that_ended_while_nobody_looked_holds_up_nobody(seconds: float) -> None:
+    """As after the node has slept. Only one that ends as soon as it is made is not followed by another at once."""
+
+    async def ask() -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
+        connections = itertools.count()
+        slept = asyncio.Event()
+
+        served: set[int] = set()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            number = next(connections)
+            served.add(number)
+            if not slept.is_set():
+                await slept.wait()
+            else:
+                with suppress(asyncio.IncompleteReadError):
+                    await reader.readuntil(b"\r\n\r\n")
+                    writer.write(answer(200, b"x"))
+            writer.close()
+            await writer.wait_closed()
+            served.remove(number)
+
+        loop = asyncio.get_running_loop()
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        link = PeerLink(1, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", PeerHealth())
+        now = loop.time()
+        link._time = lambda: now
+        first, second = Told(), Told()
+        link.ask(b"GET /v1/keys/a HTTP/1.1\r\n\r\n", first, now)
+        await until(lambda: len(link._pipes) == len(served) == 2)
+        now += seconds
+        slept.set()
+        await until(lambda: first.got and not link._pipes)
+        link.ask(b"GET /v1/keys/b HTTP/1.1\r\n\r\n", second, now)
+        await until(lambda: second.got)
+        link.close()
+        await until(lambda: not served)
+        server.close()
+        return first.got, second.got
+
+    first, second = asyncio.run(ask())
+    assert first == [(0, b"")]
+    assert second == ([(200, b"x")] if seconds else [(0, b"")])
+
+
+class Told(Asking):
+    """Also of what failed."""
+
+    def failed(self, ordinal: int) -> None:
+        self.got.append((0, b""))
+
+
+async def until(so: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not so():
+            await asyncio.sleep(0.001)
 
 
 @contextmanager
