@@ -8,6 +8,7 @@ DEMO_OPTIONS ?=
 # Two at once are faster than one, since they often wait for a JVM; each worker has a broker of its own.
 TEST_OPTIONS ?= --numprocesses logical --maxprocesses 4 --dist worksteal
 TEST_REPORT ?=
+CLUSTER_TESTS ?= tests/cluster
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test cluster check format docs bench lock clean
@@ -24,7 +25,7 @@ demo: needs-java $(READY)  ## Start a Kafka, example records and a node, and say
 
 test: needs-java $(READY)  ## Run every test, against real Kafka, Spark and RocksDB
 	$(BIN)/pytest $(TEST_OPTIONS) --ignore tests/cluster $(TEST_REPORT)
-	$(BIN)/pytest tests/cluster $(TEST_REPORT)
+	$(BIN)/pytest $(CLUSTER_TESTS) $(TEST_REPORT)
 
 cluster: export QT_TEST_IMAGE ?= queryable-topics:dev
 cluster: needs-java $(READY)  ## Test the chart, and the product on the cluster that KUBECONFIG names; CONTRIBUTING.md says how
