@@ -232,7 +232,7 @@ class Operations:
         several partitioners, an answer for one key is as of several."""
         floors: Mapping[int, int] = {} if session is None else session.seen
         ask = self._where.asking.ask
-        if asked.at_least(floors) is asked:
+        if not asked.can_ask_for(floors):
             judge = partial(_behind, floors)
             answer = yield from ask(partial(make, asked), targets, deadline, judge, patience)
         else:

@@ -50,10 +50,13 @@ class Asked:
         """A node may wait before it answers."""
         return self.consistency in (Consistency.AT_LEAST, Consistency.STRONG)
 
+    def can_ask_for(self, floors: Mapping[int, int]) -> bool:
+        """No request can ask for strong and a position; the client holds such an answer against the floors itself."""
+        return bool(floors) and self.consistency is not Consistency.STRONG
+
     def at_least(self, floors: Mapping[int, int]) -> Asked:
-        """The same from a copy that has reached the floors too. Strong is kept as it is: no request can ask for both, and
-        the client holds the answer against the floors itself."""
-        if not floors or self.consistency is Consistency.STRONG:
+        """The same from a copy that has reached the floors too, if that can be asked for."""
+        if not self.can_ask_for(floors):
             return self
         merged = dict(floors)
         for partition, offset in self.min_positions:
