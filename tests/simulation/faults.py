@@ -280,9 +280,9 @@ class Faults:
         world.wipe(ordinal)
 
         def tell() -> None:
-            if ordinal < len(world.wanted.addresses) and not self._ended:
-                nodes = len(world.wanted.nodes) - 1
-                copies = max(1, min(world.wanted.copies, nodes))
+            others = set(world.wanted.nodes) - {ordinal}
+            if ordinal in world.wanted.nodes and others and not self._ended:
+                copies = min(world.wanted.copies, len(others))
                 world.want(replace(world.wanted, copies=copies, lost=frozenset({ordinal})))
 
         def end() -> None:

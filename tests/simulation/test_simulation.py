@@ -33,7 +33,7 @@ def test_a_world_keeps_its_promises(seed: int) -> None:
 
 def test_a_seed_is_one_run() -> None:
     """The same seed gives the same trace to the letter, in this process and in another one with other hashes."""
-    script = "from tests.simulation.run import run; print(run(7).digest)"
+    script = "from tests.simulation.run import run; print(run(6003).digest)"
     elsewhere = subprocess.run(
         [sys.executable, "-c", script],
         cwd=_ROOT,
@@ -42,4 +42,4 @@ def test_a_seed_is_one_run() -> None:
         text=True,
         check=True,
     )
-    assert run(7).digest == run(7).digest == elsewhere.stdout.strip()
+    assert run(6003).digest == run(6003).digest == elsewhere.stdout.strip()

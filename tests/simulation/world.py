@@ -85,7 +85,7 @@ class World:
     # The books.
 
     def note(self, what: str) -> None:
-        line = f"{self.scheduler.now - 1000:9.4f} {what}"
+        line = f"{self.scheduler.now - 1000:9.4f} {what.replace(f'{self.directory}/', '')}"
         self._digest.update(line.encode(errors="replace"))
         self.trace.append(line)
         if len(self.trace) > _TRACE_LINES:
@@ -218,10 +218,14 @@ class World:
         return spare[choice % len(spare)] if spare else None
 
     def mend_disks(self) -> None:
-        """A person does, where no other node had the rows."""
-        for machine in self.machines.values():
+        """A person does, and starts the nodes again that had come to it: where no other node had the rows, or where a copy was
+        damaged once more before it was to be exchanged again."""
+        for ordinal, machine in self.machines.items():
             for rows in self.disks.below(machine.data_dir):
                 rows.spoilt = False
+            held = machine.node.copies.by_partition.values() if machine.node is not None else ()
+            if any(copy.damaged is not None for copy in held):
+                self.kill(ordinal)
 
     def stop_signal(self, ordinal: int) -> None:
         process = self.machines[ordinal].process

@@ -94,7 +94,7 @@ class Forward:
     def abandon(self) -> Waiter | None:
         """Nobody waits for it any more; who did until now. Answers that still come are dropped."""
         waiter, self._waiter = self._waiter, None
-        self._forwards.running.discard(self)
+        self._forwards.running.pop(self, None)
         return waiter
 
 
@@ -103,7 +103,8 @@ class Forwards:
 
     def __init__(self, peers: Peers) -> None:
         self.peers = peers
-        self.running: set[Forward] = set()
+        self.running: dict[Forward, None] = {}
+        """In the order in which they came."""
         self._sweeping = False
 
     @staticmethod
@@ -120,7 +121,7 @@ class Forwards:
         return Forward(self, waiter, key, attempts, refusal, deadline)
 
     def run(self, forward: Forward) -> None:
-        self.running.add(forward)
+        self.running[forward] = None
         if not self._sweeping:
             self._sweep_later()
 

@@ -86,16 +86,18 @@ class PeerLink:
         if not self._unsent:
             return
         usable = [pipe for pipe in self._pipes if pipe.usable]
-        if len(usable) < _PIPES and self._connecting is None and self._time() >= self._connect_at:
+        if len(usable) < _PIPES and self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
-        if not usable and self._connecting is None:
-            self._fail_unsent()
-        elif usable:
+        if usable:
             calls, self._unsent = self._unsent, []
             min(usable, key=lambda pipe: len(pipe.calls)).send(calls)
 
     async def _connect(self) -> None:
-        loop, began = asyncio.get_running_loop(), self._time()
+        loop = asyncio.get_running_loop()
+        if (pause := self._connect_at - self._time()) > 0:
+            # Who comes meanwhile waits too: the node may be there again, and be the only one to ask.
+            await asyncio.sleep(pause)
+        began = self._time()
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 _, pipe = await loop.create_connection(
@@ -107,6 +109,7 @@ class PeerLink:
             # That says nothing of the node as it is now, so who has come since gets another attempt.
             self._fail_unsent(began)
         except OSError:
+            self._health.gone()
             self._connect_at = self._time() + _CONNECT_AGAIN_SECONDS
             self._fail_unsent()
         finally:

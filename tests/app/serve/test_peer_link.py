@@ -175,27 +175,27 @@ def test_who_comes_while_a_connection_is_waited_for_in_vain_gets_another_one() -
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0], ids=["at once", "after a while"])
-def test_a_connection_that_ended_while_nobody_looked_holds_up_nobody(seconds: float) -> None:
-    """As after the node has slept. Only one that ends as soon as it is made is not followed by another at once."""
+def test_a_connection_that_ended_while_nobody_looked_fails_no_later_request(seconds: float) -> None:
+    """As after the node has slept. One that ends as soon as it is made is followed by another a little later only."""
 
-    async def ask() -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
-        connections = itertools.count()
+    async def ask() -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]], float]:
         slept = asyncio.Event()
-
-        served: set[int] = set()
+        served: set[object] = set()
+        second_at = 0.0
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            number = next(connections)
-            served.add(number)
+            nonlocal second_at
+            served.add(writer)
             if not slept.is_set():
                 await slept.wait()
             else:
+                second_at = second_at or loop.time()
                 with suppress(asyncio.IncompleteReadError):
                     await reader.readuntil(b"\r\n\r\n")
                     writer.write(answer(200, b"x"))
             writer.close()
             await writer.wait_closed()
-            served.remove(number)
+            served.remove(writer)
 
         loop = asyncio.get_running_loop()
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -208,16 +208,43 @@ def test_a_connection_that_ended_while_nobody_looked_holds_up_nobody(seconds: fl
         now += seconds
         slept.set()
         await until(lambda: first.got and not link._pipes)
+        ended_at = loop.time()
         link.ask(b"GET /v1/keys/b HTTP/1.1\r\n\r\n", second, now)
         await until(lambda: second.got)
         link.close()
         await until(lambda: not served)
         server.close()
-        return first.got, second.got
+        return first.got, second.got, second_at - ended_at
 
-    first, second = asyncio.run(ask())
-    assert first == [(0, b"")]
-    assert second == ([(200, b"x")] if seconds else [(0, b"")])
+    first, second, after = asyncio.run(ask())
+    assert (first, second) == ([(0, b"")], [(200, b"x")])
+    if not seconds:
+        assert after > 0.04
+
+
+def test_a_node_that_refused_a_moment_ago_answers_as_soon_as_it_is_back() -> None:
+    """Though it is not asked to connect all the time meanwhile, and others are asked before it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+
+    async def ask() -> tuple[Told, Told, bool]:
+        loop, health = asyncio.get_running_loop(), PeerHealth()
+        link = PeerLink(1, f"http://127.0.0.1:{address[1]}", health)
+        first, second = Told(), Told()
+        link.ask(b"GET /v1/keys/a HTTP/1.1\r\n\r\n", first, loop.time())
+        await until(lambda: first.got)
+        link.ask(b"GET /v1/keys/b HTTP/1.1\r\n\r\n", second, loop.time())
+        back = BadNode(socket.create_server(address), "not available")
+        try:
+            await until(lambda: second.got)
+        finally:
+            link.close()
+            back.stop()
+        return first, second, health.doubted
+
+    first, second, doubted = asyncio.run(ask())
+    assert (first.got, second.got) == ([(0, b"")], [(503, b'{"reason":"not_available"}')])
+    assert doubted
 
 
 class Told(Asking):
