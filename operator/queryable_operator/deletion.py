@@ -55,7 +55,7 @@ def ending(observed: Observed) -> Plan:
         forced = tuple(ref for live in lives for ref in stuck(live, observed.hosts, observed.now))
         status = _status(observed, "Its pods are ending.")
         return Plan(delete=delete, force_delete=forced, status=status, again_seconds=1.0)
-    if retain or observed.kafka_clean:
+    if retain or observed.kafka_clean or not (lives or _began(observed)):
         return Plan(delete=delete, release=True)
     refused = observed.kafka_refused
     if refused is None or not _has_waited(observed):
@@ -65,6 +65,13 @@ def ending(observed: Observed) -> Plan:
     left = f"{metadata['namespace']}.{view}.r*"
     message = f"Groups and dead-letter topics called {left} may be left in Kafka: {refused}"
     return Plan(delete=delete, events=(Event("Warning", _CLEANUP_FAILED, message),), release=True)
+
+
+def _began(observed: Observed) -> bool:
+    """Whether there may have been a revision: status names one before anything of it is made, in Kubernetes or in Kafka. A
+    status that says nothing at all may have been lost."""
+    status = observed.resource.get("status") or {}
+    return status.get("phase") != "Pending" or any(status.get(name) for name in ("active", "candidate", "history"))
 
 
 def _ends(view: str, live: Live, retain: bool) -> tuple[Ref, ...]:

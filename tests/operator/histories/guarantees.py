@@ -231,7 +231,7 @@ class Guarantees:
         if not self.status_was_touched:
             self._active_changes_at_the_cut_over_only(old, new, observed)
         self._failed_hashes_stay_failed(old, new)
-        if new["phase"] == "CuttingOver" != old.get("phase") and not self.status_was_touched:
+        if new.get("phase") == "CuttingOver" != old.get("phase") and not self.status_was_touched:
             self._was_complete_for_a_while(new["candidate"], observed)
         self.status_was_touched = False
 

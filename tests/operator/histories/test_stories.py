@@ -372,6 +372,31 @@ def test_kafka_that_is_away_holds_a_deletion_up_for_five_minutes() -> None:
     assert not history.cluster.api.objects
 
 
+def test_a_resource_of_which_nothing_was_ever_made_waits_for_no_kafka() -> None:
+    """As when its bootstrap servers are wrong, and somebody begins anew."""
+    cluster = Cluster(random.Random(7), {"host-0": SimulatedHost("zone-0")})
+    cluster.kafka_is_there = False
+    history = settled(cluster)
+    assert status(history)["phase"] == "Pending"
+    delete_resource(history)
+    history.round()
+    assert history.operator.gone
+    assert reasons(history) == []
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["with its status", "and its status"])
+def test_kafka_is_cleaned_up_though_everything_else_was_taken_away(forgotten: bool) -> None:
+    """Somebody has deleted all children by hand before the resource."""
+    history = settled()
+    history.cluster.kafka_is_there = False
+    history.cluster.api.objects.clear()
+    if forgotten:
+        history.operator.resource["status"] = {}
+    history.guarantees.status_was_touched = True
+    delete_resource(history)
+    assert is_gone_after(history, 200) is False
+
+
 def test_what_is_retained_stays() -> None:
     """With the policy Retain volumes and groups are left where they are."""
     history = settled(deletionPolicy="Retain")
