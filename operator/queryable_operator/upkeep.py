@@ -144,7 +144,7 @@ def _pods(round_: Round, live: Live, record: RevisionRecord) -> Plan:
     made = stateful_set(view, live.number, record.template, replicas, there if _has_claims(there) else None)
     wanted = _marked(made, record)
     apply = Plan(apply=(wanted, *_larger_claims(view, live)), tell=tuple(_tell(view, live, record)))
-    if view.suspended:
+    if view.suspended or round_.view.suspended:  # from the very round on in which it is asked for
         return apply
     return _joined(
         [

@@ -35,9 +35,9 @@ CONFIG_MAP, STATEFUL_SET = Ref("ConfigMap", "users-r1"), Ref("StatefulSet", "use
 
 
 @cache
-def standing() -> Observed:
-    """Three nodes, two copies, nothing to do."""
-    history = History.begin(3, replicas=3, standbyReplicas=1)
+def standing(standbys: int = 1) -> Observed:
+    """Three nodes, two copies or another number, nothing to do."""
+    history = History.begin(3, replicas=3, standbyReplicas=standbys)
     history.settle()
     return history.operator.look()
 

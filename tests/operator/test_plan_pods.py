@@ -100,6 +100,29 @@ def test_a_node_is_lost_when_its_volume_is_where_no_host_is(message: str, phase:
     assert placement_moves(plan(observed, SETTINGS)) is lost
 
 
+def test_the_volume_with_the_only_copy_outlives_its_host() -> None:
+    """The pod is made anew, and waits for a volume that may come back with the data."""
+    observed = away(standing(standbys=0))
+    planned = plan(with_hosts(observed, lambda hosts: hosts.pop(host_of(observed))), SETTINGS)
+
+    assert (planned.delete, planned.force_delete) == ((), (POD,))
+
+
+def test_a_volume_that_no_host_reaches_goes_also_with_the_only_copy() -> None:
+    """No pod could ever run with it."""
+    planned = plan(away(standing(standbys=0), message=NO_FIT), SETTINGS)
+
+    assert (set(planned.delete), planned.force_delete) == ({POD, CLAIM}, ())
+
+
+def test_what_is_suspended_keeps_also_a_volume_that_no_host_reaches() -> None:
+    """Whoever suspends a view for the time in which hosts are away finds every volume afterwards."""
+    observed = changed(away(standing(standbys=0), message=NO_FIT), suspended=True)
+    planned = plan(observed, SETTINGS)
+
+    assert (planned.delete, planned.force_delete) == ((), ())
+
+
 def test_what_keeps_a_pod_from_running_is_told() -> None:
     """In the words of Kubernetes."""
     observed = away(standing(), message="0/6 nodes are available: 6 Insufficient memory.")

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from queryable_operator.live import Live, Pod
 from queryable_operator.resource import Rollout
 from queryable_operator.revisions import Course, Facts, Named, Wish, next_course, service_target
+from queryable_operator.status import course_of
 
 NOW = 10_000.0
 ROLLOUT = Rollout("Automatic", 3600, 0, 30, "DeleteCandidate")
@@ -156,6 +158,16 @@ def test_a_cut_over_makes_the_candidate_active_and_the_active_one_previous() -> 
     assert (course.previous.number, course.previous.since, course.candidate) == (1, NOW, None)
 
 
+def test_a_candidate_that_is_dropped_leaves_as_one_that_was_active() -> None:
+    """Its time counts from now on: the Service may have sent requests to it until this moment."""
+    late = replace(CAUGHT_UP, since=NOW - 3660)
+    put_back = next_course(Course("HydratingCandidate", ACTIVE, late), facts("a"))
+    failed = next_course(Course("CuttingOver", ACTIVE, late), facts("b", available=True))
+
+    for course in (put_back, failed):
+        assert course.previous == replace(late, since=NOW, caught_up_since=None)
+
+
 def test_a_candidate_that_failed_is_remembered_by_its_hash() -> None:
     """So that it is not tried again."""
     course = next_course(Course("HydratingCandidate", ACTIVE, OVERDUE), facts("b"))
@@ -208,3 +220,30 @@ def test_the_history_keeps_the_last_ten() -> None:
         course = next_course(course, replace(facts(f"h{number}"), next_number=number + 2))
     assert len(course.history) == 10
     assert course.history[0]["revision"] == "r30"
+
+
+def there(number: int, ready: bool) -> Live:
+    pod = Pod(f"users-r{number}-0", ready, NOW, NOW, "host", "template", None)
+    return Live(number, {"ConfigMap": {}, "StatefulSet": {}}, {0: pod})
+
+
+@pytest.mark.parametrize(
+    ("service", "ready", "roles"),
+    [
+        (1, {1, 2}, (1, 2, None)),
+        (2, {1, 2}, (2, None, 1)),
+        (None, {1, 2}, (1, 2, None)),
+        (None, {2}, (2, None, 1)),
+        (7, {2}, (2, None, 1)),
+    ],
+)
+def test_a_status_that_is_lost_is_made_again(
+    service: int | None, ready: set[int], roles: tuple[int | None, ...]
+) -> None:
+    """The Service knows which revision serves; without it, it is the first one that could."""
+    lives = {number: there(number, number in ready) for number in (1, 2)}
+    course = course_of({}, lives, service, NOW)
+
+    assert (
+        tuple(named and named.number for named in (course.active, course.candidate, course.previous)) == roles
+    )

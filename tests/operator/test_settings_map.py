@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from queryable_app.disk_format import FORMAT_VERSION
 from queryable_app.placement import Placement, first_placement
 from queryable_app.topic_spec import parse_spec_json
+from queryable_operator.children import WANTED_ANNOTATION
 from queryable_operator.resource import SPEC_CHARACTERS_MAX
 from queryable_operator.settings_map import RevisionRecord, config_map, record_of
 from tests.support.view import FULL, view
@@ -92,6 +93,19 @@ def test_a_broken_map_is_told(where: str, key: str, text: str | None) -> None:
 
     with pytest.raises(ValueError, match="ConfigMap users-r1"):
         record_of(live)
+
+
+@pytest.mark.parametrize("key", ["data", "annotations"])
+def test_a_map_that_somebody_edited_is_told(key: str) -> None:
+    """Also when it could be read: a copy may be where the edited one does not name it."""
+    live: Any = copy.deepcopy(config_map(view(), 1, record()))
+    holder = live["data"] if key == "data" else live["metadata"]["annotations"]
+    for name, there in [(name, there) for name, there in holder.items() if name != WANTED_ANNOTATION]:
+        holder[name] = f"{there} "
+        with pytest.raises(ValueError, match="ConfigMap users-r1"):
+            record_of(live)
+        holder[name] = there
+    record_of(live)
 
 
 def test_a_placement_of_other_partitions_is_told() -> None:

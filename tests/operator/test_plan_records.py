@@ -1,0 +1,79 @@
+"""What a revision's ConfigMap becomes: carried on as long as it is as it was written, made again from what can be proven."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from queryable_app.placement import Placement
+from queryable_operator.actions import Plan
+from queryable_operator.observed import Observed, Ref
+from queryable_operator.plan import plan
+from queryable_operator.settings_map import RevisionRecord, record_of
+from tests.operator.histories.operator import SETTINGS
+from tests.operator.test_plan import CONFIG_MAP, changed, node_says, standing
+
+
+def without(observed: Observed, *refs: Ref) -> Observed:
+    return replace(
+        observed, children={ref: live for ref, live in observed.children.items() if ref not in refs}
+    )
+
+
+def written(planned: Plan) -> RevisionRecord:
+    (config_map,) = [m for m in planned.apply if m["kind"] == "ConfigMap"]
+    return record_of(config_map)
+
+
+def placement() -> Placement:
+    return record_of(standing().children[CONFIG_MAP]).placement
+
+
+def turned_round(epoch: int) -> Placement:
+    """Another one, in which every partition is somewhere else."""
+    serving = tuple(tuple((ordinal + 1) % 3 for ordinal in copies) for copies in placement().serving)
+    return replace(placement(), epoch=epoch, serving=serving)
+
+
+def follows(observed: Observed, ordinal: int, what: Placement) -> Observed:
+    seen = replace(observed.said[1][ordinal].seen, epoch=what.epoch)
+    return node_says(observed, ordinal, seen=seen, placement=what)
+
+
+def test_a_placement_is_written_only_over_the_one_that_was_seen() -> None:
+    """What another operator has decided since is never taken back."""
+    assert plan(standing(), SETTINGS).expect_unchanged == {CONFIG_MAP}
+    assert plan(without(standing(), CONFIG_MAP), SETTINGS).expect_unchanged == {CONFIG_MAP}
+
+
+def test_a_config_map_is_made_again_from_the_latest_placement_that_a_node_follows() -> None:
+    """Copies are where the nodes have them, and not where a new revision would put them."""
+    observed = follows(without(standing(), CONFIG_MAP), 1, turned_round(5))
+
+    assert written(plan(follows(observed, 2, turned_round(7)), SETTINGS)).placement == turned_round(7)
+
+
+def made_from_nothing() -> Observed:
+    """Nobody has said anything since the ConfigMap went; status still speaks of placement 7."""
+    silent = replace(without(standing(), CONFIG_MAP), said={})
+    (made,) = [m for m in plan(silent, SETTINGS).apply if m["kind"] == "ConfigMap"]
+    status = {**standing().resource["status"], "placementEpoch": 7}
+    return replace(
+        silent,
+        resource={**standing().resource, "status": status},
+        children={**silent.children, CONFIG_MAP: made},
+    )
+
+
+def test_a_config_map_made_from_nothing_takes_no_step_before_every_node_has_spoken() -> None:
+    """A later one than the nodes follow would take copies away that are there."""
+    planned = plan(changed(made_from_nothing(), replicas=4), SETTINGS)
+
+    assert written(planned).placement.epoch == 1
+    assert planned.status is None or planned.status["placementEpoch"] == 7
+
+
+def test_a_config_map_made_from_nothing_gives_way_to_what_nodes_follow() -> None:
+    """As soon as they say it."""
+    observed = replace(made_from_nothing(), said=standing().said)
+
+    assert written(plan(follows(observed, 1, turned_round(7)), SETTINGS)).placement == turned_round(7)
