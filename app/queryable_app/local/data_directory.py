@@ -17,18 +17,18 @@ when the last of them is gone: a run after a kill -9 waits for that, and never m
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import secrets
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+
+from queryable_app.file_lock import locked
 
 _LEFTOVERS_SECONDS: Final = 20
 _RUN_FILE: Final = "run.json"
@@ -161,22 +161,16 @@ def run_description(data: Path) -> Mapping[str, Any] | None:
 
 def _lock(stack: contextlib.ExitStack, file: Path, seconds: float, refusal: str) -> int:
     handle = stack.enter_context(file.open("a"))
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return handle.fileno()
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise DirectoryError(refusal) from None
-            time.sleep(0.05)
+    if not locked(handle, seconds):
+        raise DirectoryError(refusal)
+    return handle.fileno()
 
 
 def _forget_killed_runs() -> None:
     """What runs could not take away because they were killed with -9."""
     for sockets in Path(tempfile.gettempdir()).glob(f"{_socket_prefix()}*"):
         data = sockets / "data"
-        with contextlib.suppress(OSError):  # also when its processes live, and hold the lock
+        with contextlib.suppress(OSError):
             if sockets.stat().st_uid != os.getuid():
                 continue
             if not data.exists():
@@ -184,7 +178,8 @@ def _forget_killed_runs() -> None:
                     shutil.rmtree(sockets)
                 continue
             with (data / _PROCESSES_LOCK).open("a") as handle:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not locked(handle):  # its processes live
+                    continue
                 if (data / _GONE_AT_END).exists():
                     shutil.rmtree(data.resolve())
                 shutil.rmtree(sockets)
