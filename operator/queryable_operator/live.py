@@ -182,14 +182,17 @@ def _made_of(stateful_set: Manifest) -> MadeOf | None:
 
 
 def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
-    metadata, ready = manifest.get("metadata", {}), condition(manifest, "Ready")
+    metadata, said = manifest.get("metadata", {}), condition(manifest, "Ready")
     ending = seconds_of(metadata.get("deletionTimestamp"))
     created = seconds_of(metadata.get("creationTimestamp")) or 0.0
+    ready, changed = said.get("status") == "True", seconds_of(said.get("lastTransitionTime"))
+    if ready and ending is not None:  # it stops being so by being asked to end
+        ready, changed = False, ending - _grace_seconds(metadata)
     unscheduled = _unscheduled(manifest)
     return Pod(
         name=name,
-        ready=ready.get("status") == "True" and ending is None,
-        changed=seconds_of(ready.get("lastTransitionTime")) or created,
+        ready=ready,
+        changed=changed or created,
         created=created,
         host=manifest.get("spec", {}).get("nodeName"),
         template=labels(manifest).get(_TEMPLATE_LABEL),
@@ -197,6 +200,12 @@ def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
         volume_is_astray=_is_placed(claim) and "volume" in unscheduled.lower(),
         trouble=unscheduled or _waiting(manifest),
     )
+
+
+def _grace_seconds(metadata: Mapping[str, Any]) -> int:
+    """How long it was given to end."""
+    seconds = metadata.get("deletionGracePeriodSeconds")
+    return seconds if isinstance(seconds, int) else 0
 
 
 def _unscheduled(manifest: Manifest) -> str:

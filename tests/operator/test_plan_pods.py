@@ -11,9 +11,12 @@ import pytest
 
 from queryable_app.placement import Placement
 from queryable_operator.actions import Plan
-from queryable_operator.live import text_of
+from queryable_operator.live import revisions_of, text_of
 from queryable_operator.observed import Host, Observed, Ref
+from queryable_operator.placements import Situation, lost_nodes
 from queryable_operator.plan import plan
+from queryable_operator.resource import view_of
+from queryable_operator.settings_map import config_map, record_of
 from tests.operator.histories.operator import SETTINGS
 from tests.operator.test_plan import CONFIG_MAP, changed, edited, merge, node_says, said, standing, writes
 
@@ -147,6 +150,45 @@ def test_an_image_that_cannot_be_pulled_is_told() -> None:
     assert messages.pop().endswith("users-r1-1: ImagePullBackOff")
 
 
+def ending(observed: Observed, ago: float) -> Observed:
+    """Node 1 has been ready for an hour, and was asked to end so many seconds ago."""
+    now = observed.now + LATER
+    times = {"deletionTimestamp": text_of(now - ago + 45), "deletionGracePeriodSeconds": 45}
+    moved = edited(observed, POD, lambda pod: pod["metadata"].update(times))
+    heard = {o: replace(s, seen=replace(s.seen, at=now)) for o, s in observed.said[1].items()}
+    return replace(moved, now=now, said={1: heard})
+
+
+def lost_ones(observed: Observed) -> frozenset[int]:
+    situation = Situation(observed.now, SETTINGS.cluster_domain, observed.hosts)
+    return lost_nodes(view_of(observed.resource), revisions_of(observed)[1], situation)
+
+
+@pytest.mark.parametrize(("ago", "missed"), [(0, False), (59, False), (60, True)])
+def test_a_pod_that_ends_is_missed_from_when_it_was_asked_to(ago: float, missed: bool) -> None:
+    """However long it was ready before: a roll is no trouble."""
+    planned = plan(ending(standing(), ago), SETTINGS)
+
+    assert planned.status is not None
+    assert (said(planned, "Degraded")[1] == "NodesNotReady") is missed
+
+
+@pytest.mark.parametrize(("ago", "lost"), [(0, False), (19, False), (20, True)])
+def test_a_pod_that_ends_on_a_lost_host_is_lost_from_when_it_was_asked_to(ago: float, lost: bool) -> None:
+    """Its host has `replaceAfter` to come back in, as with any other pod."""
+    observed = with_hosts(ending(standing(), ago), lambda hosts: hosts.pop(host_of(standing())))
+
+    assert lost_ones(observed) == ({1} if lost else set())
+
+
+@pytest.mark.parametrize(("ago", "lost"), [(0, False), (45 + 19, False), (45 + 20, True)])
+def test_a_pod_that_does_not_end_is_lost_where_nobody_may_look_at_hosts(ago: float, lost: bool) -> None:
+    """Only after the time that it was given to end, and `replaceAfter` beyond that."""
+    observed = replace(ending(standing(), ago), hosts=None)
+
+    assert lost_ones(observed) == ({1} if lost else set())
+
+
 # --- rolls
 
 
@@ -241,6 +283,52 @@ def test_a_pod_that_leaves_stays_while_the_placement_has_its_address() -> None:
     epoch = placed(plan(observed, SETTINGS)).epoch
     for ordinal in range(3):  # they all know it
         observed = node_says(observed, ordinal, seen=replace(observed.said[1][ordinal].seen, epoch=epoch))
-    (stateful_set,) = [m for m in plan(observed, SETTINGS).apply if m["kind"] == "StatefulSet"]
 
-    assert stateful_set["spec"]["replicas"] == 3
+    assert replicas(plan(observed, SETTINGS)) == 3
+
+
+def left_alone() -> Observed:
+    """Node 2 was to leave, and the placement names it no longer. Every node knows that."""
+    observed = changed(standing(), replicas=2)
+    record = record_of(writes(plan(observed, SETTINGS), observed)[CONFIG_MAP])
+    placement = record.placement
+    without = replace(
+        placement,
+        epoch=placement.epoch + 5,
+        addresses=placement.addresses[:2],
+        serving=((0, 1),) * placement.partitions,
+        hydrating=((),) * placement.partitions,
+    )
+    made = config_map(view_of(observed.resource), 1, replace(record, placement=without))
+    observed = edited(observed, CONFIG_MAP, lambda live: merge(live, made))
+    for ordinal in range(3):
+        observed = node_says(
+            observed, ordinal, seen=replace(observed.said[1][ordinal].seen, epoch=without.epoch)
+        )
+    return observed
+
+
+def replicas(planned: Plan) -> int:
+    (stateful_set,) = [m for m in planned.apply if m["kind"] == "StatefulSet"]
+    return int(stateful_set["spec"]["replicas"])
+
+
+@pytest.mark.parametrize("ordinal", range(3))
+def test_a_pod_leaves_when_every_node_knows_that_it_holds_nothing(ordinal: int) -> None:
+    """Whoever follows an older placement still sends it reads; one that is silent is not waited for."""
+    observed = left_alone()
+    older = replace(observed.said[1][ordinal].seen, epoch=1)
+    silent = replace(older, at=observed.now - 10)
+
+    assert replicas(plan(observed, SETTINGS)) == 2
+    assert replicas(plan(node_says(observed, ordinal, seen=older), SETTINGS)) == 3
+    assert replicas(plan(node_says(observed, ordinal, seen=silent), SETTINGS)) == 2
+
+
+def test_a_volume_goes_after_the_pod_that_left() -> None:
+    """One that is deleted while a pod uses it would hold up the pod that comes when more nodes are asked for again."""
+    pod, claim = Ref("Pod", "users-r1-2"), Ref("PersistentVolumeClaim", "data-users-r1-2")
+    there = edited(left_alone(), Ref("StatefulSet", "users-r1"), lambda live: live["spec"].update(replicas=2))
+    gone = replace(there, children={ref: live for ref, live in there.children.items() if ref != pod})
+
+    assert (plan(there, SETTINGS).delete, plan(gone, SETTINGS).delete) == ((), (claim,))
