@@ -270,6 +270,17 @@ class Copies:
             murmur2, crc32, fnv1a = murmur2 + seen[0], crc32 + seen[1], fnv1a + seen[2]
         return murmur2, crc32, fnv1a
 
+    @property
+    def contradicted(self) -> frozenset[str]:
+        """The partitioners that some record went against."""
+        return self._contradictions.known
+
+    def note_contradicted(self, algorithms: frozenset[str]) -> None:
+        """Another node knows them."""
+        if not algorithms <= self.contradicted:
+            self._contradictions.add(algorithms & {*ALGORITHMS})
+            self.note_mismatches()
+
     def note_mismatches(self) -> None:
         """Decide anew which partitioner is in use; a change is logged, since reads go elsewhere from now on."""
         here, elsewhere = self.mismatches, self.mismatches_elsewhere

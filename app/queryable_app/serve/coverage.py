@@ -74,7 +74,8 @@ async def read_covered(
     read: Callable[[Coverage], Awaitable[T]],
 ) -> tuple[T, Coverage]:
     """Looks for copies that may answer, and reads what they have. Each ends at the deadline in words of its own: the
-    search knows what is missing, the reading that time is over."""
+    search knows what is missing, the reading that time is over. Where producers place keys may be known better after the
+    search than before it."""
     lost: frozenset[int] = frozenset()
     whole = False
     for left in reversed(range(_ATTEMPTS)):
@@ -189,17 +190,26 @@ async def _cover_elsewhere(
             )
             for task in done:
                 ordinal, partitions = running.pop(task)
-                covered = _note_covered(task, partitions, attempts, ordinal, standings, refusals)
+                said = _said(task)
+                reads.copies.note_contradicted(said.contradicted)
+                covered = _note_covered(said, partitions, attempts, ordinal, standings, refusals)
                 if covered:
-                    said = {partition: standings[partition].position for partition in covered}
-                    there[ordinal] = {**there.get(ordinal, {}), **said}
+                    positions = {partition: standings[partition].position for partition in covered}
+                    there[ordinal] = {**there.get(ordinal, {}), **positions}
     finally:
         for task in running:
             task.cancel()
 
 
+def _said(task: asyncio.Task[Covered]) -> Covered:
+    try:
+        return task.result()
+    except PeerAway:
+        return _NOTHING
+
+
 def _note_covered(
-    task: asyncio.Task[Covered],
+    said: Covered,
     partitions: list[int],
     attempts: Mapping[int, Attempts],
     ordinal: int,
@@ -207,10 +217,6 @@ def _note_covered(
     refusals: dict[int, Failure],
 ) -> tuple[int, ...]:
     """What a node has said it covers, without what another one has covered meanwhile."""
-    try:
-        said = task.result()
-    except PeerAway:
-        said = _NOTHING
     open_yet = refusals.keys() & partitions
     covered = tuple(partition for partition in said.standings if partition in open_yet)
     for partition in covered:

@@ -55,6 +55,8 @@ class Covered:
 
     standings: Mapping[int, Standing]
     refused: Mapping[int, Failure]
+    contradicted: frozenset[str] = frozenset()
+    """The partitioners that the node knows not to be those of all producers."""
 
 
 async def cover(
@@ -163,7 +165,10 @@ def understood(answer: bytes, understand: Understand[T]) -> T:
 def _covered(head: dict[str, Any], _: list[RawRow]) -> Covered:
     standings = [_standing(*said) for said in head["standings"]]
     refused = dict(_refused(said) for said in head["refused"])
-    return Covered({standing.partition: standing for standing in standings}, refused)
+    contradicted = frozenset(
+        str(name) for name in head.get("contradicted", ())
+    )  # not from an earlier version
+    return Covered({standing.partition: standing for standing in standings}, refused, contradicted)
 
 
 def _standing(

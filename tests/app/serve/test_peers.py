@@ -270,6 +270,40 @@ def test_nodes_tell_one_another_of_mixed_producers(tmp_path: Path) -> None:
                 assert http.get("/v1/count").json()["count"] == 0
 
 
+@pytest.mark.parametrize("what", ["multi-get", "page", "stream", "count"])
+def test_a_node_that_has_forgotten_of_mixed_producers_is_told_by_whom_it_asks(
+    tmp_path: Path, what: str
+) -> None:
+    """As one that lost its disk, and asks another node before their next heartbeats. No key is missed or counted twice."""
+    with Cluster(tmp_path, 1) as cluster:
+        where = partition_for(b"mixed", "murmur2", 6)
+        asked = next(n for n in range(3) if n not in cluster.placement.serving[where])
+        elsewhere = next(p for p in range(6) if p != where and asked not in cluster.placement.serving[p])
+        cluster.put(b"mixed", b'"old"', timestamp_ms=10)
+        cluster.put(b"mixed", b'"new"', partition=elsewhere, timestamp_ms=20)
+        copies = cluster.nodes[asked].node.copies
+        eventually("it knows", lambda: copies.algorithm == "scatter")
+
+        def forget() -> None:
+            copies._contradictions.known = frozenset()
+            copies.algorithm = "murmur2"
+
+        cluster.nodes[asked].on_loop(forget)
+        with cluster.nodes[asked].client() as http:
+            match what:
+                case "multi-get":
+                    items = http.post("/v1/multi-get", json={"keys": ["mixed"]}).json()["items"]
+                    found = [item.get("value") for item in items]
+                case "page":
+                    found = [item["value"] for item in http.get("/v1/scan").json()["items"]]
+                case "stream":
+                    text = http.get("/v1/scan", headers=NDJSON).text
+                    found = [json.loads(line)["value"] for line in text.splitlines()]
+                case _:
+                    found = ["new"] * http.get("/v1/count").json()["count"]
+    assert found == ["new"]
+
+
 def test_rows_of_many_batches_are_merged(tmp_path: Path) -> None:
     """More rows than nodes send at once come complete and in order, forwards and backwards."""
     with Cluster(tmp_path, 1) as cluster:

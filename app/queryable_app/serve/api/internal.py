@@ -102,6 +102,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             {
                 "standings": [standing_of(copy, now_ms) for copy in copies.values()],
                 "refused": [refused_to_json(partition, refusal) for partition, refusal in refusals.items()],
+                "contradicted": sorted(node.copies.contradicted),
             }
         )
 

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.freshness import Asked
 from queryable_app.http_text import BYTES, JSON, body_answer, choice, negotiate
 from queryable_app.partitioners import SCATTER
 from queryable_app.serve.api.answers import ITEMS, KEYS_BODY, VALUE
@@ -24,7 +25,7 @@ from queryable_app.serve.api.request import (
     values_of,
 )
 from queryable_app.serve.coverage import Coverage, look_up, read_covered, read_everywhere, until
-from queryable_app.serve.multi_get import KEYS_WITHOUT_PAUSE, Rows, keys_by_partition, seek, to_items
+from queryable_app.serve.multi_get import KEYS_WITHOUT_PAUSE, Rows, Sought, keys_by_partition, seek, to_items
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
 
@@ -68,16 +69,10 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         async with until(deadline):
             body = await json_body(request, node)
-        copies = reads.copies
-        sought = seek(_keys_in(body, values, node), node.codec, copies.algorithm, copies.partitions)
-        by_partition = keys_by_partition(sought, copies.partitions)
-        if len(sought) > KEYS_WITHOUT_PAUSE:
+        keys = _keys_in(body, values, node)
+        if len(keys) > KEYS_WITHOUT_PAUSE:
             node.turns.require_room()
-
-        async def looking_up(covered: Coverage) -> Rows:
-            return await look_up(reads, covered, by_partition, deadline)
-
-        rows, covered = await read_covered(reads, by_partition, asked, deadline, partial, looking_up)
+        sought, rows, covered = await _look_up(reads, keys, asked, deadline, partial)
         # A key that is nowhere here may be in a partition that nobody reads.
         unknown = range(reads.copies.partitions) if reads.copies.unread_partitions else covered.missing
         items = to_items(sought, rows, unknown, node.codec, node.spec.stored_format)
@@ -86,6 +81,23 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         )
 
     return router
+
+
+async def _look_up(
+    reads: Reads, record_keys: list[bytes], asked: Asked, deadline: float, partial: bool
+) -> tuple[list[Sought], Rows, Coverage]:
+    copies = reads.copies
+    algorithm = copies.algorithm
+    sought = seek(record_keys, reads.node.codec, algorithm, copies.partitions)
+    keys = keys_by_partition(sought, copies.partitions)
+
+    async def looking_up(covered: Coverage) -> Rows:
+        return await look_up(reads, covered, keys, deadline)
+
+    rows, covered = await read_covered(reads, keys, asked, deadline, partial, looking_up)
+    if copies.algorithm != algorithm:  # another node has just said so; it can happen once for each algorithm
+        return await _look_up(reads, record_keys, asked, deadline, partial)
+    return sought, rows, covered
 
 
 def _keys_in(body: Any, values: Values, node: Node) -> list[bytes]:
