@@ -160,6 +160,16 @@ def test_larger_volumes_are_asked_for_and_nothing_else_is_touched() -> None:
     assert {ref.kind for ref in writes(planned, observed)} <= {"ConfigMap", "PersistentVolumeClaim"}
 
 
+def test_a_volume_that_somebody_made_larger_stays_so() -> None:
+    """No volume can become smaller: the API server would refuse it in every round."""
+    claim = Ref("PersistentVolumeClaim", "data-users-r1-1")
+    observed = edited(
+        standing(), claim, lambda live: live["spec"]["resources"]["requests"].update(storage="99Gi")
+    )
+
+    assert claim not in {Ref(m["kind"], m["metadata"]["name"]) for m in plan(observed, SETTINGS).apply}
+
+
 def test_read_settings_are_told_to_nodes_that_run() -> None:
     """No pod restarts; and one that starts meanwhile finds them in its file, which is written first."""
     observed = changed(standing(), read={"consistency": "any", "maxConcurrent": 7})

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
+from queryable_app.disk_format import FORMAT_VERSION
 from queryable_app.placement import Placement
 from queryable_operator.actions import Plan
+from queryable_operator.changes import spec_hash
 from queryable_operator.observed import Observed, Ref
 from queryable_operator.plan import plan
-from queryable_operator.settings_map import RevisionRecord, record_of
+from queryable_operator.resource import view_of
+from queryable_operator.settings import OperatorSettings
+from queryable_operator.settings_map import RevisionRecord, config_map, record_of
 from tests.operator.histories.operator import SETTINGS
-from tests.operator.test_plan import CONFIG_MAP, changed, node_says, standing
+from tests.operator.test_plan import CONFIG_MAP, changed, edited, merge, node_says, standing
 
 
 def without(observed: Observed, *refs: Ref) -> Observed:
@@ -77,3 +82,29 @@ def test_a_config_map_made_from_nothing_gives_way_to_what_nodes_follow() -> None
     observed = replace(made_from_nothing(), said=standing().said)
 
     assert written(plan(follows(observed, 1, turned_round(7)), SETTINGS)).placement == turned_round(7)
+
+
+def of_another_format() -> Observed:
+    """A view whose nodes write another format on disk than those of this release."""
+    there, resource = record_of(standing().children[CONFIG_MAP]), copy.deepcopy(dict(standing().resource))
+    other = FORMAT_VERSION + 1
+    record = replace(there, disk_format=other, spec_hash=spec_hash(there.spec, there.partitions, other))
+    made = config_map(view_of(resource), 1, record)
+    resource["status"]["active"]["specHash"] = record.spec_hash
+    return edited(replace(standing(), resource=resource), CONFIG_MAP, lambda live: merge(live, made))
+
+
+def test_another_disk_format_of_the_release_changes_no_view() -> None:
+    """The image that its nodes run can read what they wrote."""
+    planned = plan(of_another_format(), OperatorSettings("example/node:2"))
+
+    assert (planned.status, written(planned).image) == (None, "example/node:1")
+
+
+def test_an_image_of_another_disk_format_is_for_a_new_revision() -> None:
+    """It might not read what is on the disks."""
+    planned = plan(changed(of_another_format(), image="example/node:2"), SETTINGS)
+
+    assert written(planned).image == "example/node:1"
+    assert planned.status is not None
+    assert planned.status["candidate"]["revision"] == "r2"
