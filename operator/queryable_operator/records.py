@@ -41,7 +41,7 @@ class Makings:
 
 def record_wanted(named: Named, live: Live, makings: Makings) -> RevisionRecord | None:
     """None: it cannot be made."""
-    if live.record is not None and live.record.spec_hash == named.spec_hash:
+    if live.record is not None:
         return _carried_on(live.record, live, makings)
     return _made_anew(named, live, makings)
 

@@ -125,8 +125,8 @@ def test_nothing_begins_before_the_topic_is_seen(topic: Any, reason: str, events
 
 
 def test_a_wrong_spec_is_named_and_the_view_stays_as_it_is() -> None:
-    """The last one that was right is followed, also where the new one asks for another size."""
-    observed = changed(standing(), replicas=1)
+    """The last one that was right is followed, also where the new one asks for another size, or for none."""
+    observed = changed(standing(), replicas=1, suspended=True)
     planned = plan(observed, SETTINGS)
 
     assert said(planned, "SpecValid")[:2] == ("False", "SpecInvalid")
@@ -197,6 +197,15 @@ def test_what_is_paused_is_left_alone() -> None:
     assert replace(planned, status=None, events=(), again_seconds=0.0) == Plan(again_seconds=0.0)
 
 
+def test_a_wrong_spec_can_be_paused() -> None:
+    """Whoever stops the operator need not put right first what he stops it for."""
+    observed = changed(standing(), replicas=1, paused=True)
+    planned = plan(edited(observed, STATEFUL_SET, lambda live: live["spec"].update(replicas=9)), SETTINGS)
+
+    assert (said(planned, "Paused")[0], said(planned, "SpecValid")[0]) == ("True", "False")
+    assert planned.apply == ()
+
+
 def test_a_new_secret_rolls_pods_and_a_missing_one_does_not() -> None:
     """Nobody restarts a view because somebody deleted a Secret."""
     observed = changed(
@@ -216,15 +225,16 @@ def test_a_new_secret_rolls_pods_and_a_missing_one_does_not() -> None:
 # --- children
 
 
-def test_the_name_of_somebody_else_is_left_to_him() -> None:
+@pytest.mark.parametrize("ref", [Ref("Service", "users"), Ref("Secret", "users-r1")])
+def test_the_name_of_somebody_else_is_left_to_him(ref: Ref) -> None:
     """Status says who has it, and everything else goes on."""
-    service = Ref("Service", "users")
-    children = {ref: live for ref, live in standing().children.items() if ref != service}
-    planned = plan(replace(standing(), children=children, taken=frozenset({service})), SETTINGS)
+    children = {there: live for there, live in standing().children.items() if there != ref}
+    planned = plan(replace(standing(), children=children, taken=frozenset({ref})), SETTINGS)
 
-    assert service not in {Ref(m["kind"], m["metadata"]["name"]) for m in planned.apply}
+    assert ref not in {*planned.secrets, *(Ref(m["kind"], m["metadata"]["name"]) for m in planned.apply)}
+    assert CONFIG_MAP in {Ref(m["kind"], m["metadata"]["name"]) for m in planned.apply}
     assert said(planned, "Degraded")[:2] == ("True", "NameTaken")
-    assert "Service users" in said(planned, "Degraded")[2]
+    assert f"{ref.kind} {ref.name}" in said(planned, "Degraded")[2]
 
 
 def test_a_stateful_set_waits_for_its_config_map_and_its_token() -> None:
@@ -291,6 +301,15 @@ def test_a_node_that_follows_an_older_placement_is_told() -> None:
 
 
 # --- status
+
+
+def test_a_status_that_is_lost_is_written_before_anything_follows_from_it() -> None:
+    """Whoever looks next goes on from what was found, and not from another guess."""
+    planned = plan(replace(standing(), resource={**standing().resource, "status": {}}), SETTINGS)
+
+    assert planned.status is not None
+    assert planned.status["active"]["revision"] == "r1"
+    assert replace(planned, status=None, events=(), again_seconds=0.0) == Plan(again_seconds=0.0)
 
 
 def test_every_field_of_status_is_in_the_schema() -> None:
