@@ -33,7 +33,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     node: ClassVar[Node]
     reads: ClassVar[Reads]
-    open: ClassVar[set[BoundedProtocol]]
+    open: ClassVar[dict[BoundedProtocol, None]]
     too_much: ClassVar[Answer]  # to do; made once, since it has to be cheap
     sweeps: ClassVar[int] = 0
     sweeping: ClassVar[bool] = False
@@ -84,7 +84,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.open.add(self)
+        self.open[self] = None
         if not self.sweeping:
             self._sweep_later()
         self.idle_since = self.sweeps
@@ -102,7 +102,7 @@ class BoundedProtocol(HttpToolsProtocol):
             )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.open.discard(self)
+        self.open.pop(self, None)
         super().connection_lost(exc)
 
     def eof_received(self) -> None:

@@ -247,7 +247,7 @@ def protocol_class(node: Node) -> type[FastLane]:
         "request_bytes_max": min(_REQUEST_BYTES_MAX, node.settings.head_bytes_max),
         "heads": KnownHeads(node.peers.knows),
         "forwards": Forwards(node.peers),
-        "open": set(),
+        "open": {},
         "too_much": problem_answer(too_much("more requests wait than can be answered soon"), reads.identity),
     }
     return type("NodeProtocol", (FastLane,), own)
