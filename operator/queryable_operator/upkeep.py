@@ -42,19 +42,19 @@ class Round:
     service: int | None
     """The revision that the Service is seen to be at."""
 
-    @property
-    def situation(self) -> Situation:
+    def situation(self, number: int) -> Situation:
+        """Of one revision. The epoch that status speaks of is the active one's."""
         epoch = (self.observed.resource.get("status") or {}).get("placementEpoch")
+        is_active = self.course.active is not None and number == self.course.active.number
         return Situation(
             now=self.observed.now,
             cluster_domain=self.settings.cluster_domain,
             hosts=self.observed.hosts,
-            epoch_told=epoch if isinstance(epoch, int) else 0,
+            epoch_told=epoch if is_active and isinstance(epoch, int) else 0,
         )
 
-    @property
-    def makings(self) -> Makings:
-        return Makings(self.view, self.settings, self.situation, self.observed.kafka_secret_digest)
+    def makings(self, number: int) -> Makings:
+        return Makings(self.view, self.settings, self.situation(number), self.observed.kafka_secret_digest)
 
     @property
     def is_moving(self) -> bool:
@@ -62,20 +62,21 @@ class Round:
         live = self.live(self.course.active)
         if live.record is None or self.view.suspended:
             return False
-        return not placements.is_settled(self.view, live, live.record.placement, self.situation)
+        situation = self.situation(live.number)
+        return not placements.is_settled(self.view, live, live.record.placement, situation)
 
     @property
     def is_rolling(self) -> bool:
         """Whether pods of the active revision are made anew, or are about to be."""
         live = self.live(self.course.active)
-        return may_be_outdated(live) or template_changes(live, self.makings)
+        return may_be_outdated(live) or template_changes(live, self.makings(live.number))
 
     @property
     def has_lost_record(self) -> bool:
         active = self.course.active
         if active is None or self.live(active).record is not None:
             return False
-        return record_wanted(active, self.live(active), self.makings) is None
+        return record_wanted(active, self.live(active), self.makings(active.number)) is None
 
     def live(self, named: Named | None) -> Live:
         number = named.number if named else 0
@@ -114,7 +115,7 @@ def _of_view(round_: Round, *objects: Manifest) -> Plan:
 
 def _revision(round_: Round, named: Named) -> Plan:
     live, view = round_.live(named), round_.view
-    record = record_wanted(named, live, round_.makings)
+    record = record_wanted(named, live, round_.makings(named.number))
     if record is None:  # what runs goes on running with what it has
         return Plan()
     number = named.number
@@ -212,7 +213,7 @@ def _rolled(round_: Round, view: View, live: Live, record: RevisionRecord, wante
 
 def _replaced(round_: Round, view: View, live: Live, record: RevisionRecord) -> Plan:
     """Nodes that do not come back are made anew elsewhere."""
-    situation = round_.situation
+    situation = round_.situation(live.number)
     refs = tuple(placements.in_the_way(view, live, record.placement, situation))
     gone = {
         Ref("Pod", pod.name) for pod in live.pods.values() if placements.host_is_gone(view, pod, situation)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
-from queryable_operator.observed import Observed
+from queryable_operator.observed import Observed, Ref
 from queryable_operator.plan import plan
 from tests.operator.histories.history import History
+from tests.operator.histories.nodes import NEVER
 from tests.operator.histories.operator import SETTINGS
 
 
@@ -48,3 +50,32 @@ def test_pods_are_rolled_while_a_candidate_hydrates() -> None:
     hydrating = replace(cutting_over(), resource=resource)
 
     assert plan(with_old_pods(hydrating, "r1"), SETTINGS).evict == ("users-r1-2",)
+
+
+def test_a_lost_node_of_a_candidate_is_replaced_however_often_copies_of_the_active_moved() -> None:
+    """The epoch that status speaks of is the active revision's, and says nothing of the candidate's placement."""
+    history = History.begin(3, replicas=3, standbyReplicas=1)
+    history.settle()
+    for replicas in (4, 3):
+        ask(history, replicas=replicas)
+        history.settle()
+    rollout = history.operator.resource["spec"]["rollout"]
+    ask(history, transform={"sql": NEVER}, rollout={**rollout, "hydrationDeadline": "1h"})
+    go_on(history, seconds=30)
+    host = history.cluster.api.objects[Ref("Pod", "users-r2-1")]["spec"]["nodeName"]
+    history.cluster.lose_host(host)
+    go_on(history, seconds=90)
+
+    assert "users-r2-1" in " ".join(e.message for e in history.operator.events if e.reason == "NodeReplaced")
+    assert history.cluster.api.objects[Ref("Pod", "users-r2-1")]["spec"]["nodeName"] != host
+
+
+def ask(history: History, **fields: Any) -> None:
+    history.operator.resource["spec"].update(fields)
+    history.changed()
+
+
+def go_on(history: History, seconds: int) -> None:
+    for _ in range(seconds):
+        history.round()
+        history.pass_time(1)
