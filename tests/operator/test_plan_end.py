@@ -1,17 +1,23 @@
-"""When a pod that was asked to end is taken away without its host's word."""
+"""The end of a pod that nobody speaks for, and of a revision: what goes in which order, and what stays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from queryable_operator.deletion import stuck
+from queryable_operator.deletion import remains, stuck
 from queryable_operator.live import Live, Pod
-from queryable_operator.observed import Host, Ref
+from queryable_operator.observed import Host, Manifest, Ref
+from queryable_operator.plan import plan
+from tests.operator.histories.operator import SETTINGS
+from tests.operator.test_plan import standing
 
 NOW = 10_000.0
 WELL, SILENT = {"host": Host(True, True, None)}, {"host": Host(False, False, None)}
+NINE = {"revision": "r9", "specHash": "old", "since": "1970-01-01T00:00:00Z", "totalPartitions": 3}
 Hosts = Mapping[str, Host] | None
 
 CASES: Mapping[str, tuple[float | None, Hosts, bool]] = {
@@ -33,3 +39,36 @@ def test_a_pod_is_taken_away_when_nobody_can_say_that_it_has_ended(case: str) ->
     live = Live(1, pods={0: Pod("users-r1-0", False, NOW, NOW, "host", None, ending)})
 
     assert tuple(stuck(live, hosts, NOW)) == ((Ref("Pod", "users-r1-0"),) if forced else ())
+
+
+def test_a_revision_goes_with_its_config_map_last() -> None:
+    """By it the revision is known: whatever ends in between, somebody comes back for the rest."""
+    objects: Mapping[str, Manifest] = {kind: {} for kind in ("ConfigMap", "Secret", "StatefulSet")}
+    pod, claim = Pod("users-r1-0", True, NOW, NOW, "host", None, None), {0: {"metadata": {}}}
+    config_map, volume = Ref("ConfigMap", "users-r1"), Ref("PersistentVolumeClaim", "data-users-r1-0")
+    only = {"ConfigMap": objects["ConfigMap"]}
+
+    assert set(remains("users", Live(1, objects, {0: pod}, claim))) == {
+        Ref("Secret", "users-r1"),
+        Ref("StatefulSet", "users-r1"),
+    }
+    assert set(remains("users", Live(1, only, {0: pod}, claim))) == {Ref("Pod", "users-r1-0"), volume}
+    assert remains("users", Live(1, only, {}, claim)) == (volume,)
+    assert remains("users", Live(1, only)) == (config_map,)
+
+
+@pytest.mark.parametrize(
+    ("named", "goes"),
+    [({}, False), ({"previous": NINE}, True), ({"history": [{**NINE, "outcome": "Retired"}]}, True)],
+)
+def test_volumes_go_with_a_revision_that_this_resource_had(named: Mapping[str, Any], goes: bool) -> None:
+    """One that status does not know left them to be kept, when a resource of the name went before."""
+    volume, there = Ref("PersistentVolumeClaim", "data-users-r9-0"), standing().resource["status"]
+    status = {**{name: value for name, value in there.items() if name != "history"}, **named}
+    observed = replace(
+        standing(),
+        resource={**standing().resource, "status": status},
+        children={**standing().children, volume: {"metadata": {}}},
+    )
+
+    assert plan(observed, SETTINGS).delete == ((volume,) if goes else ())
