@@ -44,7 +44,8 @@ def test_a_pod_is_taken_away_when_nobody_can_say_that_it_has_ended(case: str) ->
 def test_a_revision_goes_with_its_config_map_last() -> None:
     """By it the revision is known: whatever ends in between, somebody comes back for the rest."""
     objects: Mapping[str, Manifest] = {kind: {} for kind in ("ConfigMap", "Secret", "StatefulSet")}
-    pod, claim = Pod("users-r1-0", True, NOW, NOW, "host", None, None), {0: {"metadata": {}}}
+    claim: Mapping[int, Manifest] = {0: {"metadata": {}}}
+    pod = Pod("users-r1-0", True, NOW, NOW, "host", None, None)
     config_map, volume = Ref("ConfigMap", "users-r1"), Ref("PersistentVolumeClaim", "data-users-r1-0")
     only = {"ConfigMap": objects["ConfigMap"]}
 

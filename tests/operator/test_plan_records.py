@@ -108,3 +108,14 @@ def test_an_image_of_another_disk_format_is_for_a_new_revision() -> None:
     assert written(planned).image == "example/node:1"
     assert planned.status is not None
     assert planned.status["candidate"]["revision"] == "r2"
+
+
+def test_a_template_that_an_earlier_release_built_stays() -> None:
+    """No pod is made anew because the operator would build it in another way now."""
+    there = record_of(standing().children[CONFIG_MAP])
+    spec = {**there.template["spec"], "terminationGracePeriodSeconds": 7}
+    older = replace(there, template={**there.template, "spec": spec})
+    made = config_map(view_of(standing().resource), 1, older)
+    observed = edited(standing(), CONFIG_MAP, lambda live: merge(live, made))
+
+    assert written(plan(observed, SETTINGS)).template == older.template
