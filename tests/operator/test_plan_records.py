@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
+import pytest
+
 from queryable_app.disk_format import FORMAT_VERSION
 from queryable_app.placement import Placement
 from queryable_operator.actions import Plan
@@ -55,6 +57,19 @@ def test_a_config_map_is_made_again_from_the_latest_placement_that_a_node_follow
     observed = follows(without(standing(), CONFIG_MAP), 1, turned_round(5))
 
     assert written(plan(follows(observed, 2, turned_round(7)), SETTINGS)).placement == turned_round(7)
+
+
+@pytest.mark.parametrize("other", ["default.users.r7", "more partitions"])
+def test_a_placement_that_is_not_the_revisions_own_is_not_followed(other: str) -> None:
+    """However late it is: its copies are other ones."""
+    later = turned_round(9)
+    if other == "more partitions":
+        later = replace(later, serving=(*later.serving, (0, 1)), hydrating=(*later.hydrating, ()))
+    else:
+        later = replace(later, application_id=other)
+    observed = follows(without(standing(), CONFIG_MAP), 1, turned_round(5))
+
+    assert written(plan(follows(observed, 2, later), SETTINGS)).placement == turned_round(5)
 
 
 def made_from_nothing() -> Observed:
