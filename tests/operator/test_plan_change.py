@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from queryable_operator.observed import Observed, Ref
+from queryable_operator import names
+from queryable_operator.observed import Observed, Ref, TopicFound
 from queryable_operator.plan import plan
 from tests.operator.histories.history import History
 from tests.operator.histories.nodes import NEVER
@@ -43,13 +44,74 @@ def test_no_pod_is_rolled_while_the_service_is_turned(revision: str) -> None:
     assert plan(with_old_pods(cutting_over(), revision), SETTINGS).evict == ()
 
 
-def test_pods_are_rolled_while_a_candidate_hydrates() -> None:
-    """A change that takes an hour holds up no other one."""
+def hydrating(**spec: Any) -> Observed:
+    """The same a moment before: r2 has caught up for long enough."""
     resource = copy.deepcopy(dict(cutting_over().resource))
     resource["status"]["phase"] = "HydratingCandidate"
-    hydrating = replace(cutting_over(), resource=resource)
+    resource["spec"].update(spec)
+    return replace(cutting_over(), resource=resource)
 
-    assert plan(with_old_pods(hydrating, "r1"), SETTINGS).evict == ("users-r1-2",)
+
+def phase_after(observed: Observed) -> str:
+    status = plan(observed, SETTINGS).status or observed.resource["status"]
+    return str(status["phase"])
+
+
+def test_pods_are_rolled_while_a_candidate_hydrates() -> None:
+    """A change that takes an hour holds up no other one."""
+    assert plan(with_old_pods(hydrating(), "r1"), SETTINGS).evict == ("users-r1-2",)
+
+
+@pytest.mark.parametrize(
+    ("active", "candidate", "max_lag", "phase"),
+    [
+        (0, 0, 0, "CuttingOver"),
+        (0, 1, 0, "HydratingCandidate"),
+        (0, 100, 300, "CuttingOver"),
+        (0, 101, 300, "HydratingCandidate"),
+        (7, 7, 0, "CuttingOver"),
+        (7, -1, 100, "HydratingCandidate"),
+        (-1, 0, 0, "CuttingOver"),
+    ],
+)
+def test_a_candidate_takes_over_when_it_is_no_further_behind_than_it_may_be(
+    active: int, candidate: int, max_lag: int, phase: str
+) -> None:
+    """Than `maxLag` over all nodes, or than the revision that serves. One whose lag nobody knows does not."""
+    rollout = {**cutting_over().resource["spec"]["rollout"], "maxLag": max_lag}
+    lags = {1: active, 2: candidate}
+    said = {
+        revision: {ordinal: replace(one, lag_records=lags[revision]) for ordinal, one in nodes.items()}
+        for revision, nodes in cutting_over().said.items()
+    }
+
+    assert phase_after(replace(hydrating(rollout=rollout), said=said)) == phase
+
+
+@pytest.mark.parametrize(
+    ("service", "answering", "phase"),
+    [("r1", 3, "CuttingOver"), ("r2", 2, "CuttingOver"), ("r2", 3, "Retiring")],
+)
+def test_a_cut_over_ends_when_the_service_is_seen_to_reach_the_candidate(
+    service: str, answering: int, phase: str
+) -> None:
+    """It is turned, and as many pods answer behind it as before."""
+    children = {ref: copy.deepcopy(dict(live)) for ref, live in cutting_over().children.items()}
+    children[Ref("Service", "users")]["spec"]["selector"][names.REVISION_LABEL] = service
+    endpoints = frozenset(f"users-r2-{ordinal}" for ordinal in range(answering))
+
+    assert phase_after(replace(cutting_over(), children=children, endpoints=endpoints)) == phase
+
+
+def test_more_partitions_replace_no_candidate_where_only_an_alert_is_asked_for() -> None:
+    """It goes on with those that the topic had when it began."""
+    observed = hydrating(onPartitionsChanged="Alert", topic="others")
+    there = cutting_over().topic
+    assert isinstance(there, TopicFound)
+    planned = plan(replace(observed, topic=TopicFound(there.partitions + 2)), SETTINGS)
+
+    assert planned.status is not None
+    assert planned.status["candidate"]["revision"] == "r2"
 
 
 def test_a_lost_node_of_a_candidate_is_replaced_however_often_copies_of_the_active_moved() -> None:

@@ -99,6 +99,14 @@ def test_a_config_map_made_from_nothing_gives_way_to_what_nodes_follow() -> None
     assert written(plan(follows(observed, 1, turned_round(7)), SETTINGS)).placement == turned_round(7)
 
 
+def test_copies_stay_where_they_are_while_there_are_no_nodes() -> None:
+    """What was asked for meanwhile is begun when the view is no longer suspended."""
+    more = changed(standing(), standbyReplicas=2)
+
+    assert written(plan(changed(more, suspended=True), SETTINGS)).placement == placement()
+    assert written(plan(more, SETTINGS)).placement != placement()
+
+
 def of_another_format() -> Observed:
     """A view whose nodes write another format on disk than those of this release."""
     there, resource = record_of(standing().children[CONFIG_MAP]), copy.deepcopy(dict(standing().resource))
@@ -114,6 +122,7 @@ def test_another_disk_format_of_the_release_changes_no_view() -> None:
     planned = plan(of_another_format(), OperatorSettings("example/node:2"))
 
     assert (planned.status, written(planned).image) == (None, "example/node:1")
+    assert written(planned).disk_format == FORMAT_VERSION + 1
 
 
 def test_an_image_of_another_disk_format_is_for_a_new_revision() -> None:
