@@ -12,6 +12,7 @@ import pytest
 from queryable_operator import names
 from queryable_operator.observed import Observed, Ref, TopicFound
 from queryable_operator.plan import plan
+from queryable_operator.settings_map import record_of
 from tests.operator.histories.history import History
 from tests.operator.histories.nodes import NEVER
 from tests.operator.histories.operator import SETTINGS
@@ -88,19 +89,35 @@ def test_a_candidate_takes_over_when_it_is_no_further_behind_than_it_may_be(
     assert phase_after(replace(hydrating(rollout=rollout), said=said)) == phase
 
 
+def answering(service: str, pods: int) -> Observed:
+    """The Service is seen at a revision, with so many pods of r2 behind it."""
+    children = {ref: copy.deepcopy(dict(live)) for ref, live in cutting_over().children.items()}
+    children[Ref("Service", "users")]["spec"]["selector"][names.REVISION_LABEL] = service
+    endpoints = frozenset(f"users-r2-{ordinal}" for ordinal in range(pods))
+    return replace(cutting_over(), children=children, endpoints=endpoints)
+
+
 @pytest.mark.parametrize(
-    ("service", "answering", "phase"),
+    ("service", "pods", "phase"),
     [("r1", 3, "CuttingOver"), ("r2", 2, "CuttingOver"), ("r2", 3, "Retiring")],
 )
 def test_a_cut_over_ends_when_the_service_is_seen_to_reach_the_candidate(
-    service: str, answering: int, phase: str
+    service: str, pods: int, phase: str
 ) -> None:
     """It is turned, and as many pods answer behind it as before."""
-    children = {ref: copy.deepcopy(dict(live)) for ref, live in cutting_over().children.items()}
-    children[Ref("Service", "users")]["spec"]["selector"][names.REVISION_LABEL] = service
-    endpoints = frozenset(f"users-r2-{ordinal}" for ordinal in range(answering))
+    assert phase_after(answering(service, pods)) == phase
 
-    assert phase_after(replace(cutting_over(), children=children, endpoints=endpoints)) == phase
+
+def test_the_epoch_in_status_is_that_of_the_revision_that_took_over() -> None:
+    """Also while one of its nodes is silent: no later epoch of the one before is held against its ConfigMap."""
+    turned = answering("r2", 3)
+    resource = {**turned.resource, "status": {**turned.resource["status"], "placementEpoch": 99}}
+    said = {1: turned.said[1], 2: {ordinal: one for ordinal, one in turned.said[2].items() if ordinal != 1}}
+    planned = plan(replace(turned, resource=resource, said=said), SETTINGS)
+
+    assert planned.status is not None
+    epoch = record_of(turned.children[Ref("ConfigMap", "users-r2")]).placement.epoch
+    assert (planned.status["active"]["revision"], planned.status["placementEpoch"]) == ("r2", epoch)
 
 
 def test_more_partitions_replace_no_candidate_where_only_an_alert_is_asked_for() -> None:
