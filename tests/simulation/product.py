@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fastapi.dependencies.models
+
 import queryable_app.serve.api.internal
 import queryable_app.serve.gaps
 import queryable_app.serve.log_end
@@ -85,6 +87,11 @@ def inside(world: World) -> Iterator[None]:
         sys.set_asyncgen_hooks(*hooks)
         for owner, name, old in reversed(replaced):
             setattr(owner, name, old)
+        for cached in vars(
+            fastapi.dependencies.models
+        ).values():  # it keeps every endpoint, and with it its world
+            if hasattr(cached, "cache_clear"):
+                cached.cache_clear()
 
 
 def _end(world: World, generator: Any) -> None:
