@@ -120,6 +120,11 @@ def test_the_epoch_in_status_is_that_of_the_revision_that_took_over() -> None:
     assert (planned.status["active"]["revision"], planned.status["placementEpoch"]) == ("r2", epoch)
 
 
+def test_a_wrong_spec_cancels_no_candidate() -> None:
+    """The last one that was right is followed, and that is the one that the candidate was made of."""
+    assert phase_after(hydrating(replicas=1)) == "CuttingOver"
+
+
 def test_more_partitions_replace_no_candidate_where_only_an_alert_is_asked_for() -> None:
     """It goes on with those that the topic had when it began."""
     observed = hydrating(onPartitionsChanged="Alert", topic="others")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from queryable_operator.actions import Plan
 from queryable_operator.deletion import remains, stuck
 from queryable_operator.live import Live, Pod
 from queryable_operator.observed import Host, Manifest, Ref
@@ -73,3 +74,15 @@ def test_volumes_go_with_a_revision_that_this_resource_had(named: Mapping[str, A
     )
 
     assert plan(observed, SETTINGS).delete == ((volume,) if goes else ())
+
+
+def test_a_resource_that_was_let_go_is_left_alone() -> None:
+    """Somebody else's finalizer may hold it for long."""
+    there = standing().resource
+    metadata = {
+        **there["metadata"],
+        "deletionTimestamp": "1970-01-01T00:00:00Z",
+        "finalizers": ["example.com/its"],
+    }
+
+    assert plan(replace(standing(), resource={**there, "metadata": metadata}), SETTINGS) == Plan()

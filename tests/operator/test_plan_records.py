@@ -11,7 +11,9 @@ from queryable_app.disk_format import FORMAT_VERSION
 from queryable_app.placement import Placement
 from queryable_operator.actions import Plan
 from queryable_operator.changes import spec_hash
-from queryable_operator.observed import Observed, Ref
+from queryable_operator.live import Live, Pod
+from queryable_operator.observed import Host, Observed, Ref
+from queryable_operator.placements import domains_seen
 from queryable_operator.plan import plan
 from queryable_operator.resource import view_of
 from queryable_operator.settings import OperatorSettings
@@ -143,3 +145,15 @@ def test_a_template_that_an_earlier_release_built_stays() -> None:
     observed = edited(standing(), CONFIG_MAP, lambda live: merge(live, made))
 
     assert written(plan(observed, SETTINGS)).template == older.template
+
+
+def test_the_domain_of_a_node_is_where_it_was_seen_last() -> None:
+    """Its zone where there are several, else its host; and the one that is written down while it has no host."""
+    record = replace(record_of(standing().children[CONFIG_MAP]), domains={0: "north", 1: "north"})
+    pod = Pod("users-r1-0", True, 0.0, 0.0, "host", None, None)
+    live = Live(1, pods={0: pod, 1: replace(pod, host=None)}, record=record)
+    south, north = Host(True, True, "south"), Host(True, True, "north")
+
+    assert domains_seen(live, {"host": south, "other": north}) == {0: "south", 1: "north"}
+    assert domains_seen(live, {"host": south, "other": south}) == {0: "host", 1: "north"}
+    assert domains_seen(live, None) == {0: "host", 1: "north"}
