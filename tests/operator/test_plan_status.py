@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from queryable_operator.observed import TopicFound
 from queryable_operator.plan import plan
 from queryable_operator.status import course_of
 from tests.operator.histories.operator import SETTINGS
-from tests.operator.test_plan import standing
+from tests.operator.test_plan import changed, said, standing
+from tests.operator.test_plan_pods import not_ready
 
 NOW = 10_000.0
 
@@ -18,9 +20,31 @@ NOW = 10_000.0
 @pytest.mark.parametrize("silent", [{0}, {1}, {0, 1, 2}])
 def test_a_node_that_falls_silent_is_no_news(silent: set[int]) -> None:
     """What it said last stands in status until somebody says something else."""
-    said = {ordinal: one for ordinal, one in standing().said[1].items() if ordinal not in silent}
+    others = {ordinal: one for ordinal, one in standing().said[1].items() if ordinal not in silent}
 
-    assert plan(replace(standing(), said={1: said}), SETTINGS).status is None
+    assert plan(replace(standing(), said={1: others}), SETTINGS).status is None
+
+
+@pytest.mark.parametrize(
+    ("away", "holds"),
+    [({0}, ("True", "Serving")), ({0, 1, 2}, ("False", "NodesAway"))],
+)
+def test_a_view_is_available_while_every_partition_has_a_ready_node(
+    away: set[int], holds: tuple[str, str]
+) -> None:
+    """With two copies any one node may be away."""
+    observed = standing()
+    for ordinal in away:
+        observed = not_ready(observed, ordinal)
+
+    assert said(plan(observed, SETTINGS), "Available")[:2] == holds
+
+
+def test_the_partitions_of_another_topic_are_no_change() -> None:
+    """While a candidate reads another topic, nothing is known of the one that is served."""
+    observed = replace(changed(standing(), topic="others"), topic=TopicFound(97))
+
+    assert said(plan(observed, SETTINGS), "PartitionsInSync")[:2] == ("True", "InSync")
 
 
 def named(number: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from queryable_app.placement import Placement
 from queryable_app.placing import Seen
 from queryable_operator.live import Live, Pod
 from queryable_operator.observed import NodeSaid
-from queryable_operator.progress import is_caught_up, lag
+from queryable_operator.progress import is_available, is_caught_up, lag
 from queryable_operator.rolling import next_to_roll
 from queryable_operator.settings_map import RevisionRecord
 
@@ -79,6 +79,18 @@ def test_the_next_pod_is_rolled_only_then(case: str) -> None:
     assert live.record is not None
 
     assert next_to_roll(live, live.record.placement, 3, 2, NOW) == ("users-r1-0" if caught_up else None)
+
+
+@pytest.mark.parametrize(("away", "available"), [((), True), ((1,), True), ((0, 2), True), ((0, 1), False)])
+def test_a_revision_is_available_when_every_partition_is_served(
+    away: tuple[int, ...], available: bool
+) -> None:
+    """By a complete copy on a pod that is ready. One that hydrates there is none."""
+    live = placed(hydrating=((2,), ()))
+    for ordinal in away:
+        live = with_pod(ordinal, pod(ordinal, ready=False), live)
+
+    assert is_available(live) is available
 
 
 def test_no_pod_is_asked_to_go_while_one_ends() -> None:
