@@ -5,8 +5,10 @@ Nothing of what the product decides is replaced. Modules that have taken a funct
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +79,9 @@ def inside(world: World) -> Iterator[None]:
 
     put(Attempts, "__init__", counted_begin)
     put(Attempts, "step", counted_step)
+    told = logging.getLogger("uvicorn.error")
+    told.propagate, hears = False, _Hears(world)
+    told.addHandler(hears)
     hooks = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(
         firstiter=lambda generator: None, finalizer=lambda generator: _end(world, generator)
@@ -85,6 +90,8 @@ def inside(world: World) -> Iterator[None]:
         yield
     finally:
         sys.set_asyncgen_hooks(*hooks)
+        told.removeHandler(hears)
+        told.propagate = True
         for owner, name, old in reversed(replaced):
             setattr(owner, name, old)
         for cached in vars(
@@ -92,6 +99,21 @@ def inside(world: World) -> Iterator[None]:
         ).values():  # it keeps every endpoint, and with it its world
             if hasattr(cached, "cache_clear"):
                 cached.cache_clear()
+
+
+class _Hears(logging.Handler):
+    """Why a request came to nothing. Killed processes end theirs when they are buried, and nobody wants to know."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._world.closing:
+            error = record.exc_info[1] if record.exc_info else None
+            self._world.note(
+                f"{record.getMessage()} {''.join(traceback.format_exception(error)) if error else ''}"
+            )
 
 
 def _end(world: World, generator: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -42,9 +41,6 @@ def run(seed: int) -> Outcome:
     """Everything that happens follows from the seed."""
     collecting = gc.isenabled()
     gc.disable()  # what is freed when, and with it what `finally` runs when, must not depend on other tests
-    logging.getLogger(
-        "uvicorn.error"
-    ).disabled = True  # killed processes end their requests when they are buried
     world = World(seed)
     wrong: str | None = None
     try:
@@ -58,7 +54,6 @@ def run(seed: int) -> Outcome:
                 digest, trace = world.digest, tuple(world.trace)
                 world.close()
     finally:
-        logging.getLogger("uvicorn.error").disabled = False
         if collecting:
             gc.enable()
     return Outcome(seed, wrong, digest, trace, world.happened, world.scheduler.steps)
