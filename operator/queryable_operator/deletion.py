@@ -71,7 +71,9 @@ def _began(observed: Observed) -> bool:
     """Whether there may have been a revision: status names one before anything of it is made, in Kubernetes or in Kafka. A
     status that says nothing at all may have been lost."""
     status = observed.resource.get("status") or {}
-    return status.get("phase") != "Pending" or any(status.get(name) for name in ("active", "candidate", "history"))
+    return status.get("phase") != "Pending" or any(
+        status.get(name) for name in ("active", "candidate", "history")
+    )
 
 
 def _ends(view: str, live: Live, retain: bool) -> tuple[Ref, ...]:

@@ -60,7 +60,9 @@ def following(view: View, spec: Mapping[str, Any]) -> View:
 
 def _carried_on(record: RevisionRecord, live: Live, makings: Makings) -> RevisionRecord:
     view = makings.view
-    spec = carried(record.spec, view.raw)
+    spec: Mapping[str, Any] = carried(record.spec, view.raw)
+    if not makings.kafka_secret_is_known:  # pods keep their image, and what says where it is from
+        spec = _with_image_of(record.spec, spec)
     image, rolled = _rolled(record, spec, makings)
     template = record.template
     if rolled != record.roll_hash:
@@ -108,6 +110,10 @@ def _image(record: RevisionRecord, makings: Makings) -> str:
         return makings.view.image
     # What the spec named once and no longer does may never have run: it is not what the revision was made with.
     return makings.settings.node_image if record.spec.get("image") else record.image
+
+
+def _with_image_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in [*new.items(), ("image", old.get("image"))] if value is not None}
 
 
 def _made_anew(named: Named, live: Live, makings: Makings) -> RevisionRecord | None:

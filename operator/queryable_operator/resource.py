@@ -67,7 +67,6 @@ class View(Identity):
     rollout: Rollout
     replace_after_seconds: float
     on_partitions_changed: Literal["Redeploy", "Alert"]
-    deletion_policy: Literal["Delete", "Retain"]
     paused: bool
     suspended: bool
     image: str | None
@@ -126,7 +125,6 @@ def _view(identity: Identity, annotations: Mapping[str, str], given: Mapping[str
         ),
         replace_after_seconds=_seconds(raw["replaceAfter"], "spec.replaceAfter"),
         on_partitions_changed=raw["onPartitionsChanged"],
-        deletion_policy=raw["deletionPolicy"],
         paused=raw["paused"],
         suspended=raw["suspended"],
         image=raw.get("image"),

@@ -79,10 +79,8 @@ def stateful_set(
         "selector": {"matchLabels": dict(names.selector(view.name, revision))},
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "OnDelete"},
-        "persistentVolumeClaimRetentionPolicy": {
-            "whenScaled": "Retain",
-            "whenDeleted": view.deletion_policy,
-        },
+        # Volumes go when the operator says so, never because somebody deletes this.
+        "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Retain", "whenDeleted": "Retain"},
         "template": template,
     }
     if not view.raw["storage"]["ephemeral"]:

@@ -19,7 +19,7 @@ def test_a_small_resource_has_every_default() -> None:
     small = view()
 
     assert small.rollout == Rollout("Automatic", 3600.0, 0, 30.0, "DeleteCandidate")
-    assert (small.replace_after_seconds, small.deletion_policy, small.image) == (300.0, "Delete", None)
+    assert (small.replace_after_seconds, small.image) == (300.0, None)
     assert (small.paused, small.suspended, small.on_partitions_changed) == (False, False, "Redeploy")
     assert small.raw["storage"]["size"] == "10Gi"
     assert small.spec.replicas == 1
@@ -29,7 +29,7 @@ def test_a_full_resource_is_read() -> None:
     """Every field that the operator carries out is taken over."""
     full = view(**FULL)
 
-    assert (full.spec.topic, full.spec.copies, full.deletion_policy) == ("page-views", 2, "Retain")
+    assert (full.spec.topic, full.spec.copies) == ("page-views", 2)
 
 
 def test_a_resource_whose_spec_is_wrong_still_has_an_identity() -> None:

@@ -253,15 +253,12 @@ def test_no_spread_can_be_asked_for() -> None:
 # The StatefulSet.
 
 
-def test_volumes_stay_when_the_view_is_retained() -> None:
-    """deletionPolicy decides what becomes of the volumes; scaling never takes any."""
-
-    def retention(policy: str) -> Any:
-        of = view(deletionPolicy=policy)
-        return stateful_set(of, 1, template(of), 1)["spec"]["persistentVolumeClaimRetentionPolicy"]
-
-    assert retention("Delete") == {"whenScaled": "Retain", "whenDeleted": "Delete"}
-    assert retention("Retain") == {"whenScaled": "Retain", "whenDeleted": "Retain"}
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+def test_no_volume_goes_with_its_stateful_set(policy: str) -> None:
+    """One that somebody deletes is made again, with the same volumes; the operator takes them away when their time has come."""
+    of = view(deletionPolicy=policy)
+    retention = stateful_set(of, 1, template(of), 1)["spec"]["persistentVolumeClaimRetentionPolicy"]
+    assert retention == {"whenScaled": "Retain", "whenDeleted": "Retain"}
 
 
 def test_a_volume_has_the_size_and_class_that_were_asked_for() -> None:

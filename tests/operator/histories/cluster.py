@@ -96,11 +96,6 @@ class Cluster:
 
     def _garbage(self) -> None:
         self.api.collect_garbage()
-        sets = {s["metadata"]["name"] for s in self.api.of("StatefulSet")}
-        for claim in self.api.of("PersistentVolumeClaim"):
-            name = claim["metadata"]["name"].removeprefix("data-").rpartition("-")[0]
-            if name not in sets and claim["metadata"]["labels"].get("retain") != "Retain":
-                self.api.delete(Ref("PersistentVolumeClaim", claim["metadata"]["name"]))
         claims = {claim["metadata"]["uid"] for claim in self.api.of("PersistentVolumeClaim")}
         pods = {pod["metadata"]["uid"] for pod in self.api.of("Pod")}
         self.nodes = {uid: node for uid, node in self.nodes.items() if uid in pods}
@@ -143,10 +138,8 @@ class Cluster:
         )
 
     def _make_claim(self, stateful_set: Live, name: str) -> None:
-        spec = stateful_set["spec"]
-        template = spec["volumeClaimTemplates"][0]
-        retain = spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"]
-        labels = {**template["metadata"]["labels"], "retain": retain}
+        template = stateful_set["spec"]["volumeClaimTemplates"][0]
+        labels = dict(template["metadata"]["labels"])
         claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": name, "labels": labels}}
         self.api.create({**claim, "spec": json.loads(json.dumps(template["spec"]))})
 

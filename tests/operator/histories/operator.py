@@ -42,6 +42,7 @@ class Operator:
     gone: bool = False
     kafka_clean: bool = False
     kafka_refused: str | None = None
+    kafka_secret_digest: str = ""
     hosts_are_seen: bool = True
     watcher: Callable[[str, Any, Observed], None] = lambda action, what, observed: None
     observed: Observed | None = None
@@ -68,6 +69,7 @@ class Operator:
             endpoints=self.cluster.endpoints,
             kafka_clean=self.kafka_clean,
             kafka_refused=self.kafka_refused,
+            kafka_secret_digest=self.kafka_secret_digest,
         )
 
     def tick(self, stale: bool = False, actions_max: int | None = None) -> Plan:

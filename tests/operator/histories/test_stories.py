@@ -235,6 +235,18 @@ def test_an_image_that_is_no_longer_named_gives_way_to_the_operators_own() -> No
     assert images == [{"example.com/wrong:1"}, {SETTINGS.node_image}]
 
 
+def test_an_image_that_is_taken_back_while_the_kafka_secret_is_away_goes_when_it_is_back() -> None:
+    """No pod is made anew meanwhile, since it would not start, and what is to be undone is not forgotten."""
+    history = settled(kafka={"bootstrapServers": "kafka:9092", "secretRef": {"name": "users"}})
+    for image, digest in (("example.com/wrong:1", "known"), (None, ""), (None, "known")):
+        history.operator.kafka_secret_digest = digest
+        change(history, image=image)
+        history.settle()
+    (made,) = history.cluster.api.of("StatefulSet")
+    images = {container["image"] for container in made["spec"]["template"]["spec"]["containers"]}
+    assert images == {SETTINGS.node_image}
+
+
 def test_a_lost_host_is_replaced() -> None:
     """A node whose host does not come back is made anew elsewhere, and its volume goes once others serve what was on it."""
     history = settled()
@@ -405,6 +417,22 @@ def test_what_is_retained_stays() -> None:
     assert is_gone_after(history, 200)
     assert {ref.kind for ref in history.cluster.api.objects} == {"PersistentVolumeClaim"}
     assert history.cluster.groups
+
+
+@pytest.mark.parametrize(
+    "meanwhile", [{}, {"paused": True}, {"replicas": 0}], ids=["well", "paused", "wrong"]
+)
+def test_volumes_stay_though_the_policy_became_retain_just_before(meanwhile: dict[str, Any]) -> None:
+    """Nothing was made of it yet when the resource is deleted, also because it was paused, or its spec was wrong."""
+    history = settled()
+    claims = {ref for ref in history.cluster.api.objects if ref.kind == "PersistentVolumeClaim"}
+    change(history, **meanwhile)
+    history.settle()
+    change(history, deletionPolicy="Retain")
+    delete_resource(history)
+
+    assert is_gone_after(history, 200)
+    assert set(history.cluster.api.objects) == claims
 
 
 def test_what_was_retained_outlives_a_new_resource_of_the_name() -> None:
