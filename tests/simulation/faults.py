@@ -180,7 +180,7 @@ class Faults:
 
         def end() -> None:
             network.extra_seconds.pop(link, None)
-            self._world.weather.whole(link)
+            self._world.better(link)
 
         self._until(self._random.uniform(0.5, 5), end)
 

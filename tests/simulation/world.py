@@ -249,8 +249,13 @@ class World:
     def mend(self, one: str, other: str) -> None:
         if self.network.is_cut((one, other)):
             self.network.mend((one, other))
-            self.weather.whole((one, other))
+            self.better((one, other))
             self.note(f"mend {one} -> {other}")
+
+    def better(self, link: tuple[str, str]) -> None:
+        """One thing that was wrong with it has ended; another may not have."""
+        if not self.network.is_cut(link) and link not in self.network.extra_seconds:
+            self.weather.whole(link)
 
     def want(self, wanted: Wanted) -> None:
         self.wanted = self.placer.wanted = wanted
