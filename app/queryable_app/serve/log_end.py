@@ -24,7 +24,7 @@ from queryable_app.serve.background import Background, KeptClient
 from queryable_app.serve.copies import Copies
 
 _AWAY_SECONDS_MIN: Final = 0.2  # between attempts while Kafka is away, doubled up to the maximum
-_AWAY_SECONDS_MAX: Final = 5.0
+_AWAY_SECONDS_MAX: Final = 1.0  # reads that ask for freshness are refused for so long after Kafka is back
 
 
 class LogEnd(Background):
