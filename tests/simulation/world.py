@@ -360,6 +360,8 @@ class World:
         self.happened[name] += 1
         if name == "internal-error":
             self._found(f"a defect: {fields}")
+        if name == "copy-damaged":  # until now nobody knew, neither its node nor the placer
+            self.note_destruction()
         process = self.scheduler.running
         if name == "placement" and process is not None:
             epoch = fields["epoch"]
