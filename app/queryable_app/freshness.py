@@ -97,6 +97,8 @@ def judge(copy: CopyLike, asked: Asked, now_ms: int, needed_position: int | None
         return absent(copy, copy.absent)
     if not copy.complete:
         return _not_available(copy)
+    if needed_position is None and asked.consistency is Consistency.STRONG:
+        return _not_fresh(copy, "has come to this node since it was asked where the log ends")
     if needed_position is not None and next_offset(copy) < needed_position:
         short = needed_position - next_offset(copy)
         return _not_fresh(

@@ -152,6 +152,13 @@ def test_a_copy_that_may_answer(copy: Copy, asked: Asked, needed_position: int |
             Reason.NOT_FRESH_ENOUGH,
             "the copy of partition 3 is 1 records short of the position 3:100",
         ),
+        (
+            Copy(),
+            STRONG,
+            None,
+            Reason.NOT_FRESH_ENOUGH,
+            "the copy of partition 3 has come to this node since it was asked where the log ends",
+        ),
     ],
     ids=[
         "hydrating",
@@ -163,6 +170,7 @@ def test_a_copy_that_may_answer(copy: Copy, asked: Asked, needed_position: int |
         "at-least",
         "at-least: beyond the bound",
         "strong",
+        "strong: the log's end is not known",
     ],
 )
 def test_a_copy_that_may_not_answer(
