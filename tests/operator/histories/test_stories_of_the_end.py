@@ -1,0 +1,102 @@
+"""Single stories of how a resource ends: what goes, what stays, and what it waits for."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from queryable_operator.observed import Ref
+from tests.operator.histories.cluster import Cluster, SimulatedHost
+from tests.operator.histories.history import delete_resource
+from tests.operator.histories.story import change, condition, is_gone_after, reasons, settled, status
+
+
+def test_kafka_that_is_away_holds_a_deletion_up_for_five_minutes() -> None:
+    """Then an event says what may be left, and the resource goes."""
+    history = settled()
+    history.cluster.kafka_is_there = False
+    delete_resource(history)
+    assert is_gone_after(history, 100) is False
+    assert condition(history, "Degraded") == ("True", "CleanupFailed")
+    assert is_gone_after(history, 400)
+    assert "CleanupFailed" in reasons(history)
+    assert not history.cluster.api.objects
+
+
+def test_a_resource_of_which_nothing_was_ever_made_waits_for_no_kafka() -> None:
+    """As when its bootstrap servers are wrong, and somebody begins anew."""
+    cluster = Cluster(random.Random(7), {"host-0": SimulatedHost("zone-0")})
+    cluster.kafka_is_there = False
+    history = settled(cluster)
+    assert status(history)["phase"] == "Pending"
+    delete_resource(history)
+    history.round()
+    assert history.operator.gone
+    assert reasons(history) == []
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["with its status", "and its status"])
+def test_kafka_is_cleaned_up_though_everything_else_was_taken_away(forgotten: bool) -> None:
+    """Somebody has deleted all children by hand before the resource."""
+    history = settled()
+    history.cluster.kafka_is_there = False
+    history.cluster.api.objects.clear()
+    if forgotten:
+        history.operator.resource["status"] = {}
+    history.guarantees.status_was_touched = True
+    delete_resource(history)
+    assert is_gone_after(history, 200) is False
+
+
+def test_what_is_retained_stays() -> None:
+    """With the policy Retain volumes and groups are left where they are."""
+    history = settled(deletionPolicy="Retain")
+    delete_resource(history)
+
+    assert is_gone_after(history, 200)
+    assert {ref.kind for ref in history.cluster.api.objects} == {"PersistentVolumeClaim"}
+    assert history.cluster.groups
+
+
+@pytest.mark.parametrize(
+    "meanwhile", [{}, {"paused": True}, {"replicas": 0}], ids=["well", "paused", "wrong"]
+)
+def test_volumes_stay_though_the_policy_became_retain_just_before(meanwhile: dict[str, Any]) -> None:
+    """Nothing was made of it yet when the resource is deleted, also because it was paused, or its spec was wrong."""
+    history = settled()
+    claims = {ref for ref in history.cluster.api.objects if ref.kind == "PersistentVolumeClaim"}
+    change(history, **meanwhile)
+    history.settle()
+    change(history, deletionPolicy="Retain")
+    delete_resource(history)
+
+    assert is_gone_after(history, 200)
+    assert set(history.cluster.api.objects) == claims
+
+
+def test_what_was_retained_outlives_a_new_resource_of_the_name() -> None:
+    """It has another revision number, and leaves the volumes of the one before alone, also when it changes."""
+    first = settled(deletionPolicy="Retain")
+    delete_resource(first)
+    assert is_gone_after(first, 200)
+    retained = set(first.cluster.api.objects)
+    history = settled(first.cluster)
+    assert status(history)["active"]["revision"] == "r2"
+    change(history, topic="others")
+    history.settle()
+
+    assert status(history)["active"]["revision"] == "r3"
+    claims = {ref for ref in history.cluster.api.objects if ref.kind == "PersistentVolumeClaim"}
+    assert {ref for ref in claims if "-r3-" not in ref.name} == retained
+
+
+def test_a_deletion_does_not_wait_for_pods_on_a_lost_host() -> None:
+    """Nobody is left to say that they have ended."""
+    history = settled()
+    history.cluster.lose_host(history.cluster.api.objects[Ref("Pod", "users-r1-0")]["spec"]["nodeName"])
+    history.pass_time(15)
+    delete_resource(history)
+
+    assert is_gone_after(history, 200)
