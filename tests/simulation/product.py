@@ -94,9 +94,8 @@ def inside(world: World) -> Iterator[None]:
         told.propagate = True
         for owner, name, old in reversed(replaced):
             setattr(owner, name, old)
-        for cached in vars(
-            fastapi.dependencies.models
-        ).values():  # it keeps every endpoint, and with it its world
+        # FastAPI's caches keep every endpoint, and with it its world.
+        for cached in vars(fastapi.dependencies.models).values():
             if hasattr(cached, "cache_clear"):
                 cached.cache_clear()
 

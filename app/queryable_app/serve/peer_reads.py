@@ -165,9 +165,8 @@ def understood(answer: bytes, understand: Understand[T]) -> T:
 def _covered(head: dict[str, Any], _: list[RawRow]) -> Covered:
     standings = [_standing(*said) for said in head["standings"]]
     refused = dict(_refused(said) for said in head["refused"])
-    contradicted = frozenset(
-        str(name) for name in head.get("contradicted", ())
-    )  # not from an earlier version
+    # A node of an earlier version does not say it.
+    contradicted = frozenset(str(name) for name in head.get("contradicted", ()))
     return Covered({standing.partition: standing for standing in standings}, refused, contradicted)
 
 

@@ -72,7 +72,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         keys = _keys_in(body, values, node)
         if len(keys) > KEYS_WITHOUT_PAUSE:
             node.turns.require_room()
-        sought, rows, covered = await _look_up(reads, keys, asked, deadline, partial)
+        sought, rows, covered = await _seek_out(reads, keys, asked, deadline, partial)
         # A key that is nowhere here may be in a partition that nobody reads.
         unknown = range(reads.copies.partitions) if reads.copies.unread_partitions else covered.missing
         items = to_items(sought, rows, unknown, node.codec, node.spec.stored_format)
@@ -83,9 +83,10 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     return router
 
 
-async def _look_up(
+async def _seek_out(
     reads: Reads, record_keys: list[bytes], asked: Asked, deadline: float, partial: bool
 ) -> tuple[list[Sought], Rows, Coverage]:
+    """Where each key was looked for, and what was found there."""
     copies = reads.copies
     algorithm = copies.algorithm
     sought = seek(record_keys, reads.node.codec, algorithm, copies.partitions)
@@ -96,7 +97,7 @@ async def _look_up(
 
     rows, covered = await read_covered(reads, keys, asked, deadline, partial, looking_up)
     if copies.algorithm != algorithm:  # another node has just said so; it can happen once for each algorithm
-        return await _look_up(reads, record_keys, asked, deadline, partial)
+        return await _seek_out(reads, record_keys, asked, deadline, partial)
     return sought, rows, covered
 
 
