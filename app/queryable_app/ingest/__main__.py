@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from queryable_app.contract import NodeSettings, SettingsError
+from queryable_app.descriptors import raise_descriptor_limit
 from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.session import Profile, jvm_process, start_session
 from queryable_app.ingest.stream import view_of
@@ -90,6 +91,7 @@ class Process:
 
 
 def main() -> int:
+    raise_descriptor_limit()  # the JVM inherits it
     try:
         settings = NodeSettings.from_env()
         spec = read_spec(settings)

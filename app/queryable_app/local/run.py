@@ -19,6 +19,7 @@ from urllib.parse import quote
 import httpx
 
 from queryable_app import jars
+from queryable_app.descriptors import raise_descriptor_limit
 from queryable_app.kafka_settings import kafka_connection
 from queryable_app.local import data_directory, revision, topics
 from queryable_app.local.data_directory import DataDirectory
@@ -76,6 +77,7 @@ class Options:
 
 def run(resource: Resource, options: Options, progress: Progress) -> None:
     """Returns when it was asked to stop and everything is stopped."""
+    raise_descriptor_limit()  # every process that this one starts inherits it
     with Stop.on_signals() as stopping, contextlib.suppress(Stopped):
         urls = _urls(options.port, options.nodes or resource.spec.replicas)
         with data_directory.opened(options.data) as data:

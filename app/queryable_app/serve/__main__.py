@@ -17,6 +17,7 @@ import uvicorn
 import uvloop
 
 from queryable_app.contract import NodeSettings, SettingsError
+from queryable_app.descriptors import raise_descriptor_limit
 from queryable_app.kafka_settings import KafkaSettingsError
 from queryable_app.log import event
 from queryable_app.serve.api.app import create_app
@@ -85,6 +86,7 @@ async def _serve(node: Node, listener: socket.socket) -> None:
 
 
 def main() -> int:
+    raise_descriptor_limit()
     logging.getLogger("uvicorn.error").setLevel(
         logging.ERROR
     )  # a warning for each bad request is anybody's to cause
