@@ -218,7 +218,7 @@ async def _act(
         cluster,
         watched,
         nodes,
-        Topics(),
+        Topics(options.settings.cluster_domain),
         metrics,
         health,
         options.settings,

@@ -184,7 +184,8 @@ class Executor:
                 f"there is no Secret {kafka.get('secretRef', {}).get('name')} to reach Kafka with"
             )
         else:
-            refused = await self.topics.clean(kafka["bootstrapServers"], looked.kafka, *self.view)
+            namespace, view = self.view
+            refused = await self.topics.clean(namespace, kafka["bootstrapServers"], looked.kafka, view)
         self.observer.kafka_refused, self.observer.kafka_clean = refused, refused is None
         self._note("clean up in Kafka", refused)
 

@@ -171,7 +171,8 @@ class Observer:
         if settings.wrong is not None or settings.config is None:
             return SettingsWrong(settings.wrong or "there are no settings")
         spec = resource["spec"]
-        return await self.topics.seen(spec["kafka"]["bootstrapServers"], settings.config, spec["topic"])
+        bootstrap_servers = spec["kafka"]["bootstrapServers"]
+        return await self.topics.seen(self.view[0], bootstrap_servers, settings.config, spec["topic"])
 
 
 def is_owned(live: Manifest, uid: str) -> bool:

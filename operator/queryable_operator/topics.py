@@ -1,7 +1,9 @@
 """Kafka, as far as the operator asks it: how many partitions a topic has, and taking away what a view left there.
 
 Strategy: resources that reach Kafka in the same way share one look at it, so that a hundred of them cost one connection
-every half minute, and one broker that is away costs one wait. Nothing here takes a thread, and everything has an end.
+every half minute, and one broker that is away costs one wait. Names are those of the resource's namespace. Whatever a
+resource's settings can block (certificates, name servers, a broker that asks for endless arithmetic) runs beside the
+operator's loop and has an end.
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
+from aiokafka.errors import KafkaConnectionError, for_code
 from aiokafka.protocol.admin import DeleteGroupsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from queryable_app.kafka_clients import client_arguments
 from queryable_app.kafka_settings import KafkaConnection, KafkaSettingsError, kafka_connection
 from queryable_operator import names
+from queryable_operator.isolated import Isolated
 from queryable_operator.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
+from queryable_operator.resolver import NamespaceLoop, own_search_path, search_path
 
 _LOOK_SECONDS: Final = 5.0
 _CLEAN_SECONDS: Final = 15.0
@@ -44,6 +48,7 @@ class _Kafka:
     """What is known of one way to reach Kafka."""
 
     connection: KafkaConnection
+    calls: Isolated
     asked: dict[str, float] = field(default_factory=dict)  # when somebody last asked for a topic
     found: dict[str, TopicSeen] = field(default_factory=dict)
     failed: KafkaAway | SettingsWrong | None = None
@@ -60,14 +65,19 @@ class _Kafka:
 
 
 class Topics:
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, cluster_domain: str = "cluster.local", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cluster_domain = cluster_domain
         self._clock = clock
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say is in our own sentence
         self._kafkas: dict[str, _Kafka] = {}
 
-    async def seen(self, bootstrap_servers: str, config: Mapping[str, str], topic: str) -> TopicSeen:
+    async def seen(
+        self, namespace: str, bootstrap_servers: str, config: Mapping[str, str], topic: str
+    ) -> TopicSeen:
         try:
-            kafka = self._kafka(bootstrap_servers, config)
+            kafka = self._kafka(namespace, bootstrap_servers, config)
         except KafkaSettingsError as error:
             return SettingsWrong(str(error))
         kafka.asked[topic] = self._clock()
@@ -78,27 +88,34 @@ class Topics:
         return kafka.known(topic, self._clock()) or KafkaAway("Kafka has not answered yet")
 
     async def clean(
-        self, bootstrap_servers: str, config: Mapping[str, str], namespace: str, view: str
+        self, namespace: str, bootstrap_servers: str, config: Mapping[str, str], view: str
     ) -> str | None:
         """Takes away the groups and dead-letter topics of every revision of the view. None: nothing is left; else why not."""
         try:
-            kafka = kafka_connection(bootstrap_servers, config)
-            async with asyncio.timeout(_CLEAN_SECONDS), _admin(kafka) as admin:
-                return await _clean(admin, namespace, view)
-        except (KafkaSettingsError, KafkaError, OSError, TimeoutError) as error:
+            kafka = self._kafka(namespace, bootstrap_servers, config)
+
+            async def clean() -> str | None:
+                async with _admin(kafka.connection) as admin:
+                    return await _clean(admin, namespace, view)
+
+            return await kafka.calls.run(clean, _CLEAN_SECONDS)
+        except Exception as error:  # whatever may be at the address, and whatever it answers
             return _reason(error, bootstrap_servers)
 
-    def _kafka(self, bootstrap_servers: str, config: Mapping[str, str]) -> _Kafka:
+    def _kafka(self, namespace: str, bootstrap_servers: str, config: Mapping[str, str]) -> _Kafka:
         now = self._clock()
         for key, kafka in list(self._kafkas.items()):
             kafka.asked = {t: at for t, at in kafka.asked.items() if now - at < _ASKED_SECONDS}
-            if not kafka.asked and kafka.looking is None:
+            if not kafka.asked and kafka.looking is None and not kafka.calls.is_blocked:
                 del self._kafkas[key]
+        # Brokers advertise names, and a name means another broker in another namespace.
         key = hashlib.sha256(
-            json.dumps([bootstrap_servers, dict(config)], sort_keys=True).encode()
+            json.dumps([namespace, bootstrap_servers, dict(config)], sort_keys=True).encode()
         ).hexdigest()
         if key not in self._kafkas:
-            self._kafkas[key] = _Kafka(kafka_connection(bootstrap_servers, config))
+            connection = kafka_connection(bootstrap_servers, config)
+            path = search_path(namespace, self._cluster_domain, own_search_path())
+            self._kafkas[key] = _Kafka(connection, Isolated(lambda: NamespaceLoop(path)))
         return self._kafkas[key]
 
     async def _look(self, kafka: _Kafka) -> None:
@@ -110,15 +127,19 @@ class Topics:
 async def _look(kafka: _Kafka, clock: Callable[[], float]) -> None:
     """Fills in what is known; never raises."""
     topics = sorted(kafka.asked)
-    try:
-        async with asyncio.timeout(_LOOK_SECONDS), _admin(kafka.connection) as admin:
+
+    async def look() -> dict[str, TopicSeen]:
+        async with _admin(kafka.connection) as admin:
             # A topic that is asked for must not be made by that, as many brokers would.
             answer = await admin._send_request(MetadataRequest(topics, allow_auto_topic_creation=False))
-        kafka.found = {found["topic"]: _seen(found) for found in answer.to_object()["topics"]}
+        return {found["topic"]: _seen(found) for found in answer.to_object()["topics"]}
+
+    try:
+        kafka.found = await kafka.calls.run(look, _LOOK_SECONDS)
         kafka.failed = None
     except KafkaSettingsError as error:
         kafka.failed = SettingsWrong(str(error))
-    except (KafkaError, OSError, TimeoutError) as error:
+    except Exception as error:  # whatever may be at the address, and whatever it answers
         kafka.failed = KafkaAway(_reason(error, ",".join(kafka.connection.arguments["bootstrap_servers"])))
     finally:
         kafka.at, kafka.looking = clock(), None

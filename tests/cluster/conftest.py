@@ -38,7 +38,7 @@ def namespace(cluster: httpx.Client) -> Iterator[Namespace]:
 
 @pytest.fixture(scope="session")
 def platform(cluster: httpx.Client) -> Iterator[Platform]:
-    """An operator, a Kafka and clients, for all tests that look at running views."""
+    """An operator, and in another namespace a Kafka and clients, for all tests that look at running views."""
     image = os.environ.get("QT_TEST_IMAGE")
     if not image:
         pytest.skip(
@@ -46,7 +46,11 @@ def platform(cluster: httpx.Client) -> Iterator[Platform]:
         )
     repository, _, tag = image.rpartition(":")
     kafka_image = os.environ.get("QT_TEST_KAFKA_IMAGE") or f"{repository}-kafka:{tag}"
-    with _namespace(cluster) as namespace, platform_in(namespace, image, kafka_image) as running:
+    with (
+        _namespace(cluster) as namespace,
+        _namespace(cluster) as operators,
+        platform_in(namespace, operators, image, kafka_image) as running,
+    ):
         yield running
 
 

@@ -1,4 +1,5 @@
-"""docs/first_topic.md, from the view on: its commands as they stand there, and what it says comes of them."""
+"""docs/first_topic.md, from the view on: its commands as they stand there, and what it says comes of them. As there, the
+operator is in another namespace than Kafka and the resource."""
 
 from __future__ import annotations
 

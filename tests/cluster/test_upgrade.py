@@ -28,7 +28,7 @@ def view(platform: Platform) -> Iterator[ViewOnCluster]:
 def test_an_upgrade_of_the_operator_restarts_no_node(view: ViewOnCluster) -> None:
     """Neither does one that names another image for nodes, nor the way back; and no read fails."""
     platform = view.platform
-    own = ("--namespace", view.namespace.name, "--wait", "--timeout=300s")
+    own = ("--namespace", platform.operators.name, "--wait", "--timeout=300s")
     before = what_runs(view)
     with view.reading() as reading:
         helm(
@@ -36,7 +36,7 @@ def test_an_upgrade_of_the_operator_restarts_no_node(view: ViewOnCluster) -> Non
         )  # fmt: skip
         try:
             platform.eventually("the new operator has looked at it", lambda: was_looked_at(view))
-            assert OTHER_IMAGE in view.namespace.kubectl("get", "deploy", "--output=yaml")
+            assert OTHER_IMAGE in platform.operators.kubectl("get", "deploy", "--output=yaml")
         finally:
             helm("rollback", RELEASE, *own, timeout=310)
         platform.eventually("the old one has looked at it again", lambda: was_looked_at(view))
@@ -53,6 +53,8 @@ def what_runs(view: ViewOnCluster) -> dict[str, object]:
 
 def was_looked_at(view: ViewOnCluster) -> bool:
     """By the operator that answers now."""
-    path = f"/api/v1/namespaces/{view.namespace.name}/services/qt-queryable-topics:8081/proxy/metrics"
+    path = (
+        f"/api/v1/namespaces/{view.platform.operators.name}/services/qt-queryable-topics:8081/proxy/metrics"
+    )
     answer = view.namespace.api.get(path)
     return answer.is_success and f'qt_last_reconcile_timestamp_seconds{{name="{view.name}"' in answer.text

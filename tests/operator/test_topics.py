@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from queryable_app.kafka_clients import client_arguments
 from queryable_app.kafka_settings import KafkaConnection
-from queryable_operator import names, topics
+from queryable_app.local.processes import free_ports
+from queryable_operator import isolated, names, topics
 from queryable_operator.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
 from queryable_operator.topics import Topics
 from tests.support.kafka import KafkaForTests, embedded_kafka
@@ -24,9 +25,11 @@ from tests.support.kafka import KafkaForTests, embedded_kafka
 T = TypeVar("T")
 
 
-def _seen(bootstrap: str, topic: str, **config: str) -> TopicSeen:
+def _seen(bootstrap: str, topic: str, namespace: str = "shop", **config: str) -> TopicSeen:
     async def look() -> TopicSeen:
-        return await Topics().seen(bootstrap, {n.replace("_", "."): v for n, v in config.items()}, topic)
+        return await Topics().seen(
+            namespace, bootstrap, {n.replace("_", "."): v for n, v in config.items()}, topic
+        )
 
     return asyncio.run(look())
 
@@ -81,6 +84,93 @@ def test_a_name_that_is_not_known_is_away() -> None:
     assert isinstance(_seen("nowhere.invalid:9092", "users"), KafkaAway)
 
 
+def _resolve_only(monkeypatch: pytest.MonkeyPatch, known: str) -> None:
+    """The name servers of a cluster in which there is one Service."""
+
+    def resolve(host: str, port: int, *options: int) -> Any:
+        if host != known:
+            raise socket.gaierror(socket.EAI_NONAME, f"{host} is not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr("queryable_operator.resolver.socket.getaddrinfo", resolve)
+
+
+@pytest.fixture(scope="module")
+def advertised_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a Kafka that advertises `kafka` to whom connects there, as one behind a Service does."""
+    (port,) = free_ports(1)
+
+    def settings(broker: KafkaForTests) -> Mapping[str, str]:
+        own = f"PLAINTEXT://{broker.bootstrap}"
+        controller = f"CONTROLLER://127.0.0.1:{broker.controller_port}"
+        return {
+            "listeners": f"{own},SERVICE://127.0.0.1:{port},{controller}",
+            "advertised.listeners": f"{own},SERVICE://kafka:{port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SERVICE:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        }
+
+    with embedded_kafka(tmp_path_factory.mktemp("service"), settings) as broker:
+        broker.create_topic("users", 2)
+        yield port
+
+
+def test_short_name_is_of_the_resources_namespace(
+    advertised_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bootstrap address without a namespace, and the names that brokers advertise, mean Services beside the resource."""
+    _resolve_only(monkeypatch, "kafka.shop.svc.cluster.local.")
+    address = f"kafka:{advertised_port}"
+    assert _seen(address, "users", namespace="shop") == TopicFound(2)
+    assert isinstance(_seen(address, "users", namespace="queryable-topics"), KafkaAway)
+
+
+def test_advertised_name_is_of_the_resources_namespace(
+    advertised_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view of another namespace reaches the bootstrap address and not what the broker advertises, as its nodes do."""
+    _resolve_only(monkeypatch, "kafka.shop.svc.cluster.local.")
+    address = f"kafka.shop:{advertised_port}"
+    assert isinstance(_seen(address, "users", namespace="other"), KafkaAway)
+    assert _seen(address, "users", namespace="shop") == TopicFound(2)
+
+
+def test_view_that_blocks_its_look_holds_up_no_other(
+    kafka: KafkaForTests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever does not end in the settings of one resource, others are looked at meanwhile, and it is away."""
+    kafka.create_topic("operator-beside", 1)
+    monkeypatch.setattr(topics, "_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(isolated, "_CANCEL_SECONDS", 0.1)
+    blocked, goes_on, attempts = threading.Event(), threading.Event(), []
+
+    def made(connection: KafkaConnection) -> dict[str, Any]:
+        if connection.arguments["bootstrap_servers"] == ["blocks:9092"]:
+            attempts.append(connection)
+            blocked.set()
+            goes_on.wait(60)
+        return client_arguments(connection)
+
+    monkeypatch.setattr(topics, "client_arguments", made)
+
+    async def look() -> list[TopicSeen]:
+        now = 0.0
+        shared = Topics(clock=lambda: now)
+        blocks = asyncio.create_task(shared.seen("shop", "blocks:9092", {}, "users"))
+        await asyncio.to_thread(blocked.wait, 60)
+        monkeypatch.setattr(topics, "_LOOK_SECONDS", 30.0)
+        assert await shared.seen("shop", kafka.bootstrap, {}, "operator-beside") == TopicFound(1)
+        seen = [await blocks]
+        for now in (100.0, 1000.0):  # noqa: B007  (the clock reads it)
+            seen.append(await shared.seen("shop", "blocks:9092", {}, "users"))
+        return seen
+
+    try:
+        assert set(map(type, asyncio.run(look()))) == {KafkaAway}
+    finally:
+        goes_on.set()
+    assert len(attempts) == 1
+
+
 def test_a_broker_that_hangs_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for longer than was said, and no thread is left behind."""
     monkeypatch.setattr(topics, "_LOOK_SECONDS", 0.5)
@@ -89,6 +179,24 @@ def test_a_broker_that_hangs_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
         seen = _seen(bootstrap, "users")
     assert isinstance(seen, KafkaAway)
     assert threading.active_count() <= threads
+
+
+def test_address_that_answers_nonsense_is_away() -> None:
+    """A resource may name anything that listens; what does not speak Kafka is no defect of the operator."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        request = connection.recv(1000)
+                        connection.sendall(b"\0\0\0\x0a" + request[8:12] + b"\0\0\xff\xff\xff\x7f")
+
+        threading.Thread(target=answer, daemon=True).start()
+        seen = _seen(f"127.0.0.1:{server.getsockname()[1]}", "users")
+        server.shutdown(socket.SHUT_RDWR)
+    assert isinstance(seen, KafkaAway)
 
 
 def test_settings_that_cannot_be_followed_are_named_without_their_values() -> None:
@@ -141,7 +249,7 @@ def test_many_resources_share_one_look(kafka: KafkaForTests, connections: list[s
     async def look() -> list[TopicSeen]:
         shared = Topics()
         wanted = ["operator-shared", *(f"operator-none-{n}" for n in range(99))]
-        return await asyncio.gather(*(shared.seen(kafka.bootstrap, {}, topic) for topic in wanted))
+        return await asyncio.gather(*(shared.seen("shop", kafka.bootstrap, {}, topic) for topic in wanted))
 
     first, *others = asyncio.run(look())
     assert first == TopicFound(2)
@@ -161,10 +269,10 @@ def test_an_answer_is_believed_for_a_while(
 
     async def look() -> None:
         moment = 0.0
-        believed = Topics(lambda: moment)
+        believed = Topics(clock=lambda: moment)
         for now in at:
             moment = now
-            await believed.seen(kafka.bootstrap, {}, topic)
+            await believed.seen("shop", kafka.bootstrap, {}, topic)
 
     asyncio.run(look())
     assert len(connections) == looks
@@ -176,9 +284,9 @@ def test_one_who_gives_up_ends_nobody_elses_look(kafka: KafkaForTests) -> None:
 
     async def look() -> TopicSeen:
         shared = Topics()
-        first = asyncio.create_task(shared.seen(kafka.bootstrap, {}, "operator-given-up"))
+        first = asyncio.create_task(shared.seen("shop", kafka.bootstrap, {}, "operator-given-up"))
         await asyncio.sleep(0)
-        second = asyncio.create_task(shared.seen(kafka.bootstrap, {}, "operator-given-up"))
+        second = asyncio.create_task(shared.seen("shop", kafka.bootstrap, {}, "operator-given-up"))
         await asyncio.sleep(0)
         first.cancel()
         return await second
@@ -222,7 +330,7 @@ def test_everything_of_every_revision_is_cleaned(kafka: KafkaForTests) -> None:
     kept = _left(kafka, "clean.users-r1", "clean.users2", "other.users", "clean.users.rubbish")
 
     async def clean() -> list[str | None]:
-        return [await Topics().clean(kafka.bootstrap, {}, "clean", "users") for _ in range(2)]
+        return [await Topics().clean("clean", kafka.bootstrap, {}, "users") for _ in range(2)]
 
     *_, refused = asyncio.run(clean())
     assert refused is None
@@ -241,7 +349,7 @@ def test_a_group_that_is_in_use_says_why_it_stays(kafka: KafkaForTests) -> None:
         )
         await consumer.start()
         try:
-            return await Topics().clean(kafka.bootstrap, {}, "use", "users")
+            return await Topics().clean("use", kafka.bootstrap, {}, "users")
         finally:
             await consumer.stop()
 
@@ -255,7 +363,7 @@ def test_cleaning_where_nobody_is_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(topics, "_CLEAN_SECONDS", 0.5)
 
     async def clean(bootstrap: str, **config: str) -> str | None:
-        return await Topics().clean(bootstrap, config, "a", "v")
+        return await Topics().clean("a", bootstrap, config, "v")
 
     assert "127.0.0.1:1" in str(asyncio.run(clean("127.0.0.1:1")))
     with _silent() as bootstrap:

@@ -17,6 +17,10 @@ class KafkaForTests(EmbeddedKafka):
     more_settings: Mapping[str, str] = {}
     """Over those that it has; to be set before it is started."""
 
+    @property
+    def controller_port(self) -> int:
+        return self._address.controller_port
+
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         topics.create_topic(kafka_connection(self.bootstrap, {}), name, partitions, config)
 

@@ -1,5 +1,5 @@
-"""The product as its users meet it, on the cluster that KUBECONFIG names: an operator from the chart, a Kafka in a pod, views,
-and their clients in a pod of their own.
+"""The product as its users meet it, on the cluster that KUBECONFIG names: an operator from the chart in a namespace of its own,
+and in another one a Kafka in a pod, views, and their clients in a pod of their own.
 
 What clients do is `tests/cluster/clients.py`, which their pod runs by `kubectl exec`; so nothing but the API server needs to be
 reached from where the tests run.
@@ -90,9 +90,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Platform:
-    """A namespace with an operator, a Kafka and clients."""
+    """A namespace with a Kafka, views and clients, and the one of the operator that serves it."""
 
     namespace: Namespace
+    operators: Namespace
     image: str
 
     def clients(self, command: str, *arguments: str, stdin: str = "") -> list[dict[str, Any]]:
@@ -122,24 +123,25 @@ class Platform:
     def kill_operator(self) -> None:
         """Without a word; its Deployment makes another one."""
         selector = "--selector=app.kubernetes.io/instance=qt"
-        self.namespace.kubectl("delete", "pod", selector, "--force", "--grace-period=0")
+        self.operators.kubectl("delete", "pod", selector, "--force", "--grace-period=0")
 
     def operator_answers(self) -> None:
-        self.namespace.kubectl("rollout", "status", OPERATOR, "--timeout=300s", timeout=SECONDS)
+        self.operators.kubectl("rollout", "status", OPERATOR, "--timeout=300s", timeout=SECONDS)
 
     def story(self) -> str:
         """What somebody looks at who wonders why."""
         asked = (
-            ("get", "qt,pods,pvc", "--output=wide"),
-            ("get", "events", "--sort-by=.lastTimestamp", "--output=custom-columns="
+            (self.namespace, "get", "qt,pods,pvc", "--output=wide"),
+            (self.namespace, "get", "events", "--sort-by=.lastTimestamp", "--output=custom-columns="
              "AT:.lastTimestamp,OF:.involvedObject.name,REASON:.reason,MESSAGE:.message"),
-            ("get", "qt", "--output=jsonpath={range .items[*]}{.metadata.name}{': '}{.status}{'\\n'}{end}"),
-            ("logs", OPERATOR, "--tail=40"),
+            (self.namespace, "get", "qt",
+             "--output=jsonpath={range .items[*]}{.metadata.name}{': '}{.status}{'\\n'}{end}"),
+            (self.operators, "logs", OPERATOR, "--tail=40"),
         )  # fmt: skip
         told = []
-        for arguments in asked:
+        for namespace, *arguments in asked:
             with suppress(Refused, subprocess.TimeoutExpired):
-                told.append("\n".join(self.namespace.kubectl(*arguments).splitlines()[-60:]))
+                told.append("\n".join(namespace.kubectl(*arguments).splitlines()[-60:]))
         return "\n\n".join(told)
 
     def eventually(self, what: str, so: Callable[[], bool], seconds: float = SECONDS) -> None:
@@ -322,7 +324,7 @@ def _listen(process: subprocess.Popen[str], seen: Reading, complaints: list[str]
 
 
 @contextmanager
-def platform(namespace: Namespace, image: str, kafka_image: str) -> Iterator[Platform]:
+def platform(namespace: Namespace, operators: Namespace, image: str, kafka_image: str) -> Iterator[Platform]:
     """Until the end of the block. What is left of views goes with it."""
     repository, _, tag = image.rpartition(":")
     values = {
@@ -331,16 +333,16 @@ def platform(namespace: Namespace, image: str, kafka_image: str) -> Iterator[Pla
         "rbac": {"aggregateRoles": False},
         "crds": {"install": False},
     }
-    here = Platform(namespace, image)
+    here = Platform(namespace, operators, image)
     try:
         namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(_surroundings(image, kafka_image)))
         helm(
-            "install", RELEASE, str(CHART), "--namespace", namespace.name, "--values", "-",
+            "install", RELEASE, str(CHART), "--namespace", operators.name, "--values", "-",
             "--wait", f"--timeout={SECONDS:.0f}s",
             stdin=json.dumps(values), timeout=SECONDS + 10,
         )  # fmt: skip
-        for what in ("deploy/kafka", OPERATOR):
-            namespace.kubectl("rollout", "status", what, f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10)
+        for where, what in ((namespace, "deploy/kafka"), (operators, OPERATOR)):
+            where.kubectl("rollout", "status", what, f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10)
         namespace.kubectl(
             "wait", "--for=condition=Ready", "pod/clients", f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10
         )
@@ -350,7 +352,7 @@ def platform(namespace: Namespace, image: str, kafka_image: str) -> Iterator[Pla
             namespace.kubectl("delete", "qt", "--all", f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10)
         finally:
             _let_go(namespace)
-            helm("uninstall", RELEASE, "--namespace", namespace.name, "--ignore-not-found")
+            helm("uninstall", RELEASE, "--namespace", operators.name, "--ignore-not-found")
 
 
 def _let_go(namespace: Namespace) -> None:
