@@ -104,7 +104,8 @@ class NodeSettings:
     """RocksDB's memtables, shared by all stores of the node."""
 
     connections_max: int = 1024
-    """Open client connections. One more is told to come back later."""
+    """Open client connections, where the process may open as many. One more takes the place of an idle one, or is told to
+    come back later."""
 
     concurrent_max: int = 512
     """Requests being answered at once. One more gets 429."""

@@ -22,7 +22,7 @@ from queryable_app.kafka_settings import KafkaSettingsError
 from queryable_app.log import event
 from queryable_app.serve.api.app import create_app
 from queryable_app.serve.fast_lane import protocol_class
-from queryable_app.serve.node import Node
+from queryable_app.serve.node import Node, say_descriptors
 from queryable_app.serve.sole_owner import owned
 from queryable_app.topic_spec import SpecError
 
@@ -78,7 +78,14 @@ async def _serve(node: Node, listener: socket.socket) -> None:
     await node.start()
     gc.collect()
     gc.freeze()  # what the start has made stays; a thousand reads at once would have all of it looked at again and again
-    event("serving", url=node.settings.advertised_url, partitions=sorted(node.copies.by_partition))
+    event(
+        "serving",
+        url=node.settings.advertised_url,
+        partitions=sorted(node.copies.by_partition),
+        descriptors=node.descriptors.limit,
+        connections=node.descriptors.connections,
+    )
+    say_descriptors(node.settings, node.descriptors)
     try:
         await server.serve([listener])
     finally:

@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 
 from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.http_text import Answer, problem_answer
+from queryable_app.serve.admission import Admission, gets_in, over_bound
 from queryable_app.serve.api.guard import always_answered, between_nodes
 from queryable_app.serve.api.request import ARRIVED
 from queryable_app.serve.node import Node
@@ -33,7 +34,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     node: ClassVar[Node]
     reads: ClassVar[Reads]
-    open: ClassVar[dict[BoundedProtocol, None]]
+    admission: ClassVar[Admission[BoundedProtocol]]
+    open: ClassVar[dict[BoundedProtocol, None]]  # those of `admission`
     too_much: ClassVar[Answer]  # to do; made once, since it has to be cheap
     sweeps: ClassVar[int] = 0
     sweeping: ClassVar[bool] = False
@@ -52,6 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.unread_since: int | None = None  # the client does not take what it asked for
         self.refused_since: int | None = None
         self.refusal: Failure | None = None
+        self.over_bound = False  # until its first request is one that gets in
         self.head_bytes = 0
         self.server_headers: list[tuple[bytes, bytes]] | None = None
         self.server_lines = b""
@@ -84,25 +87,34 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.open[self] = None
         if not self.sweeping:
             self._sweep_later()
         self.idle_since = self.sweeps
-        bound = self.node.settings.connections_max
-        if len(self.open) > 2 * bound:  # so many that not even a refusal can be waited for
-            transport.abort()
-        elif len(self.open) > bound:
-            self._refuse(
-                Failure(
-                    Reason.OVERLOADED,
-                    f"the node has {bound} connections open already",
-                    "come back later, and keep connections open rather than making new ones",
-                    retry_after_ms=1000,
-                )
-            )
+        self.admission.admit(self, self.node.connections_max, self.sweeps)
+        self.node.counters.connections = len(self.open)
+        if self.over_bound:  # then the fast lane leaves its first request to `on_headers_complete`
+            self.idle_since, self.head_since = None, self.sweeps
+
+    @property
+    def waiting_since(self) -> int | None:
+        """When the connection began to wait for its client; None while it has work to do."""
+        if self.idle_since is not None:
+            return self.idle_since
+        answering = self.cycle is not None and not self.cycle.response_complete
+        return None if answering else self.head_since
+
+    def end(self) -> None:
+        """Close at once, and count no longer."""
+        self.node.counters.connections_closed_for_others += 1
+        self._forget()
+        self.transport.abort()
+
+    def _forget(self) -> None:
+        self.open.pop(self, None)
+        self.node.counters.connections = len(self.open)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.open.pop(self, None)
+        self._forget()
         super().connection_lost(exc)
 
     def eof_received(self) -> None:
@@ -124,6 +136,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if received > self.node.settings.head_bytes_max:
             self.refusal = self._head_too_large()
             raise self.refusal  # the parser stops, and uvicorn calls `send_400_response`
+        if self.over_bound:
+            bound = self.node.connections_max
+            path = self.url.partition(b"?")[0]
+            if len(self.open) > bound and not gets_in(path, self.headers, self.node.peers):
+                self.node.counters.failures[Reason.OVERLOADED.slug] += 1
+                self.refusal = over_bound(bound)
+                raise self.refusal
+            self.over_bound = False
         self.body_since = self.sweeps
         super().on_headers_complete()
 

@@ -16,5 +16,7 @@ class Counters:
     failures: Counter[str] = field(default_factory=Counter)
     """By reason."""
     in_flight: int = 0
+    connections: int = 0
+    connections_closed_for_others: int = 0
     bodies_bytes: int = 0
     """Of the bodies that are being received."""

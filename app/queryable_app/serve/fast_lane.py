@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 from queryable_app.errors import Failure, Reason
 from queryable_app.http_text import JSON, Answer, body_answer, problem_answer
 from queryable_app.partitioners import SCATTER
+from queryable_app.serve.admission import Admission
 from queryable_app.serve.api.guard import PIECE_BYTES, failure_of
 from queryable_app.serve.bounded_protocol import CLOSE_LINE, BoundedProtocol
 from queryable_app.serve.forwards import Forward, Forwards
@@ -241,13 +242,15 @@ class FastLane(BoundedProtocol):
 def protocol_class(node: Node) -> type[FastLane]:
     """What uvicorn is given as `http=`: the protocol, bound to this node."""
     reads = Reads(node)
+    admission: Admission[BoundedProtocol] = Admission()
     own = {
         "node": node,
         "reads": reads,
         "request_bytes_max": min(_REQUEST_BYTES_MAX, node.settings.head_bytes_max),
         "heads": KnownHeads(node.peers.knows),
         "forwards": Forwards(node.peers),
-        "open": {},
+        "admission": admission,
+        "open": admission.open,
         "too_much": problem_answer(too_much("more requests wait than can be answered soon"), reads.identity),
     }
     return type("NodeProtocol", (FastLane,), own)

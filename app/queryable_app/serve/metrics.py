@@ -111,6 +111,13 @@ class _NodeCollector(Collector):
             failures.add_metric([reason], count)
         yield failures
         yield _gauge("qt_requests_in_flight", "Requests being answered.", counters.in_flight)
+        yield _gauge("qt_connections", "Open connections.", counters.connections)
+        yield _gauge("qt_connections_max", "Of clients.", self._node.connections_max)
+        yield CounterMetricFamily(
+            "qt_connections_closed_for_others",
+            "Connections that waited for their client and made room for a new one.",
+            value=counters.connections_closed_for_others,
+        )
 
     def _fetches(self) -> Iterator[Metric]:
         """Copies that come from another node; a copy that does not has no sample."""

@@ -22,6 +22,8 @@ from queryable_app.contract import (
     ROW_SOCKET,
     NodeSettings,
 )
+from queryable_app.descriptor_plan import DescriptorPlan, plan_descriptors
+from queryable_app.descriptors import descriptor_limit
 from queryable_app.disk_format import Identity
 from queryable_app.kafka_clients import client_arguments
 from queryable_app.kafka_settings import kafka_connection
@@ -55,7 +57,14 @@ _MEASURE_SECONDS: Final = 0.5
 class Node:
     """Build it with `Node.open`."""
 
-    def __init__(self, settings: NodeSettings, spec: TopicSpec, copies: Copies, memory: SharedMemory) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        spec: TopicSpec,
+        copies: Copies,
+        memory: SharedMemory,
+        descriptors: DescriptorPlan,
+    ) -> None:
         self.settings = settings
         self.spec = spec
         self.read = spec.read
@@ -71,7 +80,8 @@ class Node:
         """Monotonic time of the last answered read, kept by whoever answers. Ingest then leaves room for reads."""
         self.counters = Counters()
         self.turns = Turns()
-        self.peers = Peers(settings, copies)
+        self.descriptors = descriptors
+        self.peers = Peers(settings, copies, descriptors.node_connections)
         application = settings.application_id
         self.checkpoints = Checkpoints(
             Path(settings.data_dir, application, CHECKPOINTS_DIRECTORY),
@@ -117,14 +127,22 @@ class Node:
         with suppress(PermissionError):  # in a pod it is a volume of the pod's own, which belongs to root
             run_dir.chmod(0o700)  # the sockets are nobody else's business on this machine
         held = placement.held_by(settings.ordinal)
-        memory = SharedMemory(settings.block_cache_mb, settings.write_buffer_mb, len(held))
+        descriptors = _plan_descriptors(settings, placement, len(held))
+        memory = SharedMemory(
+            settings.block_cache_mb, settings.write_buffer_mb, len(held), descriptors.store_files
+        )
         copies = [_open_copy(settings, spec, placement, partition, memory) for partition in held]
         known = Contradictions(Path(settings.data_dir, settings.application_id, CONTRADICTIONS_FILE))
-        return Node(settings, spec, Copies(placement, spec.partitioner, copies, known), memory)
+        return Node(settings, spec, Copies(placement, spec.partitioner, copies, known), memory, descriptors)
 
     @property
     def placement(self) -> Placement:
         return self.copies.placement
+
+    @property
+    def connections_max(self) -> int:
+        """Client connections that may be open."""
+        return self.descriptors.connections
 
     @property
     def draining(self) -> bool:
@@ -176,10 +194,19 @@ class Node:
             self._measuring.cancel()
         self.copies.close()
 
+    def _share_descriptors(self) -> None:
+        """Replicas that come, and nodes, take descriptors from clients; they get them back when those go."""
+        stores = len(self.copies.by_partition) + len(self.copies.leaving)
+        now = _plan_descriptors(self.settings, self.placement, stores)
+        if now != self.descriptors:
+            self.descriptors = now
+            say_descriptors(self.settings, now)
+
     async def _measure(self) -> None:
         ready = False
         while True:
             self.copies.measure()
+            self._share_descriptors()
             if self.copies.ready and not ready:
                 ready = True
                 event(
@@ -188,6 +215,29 @@ class Node:
                     seconds=round(time.time() - self.started_at, 3),
                 )
             await asyncio.sleep(_MEASURE_SECONDS)
+
+
+def _plan_descriptors(settings: NodeSettings, placement: Placement, stores: int) -> DescriptorPlan:
+    return plan_descriptors(
+        descriptor_limit(),
+        partitions=placement.partitions,
+        stores=stores,
+        other_nodes=len(placement.addresses) - 1,
+        connections_max=settings.connections_max,
+    )
+
+
+def say_descriptors(settings: NodeSettings, plan: DescriptorPlan) -> None:
+    """Log a plan that gives clients fewer connections than the settings."""
+    if plan.connections < settings.connections_max or not plan.fits:
+        event(
+            "few-descriptors",
+            limit=plan.limit,
+            reserved=plan.reserved,
+            connections=plan.connections,
+            connections_max=settings.connections_max,
+            advice=f"allow the process {plan.reserved + settings.connections_max} open files (ulimit -n)",
+        )
 
 
 def load_placement(settings: NodeSettings) -> Placement:

@@ -1,6 +1,7 @@
 """HTTP to the other nodes: small requests on kept-alive connections.
 
-Strategy: one request at a time on a connection, a pool of idle ones for each address, httptools for the answer. It does
+Strategy: one request at a time on a connection, a pool of idle ones for each address, and a bound on how many there are,
+since each is a descriptor of both nodes; httptools for the answer. It does
 what nodes need of one another and no more, since a general client costs several times as much as the read it carries.
 A kept-alive connection may have been closed by the other side meanwhile: a request that got not a byte back on one is
 sent once more, on a new one. All requests here are reads.
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+CONNECTIONS_MAX: Final = 512  # as many as a node answers requests at once
 _IDLE_MAX: Final = 64  # connections kept for each address
 ANSWER_BYTES_MAX: Final = 256 << 20
 
@@ -96,8 +98,9 @@ class _Connection(asyncio.Protocol):
 class PeerClient:
     """To one node. Use it from one event loop."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, connections_max: int = CONNECTIONS_MAX) -> None:
         parts = urlsplit(url)
+        self._room = asyncio.Semaphore(connections_max)
         self._host, self._port = parts.hostname or "", parts.port or 80
         self.host_line = b"Host: %b\r\n" % parts.netloc.encode()
         self._idle: list[_Connection] = []
@@ -109,7 +112,7 @@ class PeerClient:
         length = b"Content-Length: %d\r\n" % len(body) if body else b""
         request = b"%b %b HTTP/1.1\r\n%b%b%b\r\n%b" % (method, target, self.host_line, headers, length, body)
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(deadline), self._room:
                 while self._idle:
                     connection = self._idle.pop()
                     if not connection.usable:

@@ -29,7 +29,7 @@ from queryable_app.routing import CopyHeard, NodeHeard, PeerView, route
 from queryable_app.serve.background import Background
 from queryable_app.serve.copies import Copies
 from queryable_app.serve.heartbeats import Heartbeats
-from queryable_app.serve.peer_client import PeerAnswer, PeerAway, PeerClient, PeerSilent
+from queryable_app.serve.peer_client import CONNECTIONS_MAX, PeerAnswer, PeerAway, PeerClient, PeerSilent
 from queryable_app.serve.peer_link import PeerLink
 from queryable_app.serve.pipe import Asker
 
@@ -60,7 +60,10 @@ class _Peer:
 
 
 class Peers(Background):
-    def __init__(self, settings: NodeSettings, copies: Copies) -> None:
+    def __init__(
+        self, settings: NodeSettings, copies: Copies, connections_max: int = CONNECTIONS_MAX
+    ) -> None:
+        self._connections_max = connections_max
         self._own = settings.ordinal
         self._copies = copies
         path = settings.internal_token_path
@@ -206,7 +209,7 @@ class Peers(Background):
 
     def _peer(self, ordinal: int, address: str) -> _Peer:
         health = self._health[ordinal] = PeerHealth()
-        client = PeerClient(address)
+        client = PeerClient(address, self._connections_max)
         beat = b"GET %b HTTP/1.1\r\n%b%b\r\n" % (HEARTBEAT.encode(), client.host_line, self.node_headers)
         lines = b" HTTP/1.1\r\n%b%b: %b\r\n%b: " % (
             client.host_line,

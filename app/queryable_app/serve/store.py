@@ -32,6 +32,7 @@ from rocksdict import (
     WriteBufferManager,
 )
 
+from queryable_app.descriptor_plan import STORE_FILES_MIN
 from queryable_app.disk_format import (
     FORMAT_VERSION,
     META,
@@ -66,9 +67,17 @@ class StoreDamaged(StoreError):
 
 
 class SharedMemory:
-    """What the stores of one node share: a block cache and a budget for memtables."""
+    """What the stores of one node share: a block cache, a budget for memtables, and how many files each may keep open."""
 
-    def __init__(self, block_cache_mb: int = 128, write_buffer_mb: int = 64, stores: int = 1) -> None:
+    def __init__(
+        self,
+        block_cache_mb: int = 128,
+        write_buffer_mb: int = 64,
+        stores: int = 1,
+        files_max: int = STORE_FILES_MIN,
+    ) -> None:
+        self.files_max = files_max
+        """Table files that each store keeps open. Beyond them a read opens the file again."""
         self.block_cache_bytes = block_cache_mb * _MB
         self.cache = Cache(self.block_cache_bytes)
         self.write_buffers = WriteBufferManager(write_buffer_mb * _MB, False)
@@ -344,6 +353,7 @@ def _options(memory: SharedMemory, memtable_bytes: int) -> Options:
     options.set_arena_block_size(_ARENA_BLOCK_BYTES)
     options.set_atomic_flush(True)
     options.set_max_total_wal_size(_WAL_BYTES_MAX)
+    options.set_max_open_files(memory.files_max)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(_MB)

@@ -334,23 +334,6 @@ def test_a_busy_connection_is_not_idle(strict: Served) -> None:
             time.sleep(0.2)
 
 
-def test_connections_have_a_bound(strict: Served) -> None:
-    """One connection more than there may be gets 429 overloaded with Retry-After; when one goes there is room again."""
-    eventually("earlier connections are gone", lambda: not strict.protocol.open)
-    connections = [socket.create_connection(("127.0.0.1", strict.port), timeout=10) for _ in range(8)]
-    try:
-        eventually("all are open", lambda: len(strict.protocol.open) == 8)
-        with socket.create_connection(("127.0.0.1", strict.port), timeout=10) as more:
-            status, headers, _ = parsed(closed_after(more)[0])
-        assert (status, headers["retry-after"]) == (429, "1")
-        connections.pop().close()
-        eventually("there is room", lambda: len(strict.protocol.open) == 7)
-        assert parsed(exchange(strict.port, get(b"/v1/keys/a")))[0] == 200
-    finally:
-        for connection in connections:
-            connection.close()
-
-
 def test_a_client_that_does_not_read_is_cut_off(strict: Served) -> None:
     """Answers that nobody takes do not stay in memory for ever."""
     with socket.create_connection(("127.0.0.1", strict.port), timeout=20) as connection:

@@ -25,6 +25,7 @@ from queryable_app.serve.peers import FORWARDED_HEADER
 from queryable_app.serve.turns import too_much
 
 _ALWAYS_ANSWERED: Final = ("/livez", "/readyz", "/metrics")
+PROBES: Final = tuple(path.encode() for path in _ALWAYS_ANSWERED)
 _INTERNAL: Final = "/internal/"
 _FORWARDED: Final = FORWARDED_HEADER.encode()
 _CLOSED: Final = (

@@ -1,0 +1,132 @@
+"""More connections than a node takes: silent ones, busy ones, and ones that never finish a request's head."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from queryable_app.contract import NODE_HEADER
+from queryable_app.descriptor_plan import CONNECTIONS_RESERVE
+from queryable_app.partitioners import partition_for
+from tests.support.served import Served, eventually, served
+from tests.support.wire import WireAnswer, request, wire
+
+BOUND = 8
+TOKEN = b"the-token-of-the-nodes"
+WAITING_READ = request(
+    b"GET",
+    b"/v1/keys/a?consistency=at-least&min-position=%d:2&deadline-ms=60000"
+    % partition_for(b"a", "murmur2", 2),
+)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Served]:
+    """A node with room for eight connections, which knows other nodes by a token."""
+    token = tmp_path / "token"
+    token.write_bytes(TOKEN)
+    settings = {"connections_max": BOUND, "internal_token_path": str(token)}
+    with served(tmp_path / "node", settings=settings) as running:
+        running.put(b"a", b"1")
+        yield running
+        running.put(b"a", b"2")  # the waiting reads end
+
+
+def asked(node: Served, target: bytes, *header_lines: bytes) -> WireAnswer:
+    """Send one request on a connection of its own."""
+    with wire(node.port) as connection:
+        connection.send(request(b"GET", target, *header_lines))
+        return connection.answer()
+
+
+def opened(stack: ExitStack, node: Served, count: int, first_bytes: bytes = b"") -> list[socket.socket]:
+    """Open connections, and wait until the node has what they send."""
+    before = len(node.protocol.open)
+    made = [
+        stack.enter_context(socket.create_connection(("127.0.0.1", node.port), timeout=30))
+        for _ in range(count)
+    ]
+    for connection in made:
+        connection.sendall(first_bytes)
+    eventually("the node has all of them", lambda: len(node.protocol.open) == before + count)
+    return made
+
+
+def two_sweeps(node: Served) -> None:
+    now = node.protocol.sweeps
+    eventually("time has passed", lambda: node.protocol.sweeps >= now + 2)
+
+
+def test_an_idle_connection_makes_room_for_a_new_one(small: Served) -> None:
+    """At the bound a node closes the connection that has been idle for longest, and answers the new one."""
+    with ExitStack() as stack:
+        (oldest,) = opened(stack, small, 1)
+        two_sweeps(small)
+        others = opened(stack, small, BOUND - 1)
+
+        assert asked(small, b"/v1/keys/a").json() == 1
+
+        assert oldest.recv(1) == b""
+        others[0].sendall(request(b"GET", b"/v1/keys/a"))
+        assert others[0].recv(12) == b"HTTP/1.1 200"
+
+
+def test_a_head_that_does_not_end_makes_room_for_a_new_connection(small: Served) -> None:
+    """Connections that send half a head and stop do not keep other clients out."""
+    with ExitStack() as stack:
+        opened(stack, small, BOUND, b"GET /v1/keys/a HTTP/1.1\r\nHos")
+        two_sweeps(small)
+
+        for _ in range(2 * BOUND):
+            assert asked(small, b"/v1/keys/a").status == 200
+
+
+def test_busy_connections_are_not_closed_for_a_new_one(small: Served) -> None:
+    """When all connections are being answered, a new one gets 429 with Retry-After by its first request."""
+    with ExitStack() as stack:
+        busy = opened(stack, small, BOUND, WAITING_READ)
+        two_sweeps(small)
+
+        refused = asked(small, b"/v1/keys/a")
+
+        assert (refused.status, refused.reason, refused.headers["retry-after"]) == (429, "overloaded", "1")
+        assert refused.headers["connection"] == "close"
+        assert small.node.counters.failures["overloaded"] == 1
+        assert len([c for c in small.protocol.open if c.refused_since is None]) == len(busy)
+
+
+@pytest.mark.parametrize("bytes_sent", [b"", b"GET /v1/keys/a HTTP/1.1\r\nHos", WAITING_READ])
+def test_probes_and_other_nodes_always_get_in(small: Served, bytes_sent: bytes) -> None:
+    """Whatever the connections at the bound do, a node answers probes, metrics and nodes that show the token."""
+    with ExitStack() as stack:
+        opened(stack, small, BOUND, bytes_sent)
+
+        for target in (b"/livez", b"/readyz", b"/metrics"):
+            assert asked(small, target).status == 200
+        beat = asked(small, b"/internal/v1/heartbeat", NODE_HEADER.encode() + b": " + TOKEN)
+        assert beat.status == 200
+
+
+def test_a_wrong_token_does_not_get_in(small: Served) -> None:
+    """A client that only claims to be a node is refused like others at the bound."""
+    with ExitStack() as stack:
+        opened(stack, small, BOUND, WAITING_READ)
+
+        assert asked(small, b"/internal/v1/heartbeat", NODE_HEADER.encode() + b": guessed").status == 429
+
+
+def test_probes_get_in_while_newcomers_fill_the_reserve(small: Served) -> None:
+    """Connections over the bound that send nothing make room for a probe, and the node never has more than its reserve."""
+    with ExitStack() as stack:
+        opened(stack, small, BOUND, WAITING_READ)
+        for _ in range(3 * CONNECTIONS_RESERVE):
+            stack.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=30))
+
+        for _ in range(20):
+            assert asked(small, b"/livez").status == 200
+
+        assert len(small.protocol.open) <= BOUND + CONNECTIONS_RESERVE
