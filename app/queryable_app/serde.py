@@ -19,6 +19,7 @@ from typing import Final
 
 from queryable_app.disk_format import KeyOrder, to_disk_key, to_record_key
 from queryable_app.errors import Failure, invalid, shown
+from queryable_app.json_text import BadJson, JsonText, parse_json
 from queryable_app.topic_spec import KeyFormat, ValueFormat
 
 _WHOLE_NUMBERS: Final = {"int": struct.Struct(">i"), "long": struct.Struct(">q")}
@@ -59,10 +60,11 @@ class KeyCodec:
             raise invalid("key", f"is not UTF-8, and so no {self.format}", _RAW_KEY_ADVICE) from None
 
     def from_text(self, text: str) -> bytes:
-        if self.format == "json":
-            _require_json(text)
         if self.format in ("json", "bytes"):
-            return _utf8(text, "key")
+            raw = _utf8(text, "key")
+            if self.format == "json":
+                _require_json(text, raw)
+            return raw
         return _encode_text(text, self.format, "key")
 
     def from_json(self, value: object) -> bytes:
@@ -119,27 +121,29 @@ def value_to_json(stored_value: bytes, format: ValueFormat) -> bytes:
     return _to_json(stored_value.decode()).encode()
 
 
-def value_from_json(value: object, format: ValueFormat) -> bytes:
-    """The bytes that a producer with the format's serializer sends. Deletion is the caller's to tell apart."""
+def value_from_json(given: JsonText, format: ValueFormat) -> bytes:
+    """Return the bytes that a producer with the format's serializer sends. Deletion is the caller's to tell apart."""
     if format == "json":
-        try:
-            return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-        except (ValueError, RecursionError):
-            raise invalid(
-                "value", "cannot be written as JSON in UTF-8", "leave out NaN, lone surrogates, deep nesting"
-            ) from None
-    if format in _WIDTHS and not isinstance(value, str):
-        return _encode_number(value, format, "value")
-    if not isinstance(value, str):
-        raise invalid("value", f"{shown(value)} is not text", f"write a {format} value as a JSON string")
+        return given.text.encode()  # as it came: nothing is rounded, sorted or shortened
+    if format in _WIDTHS and not isinstance(given.value, str):
+        return _encode_number(given.value, format, "value")
+    if not isinstance(given.value, str):
+        raise invalid(
+            "value", f"{shown(given.value)} is not text", f"write a {format} value as a JSON string"
+        )
+    return value_from_text(given.value, format)
+
+
+def value_from_text(text: str, format: ValueFormat) -> bytes:
+    """Return the bytes of a value in any format but `json`."""
     if format == "bytes":
         try:
-            return base64.b64decode(value, validate=True)
+            return base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             raise invalid(
-                "value", f"{shown(value)} is not base64", "write the value's bytes as base64"
+                "value", f"{shown(text)} is not base64", "write the value's bytes as base64"
             ) from None
-    return _encode_text(value, format, "value")
+    return _encode_text(text, format, "value")
 
 
 def _encode_text(text: str, format: str, field: str) -> bytes:
@@ -201,12 +205,12 @@ def _utf8(text: str, field: str) -> bytes:
         ) from None
 
 
-def _require_json(text: str) -> None:
+def _require_json(text: str, raw: bytes) -> None:
     try:
-        json.loads(text)
-    except (ValueError, RecursionError):
+        parse_json(raw)
+    except BadJson as bad:
         raise invalid(
             "key",
-            f"{shown(text)} is not JSON",
+            f"{shown(text)} {bad}",
             'a JSON key is its exact text, e.g. "a" with the quotes, or {"id":1}',
         ) from None

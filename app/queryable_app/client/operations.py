@@ -31,6 +31,7 @@ from queryable_app.client.rows import (
     point_row,
     positions_of,
     read_as,
+    rows_of,
     written_of,
 )
 from queryable_app.client.scan import Scan, new_scan
@@ -38,6 +39,7 @@ from queryable_app.client.session import Positions
 from queryable_app.client.steps import Answer, Exchange, Operation, Request, alone, together
 from queryable_app.client.whereabouts import Whereabouts
 from queryable_app.errors import shown
+from queryable_app.json_text import BadJson, check_bounds
 
 KEYS_AT_ONCE: Final = 2_000  # of a multi-get that one node gets; more go in several requests
 _KEY_BYTES_MAX: Final = 16 * 1024  # a key that is longer goes in a body
@@ -193,11 +195,15 @@ class Operations:
         deadline = self._deadline(asked, PAGE_DEADLINE_MS)
         record = record_key(key, (yield from self._where.placement(deadline)).codec)
         try:
-            body = json.dumps({"key": base64url(record), "value": value}, allow_nan=False).encode()
+            text = json.dumps(value, allow_nan=False).encode()
+            check_bounds(text)
+        except BadJson as bad:
+            raise InvalidRequest(f"value: {bad}", "a topic takes no such value; docs/http.md") from None
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRequest(
                 f"value: {shown(value)} is no JSON ({error})", "give what JSON can say"
             ) from None
+        body = b'{"key":"%b","value":%b}' % (base64url(record).encode(), text)
 
         def make(left_ms: int) -> Request:
             target = f"/v1/records?key-encoding=base64url&deadline-ms={left_ms}"
@@ -298,7 +304,7 @@ class Operations:
 
 
 def _items(answer: Answer, keys: Sequence[tuple[Key, bytes]], part: bool) -> list[Row | Unknown | None]:
-    items, freshness = json_of(answer)["items"], freshness_of(answer)
+    items, freshness = rows_of(answer)["items"], freshness_of(answer)
     rows: list[Row | Unknown | None] = []
     for item, (key, _) in zip(items, keys, strict=True):
         if item["found"] is None and not part:

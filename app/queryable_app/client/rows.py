@@ -13,6 +13,7 @@ from queryable_app.client.exceptions import InvalidRequest, Unreachable
 from queryable_app.client.keys import Key
 from queryable_app.client.options import parse_positions
 from queryable_app.client.steps import Answer
+from queryable_app.json_text import read_array, read_document, read_object, read_stored
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class Row:
     """The newest record of a key, and how fresh the copy was that it came from."""
 
     key: Key
-    value: Any  # decoded JSON; bytes when the read was raw
+    value: Any  # decoded JSON; bytes when the read was raw, or when it is nested too deep for Python's parser
     partition: int
     offset: int
     timestamp: int | None  # of the record, ms; None when the node does not say
@@ -113,6 +114,30 @@ def json_of(answer: Answer) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+def rows_of(answer: Answer) -> Any:
+    """Return the body of an answer that has rows in `items`. A value that is too deep comes as bytes, and spoils no other row.
+
+    Raises ValueError.
+    """
+    try:
+        return json.loads(answer.body)
+    except RecursionError:
+        return read_document(answer.body, lambda text, at: read_object(text, at, _rows_member))
+
+
+def _rows_member(name: str, text: str, at: int) -> tuple[Any, int]:
+    if name != "items" or text[at : at + 1] != "[":
+        return read_stored(text, at)
+    return read_array(text, at, lambda t, a: read_object(t, a, lambda _, t, a: read_stored(t, a)))
+
+
+def _value_of(answer: Answer) -> Any:
+    try:
+        return json.loads(answer.body)
+    except RecursionError:
+        return answer.body
+
+
 def positions_of(answer: Answer) -> Mapping[int, int]:
     """As of which the answer holds."""
     return parse_positions(answer.headers.get("qt-position", "")) or {}
@@ -137,7 +162,7 @@ def point_row(key: Key, answer: Answer, raw: bool) -> Row:
     timestamp = headers.get("qt-timestamp")
     return Row(
         key,
-        answer.body if raw else json_of(answer),
+        answer.body if raw else _value_of(answer),
         int(headers["qt-partition"]),
         int(headers["qt-offset"]),
         None if timestamp is None else int(timestamp),
@@ -159,7 +184,7 @@ def item_row(item: Mapping[str, Any], freshness: Freshness, key: Key | None = No
 
 def page_of(answer: Answer) -> Page:
     """Raises KeyError, TypeError or ValueError."""
-    body, freshness = json_of(answer), freshness_of(answer)
+    body, freshness = rows_of(answer), freshness_of(answer)
     cursor = body["cursor"]
     return Page(
         tuple(item_row(item, freshness) for item in body["items"]),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -22,12 +23,15 @@ from queryable_app.commands.common import (
     with_exit_codes,
 )
 from queryable_app.errors import Failure
+from queryable_app.json_text import BadJson, JsonText, read_document, read_json, read_object
 from queryable_app.kafka_settings import KafkaSettingsError, kafka_connection
 from queryable_app.local.resource_file import ResourceError, load_resource
 from queryable_app.local.run import RESOURCE_FILE
 from queryable_app.local.topics import KafkaUnreachable, TopicRefused, producing
-from queryable_app.serde import key_codec, value_from_json
+from queryable_app.serde import key_codec, value_from_json, value_from_text
 from queryable_app.topic_spec import SpecError, TopicSpec, parse_spec
+
+T = TypeVar("T")
 
 Record = tuple[bytes, bytes | None]
 
@@ -103,8 +107,8 @@ def _record(spec: TopicSpec, key: str, value: str | None) -> Record:
     if value is None:
         return typed, None
     if spec.value_format in ("string", "uuid", "bytes"):
-        return typed, value_from_json(value, spec.value_format)
-    return typed, value_from_json(_json(value, "VALUE"), spec.value_format)
+        return typed, value_from_text(value, spec.value_format)
+    return typed, value_from_json(_read(value, "VALUE", read_json), spec.value_format)
 
 
 def _records(spec: TopicSpec, lines: Iterable[str]) -> Iterator[Record]:
@@ -113,21 +117,27 @@ def _records(spec: TopicSpec, lines: Iterable[str]) -> Iterator[Record]:
         if not line.strip():
             continue
         where = f"line {number}"
-        record = _json(line, where)
-        if not isinstance(record, dict) or "key" not in record or "value" not in record:
+        record = _read(line, where, _members)
+        if "key" not in record or "value" not in record:
             raise SpecError(f"{where}: not an object with `key` and `value`")
         value = record["value"]
         yield (
-            codec.from_json(record["key"]),
-            None if value is None else value_from_json(value, spec.value_format),
+            codec.from_json(record["key"].value),
+            None if value.value is None else value_from_json(value, spec.value_format),
         )
 
 
-def _json(text: str, where: str) -> object:
+def _members(line: str, at: int) -> tuple[dict[str, JsonText], int]:
+    if line[at : at + 1] != "{":
+        return {}, read_json(line, at)[1]
+    return read_object(line, at, lambda _, text, start: read_json(text, start))
+
+
+def _read(text: str, where: str, read: Callable[[str, int], tuple[T, int]]) -> T:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as e:
-        raise SpecError(f"{where}: not JSON: {e}") from None
+        return read_document(text.encode(errors="surrogateescape"), read)
+    except BadJson as bad:
+        raise SpecError(f"{where}: {bad}") from None
 
 
 async def _produce(spec: TopicSpec, bootstrap: str, records: Iterator[Record], as_json: bool) -> None:

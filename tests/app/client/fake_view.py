@@ -51,6 +51,8 @@ class FakeView:
         self.application: str | None = "tests.users.r1"  # None: it is no view at all
         self.owners = [[f"http://n{(p + c) % nodes}" for c in range(copies)] for p in range(partitions)]
         self.asked: list[Exchange] = []
+        self.texts: dict[bytes, bytes] = {}
+        """What stands in answers in place of a text, for JSON that `json` itself does not write."""
         self.mixed = False
         """Producers use several partitioners: an answer for one key is as of all partitions."""
 
@@ -159,7 +161,10 @@ class FakeView:
         }
         if self.application is not None:
             headers["qt-application"] = node.revision or self.application
-        return Answer(status, headers, json.dumps(body).encode())
+        raw = json.dumps(body).encode()
+        for mark, text in self.texts.items():
+            raw = raw.replace(mark, text)
+        return Answer(status, headers, raw)
 
 
 def refusal(reason: Reason, retry_after_ms: int | None = None) -> Failure:

@@ -4,15 +4,18 @@ import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.core.JsonToken;
+import com.fasterxml.jackson.core.StreamReadConstraints;
 import java.io.IOException;
 
 /**
  * Whether a record can be decoded in its declared formats, or what is wrong with it, in words.
  *
  * Nothing that passes here may later fail to be answered as JSON: text is strict UTF-8, and a JSON value is exactly one
- * document in it.
+ * document in it. The rules of JSON are those of json_text.py; tests/golden/json_values.json is held against both.
  */
 public final class Checks {
+  private static final int DEPTH_MAX = 100; // json_text.DEPTH_MAX
+  private static final int NUMBER_CHARACTERS_MAX = 1000; // json_text.NUMBER_CHARACTERS_MAX
   private static final JsonFactory JSON = jsonFactory();
 
   private Checks() {}
@@ -128,7 +131,13 @@ public final class Checks {
           return documents == 1 ? null : documents == 0 ? "empty, which is not JSON" : "more than one JSON document";
         }
         if (token.isStructStart()) {
-          depth++;
+          if (++depth > DEPTH_MAX) {
+            return "nested deeper than " + DEPTH_MAX;
+          }
+        } else if (token.isNumeric()) {
+          if (parser.getTextLength() > NUMBER_CHARACTERS_MAX) {
+            return "a number of more than " + NUMBER_CHARACTERS_MAX + " characters";
+          }
         } else if (token.isStructEnd()) {
           depth--;
         }
@@ -149,6 +158,14 @@ public final class Checks {
     // Field names of records are data: keeping them for ever is a leak, and many alike are no attack.
     factory.disable(JsonFactory.Feature.INTERN_FIELD_NAMES);
     factory.disable(JsonFactory.Feature.FAIL_ON_SYMBOL_HASH_OVERFLOW);
+    // Jackson's own bounds are off: they change with its version, and other doors would not know them. A record's size is the broker's.
+    factory.setStreamReadConstraints(
+        StreamReadConstraints.builder()
+            .maxNestingDepth(Integer.MAX_VALUE)
+            .maxNumberLength(Integer.MAX_VALUE)
+            .maxNameLength(Integer.MAX_VALUE)
+            .maxStringLength(Integer.MAX_VALUE)
+            .build());
     return factory;
   }
 }

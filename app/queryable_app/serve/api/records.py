@@ -16,18 +16,21 @@ from starlette.responses import Response
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.freshness import DEADLINE_MS_MAX
 from queryable_app.http_text import choice, json_answer, whole_number
+from queryable_app.json_text import BadJson, JsonText, read_array, read_document, read_json, read_object
 from queryable_app.partitioners import ALGORITHMS, SCATTER, partition_for
 from queryable_app.serde import value_from_json
 from queryable_app.serve.api.answers import RECORDS_BODY, WRITTEN
 from queryable_app.serve.api.parameters import parameters
-from queryable_app.serve.api.request import Values, json_body, key_of, respond, values_of
+from queryable_app.serve.api.request import Values, bad_json, key_of, read_body, respond, values_of
 from queryable_app.serve.node import Node
 from queryable_app.serve.producer import DEADLINE_SECONDS
 from queryable_app.serve.reads import Reads
 
 RECORDS_MAX: Final = 1000
 _OPTIONS: Final = ("deadline-ms",)
+_ADVICE: Final = 'write each record as {"key": .., "value": ..}'
 
+_Item = dict[str, JsonText]
 Record = tuple[bytes, bytes | None]
 """Record key and value; None deletes."""
 
@@ -42,9 +45,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         """Send `{"key", "value"}`, or an array of them, to the topic. Records of one key keep their order."""
         _require_allowed(node)
         values = values_of(request, _OPTIONS, "key-encoding")
-        body = await json_body(request, node)
-        many = isinstance(body, list)
-        records = [_record(item, values, node) for item in _items(body)]
+        items, many = _items(await read_body(request, node))
+        records = [_record(item, values, node) for item in items]
         sent = [(key, value, _partition(reads, key)) for key, value in records]
         acknowledged = await _send(node, sent, _deadline_seconds(values))
         return respond(json_answer(acknowledged if many else acknowledged[0], reads.identity))
@@ -81,29 +83,49 @@ def _deadline_seconds(values: Values) -> float:
     return DEADLINE_SECONDS if given is None else given / 1000
 
 
-def _items(body: Any) -> list[Any]:
-    items = body if isinstance(body, list) else [body]
-    if not items:
+def _items(body: bytes) -> tuple[list[_Item], bool]:
+    """The members of each record, and whether they came in an array. A value keeps its own text, which is what is stored."""
+    found: list[_Item] = []
+
+    def item(text: str, at: int) -> tuple[_Item, int]:
+        if len(found) == RECORDS_MAX:
+            raise Failure(
+                Reason.TOO_LARGE, f"body: more than {RECORDS_MAX} records", "split them over several requests"
+            )
+        if text[at : at + 1] != "{":
+            raise invalid("body", f"{shown(read_json(text, at)[0].value)} is no record", _ADVICE)
+        members, end = read_object(text, at, _member)
+        found.append(members)
+        return members, end
+
+    def one_or_many(text: str, at: int) -> tuple[bool, int]:
+        many = text[at : at + 1] == "["
+        return many, (read_array(text, at, item) if many else item(text, at))[1]
+
+    try:
+        many = read_document(body, one_or_many)
+    except BadJson as bad:
+        raise bad_json("body", bad) from None
+    if not found:
         raise invalid("body", "is an empty list", 'send at least one {"key": .., "value": ..}')
-    if len(items) > RECORDS_MAX:
-        raise Failure(
-            Reason.TOO_LARGE,
-            f"body: {len(items)} records, more than {RECORDS_MAX}",
-            "split them over several requests",
-        )
-    return items
+    return found, many
 
 
-def _record(item: Any, values: Values, node: Node) -> Record:
-    advice = 'write each record as {"key": .., "value": ..}'
-    if not isinstance(item, dict):
-        raise invalid("body", f"{shown(item)} is no record", advice)
-    for name in item:
-        if name not in ("key", "value"):
-            raise invalid(shown(name), "is no field of a record", advice)
+def _member(name: str, text: str, at: int) -> tuple[JsonText, int]:
+    if name not in ("key", "value"):
+        raise invalid(shown(name), "is no field of a record", _ADVICE)
+    try:
+        return read_json(text, at)
+    except BadJson as bad:
+        raise bad_json(name, bad) from None
+
+
+def _record(item: _Item, values: Values, node: Node) -> Record:
     if "key" not in item or "value" not in item:
-        raise invalid("value" if "key" in item else "key", "is missing", f"{advice}; DELETE takes a key away")
-    key = item["key"]
+        raise invalid(
+            "value" if "key" in item else "key", "is missing", f"{_ADVICE}; DELETE takes a key away"
+        )
+    key = item["key"].value
     if choice(values, "key-encoding", ("text", "base64url")) == "text":
         record_key = node.codec.from_json(key)
     elif isinstance(key, str):

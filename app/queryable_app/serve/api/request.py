@@ -7,7 +7,6 @@ the router looks, so that a key may be empty, have slashes, dots, NUL or bytes t
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -19,6 +18,7 @@ from starlette.types import Scope
 from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.freshness import Asked, parse_asked
 from queryable_app.http_text import Answer, as_bytes, choice, parse_options, parse_query
+from queryable_app.json_text import BadJson, parse_json
 from queryable_app.serde import KeyCodec
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
@@ -93,15 +93,17 @@ def accept_of(request: Request) -> str:
 
 
 async def json_body(request: Request, node: Node) -> Any:
-    body = await _body(request, node)
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        what = "is nested too deeply" if isinstance(error, RecursionError) else f"is not JSON ({error})"
-        raise invalid("body", what, "send one JSON document in UTF-8") from None
+        return parse_json(await read_body(request, node), unique_names=True).value
+    except BadJson as bad:
+        raise bad_json("body", bad) from None
 
 
-async def _body(request: Request, node: Node) -> bytes:
+def bad_json(field: str, bad: BadJson) -> Failure:
+    return invalid(field, str(bad), "send one JSON document in UTF-8; docs/http.md has its bounds")
+
+
+async def read_body(request: Request, node: Node) -> bytes:
     bytes_max, counters = node.settings.body_bytes_max, node.counters
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":

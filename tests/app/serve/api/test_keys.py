@@ -392,12 +392,17 @@ def test_multi_get_reaches_keys_that_are_no_text(node: Served, http: httpx.Clien
         (b'{"keys": [{"a": 1}]}', "invalid_request", "key"),
         (b'{"keys": [null]}', "invalid_request", "key"),
         (b'{"keys": ["\\ud800"]}', "invalid_request", "surrogate"),
+        (b'{"keys": ["a"], "keys": ["b"]}', "invalid_request", "twice"),
+        (b'{"keys": [' + b"9" * 1001 + b"]}", "invalid_request", "1000 characters"),
+        (b'{"keys": [NaN]}', "invalid_request", "NaN"),
+        ('{"keys": ["a"]}'.encode("utf-16"), "invalid_request", "UTF-8"),
+        (b'\xef\xbb\xbf{"keys": ["a"]}', "invalid_request", "byte order mark"),
         (b"\xff\xfe", "invalid_request", "body"),
         (b'{"keys": [' + b'"a",' * 20_000 + b'"a"]}', "too_large", "20001 keys"),
         (b'{"keys": ["' + b"a" * 1_200_000 + b'"]}', "too_large", "body"),
     ],
-    ids=["empty", "truncated", "deep", "no list", "a list", "unknown field", "object", "null", "surrogate", "no UTF-8",
-         "many keys", "large"],
+    ids=["empty", "truncated", "deep", "no list", "a list", "unknown field", "object", "null", "surrogate",
+         "twice", "digits", "NaN", "UTF-16", "byte order mark", "no UTF-8", "many keys", "large"],
 )  # fmt: skip
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 def test_a_wrong_body_is_refused(

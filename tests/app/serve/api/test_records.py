@@ -11,6 +11,7 @@ import pytest
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.partitioners import partition_for
+from tests.support.golden import json_values, shortened
 from tests.support.served import Served, served
 
 
@@ -89,6 +90,12 @@ def test_delete_reaches_every_partition_that_holds_the_key(node: Served, http: h
         ('{"key": "a", "value": 1, "headers": {}}', "headers"),
         ('{"key": {"a": 1}, "value": 1}', "key"),
         ('{"key": "a", "value": NaN}', "value"),
+        ('{"key": "a", "value": 1} x', "body"),
+        ('{"key": "a", "value": 1, "value": 2}', "body"),
+        ('[{"key": "a", "value": 1}, {"key": "b", "value": 1, "key": "c"}]', "body"),
+        ('[{"key": "a", "value": 1},]', "body"),
+        ('[[{"key": "a", "value": 1}]]', "body"),
+        ('{"key": "a", "value": ' + "[" * 100_000, "value"),
         ('[{"key": "a", "value": 1}, 7]', "body"),
     ],
 )
@@ -98,6 +105,39 @@ def test_a_wrong_record_is_refused(node: Served, http: httpx.Client, body: str, 
 
     assert (answer.status_code, sent(node)) == (400, [])
     assert named in answer.json()["detail"].partition(":")[0]
+
+
+def test_a_value_is_sent_as_it_came(node: Served, http: httpx.Client) -> None:
+    """The bytes that came are checked and not rewritten, in a record and in an array of them."""
+    for value in json_values("good"):
+        sent(node).clear()
+        record = b'{"value":\n%b\t, "key" : "a"}' % value
+        for body in (record, b' [ {"key":"b","value":[1]} , %b ]\n' % record):
+            assert http.post("/v1/records", content=body).status_code == 200
+        bare = value.strip(b" \t\r\n")
+        assert [(k, v) for k, v, _ in sent(node)] == [(b"a", bare), (b"b", b"[1]"), (b"a", bare)]
+
+
+def test_a_value_that_ingest_would_skip_is_refused(node: Served, http: httpx.Client) -> None:
+    """No write is acknowledged whose record is a bad one, and nothing is sent of its batch."""
+    for value in json_values("bad"):
+        answer = http.post("/v1/records", content=b'[{"key":"b","value":1},{"key":"a","value":%b}]' % value)
+        assert (answer.status_code, sent(node)) == (400, []), shortened(value)
+        assert answer.json()["detail"].partition(":")[0] in ("value", "body")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("[" * 101 + "]" * 101, "value: is nested deeper than 100"),
+        ("9" * 1001, "value: has a number of more than 1000 characters"),
+    ],
+    ids=["depth", "digits"],
+)
+def test_a_bound_is_named(http: httpx.Client, value: str, said: str) -> None:
+    """The field is named with the bound that it is beyond."""
+    answer = http.post("/v1/records", content=f'{{"key": "a", "value": {value}}}')
+    assert (answer.status_code, answer.json()["detail"]) == (400, said)
 
 
 def test_delete_reaches_partitions_of_which_not_all_is_here_yet(node: Served, http: httpx.Client) -> None:

@@ -1,0 +1,208 @@
+"""What a good JSON value is, at every door: ingest, writes, keys and the Python client keep the same rules.
+
+Strategy: Python's own parser decides the grammar, in C. Two bounds that it does not know, depth and the length of a number, are
+checked on the text, also in C: strings are cut out, and what is left is counted. The row writer's `Checks.java` keeps the
+same rules in the JVM; `tests/golden/json_values.json` and a property test compare the two. A value is stored as the text in which
+it came, so the readers here return the text beside the value.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final, NoReturn, TypeVar
+
+from queryable_app.errors import shown
+
+T = TypeVar("T")
+
+DEPTH_MAX: Final = 100
+"""Arrays and objects that are open at once. Every JSON parser in use takes this many."""
+NUMBER_CHARACTERS_MAX: Final = 1000
+
+# Each begins where it can end in one pass, so that no text makes them slow.
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_LONG_NUMBER: Final = re.compile(rb"(?<![-+.0-9eE])[-+.0-9eE]{%d}" % (NUMBER_CHARACTERS_MAX + 1))
+_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: one deeper, one less deep
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
+_SPACE: Final = re.compile(r"[ \t\n\r]*+")
+_STRING_OR_BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
+_TOO_DEEP: Final = f"is nested deeper than {DEPTH_MAX}"
+_TOO_LONG: Final = f"has a number of more than {NUMBER_CHARACTERS_MAX} characters"
+
+
+class BadJson(ValueError):
+    """What is wrong with a text, in words that go on from its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonText:
+    """A good JSON value, and the text that it was read from."""
+
+    value: Any
+    text: str
+
+
+def parse_json(raw: bytes, unique_names: bool = False) -> JsonText:
+    """Return the one JSON document in these bytes.
+
+    A value may repeat a name: it is stored as it is. What a node itself acts on may not (`unique_names`).
+    """
+    text = _decoded(raw)
+    try:
+        value = (_UNIQUE if unique_names else _ANY).decode(text)
+    except (ValueError, RecursionError) as error:
+        raise _words(error) from None
+    check_bounds(raw)
+    return JsonText(value, text)
+
+
+# A reader takes a text and where it is to begin, and returns what it has read and where that ended.
+
+
+def read_json(text: str, at: int) -> tuple[JsonText, int]:
+    """Read the JSON value that begins here."""
+    try:
+        value, end = _ANY.raw_decode(text, at)
+    except (ValueError, RecursionError) as error:
+        raise _words(error) from None
+    piece = text[at:end]
+    check_bounds(piece.encode())
+    return JsonText(value, piece), end
+
+
+def read_stored(text: str, at: int) -> tuple[Any, int]:
+    """Read a value that was stored before there was a bound: one that Python's parser cannot take is the bytes of its text."""
+    try:
+        return _ANY.raw_decode(text, at)
+    except RecursionError:
+        end = skip_deep(text, at)
+        return text[at:end].encode(), end
+    except ValueError as error:
+        raise _words(error) from None
+
+
+def read_array(text: str, at: int, read: Callable[[str, int], tuple[T, int]]) -> tuple[list[T], int]:
+    """Read the array that begins here, each element with `read`."""
+    elements: list[T] = []
+    at = skip_space(text, at + 1)
+    if text[at : at + 1] == "]":
+        return elements, at + 1
+    while True:
+        element, end = read(text, at)
+        elements.append(element)
+        at = skip_space(text, end)
+        if text[at : at + 1] == "]":
+            return elements, at + 1
+        at = skip_space(text, _expect(text, at, ","))
+
+
+def read_object(
+    text: str, at: int, read: Callable[[str, str, int], tuple[T, int]]
+) -> tuple[dict[str, T], int]:
+    """Read the object that begins here, each member with `read`, which gets its name first. A name that repeats is refused."""
+    members: dict[str, T] = {}
+    at = skip_space(text, at + 1)
+    if text[at : at + 1] == "}":
+        return members, at + 1
+    while True:
+        _expect(text, at, '"')
+        name, end = read_json(text, at)
+        if name.value in members:
+            raise BadJson(f"has the name {shown(name.value)} twice")
+        at = skip_space(text, _expect(text, skip_space(text, end), ":"))
+        members[name.value], end = read(name.value, text, at)
+        at = skip_space(text, end)
+        if text[at : at + 1] == "}":
+            return members, at + 1
+        at = skip_space(text, _expect(text, at, ","))
+
+
+def read_document(raw: bytes, read: Callable[[str, int], tuple[T, int]]) -> T:
+    """Read bytes that hold one JSON document, which `read` takes from its first character on."""
+    text = _decoded(raw)
+    found, end = read(text, skip_space(text, 0))
+    if (at := skip_space(text, end)) != len(text):
+        raise _words(json.JSONDecodeError("Extra data", text, at))
+    return found
+
+
+def skip_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None  # it matches nothing as well
+    return found.end()
+
+
+def skip_deep(text: str, at: int) -> int:
+    """Return where the array or object ends that begins here, however deep it is. The text is JSON."""
+    depth = 0
+    for found in _STRING_OR_BRACKET.finditer(text, at):
+        character = text[found.start()]
+        if character in "[{":
+            depth += 1
+        elif character in "]}":
+            depth -= 1
+        if depth == 0:
+            return found.end()
+    raise BadJson("ends too early")
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise BadJson(f"is not UTF-8 at byte {error.start}") from None
+    if text.startswith("\ufeff"):
+        raise BadJson("begins with a byte order mark, which is not JSON")
+    return text
+
+
+def _expect(text: str, at: int, character: str) -> int:
+    if text[at : at + 1] != character:
+        raise _words(json.JSONDecodeError(f"Expecting {character!r}", text, at))
+    return at + 1
+
+
+def check_bounds(raw: bytes) -> None:
+    """Refuse a text, which is JSON, for its depth or a number's length."""
+    deep = raw.count(b"[") + raw.count(b"{") > DEPTH_MAX
+    long = len(raw) > NUMBER_CHARACTERS_MAX and _LONG_NUMBER.search(raw) is not None
+    if not deep and not long:
+        return
+    bare = _STRING.sub(b"", raw)  # brackets and digits in strings do not count
+    if long and _LONG_NUMBER.search(bare):
+        raise BadJson(_TOO_LONG)
+    steps = array("b", bare.translate(_STEPS, _NO_BRACKETS))
+    if max(accumulate(steps), default=0) > DEPTH_MAX:
+        raise BadJson(_TOO_DEEP)
+
+
+def _words(error: Exception) -> BadJson:
+    if isinstance(error, BadJson):
+        return error
+    if isinstance(error, RecursionError):
+        return BadJson(_TOO_DEEP)
+    if isinstance(error, json.JSONDecodeError):
+        return BadJson(f"is not JSON ({error})")
+    return BadJson(_TOO_LONG)  # Python's own bound on digits, which is above ours
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise BadJson(f"is not JSON ({name} is no JSON number)")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise BadJson(f"has the name {shown(name)} twice")
+        members[name] = value
+    return members
+
+
+_ANY: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+_UNIQUE: Final = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique)

@@ -1,0 +1,75 @@
+"""Values that were stored before there was a bound on depth: every other row is read as ever, and they come as bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queryable_app.client.exceptions import InvalidRequest, Unreachable
+from queryable_app.client.operations import Operations
+from tests.app.client.fake_view import PLAIN, FakeView, client, read
+
+DEEP = b"[" * 50_000 + b'"]}"' + b"]" * 50_000
+
+
+@pytest.fixture
+def view() -> FakeView:
+    """One row with a value that is nested deeper than any parser of Python's takes."""
+    made = FakeView(1, 1, partitions=1)
+    made.rows = {b"a": {"n": [1]}, b"b": "deep", b"c": "deep\n[", b"d": None}
+    made.texts = {b'"deep"': DEEP}
+    return made
+
+
+@pytest.fixture
+def operations(view: FakeView) -> Operations:
+    return client(view)
+
+
+EXPECTED: list[Any] = [{"n": [1]}, DEEP, "deep\n[", None]
+
+
+def test_a_scan_goes_on_over_a_deep_value(view: FakeView, operations: Operations) -> None:
+    """A scan delivers the deep value as the bytes of its text, and all other rows as ever."""
+    scan = operations.scan(PLAIN, "asc", None, 1000)
+    view.carry_out(operations.next_page(scan, None))
+    assert [row.value for row in scan.ready] == EXPECTED
+    assert [row.key for row in scan.ready] == ["a", "b", "c", "d"]
+    assert scan.ended
+
+
+def test_a_multi_get_with_a_deep_value(view: FakeView, operations: Operations) -> None:
+    """A multi-get delivers a deep value as bytes, and a missing key as None."""
+    rows = view.carry_out(operations.multi_get(["a", "b", "c", "d", "e"], PLAIN, None))
+    assert [getattr(row, "value", "no row") for row in rows] == [*EXPECTED, "no row"]
+
+
+def test_a_get_of_a_deep_value(view: FakeView, operations: Operations) -> None:
+    """A point read delivers a deep value as bytes."""
+    row = read(view, operations, "b")
+    assert row is not None
+    assert row.value == DEEP
+
+
+def test_deep_rubbish_is_from_no_node(view: FakeView, operations: Operations) -> None:
+    """An answer that is deep and no JSON is still not taken for rows."""
+    view.texts = {b'"deep"': DEEP + b"]"}
+    scan = operations.scan(PLAIN, "asc", None, 1000)
+    with pytest.raises(Unreachable, match="no node of a view"):
+        view.carry_out(operations.next_page(scan, None))
+
+
+@pytest.mark.parametrize(
+    ("levels", "digits", "said"), [(101, 1, "nested deeper than 100"), (1, 1001, "1000 characters")]
+)
+def test_a_value_beyond_a_bound_is_not_sent(
+    view: FakeView, operations: Operations, levels: int, digits: int, said: str
+) -> None:
+    """The client refuses what a node would, before it sends anything."""
+    value: Any = 10 ** (digits - 1)
+    for _ in range(levels):
+        value = [value]
+    with pytest.raises(InvalidRequest, match=said):
+        view.carry_out(operations.put("a", value, PLAIN, None))
+    assert view.addresses_asked("/v1/records") == []
