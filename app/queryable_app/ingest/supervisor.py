@@ -9,7 +9,7 @@ positions, and the query starts there.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -97,7 +97,7 @@ class Supervisor:
             self._told, self._look_at = None, 0.0
         elif message["type"] == "start" and self._told is not None:
             positions = {int(partition): offset for partition, offset in message["positions"].items()}
-            self._start(control, message["generation"], positions)
+            self._start(control, message["generation"], positions, message.get("retrying", ()))
 
     def _tick(self, control: Control) -> None:
         if self._query is not None and not self._moving:
@@ -156,9 +156,17 @@ class Supervisor:
         self._moving = True
         control.tell_topic(seen)
 
-    def _start(self, control: Control, generation: int, positions: Mapping[int, int]) -> None:
+    def _start(
+        self, control: Control, generation: int, positions: Mapping[int, int], retrying: Sequence[int]
+    ) -> None:
+        """`retrying` are partitions whose stores cannot be written at present: serve sends `wanted` when they can."""
         self._moving = False
         self._stop()
+        if not positions and retrying:
+            self._say(
+                control, "restarting", f"the stores of partitions {retrying} cannot be written at present"
+            )
+            return
         if not positions:
             self._say(control, "failed" if self._wanted else "streaming", "there is no partition to read")
             return

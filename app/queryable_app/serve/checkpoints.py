@@ -175,7 +175,7 @@ class Checkpoints(Background):
 
     def _copyable(self, partition: int, records_min: int) -> Copy:
         copy = self._copies.by_partition.get(partition)
-        if copy is None or copy.failed is not None or not copy.complete:
+        if copy is None or not copy.writable or not copy.complete:
             raise _not_copyable(partition, "there is no copy here that is complete and has not failed")
         if copy.damaged is not None:
             raise _not_copyable(partition, "a part of the copy here cannot be read")

@@ -109,7 +109,7 @@ class ControlSocket:
     def _announce(self) -> None:
         self._announcing = None
         wanted, copies = self._copies.wanted(), self._copies.by_partition
-        unfed = any(not copies[p].takes_slices and copies[p].failed is None for p in wanted)
+        unfed = any(not copies[p].takes_slices and copies[p].writable for p in wanted)
         if self._current is not None and (unfed or wanted != self._told):
             self._current.write(self._wanted())
 
@@ -196,14 +196,16 @@ class ControlSocket:
             copy = self._copies.by_partition[partition]
             if partition < topic.partitions and partition not in topic.latest:
                 continue  # wanted since ingest looked; it will look again
-            if copy.failed is None:
+            if copy.writable:
                 self._judge(copy, topic)
-            if copy.failed is None:
+            if copy.writable:
                 positions[str(partition)] = copy.position if copy.position >= 0 else EARLIEST
                 copy.takes_slices = True
         self._streaming = set(map(int, positions))
         event("start", generation=generation, partitions=len(positions))
-        return {"type": "start", "generation": generation, "positions": positions}
+        retrying = sorted(p for p, copy in self._copies.by_partition.items() if copy.retrying is not None)
+        start = {"type": "start", "generation": generation, "positions": positions}
+        return start | {"retrying": retrying} if retrying else start
 
     def _judge(self, copy: Copy, topic: TopicSeen) -> None:
         if copy.partition not in topic.earliest or copy.partition not in topic.latest:
@@ -221,8 +223,8 @@ class ControlSocket:
                 return
             event("rebuild", partition=copy.partition, position=copy.position, reason=loss)
             copy.rebuild()
-        if copy.store.identity.topic_id != topic.id:
-            copy.store.learn_topic_id(topic.id)
+        if copy.writable and copy.store.identity.topic_id != topic.id:
+            copy.write(lambda store: store.learn_topic_id(topic.id))
 
     def _raise_generation(self) -> int:
         """Kept on disk, so that it never comes again, not even after a restart."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from random import random
 from typing import Any, Final, Literal
 
 from queryable_app.disk_format import CopyState
@@ -20,11 +21,12 @@ from queryable_app.freshness import absent, next_offset
 from queryable_app.log import event
 from queryable_app.partitioners import ALGORITHMS, algorithm_in_use
 from queryable_app.placement import Placement
+from queryable_app.retries import Retry, next_retry
 from queryable_app.serve.contradictions import Contradictions
-from queryable_app.serve.store import Store, StoreError
+from queryable_app.serve.store import Store, StoreError, StoreUnavailable
 
 Role = Literal["active", "standby", "hydrating"]
-Phase = Literal["failed", "hydrating", "behind", "caught-up"]
+Phase = Literal["failed", "retrying", "hydrating", "behind", "caught-up"]
 
 BEHIND_MS: Final = 10_000  # a copy older than that is called behind, in the log and in status
 _SAMPLES_MAX: Final = 128
@@ -33,12 +35,15 @@ _RATE_MIN: Final = 0.01  # less is what smoothing leaves of a rate that has ende
 
 
 class Copy:
-    """One partition's copy. `failed` says why it stopped; what is there stays readable."""
+    """One partition's copy. `failed` says why it stopped for good, `retrying` why it takes nothing at present; what is there
+    stays readable."""
 
     def __init__(self, partition: int, role: Role, store: Store | None, failed: str | None = None) -> None:
         self.partition = partition
         self.role = role
         self.failed = failed
+        self.retrying: Retry | None = None
+        """Set from a write or an opening that failed until the store has been opened again."""
         self.absent: str | None = None
         """Why nothing of it is here for the moment, such as "is being copied from ..."."""
         self.takes_slices = True
@@ -55,6 +60,9 @@ class Copy:
         self._waiting: list[tuple[int, asyncio.Future[bool]]] = []
         self._samples: list[tuple[int, int]] = []  # (moment in ms, end), ends not reached yet
         self._measured: tuple[float, int] | None = None  # (monotonic time, position)
+        self._last_retry: Retry | None = None
+        self._recovered_at: float | None = None  # monotonic
+        self._left_at = -1  # the position of the store that was closed last
 
     @property
     def store(self) -> Store:
@@ -74,6 +82,10 @@ class Copy:
         return self._store is not None
 
     @property
+    def writable(self) -> bool:
+        return self._store is not None and self.failed is None and self.retrying is None
+
+    @property
     def state(self) -> CopyState:
         return self._store.state if self._store else CopyState()
 
@@ -91,13 +103,25 @@ class Copy:
         return None if self._store is None else self._store.damaged
 
     def open(self, store: Store) -> None:
-        """From now on this is what the copy holds."""
+        """From now on this is what the copy holds. If it lacks something that the copy had, the copy is complete only when it
+        has reached the log's end again."""
         self._store = store
         self.failed = self.absent = None
+        if self.retrying is not None:
+            event(
+                "store-recovered",
+                partition=self.partition,
+                position=self.position,
+                attempts=self.retrying.attempts,
+            )
+            self.retrying, self._recovered_at = None, time.monotonic()
+        if self.position < self._left_at:
+            self.come_back()
 
     def leave(self, why: str) -> Store | None:
         """Nobody reads or writes any more, whoever waits is told, and slices are not taken before the next start of the
         query. Returns what has to be closed."""
+        self._left_at = self.position
         store, self._store = self._store, None
         self.absent = why
         self.takes_slices = False
@@ -114,6 +138,8 @@ class Copy:
     def phase(self, now_ms: int) -> Phase:
         if self.failed is not None:
             return "failed"
+        if self.retrying is not None:
+            return "retrying"
         if not self.complete:
             return "hydrating"
         return "caught-up" if 0 <= now_ms - self.fresh_as_of_ms <= BEHIND_MS else "behind"
@@ -121,16 +147,47 @@ class Copy:
     def apply(
         self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None
     ) -> None:
-        """Write rows and their state; then wake who waits for the position. A store that cannot be written fails this
-        copy and raises nothing: the others go on."""
+        """Write rows and their state; then wake who waits for the position. If the store cannot be written this copy stops,
+        and nothing is raised: the others go on."""
         if 0 <= self.end <= max(0, state.position) and not state.complete:
             state = replace(state, complete=True)
+        if self.write(lambda store: store.apply(puts, state, last_bad)):
+            self._position_changed()
+
+    def write(self, change: Callable[[Store], None]) -> bool:
+        """Change the store. Return False if it cannot be written: the copy then stops, or waits for its next attempt."""
+        store = self.store
         try:
-            self.store.apply(puts, state, last_bad)
+            change(store)
         except StoreError as error:
+            self.note_unwritten(error)
+        except Failure as failure:  # it could not be read either
+            self.fail(failure.detail)
+        else:
+            return True
+        return False
+
+    def note_unwritten(self, error: StoreError) -> None:
+        if isinstance(error, StoreUnavailable):
+            self.suspend(str(error))
+        else:
             self.fail(str(error))
-            return
-        self._position_changed()
+
+    def suspend(self, why: str) -> None:
+        """Take nothing until the store has been opened again. A later attempt may succeed."""
+        now = time.monotonic()
+        retry = next_retry(self._last_retry, why, now, random(), self._recovered_at)  # noqa: S311
+        self.retrying, self._last_retry, self._recovered_at = retry, retry, None
+        self.takes_slices = False
+        event(
+            "store-unavailable",
+            partition=self.partition,
+            position=self.position,
+            reason=why,
+            attempts=retry.attempts,
+            again_in_seconds=round(retry.next_at - now, 1),
+        )
+        self.release_waiting()
 
     def sample(self, as_of_ms: int, end: int) -> None:
         """The log ended at `end` when asked at `as_of_ms`."""
@@ -138,7 +195,7 @@ class Copy:
         if next_offset(self) >= end:
             self._samples.clear()
             self.fresh_as_of_ms = as_of_ms
-            if self.opened and not self.complete and self.failed is None:
+            if self.writable and not self.complete:
                 self.apply((), self.state)
             return
         self._samples.append((as_of_ms, end))
@@ -160,14 +217,14 @@ class Copy:
     def fail(self, why: str) -> None:
         if self.failed is None:
             event("failed", partition=self.partition, position=self.position, reason=why)
-        self.failed = why
+        self.failed, self.retrying = why, None
         self.release_waiting()
 
     def rebuild(self) -> None:
         """Empty the copy; it starts again at the earliest record."""
-        self.store.clear()
-        self.failed = None
-        self._forget_end()
+        if self.write(Store.clear):
+            self.failed = None
+            self._forget_end()
 
     def come_back(self) -> None:
         """It was about to go, and nothing has come in since then: it is complete when it has reached the end anew, and does
@@ -181,7 +238,7 @@ class Copy:
         self._measured = None
 
     async def reach(self, position: int, deadline: float) -> bool:
-        if next_offset(self) >= position or self.failed is not None or self.absent is not None:
+        if next_offset(self) >= position or not self.writable:
             return next_offset(self) >= position
         waiter: tuple[int, asyncio.Future[bool]] = (position, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
@@ -315,7 +372,7 @@ class Copies:
 
     @property
     def ready(self) -> bool:
-        """Every copy that serves is complete, and none has failed."""
+        """Every copy that serves is complete, and none has failed for good."""
         return all(copy.complete and copy.failed is None for copy in self.serving)
 
     def is_paused(self, copy: Copy) -> bool:

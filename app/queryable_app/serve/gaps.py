@@ -66,8 +66,7 @@ class Gaps(Background):
         return [
             copy
             for copy in self._copies.by_partition.values()
-            if copy.opened
-            and copy.failed is None
+            if copy.writable
             and (copy.position < copy.end or copy.position < 0 <= copy.end)
             and now - copy.moved_at > _QUIET_SECONDS
             and copy.position > self._seen.get(copy.partition, -2)
@@ -95,5 +94,5 @@ class Gaps(Background):
             finally:
                 consumer.unsubscribe()
         position = min(reached, end)
-        if copy.opened and copy.failed is None and position > copy.position:
+        if copy.writable and position > copy.position:
             copy.apply((), replace(copy.state, position=position))

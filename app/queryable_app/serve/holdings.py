@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -29,9 +30,10 @@ from queryable_app.log import event
 from queryable_app.placement import Placement, refusal
 from queryable_app.serve.background import in_thread
 from queryable_app.serve.copies import Copies, Copy, Role
+from queryable_app.serve.disk_probe import PROBE_SUFFIX, probe
 from queryable_app.serve.incoming import INCOMING_SUFFIX
 from queryable_app.serve.peer_client import PeerAway
-from queryable_app.serve.store import SharedMemory, Store, StoreDamaged, StoreError
+from queryable_app.serve.store import SharedMemory, Store, StoreDamaged, StoreError, StoreUnavailable
 from queryable_app.serve.store_ends import closed, delete, unused
 from queryable_app.serve.whole_file import write_whole
 
@@ -198,7 +200,7 @@ class Holdings:
 
     def _take_up(self, partition: int) -> None:
         copy = self._copies.leaving.get(partition)
-        if copy is not None and copy.opened:
+        if copy is not None and copy.writable:
             self._ending.pop(partition).cancel()
             del self._copies.leaving[partition]
             copy.come_back()
@@ -251,7 +253,11 @@ class Holdings:
         if self._stopping:
             return
         for partition, copy in self._copies.by_partition.items():
-            if copy.absent is not None and partition not in self._building | self._ending:
+            if (
+                copy.absent is not None
+                and copy.retrying is None
+                and partition not in self._building | self._ending
+            ):
                 self._begin(partition, self._fill(copy))
 
     def _begin(self, partition: int, work: Coroutine[Any, Any, None]) -> None:
@@ -260,11 +266,17 @@ class Holdings:
         building.add_done_callback(partial(self._built, partition))
 
     async def _look(self) -> None:
-        """For copies that are damaged, once another node has a whole one."""
+        """For stores whose next attempt is due, and for copies that are damaged, once another node has a whole one."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             now = asyncio.get_running_loop().time()
             for partition, copy in self._copies.by_partition.items():
+                if (
+                    copy.retrying is not None
+                    and time.monotonic() >= copy.retrying.next_at
+                    and partition not in self._building | self._ending
+                ):
+                    self._begin(partition, self._reopen(copy) if copy.opened else self._fill(copy))
                 stopped = not copy.opened and copy.absent is None
                 if (
                     (stopped or copy.damaged is not None)
@@ -289,6 +301,18 @@ class Holdings:
             await self._fetch(copy, instead=True)
         await self._fill(copy)
 
+    async def _reopen(self, copy: Copy) -> None:
+        """Open a store again that refuses writes: nothing else ends that state of RocksDB. Reads go on until it is certain that
+        the store can be opened."""
+        try:
+            await in_thread(probe, copy.store.path.with_suffix(PROBE_SUFFIX), copy.store.unflushed_bytes())
+        except OSError as error:
+            copy.suspend(f"{copy.store.path} cannot be written ({error})")
+            return
+        if store := copy.leave("is being opened again"):
+            await closed(store)
+        await self._fill(copy)
+
     def _built(self, partition: int, done: asyncio.Task[None]) -> None:
         if self._building.get(partition) is done:
             del self._building[partition]
@@ -309,7 +333,11 @@ class Holdings:
                     return
                 await self._fetch(copy)
             store = store or await self._open(copy.partition)
-        except (StoreError, OSError) as error:
+        except (StoreUnavailable, OSError) as error:
+            copy.absent = f"cannot be opened at present: {error}"
+            copy.suspend(str(error))
+            return
+        except StoreError as error:
             self._fail(copy, str(error))
             return
         copy.open(store)

@@ -147,6 +147,11 @@ class _NodeCollector(Collector):
                 lambda c: c.role == "hydrating",
             ),
             ("qt_copy_failed", "1 when the copy has stopped.", lambda c: c.failed is not None),
+            (
+                "qt_replica_retrying",
+                "1 while a store that could not be written or opened is tried again.",
+                lambda c: c.retrying is not None,
+            ),
             ("qt_copy_records_per_second", "By which the position moves.", lambda c: c.rate),
             (
                 "qt_store_bytes",

@@ -46,7 +46,7 @@ from queryable_app.serve.peers import Peers
 from queryable_app.serve.producer import Producer
 from queryable_app.serve.row_socket import RowSocket
 from queryable_app.serve.slices import Slices
-from queryable_app.serve.store import SharedMemory, Store, StoreError
+from queryable_app.serve.store import SharedMemory, Store, StoreError, StoreUnavailable
 from queryable_app.serve.sweeper import Sweeper
 from queryable_app.serve.turns import Turns
 from queryable_app.topic_spec import Read, TopicSpec
@@ -262,6 +262,11 @@ def _open_copy(
     path = store_path(Path(settings.data_dir), settings.application_id, partition)
     try:
         return Copy(partition, role, Store.open(path, identity, memory))
-    except (StoreError, OSError) as error:
+    except (StoreUnavailable, OSError) as error:
+        copy = Copy(partition, role, None)
+        copy.absent = f"cannot be opened at present: {error}"
+        copy.suspend(str(error))
+        return copy
+    except StoreError as error:
         event("failed", partition=partition, reason=str(error))
         return Copy(partition, role, None, failed=str(error))

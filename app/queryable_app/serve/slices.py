@@ -59,7 +59,7 @@ class Slices:
         if self._dead_letters is None:
             return
         header, copy = self._addressed(payload)
-        if copy is None or header.bad == 0 or copy.failed is not None:
+        if copy is None or header.bad == 0 or not copy.writable:
             return
         letters = [
             DeadLetter(header.partition, row.offset, row.disk_key, frames.decode_bad(row.stored))
@@ -72,7 +72,7 @@ class Slices:
     def apply(self, payload: bytes) -> None:
         """One slice, one write. A copy that has failed takes nothing more; other copies go on."""
         header, copy = self._addressed(payload)
-        if copy is None or copy.failed is not None or header.last_offset < copy.position:
+        if copy is None or not copy.writable or header.last_offset < copy.position:
             return
         before = copy.state.mismatches
         if header.first_offset >= copy.position and header.bad == 0 and header.null_keys == 0:
@@ -141,7 +141,7 @@ class Slices:
             ),
             last_bad,
         )
-        if stopped and last_bad is not None:
+        if stopped and last_bad is not None and copy.writable:
             copy.fail(
                 f"the record at offset {position} cannot be decoded ({last_bad['reason']}) and onBadRecord is Fail; "
                 f"set it to Skip or DeadLetter, or mend the producer and go on with a new revision"

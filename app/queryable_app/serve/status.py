@@ -8,6 +8,7 @@ from typing import Any
 from queryable_app.checkpoint_files import Fetch
 from queryable_app.freshness import lag_ms, lag_records, next_offset
 from queryable_app.partitioners import ALGORITHMS
+from queryable_app.retries import Retry
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers import Peers
@@ -91,6 +92,7 @@ def _copy_status(node: Node, copy: Copy, now_ms: int) -> dict[str, Any]:
         "remainingSeconds": _rounded(copy.remaining_seconds if fetch is None else _seconds_left(fetch)),
         "hydration": None if copy.complete else _hydration(copy, fetch),
         "failed": copy.failed,
+        "retrying": _retrying(copy.retrying),
         "damaged": copy.damaged,
         "absent": copy.absent,
         "paused": node.disk_guard.why_paused if node.copies.is_paused(copy) else None,
@@ -107,6 +109,19 @@ def _copy_status(node: Node, copy: Copy, now_ms: int) -> dict[str, Any]:
     }
 
 
+def _retrying(retry: Retry | None) -> dict[str, Any] | None:
+    """Why a store takes nothing at present, for how long, and when it is opened again."""
+    if retry is None:
+        return None
+    now = monotonic()
+    return {
+        "reason": retry.reason,
+        "sinceMs": int((now - retry.since) * 1000),
+        "attempts": retry.attempts,
+        "nextAttemptMs": max(0, int((retry.next_at - now) * 1000)),
+    }
+
+
 def readiness(node: Node) -> dict[str, Any]:
     """Of the copies that serve. What is being built beside them is counted by itself."""
     copies, ingest = node.copies.serving, node.ingest_status
@@ -118,6 +133,9 @@ def readiness(node: Node) -> dict[str, Any]:
         "copies": len(copies),
         "progress": round(sum(progress(copy) for copy in copies) / max(1, len(copies)), 4),
         "failed": {str(copy.partition): copy.failed for copy in copies if copy.failed is not None},
+        "retrying": {
+            str(copy.partition): copy.retrying.reason for copy in copies if copy.retrying is not None
+        },
         "ingestFailed": ingest.detail if ingest.state == "failed" else None,
     }
 

@@ -62,6 +62,10 @@ class StoreError(Exception):
     """The store cannot be used. The message says why, and what to do."""
 
 
+class StoreUnavailable(StoreError):
+    """The store cannot be opened or written at present. A later attempt may succeed: a full disk, a lock, no descriptors."""
+
+
 class StoreDamaged(StoreError):
     """What is on disk is not whole. No restart mends it: the copy has to be made anew."""
 
@@ -313,7 +317,11 @@ class Store:
     def size_bytes(self) -> int:
         """On disk, the write-ahead log counted by what it protects."""
         files = self._db.property_int_value("rocksdb.total-sst-files-size") or 0
-        return files + (self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
+        return files + self.unflushed_bytes()
+
+    def unflushed_bytes(self) -> int:
+        """In memtables: what opening the store again writes out."""
+        return self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
 
     def close(self) -> None:
         """Write memtables out first: the next start then has no log to read. The handle of a column family would keep
@@ -332,9 +340,10 @@ class Store:
             self._db.write(batch)
         except Exception as error:  # rocksdict raises nothing more particular
             self._note_damage(error)  # that a compaction came to
-            raise StoreError(
-                f"{self.path} cannot be written ({error}); free or mend the disk, then restart"
-            ) from error
+            if self.damaged is not None:
+                raise StoreDamaged(f"{self.path} is damaged and cannot be written ({error})") from error
+            # RocksDB refuses every later write as well, until the store is opened anew; reads go on.
+            raise StoreUnavailable(f"{self.path} cannot be written ({error})") from error
 
 
 def _options(memory: SharedMemory, memtable_bytes: int) -> Options:
@@ -412,9 +421,9 @@ def _is_damage(error: str) -> bool:
 
 def _not_opened(path: Path, error: str) -> StoreError:
     if "lock hold" in error or "While lock file" in error:
-        return StoreError(f"{path} is in use by another process; stop it first ({error})")
+        return StoreUnavailable(f"{path} is in use by another process; stop it first ({error})")
     if _is_damage(error):
         return StoreDamaged(
             f"{path} is damaged ({error}); delete the directory, and the copy is built again from the topic"
         )
-    return StoreError(f"{path} cannot be opened ({error}); mend the disk or its permissions, then restart")
+    return StoreUnavailable(f"{path} cannot be opened ({error}); mend the disk or its permissions")

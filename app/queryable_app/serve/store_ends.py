@@ -7,6 +7,7 @@ import shutil
 from math import inf
 from pathlib import Path
 
+from queryable_app.serve.background import in_thread
 from queryable_app.serve.store import Store
 
 
@@ -19,12 +20,12 @@ async def unused(store: Store, seconds: float = inf) -> None:
 
 
 async def closed(store: Store) -> None:
-    """Also when this is cancelled."""
+    """Also when this is cancelled. In a thread: after a write that found the disk full, RocksDB takes a second to close."""
     try:
         store.cancel_compaction()
         await unused(store)
     finally:
-        store.close()
+        await in_thread(store.close)
 
 
 def delete(directory: Path) -> None:

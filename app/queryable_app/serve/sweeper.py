@@ -41,7 +41,7 @@ class Sweeper(Background):
         while True:
             await asyncio.sleep(self._pass_seconds)
             for copy in list(self._copies.by_partition.values()):
-                if copy.opened:
+                if copy.writable:
                     await self.sweep(copy)
 
     async def sweep(self, copy: Copy) -> int:
@@ -57,7 +57,7 @@ class Sweeper(Background):
                     deleted += len(dead)
                 await asyncio.sleep(_REST_FACTOR * (time.monotonic() - started))
         except StoreError as error:
-            copy.fail(str(error))
+            copy.note_unwritten(error)
         except Failure:
             pass  # the copy has left the node
         else:

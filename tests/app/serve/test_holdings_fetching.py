@@ -140,18 +140,22 @@ def test_a_damaged_copy_that_nobody_else_has_stays_for_a_person(tmp_path: Path) 
     asyncio.run(run())
 
 
-def test_a_copy_whose_directory_cannot_be_opened_fails_by_itself(tmp_path: Path) -> None:
-    """Another process has it, for example: the copy says so, and the others go on."""
+def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
+    """Another process has it, for example: the replica says so, the others go on, and it opens once the store is free."""
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [0]])) as node:
             holder = Store.open(path_of(node, 1), Identity(APPLICATION_ID, "users", 1), SharedMemory())
             node.holdings.follow(placed(2, [[0], [1], [0]], [[], [0], []]))
             copy = node.copies.by_partition[1]
-            await until("it has failed", lambda: copy.failed is not None)
-            assert copy.absent is None
+            await until("it is tried again", lambda: copy.retrying is not None and copy.retrying.attempts > 1)
+            assert copy.absent is not None
+            assert copy.absent.startswith("cannot be opened at present")
+            assert copy.failed is None
             assert node.copies.wanted() == [0, 2]
             holder.close()
+            await until("it is open", lambda: node.copies.wanted() == [0, 1, 2])
+            assert copy.retrying is None
 
     asyncio.run(run())
 

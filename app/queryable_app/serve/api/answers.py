@@ -80,6 +80,7 @@ _READINESS: Final = _object(
         "copies": _COUNT,
         "progress": {"type": "number", "minimum": 0, "maximum": 1},
         "failed": {"type": "object", "additionalProperties": {"type": "string"}},
+        "retrying": {"type": "object", "additionalProperties": {"type": "string"}},
         "ingestFailed": {"type": ["string", "null"]},
     }
 )

@@ -1,0 +1,71 @@
+"""Stores whose writes fail for a while: what is there stays readable, and they go on from their positions by themselves."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests.support.serve_process import FakeIngest, ServeProcess, eventually, key_of, serve_process
+
+FIRST, LAST = 20, 1200
+
+
+def no_descriptors(served: ServeProcess) -> AbstractContextManager[None]:
+    return served.without_descriptors()
+
+
+def no_room(served: ServeProcess) -> AbstractContextManager[None]:
+    """Every write of a file beyond its first bytes fails, as on a full disk."""
+    return served.limited(resource.RLIMIT_FSIZE, 4096)
+
+
+def answer(served: ServeProcess, key: str) -> int:
+    return served.client.get(f"/v1/keys/{key}?consistency=any").status_code
+
+
+@pytest.mark.parametrize("take_away", [no_descriptors, no_room])
+def test_a_store_that_could_not_be_written_goes_on_from_its_position(
+    tmp_path: Path, take_away: Callable[[ServeProcess], AbstractContextManager[None]]
+) -> None:
+    """While writes fail status says which, why, and when the next attempt is, and reads go on; then every record is there."""
+    with serve_process(tmp_path) as served, FakeIngest(served) as ingest:
+        ingest.ends = {0: FIRST, 1: FIRST}
+        eventually(
+            "the first records", lambda: [p["position"] for p in served.partitions()] == [FIRST, FIRST]
+        )
+
+        with take_away(served):
+            ingest.ends = {0: LAST, 1: LAST}
+            eventually("writes fail", lambda: all(p["retrying"] for p in served.partitions()))
+            partition = served.partitions()[0]
+            assert "cannot be written" in partition["retrying"]["reason"]
+            assert partition["retrying"]["nextAttemptMs"] <= 30_000
+            assert (partition["phase"], partition["failed"]) == ("retrying", None)
+            assert answer(served, key_of(0, 1, 2)) == 200
+            assert served.client.get("/readyz").json()["retrying"].keys() == {"0", "1"}
+
+        eventually("all records", lambda: [p["position"] for p in served.partitions()] == [LAST, LAST])
+        assert [(p["retrying"], p["failed"], p["rows"]) for p in served.partitions()] == [
+            (None, None, LAST)
+        ] * 2
+        assert answer(served, key_of(1, LAST - 1, 2)) == 200
+        assert {e["partition"] for e in served.events("store-recovered")} == {0, 1}
+
+
+def test_reads_go_on_until_a_store_can_be_opened(tmp_path: Path) -> None:
+    """Attempts that would fail leave the store open: it is closed only when opening it is certain to succeed."""
+    with serve_process(tmp_path, 1) as served, FakeIngest(served, 1) as ingest:
+        ingest.ends = {0: FIRST}
+        eventually("the first records", lambda: served.partitions()[0]["position"] == FIRST)
+
+        with no_room(served):
+            ingest.ends = {0: LAST}
+            eventually(
+                "three attempts", lambda: (served.partitions()[0]["retrying"] or {}).get("attempts", 0) >= 3
+            )
+            assert served.partitions()[0]["absent"] is None
+            assert answer(served, key_of(0, 1, 1)) == 200

@@ -1,0 +1,206 @@
+"""A real `python -m queryable_app.serve` whose resources a test takes away, and an ingest that feeds it as Spark does."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, NodeSettings
+from queryable_app.frames import encode_hello
+from queryable_app.partitioners import partition_for
+from tests.support.node import node_settings, put, slice_frame
+
+TOPIC_ID = "T1"
+_SECONDS_MAX = 60.0
+
+
+class ServeProcess:
+    """Use `serve_process`. `client` has a connection that stays open, so that status can be read without a new descriptor."""
+
+    def __init__(self, settings: NodeSettings, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.settings = settings
+        self.process = process
+        self.log = log
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{settings.http_port}", timeout=30)
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.client.get("/v1/status").json())
+
+    def partitions(self) -> list[dict[str, Any]]:
+        return list(self.status()["partitions"])
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == name]
+
+    @contextmanager
+    def limited(self, what: int, limit: int) -> Iterator[None]:
+        """While it lasts the process has no more of a resource: `resource.RLIMIT_...`."""
+        before = resource.prlimit(self.process.pid, what)
+        resource.prlimit(self.process.pid, what, (limit, before[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(self.process.pid, what, before)
+
+    @contextmanager
+    def without_descriptors(self) -> Iterator[None]:
+        """Those that are open stay open, and no other one can be had."""
+        with self.limited(resource.RLIMIT_NOFILE, 0):
+            yield
+
+
+@contextmanager
+def serve_process(directory: Path, partitions: int = 2, **settings: Any) -> Iterator[ServeProcess]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    full_soon = {"write_buffer_mb": 4}  # memtables
+    own = {"http_host": "127.0.0.1", "http_port": port, **full_soon, **settings}
+    made = node_settings(directory, partitions, settings=own)
+    log = directory / "serve.log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "queryable_app.serve"], env={**os.environ, **made.to_env()}, stderr=stderr
+        )
+    served = ServeProcess(made, process, log)
+    try:
+        eventually("it serves", lambda: bool(served.events("serving")) or process.poll() is not None)
+        assert served.client.get("/livez").status_code == 200
+        yield served
+    finally:
+        served.client.close()
+        process.kill()
+        process.wait()
+
+
+class FakeIngest(threading.Thread):
+    """Streams records of `value_bytes` from the positions that serve names: one connection a partition, as Spark's tasks have."""
+
+    def __init__(self, served: ServeProcess, partitions: int = 2, value_bytes: int = 4000) -> None:
+        super().__init__(daemon=True)
+        self._run_dir = Path(served.settings.run_dir)
+        self._value_bytes = value_bytes
+        self.ends = dict.fromkeys(range(partitions), 0)
+        """Where the log of each partition ends; a test raises it."""
+        self.starts = 0
+        """How often serve has said where to start."""
+        self.streams = True
+        """False: tasks send nothing, and ingest says that it streams."""
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.join(_SECONDS_MAX)
+
+    def run(self) -> None:
+        while not self._ended.wait(0.05):
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as control:
+                control.connect(str(self._run_dir / CONTROL_SOCKET))
+                _send(control, type="hello", protocol=1, pid=os.getpid())
+                self._converse(control)
+
+    def _converse(self, control: socket.socket) -> None:
+        rest, tasks = b"", _Tasks({}, 0, self._run_dir)
+        try:
+            while not self._ended.is_set():
+                if select.select([control], [], [], 0.02)[0]:
+                    received = control.recv(1 << 16)
+                    if not received:
+                        return
+                    *lines, rest = (rest + received).split(b"\n")
+                    for message in map(json.loads, lines):
+                        if message["type"] == "wanted":
+                            offsets = {str(p): end for p, end in self.ends.items()}
+                            earliest = dict.fromkeys(offsets, 0)
+                            _send(
+                                control,
+                                type="topic",
+                                id=TOPIC_ID,
+                                partitions=len(offsets),
+                                earliest=earliest,
+                                latest=offsets,
+                            )
+                        elif message["type"] == "start":
+                            tasks.close()
+                            self.starts += 1
+                            positions = {int(p): max(0, at) for p, at in message["positions"].items()}
+                            tasks = _Tasks(positions, message["generation"], self._run_dir)
+                            _send(
+                                control, type="state", state="streaming", mode="realtime", detail="", starts=1
+                            )
+                if self.streams:
+                    tasks.send_on(self.ends, self._value_bytes)
+        finally:
+            tasks.close()
+
+
+class _Tasks:
+    def __init__(self, positions: dict[int, int], generation: int, run_dir: Path) -> None:
+        self._positions = positions
+        self._sockets: dict[int, socket.socket] = {}
+        for partition in positions:
+            task = self._sockets[partition] = socket.socket(socket.AF_UNIX)
+            task.connect(str(run_dir / ROW_SOCKET))
+            task.sendall(encode_hello(generation, partition, 0))
+            task.setblocking(False)
+        self._unsent = dict.fromkeys(positions, b"")
+
+    def send_on(self, ends: dict[int, int], value_bytes: int) -> None:
+        """As much as serve takes."""
+        for partition, task in self._sockets.items():
+            with suppress(BlockingIOError):
+                while self._unsent[partition] or self._positions[partition] < ends[partition]:
+                    if not self._unsent[partition]:
+                        offset = self._positions[partition]
+                        row = put(
+                            offset,
+                            key_of(partition, offset, len(ends)).encode(),
+                            value_of(partition, offset, value_bytes),
+                        )
+                        self._unsent[partition] = slice_frame(row, partition=partition)
+                        self._positions[partition] += 1
+                    self._unsent[partition] = self._unsent[partition][task.send(self._unsent[partition]) :]
+
+    def close(self) -> None:
+        for task in self._sockets.values():
+            task.close()
+
+
+def key_of(partition: int, offset: int, partitions: int) -> str:
+    """The key of a record, which Kafka's own partitioner puts there."""
+    keys = (f"{partition}-{offset}-{number}" for number in count())
+    return next(key for key in keys if partition_for(key.encode(), "murmur2", partitions) == partition)
+
+
+def value_of(partition: int, offset: int, value_bytes: int) -> bytes:
+    """A JSON text that does not compress."""
+    return json.dumps(f"{partition}-{offset}-" + os.urandom(value_bytes // 2).hex()).encode()
+
+
+def eventually(what: str, check: Any, seconds: float = _SECONDS_MAX) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.02)
+
+
+def _send(control: socket.socket, **message: Any) -> None:
+    control.sendall(json.dumps(message).encode() + b"\n")
