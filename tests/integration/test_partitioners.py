@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,56 @@ def test_the_producers_partitioner_is_found_out(
     with running(resource(topic, kafka.bootstrap), tmp_path) as system:
         assert system.get("/v1/placement").json()["partitioner"] == algorithm
         assert all(system.value(k.decode()) == 1 for k in KEYS)
+
+
+def test_a_position_is_held_before_anything_contradicts_the_assumed_partitioner(
+    kafka: Any, tmp_path: Path
+) -> None:
+    """The first keys of an FNV-1a producer, read by their positions through either node while nothing has been ingested."""
+    topic = "first-moments"
+    topics.create(kafka.bootstrap, topic, 6)
+    with (
+        running(resource(topic, kafka.bootstrap), tmp_path, nodes=2) as system,
+        ThreadPoolExecutor(40) as pool,
+    ):
+        ingests = [system.pid("ingest", node) for node in range(2)]
+        for pid in ingests:
+            os.killpg(pid, signal.SIGSTOP)
+        try:
+            positions: dict[bytes, str] = {}
+            client = topics.producer(kafka.bootstrap, partitioner="fnv1a_random")
+            for key in KEYS[:40]:
+                client.produce(
+                    topic,
+                    key=key,
+                    value=b"1",
+                    on_delivery=lambda _, message: positions.update(
+                        {message.key(): f"{message.partition()}:{message.offset() + 1}"}
+                    ),
+                )
+            assert client.flush(60) == 0
+            reads = [
+                pool.submit(
+                    system.get,
+                    f"/v1/keys/{key.decode()}?min-position={position}&deadline-ms=60000",
+                    number % 2,
+                    timeout=70,
+                )
+                for number, (key, position) in enumerate(positions.items())
+            ]
+            eventually(
+                "reads wait",
+                lambda: all(_in_flight(system, node) > 5 for node in range(2)) or reads[0].done(),
+            )
+        finally:
+            for pid in ingests:
+                os.killpg(pid, signal.SIGCONT)
+        assert [read.result().status_code for read in reads] == [200] * 40
+
+
+def _in_flight(system: Any, node: int) -> float:
+    lines = system.get("/metrics", node).text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("qt_requests_in_flight "))
 
 
 def test_a_key_in_several_partitions_answers_with_its_newest_record(kafka: Any, tmp_path: Path) -> None:

@@ -84,6 +84,22 @@ def check_freshness(topic: Topic, wish: Wish, positions: Mapping[int, int], bega
                 )
 
 
+def check_named(topic: Topic, wish: Wish, said: Said) -> None:
+    """No record of the key below a position that the read names is newer than the answer, wherever keys are looked for."""
+    stated = [topic.last_before(p, said.key, position) for p, position in said.positions.items()]
+    newest = max((_age(record) for record in stated if record is not None), default=None)
+    for partition, position in wish.min_positions.items():
+        record = topic.last_before(partition, said.key, position)
+        if record is None or (newest is not None and newest >= _age(record)):
+            continue
+        if said.record is None and record.value is None:
+            continue
+        raise Wrong(
+            f"{said.key!r} is answered as of {said.positions}, and {partition}:{record.offset}, which is newer, "
+            f"is below the position {partition}:{position} that the read names"
+        )
+
+
 def check_completeness(
     topic: Topic, positions: Mapping[int, int], births: Mapping[int, Sequence[float]]
 ) -> None:

@@ -13,7 +13,15 @@ import random
 from queryable_app.client.options import parse_positions
 from queryable_app.serve.peer_client import PeerAnswer, PeerAway, PeerClient
 from tests.simulation.able import able, may_not_fail
-from tests.simulation.checks import Said, Wish, Wrong, check_completeness, check_freshness, check_value
+from tests.simulation.checks import (
+    Said,
+    Wish,
+    Wrong,
+    check_completeness,
+    check_freshness,
+    check_named,
+    check_value,
+)
 from tests.simulation.nodes import address_of, host_of
 from tests.simulation.world import World
 from tests.simulation.writer import CHANGING_KEYS, STABLE_KEYS, changing_key, stable_key
@@ -70,6 +78,7 @@ class Reader:
     ) -> None:
         check_value(self.world.topic, said)
         check_freshness(self.world.topic, wish, said.positions, began)
+        check_named(self.world.topic, wish, said)
         complete = wish.consistency != "any" or said.record is None
         if complete and alone and served_by.startswith("node"):
             births = self.world.births(int(served_by.removeprefix("node")), began)

@@ -46,13 +46,14 @@ class SmartReader(Reader):
     async def _one(self, session: Positions) -> None:
         if self.random.random() < 0.25:  # it writes, and then reads its write
             partition, offset = self._writer.some()
-            session.note({partition: offset + 1})
+            session.note_written({partition: offset + 1})
         wish = self.any_wish()
         began = asyncio.get_running_loop().time()
         key = self.any_key()
         before = able(self.world, key, wish, began)
         known = self._operations._where._map
         floors = session.seen
+        one_replica = wish.consistency != "at-least" and not session.unproven(self.world.scheduler.now)
         try:
             row = await self.carry_out(self._operations.get(key, False, _asked(wish), session))
         except QueryableTopicError as error:
@@ -76,7 +77,7 @@ class SmartReader(Reader):
             if seen.get(partition, 0) < floor:
                 raise Wrong(f"the session forgets what it has seen of {partition}")
         if row is None:
-            self._check_absent(key, wish, seen, began)
+            self._check_absent(key, wish, seen, began, one_replica)
             return
         positions = parse_positions(row.position) or {}
         for partition, position in positions.items():
@@ -88,12 +89,14 @@ class SmartReader(Reader):
         self.world.happened["client reads"] += 1
         self.check(wish, said, row.freshness.served_by, began, alone=len(positions) == 1)
 
-    def _check_absent(self, key: bytes, wish: Wish, seen: Mapping[int, int], began: float) -> None:
+    def _check_absent(
+        self, key: bytes, wish: Wish, seen: Mapping[int, int], began: float, one_replica: bool
+    ) -> None:
         """Such an answer states no position to the caller; but the session has noted it."""
         self.world.happened["client finds nothing"] += 1
         partition = self.world.topic.partition_of(key)
         if not self.world.mixed and partition in seen:
-            self.check(wish, Said(key, {partition: seen[partition]}, None, None, True), "", began)
+            self.check(wish, Said(key, {partition: seen[partition]}, None, None, one_replica), "", began)
 
     async def scan(self, page_rows: int, order: Any) -> list[Row]:
         """All rows, page by page; a page that fails is asked for again."""

@@ -2,12 +2,14 @@
 
 Strategy: keys go to their owners, then to the service address, which forwards. Reads over several partitions go to any node;
 the nodes take turns. A session's read is first the plain one, which costs nothing more; an answer from a copy that is behind
-what the session has seen is thrown away, and the read repeated with what it must have reached.
+what the session has seen is thrown away, and the read repeated with what it must have reached. So is an answer that a key is
+not there, while the session has a position elsewhere that no node is known to have looked at.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -45,6 +47,7 @@ KEYS_AT_ONCE: Final = 2_000  # of a multi-get that one node gets; more go in sev
 _KEY_BYTES_MAX: Final = 16 * 1024  # a key that is longer goes in a body
 _TARGET_BYTES_MAX: Final = 60 * 1024  # nodes take heads of 64 KiB
 _BYTES: Final = "application/octet-stream"
+_NOT_FOUND: Final = re.compile(rb'"found": ?false')
 
 # Before these no hedge makes sense: such answers may take long for reasons of their own.
 _WAITING_PATIENCE: Final = 0.1
@@ -243,12 +246,16 @@ class Operations:
             answer = yield from ask(partial(make, asked), targets, deadline, judge, patience)
         else:
             answer = yield from ask(partial(make, asked), targets, deadline, patience=patience)
-            if (behind := _behind(floors, answer)) is not None:
-                if self._clock() >= deadline:
+            assert session is not None  # it has floors
+            behind = _behind(floors, answer)
+            unproven = session.unproven(self._clock()) if _finds_nothing(answer) else {}
+            if behind is not None or unproven.keys() - positions_of(answer).keys():
+                if behind is not None and self._clock() >= deadline:
                     raise behind
-                stated = {p: floors[p] for p in positions_of(answer) if p in floors}
-                again, patience = partial(make, asked.at_least(stated)), max(patience, _WAITING_PATIENCE)
+                named = {p: floors[p] for p in positions_of(answer) if p in floors} | unproven
+                again, patience = partial(make, asked.at_least(named)), max(patience, _WAITING_PATIENCE)
                 answer = yield from ask(again, targets, deadline, partial(_behind, floors), patience)
+                session.prove(named, self._clock())
         if session is not None:
             session.note(positions_of(answer))
         return answer
@@ -285,7 +292,7 @@ class Operations:
         )
         written: tuple[Written, ...] = read_as(answer, written_of)
         if session is not None:
-            session.note({each.partition: each.offset + 1 for each in written})
+            session.note_written({each.partition: each.offset + 1 for each in written})
         return written
 
     def _status(self, address: str, deadline: float) -> Operation[dict[str, Any] | None]:
@@ -328,6 +335,11 @@ def _behind(floors: Mapping[int, int], answer: Answer) -> NotFreshEnough | None:
         position=f"{p}:{positions[p]}",
         retry_after_ms=50,
     )
+
+
+def _finds_nothing(answer: Answer) -> bool:
+    """Whether it says of a key that it is not there. A value that has these words costs a request more."""
+    return answer.status == 404 or _NOT_FOUND.search(answer.body) is not None
 
 
 def _count_of(answer: Answer) -> int:

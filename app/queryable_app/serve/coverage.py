@@ -26,7 +26,7 @@ from queryable_app.serve.copies import Copy
 from queryable_app.serve.multi_get import Keys, Rows, keep_newest, rows_of_keys
 from queryable_app.serve.peer_client import PeerAway
 from queryable_app.serve.peer_reads import REFUSALS, Covered, LostCopies, Positions
-from queryable_app.serve.reads import Reads, Standing, found, standing_of
+from queryable_app.serve.reads import Reads, Standing, found, not_here, standing_of
 from queryable_app.serve.scans import (
     Batches,
     Bounds,
@@ -70,7 +70,7 @@ async def read_covered(
     partitions: Collection[int],
     asked: Asked,
     deadline: float,
-    partial: bool,
+    partial: bool | None,
     read: Callable[[Coverage], Awaitable[T]],
 ) -> tuple[T, Coverage]:
     """Looks for copies that may answer, and reads what they have. Each ends at the deadline in words of its own: the
@@ -103,25 +103,42 @@ async def coverage(
     partitions: Collection[int],
     asked: Asked,
     deadline: float,
-    partial: bool,
+    partial: bool | None,
     lost: frozenset[int] = frozenset(),
     whole: bool = False,
 ) -> Coverage:
     """Copies that may answer, caught up as far as was asked for; `lost` are nodes to ask last, and with `whole` no copy here
     is taken that is damaged. Raises Failure, naming what is missing. It ends by itself, and nobody may cut it off: that time
     is over says less than what it found missing. Where a part is enough it takes half of the time, so that the part can be
-    read in the other half."""
+    read in the other half; None: this kind of read takes no part."""
     if partial:
         deadline = _half(deadline)
-    wanted = sorted(partitions)
-    here, refusals = await copies_here(reads, wanted, asked, deadline, asked.route == "local", whole)
-    now_ms = time_ns() // 1_000_000
-    standings = {partition: standing_of(copy, now_ms) for partition, copy in here.items()}
+    held = reads.copies.by_partition.keys() & partitions
+    elsewhere = {partition: not_here(partition) for partition in {*partitions} - held}
+    alone = asked.route == "local"
+    here: dict[int, Copy] = {}
     there: dict[int, Positions] = {}
-    if refusals and asked.route != "local":
-        there = await _cover_elsewhere(reads, asked, deadline, standings, refusals, lost)
+    standings: dict[int, Standing] = {}
+    refusals: dict[int, Failure] = {}
+
+    async def ask_others(refused: dict[int, Failure]) -> None:
+        if refused and not alone:
+            await _cover_elsewhere(reads, asked, deadline, there, standings, refused, lost)
+        refusals.update(refused)
+
+    async def look_here() -> None:
+        copies, refused = await copies_here(reads, sorted(held), asked, deadline, alone, whole)
+        here.update(copies)
+        now_ms = time_ns() // 1_000_000
+        standings.update({partition: standing_of(copy, now_ms) for partition, copy in copies.items()})
+        await ask_others(refused)
+
+    if elsewhere:  # while the replicas here catch up
+        await together((look_here(), ask_others(elsewhere)))
+    else:
+        await look_here()
     if refusals and not partial:
-        raise _all_or_nothing(refusals)
+        raise _all_or_nothing(refusals, partial is not None)
     incomplete = [partition for partition, standing in standings.items() if not standing.complete]
     ordered = tuple(standings[partition] for partition in sorted(standings))
     headers = reads.freshness_lines(ordered, 1 if there else 0) + reads.identity
@@ -153,19 +170,19 @@ async def _cover_elsewhere(
     reads: Reads,
     asked: Asked,
     deadline: float,
+    there: dict[int, Positions],
     standings: dict[int, Standing],
     refusals: dict[int, Failure],
     lost: Collection[int],
-) -> dict[int, Positions]:
-    """Asks other nodes for the refused partitions, each node for several at once, until all are covered or nobody is left.
-    What is covered leaves `refusals` and enters `standings`."""
+) -> None:
+    """Ask other nodes for the refused partitions, each node for several at once, until all are covered or no node is left.
+    What is covered leaves `refusals` and enters `there` and `standings`."""
     peers, loop = reads.node.peers, asyncio.get_running_loop()
     attempts = {
         partition: attempt
         for partition in refusals
         if (attempt := peers.attempts(partition, deadline, asked, lost)) is not None
     }
-    there: dict[int, Positions] = {}
     running: dict[asyncio.Task[Covered], tuple[int, list[int]]] = {}
     try:
         while True:
@@ -184,7 +201,7 @@ async def _cover_elsewhere(
                 task = asyncio.create_task(peer_reads.cover(peers, ordinal, partitions, asked, deadline))
                 running[task] = ordinal, partitions
             if not until:
-                return there
+                return
             done, _ = await asyncio.wait(
                 running, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED
             )
@@ -228,14 +245,14 @@ def _note_covered(
     return covered
 
 
-def _all_or_nothing(refusals: Mapping[int, Failure]) -> Failure:
+def _all_or_nothing(refusals: Mapping[int, Failure], may_be_partial: bool) -> Failure:
     """One failure for all of them; a partition that is not there weighs more than one that is behind."""
     worst = min(refusals.values(), key=lambda refusal: REFUSALS.index(refusal.reason))
     more = f" (and {len(refusals) - 1} more partitions)" if len(refusals) > 1 else ""
     return Failure(
         worst.reason,
         worst.detail + more,
-        f"{worst.advice}; or read the other partitions with partial=allow",
+        worst.advice + ("; or read the other partitions with partial=allow" if may_be_partial else ""),
         retry_after_ms=worst.retry_after_ms,
         missing=tuple(sorted(refusals)),
     )
@@ -263,7 +280,10 @@ def rows_of(
 async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float) -> Rows:
     """The newest row of each key, from all covered partitions at once."""
 
-    async def there(ordinal: int, positions: Positions) -> Rows:
+    async def there(ordinal: int, covered_there: Positions) -> Rows:
+        positions = {partition: said for partition, said in covered_there.items() if partition in keys}
+        if not positions:  # this node was asked for a position alone
+            return {}
         may_leave = covered.may_leave(ordinal)
         answer = await peer_reads.keys(reads.node.peers, ordinal, positions, keys, _half(deadline), may_leave)
         return {key: (partition, stored) for key, partition, stored in answer}
@@ -283,14 +303,18 @@ async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float) 
 async def read_everywhere(
     reads: Reads, record_key: bytes, asked: Asked, deadline: float, form: str, if_none_match: str | None
 ) -> Answer:
-    """A point read that has to look into the partitions of several nodes."""
+    """Answer a point read that several partitions decide: those that may hold the key, and those whose positions it names."""
     disk_key = reads.node.codec.to_disk(record_key)
-    keys = dict.fromkeys(range(reads.copies.partitions), (disk_key,))
+    partitions = reads.partitions_of(record_key)
+    keys = dict.fromkeys(partitions, (disk_key,))
 
     async def looking_up(covered: Coverage) -> Rows:
         return await look_up(reads, covered, keys, deadline)
 
-    rows, covered = await read_covered(reads, keys, asked, deadline, False, looking_up)
+    wanted = {*partitions, *asked.min_positions}
+    rows, covered = await read_covered(reads, wanted, asked, deadline, None, looking_up)
+    if reads.partitions_of(record_key) != partitions:  # as in a multi-get
+        return await read_everywhere(reads, record_key, asked, deadline, form, if_none_match)
     row = rows.get(disk_key)
     newest = None if row is None else found(*row)
     return reads.answer(newest, covered.standings, 1, form, if_none_match)

@@ -19,7 +19,7 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import Asked
 from queryable_app.peer_frames import PeerFrameError, RawRow, asked_to_json, decode_rows
 from queryable_app.serve.peer_client import PeerAway
-from queryable_app.serve.peers import DEADLINE_HEADER, Peers, left_ms, waits
+from queryable_app.serve.peers import DEADLINE_HEADER, WAITING_SHARE, Peers, left_ms, waits
 from queryable_app.serve.reads import Standing
 from queryable_app.serve.scans import Bounds
 
@@ -63,7 +63,7 @@ async def cover(
     peers: Peers, ordinal: int, partitions: Sequence[int], asked: Asked, deadline: float
 ) -> Covered:
     """How the copies of these partitions stand there, once they have caught up as far as was asked for. Raises PeerAway."""
-    body = {"partitions": list(partitions), "asked": asked_to_json(asked, left_ms(deadline))}
+    body = {"partitions": list(partitions), "asked": asked_to_json(asked, left_ms(deadline, WAITING_SHARE))}
     return await _ask(peers, ordinal, COVER, body, deadline, _covered, waits(asked))
 
 

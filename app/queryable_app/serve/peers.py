@@ -36,6 +36,8 @@ from queryable_app.serve.pipe import Asker
 FORWARDED_HEADER: Final = "qt-forwarded"
 DEADLINE_HEADER: Final = "qt-deadline-ms"
 HEARTBEAT: Final = "/internal/v1/heartbeat"
+WAITING_SHARE: Final = 0.95
+"""Of the time that is left, for another node to wait in: the rest is for it to say how far its replica is."""
 NOT_OUR_NODE: Final = (401, 403)
 """It has another token: what it refuses is this node, and not the client."""
 
@@ -323,7 +325,7 @@ class Peers(Background):
             FORWARDED_HEADER.encode(),
             self._token.encode(),
             DEADLINE_HEADER.encode(),
-            left_ms(deadline),
+            left_ms(deadline, WAITING_SHARE if waits(asked) else 1.0),
         )
         answer = await self.ask(ordinal, b"GET", target, headers + mark, b"", deadline, waits(asked))
         if answer.status in NOT_OUR_NODE:
@@ -365,5 +367,5 @@ def waits(asked: Asked) -> bool:
     return asked.consistency in (Consistency.AT_LEAST, Consistency.STRONG)
 
 
-def left_ms(deadline: float) -> int:
-    return max(1, int((deadline - asyncio.get_running_loop().time()) * 1000))
+def left_ms(deadline: float, share: float = 1.0) -> int:
+    return max(1, int((deadline - asyncio.get_running_loop().time()) * share * 1000))

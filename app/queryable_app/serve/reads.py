@@ -133,9 +133,12 @@ class Reads:
         common = self._common.get(partition)
         if common is None or common.now_ms != now_ms or common.state is not copy.state:
             common = self._common[partition] = self._common_of(copy, now_ms)
-        refusal = (
-            common.refusal if asked is self.defaults else judge(copy, asked, now_ms, needed.get(partition))
-        )
+        if asked is self.defaults:
+            refusal = common.refusal
+        else:
+            for other in needed.keys() - {partition}:  # what it holds may change where the key is looked for
+                self.judged(other, asked, needed, now_ms)
+            refusal = judge(copy, asked, now_ms, needed.get(partition))
         if refusal is not None:
             raise refusal
         stored = copy.store.get(self._to_disk(record_key))
@@ -203,6 +206,21 @@ class Reads:
         if refusal is not None:
             raise refusal
         return copy
+
+    async def caught_up_for(
+        self, record_key: bytes, asked: Asked, deadline: float, last: bool
+    ) -> Mapping[int, int]:
+        """Wait as `caught_up` does, in the partitions of the key and in those that the read names. What they reach may
+        contradict the partitioner, and then the key is in another partition. Raises Failure at once if one is not here."""
+        while True:
+            where = self.partitions_of(record_key)
+            partitions = {*where, *asked.min_positions}
+            for partition in partitions:
+                if partition not in self.copies.by_partition:
+                    raise not_here(partition)
+            needed = await self.caught_up(asked, partitions, deadline, last)
+            if self.partitions_of(record_key) == where:
+                return needed
 
     async def caught_up(
         self, asked: Asked, partitions: Collection[int], deadline: float, last: bool

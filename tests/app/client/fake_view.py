@@ -105,7 +105,8 @@ class FakeView:
             return self._answer(node, self._placement(node))
         if path == "/v1/multi-get":
             keys = [urlsafe_b64decode(text + "==") for text in json.loads(body or b"")["keys"]]
-            return self._answer(node, {"items": [self._item(key) for key in keys]})
+            of = None if self.mixed else {partition_for(key, "murmur2", len(self.owners)) for key in keys}
+            return self._answer(node, {"items": [self._item(key) for key in keys]}, of=of)
         if path == "/v1/scan":
             start, limit = int(values.get("cursor", ["0"])[0]), int(values["limit"][0])
             items = [self._item(key) for key in sorted(self.rows)]
@@ -119,7 +120,7 @@ class FakeView:
         if path == "/v1/records":
             return self._answer(node, {"partition": 0, "offset": 7, "position": "0:8"})
         key = unquote_to_bytes(path.removeprefix("/v1/keys/"))
-        of = None if self.mixed else partition_for(key, "murmur2", len(self.owners))
+        of = None if self.mixed else {partition_for(key, "murmur2", len(self.owners))}
         if key not in self.rows:
             return self._answer(node, Failure(Reason.KEY_NOT_FOUND, "no", "no").problem(), 404, of=of)
         return self._answer(node, self.rows[key], offset=1, of=of)
@@ -145,7 +146,7 @@ class FakeView:
         return item
 
     def _answer(
-        self, node: Node, body: Any, status: int = 200, offset: int = 0, of: int | None = None
+        self, node: Node, body: Any, status: int = 200, offset: int = 0, of: set[int] | None = None
     ) -> Answer:
         headers = {
             "qt-served-by": node.name,
@@ -153,7 +154,7 @@ class FakeView:
             "qt-partition": "0",
             "qt-offset": str(offset),
             "qt-position": ",".join(
-                f"{p}:{node.position}" for p in range(len(self.owners)) if of in (None, p)
+                f"{p}:{node.position}" for p in range(len(self.owners)) if of is None or p in of
             ),
             "qt-role": "active",
             "qt-lag-ms": "3",

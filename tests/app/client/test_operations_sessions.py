@@ -88,3 +88,41 @@ def test_a_session_holds_in_every_partition_that_an_answer_is_of() -> None:
     assert row is not None
     assert row.served_by == owners(view)[1].removeprefix("http://")
     assert f"min-position={elsewhere}:150" in view.asked[1].request.target
+
+
+def test_a_session_names_a_position_elsewhere_before_it_believes_that_a_key_is_absent() -> None:
+    """The record there may show that keys are placed otherwise. Once it was answered, and all nodes know, it costs nothing."""
+    view = FakeView(2, 2)
+    operations = knowing(view)
+    partition = partition_for(b"a", "murmur2", 6)
+    elsewhere = (partition + 1) % 6
+    session = Positions({elsewhere: 50})
+
+    assert view.carry_out(operations.get("a", False, PLAIN, session)) is None
+    first, again = (exchange.request.target for exchange in view.asked)
+    assert first == "/v1/keys/a"
+    assert again.startswith(f"/v1/keys/a?consistency=at-least&min-position={elsewhere}:50&deadline-ms=")
+
+    view.asked.clear()
+    assert view.carry_out(operations.get("a", False, PLAIN, session)) is None
+    assert len(view.asked) == 2
+    view.now += 1.1
+    view.asked.clear()
+    assert view.carry_out(operations.get("a", False, PLAIN, session)) is None
+    assert [exchange.request.target for exchange in view.asked] == ["/v1/keys/a"]
+
+
+def test_a_session_names_what_it_wrote_before_it_believes_that_one_of_many_keys_is_absent() -> None:
+    """A multi-get is repeated with the position of the write; one that finds all of its keys is not."""
+    view = FakeView(1, 1)
+    view.rows[b"a"] = 1
+    operations = knowing(view)
+    session = Positions({})
+    view.carry_out(operations.put("b", 1, PLAIN, session))
+
+    view.asked.clear()
+    view.carry_out(operations.multi_get(["a"], PLAIN, session))
+    assert len(view.asked) == 1
+    view.asked.clear()
+    view.carry_out(operations.multi_get(["a", "nobody"], PLAIN, session))
+    assert ["min-position=0:8" in exchange.request.target for exchange in view.asked] == [False, True]

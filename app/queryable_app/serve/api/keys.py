@@ -11,7 +11,6 @@ from starlette.responses import Response
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.freshness import Asked
 from queryable_app.http_text import BYTES, JSON, body_answer, choice, negotiate
-from queryable_app.partitioners import SCATTER
 from queryable_app.serve.api.answers import ITEMS, KEYS_BODY, VALUE
 from queryable_app.serve.api.forwarding import forward, is_forwarded, redirect
 from queryable_app.serve.api.parameters import MANY_OPTIONS, POINT_OPTIONS, parameters
@@ -19,6 +18,7 @@ from queryable_app.serve.api.request import (
     Values,
     accept_of,
     asked_of,
+    asked_of_many,
     json_body,
     key_of,
     respond,
@@ -48,14 +48,14 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         if_none_match = ",".join(tags) if tags else None
         local = asked.route == "local" or is_forwarded(request, node)
         try:
-            needed = await reads.caught_up(asked, reads.partitions_of(record_key), deadline, last=local)
+            needed = await reads.caught_up_for(record_key, asked, deadline, last=local)
             return respond(reads.point(record_key, asked, needed, form, if_none_match))
         except Failure as refusal:
             if local or refusal.reason not in _OTHERS_MAY_ANSWER:
                 raise
-            if reads.copies.algorithm == SCATTER:
+            partition, *others = {*reads.partitions_of(record_key), *asked.min_positions}
+            if others:
                 return respond(await read_everywhere(reads, record_key, asked, deadline, form, if_none_match))
-            partition = reads.partitions_of(record_key)[0]
             if asked.route == "redirect":
                 return respond(redirect(request, reads, partition, asked, refusal))
             return respond(await forward(request, values, reads, partition, asked, refusal, deadline))
@@ -65,7 +65,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         """Many keys at once: `{"keys": [..]}`. Items come in the same order, one for each, repeated keys too."""
         values = values_of(request, MANY_OPTIONS, "key-encoding")
         negotiate(accept_of(request), (JSON,))
-        asked, deadline = asked_of(request, values, reads)
+        asked, deadline = asked_of_many(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         async with until(deadline):
             body = await json_body(request, node)
@@ -73,8 +73,10 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         if len(keys) > KEYS_WITHOUT_PAUSE:
             node.turns.require_room()
         sought, rows, covered = await _seek_out(reads, keys, asked, deadline, partial)
-        # A key that is nowhere here may be in a partition that nobody reads.
-        unknown = range(reads.copies.partitions) if reads.copies.unread_partitions else covered.missing
+        # A key that was not found may be in a partition that no view reads; or, while a position that the read names is
+        # not reached, in another partition than the one in which it was looked for.
+        anywhere = reads.copies.unread_partitions or asked.min_positions.keys() & {*covered.missing}
+        unknown = range(reads.copies.partitions) if anywhere else covered.missing
         items = to_items(sought, rows, unknown, node.codec, node.spec.stored_format)
         return respond(
             body_answer(b'{"items":[%b]%b' % (b",".join(items), covered.fields()), JSON, covered.headers)
@@ -95,7 +97,8 @@ async def _seek_out(
     async def looking_up(covered: Coverage) -> Rows:
         return await look_up(reads, covered, keys, deadline)
 
-    rows, covered = await read_covered(reads, keys, asked, deadline, partial, looking_up)
+    partitions = {*keys, *asked.min_positions}
+    rows, covered = await read_covered(reads, partitions, asked, deadline, partial, looking_up)
     if copies.algorithm != algorithm:  # another node has just said so; it can happen once for each algorithm
         return await _seek_out(reads, record_keys, asked, deadline, partial)
     return sought, rows, covered

@@ -37,7 +37,7 @@ _PARAMETERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     ),
     "deadline-ms": ("How long the answer may take.", {**_whole(1, DEADLINE_MS_MAX), "default": 2000}),
     "route": (
-        "What to do when another node holds the partition.",
+        "What to do when another node hosts the partition. `redirect` is for reads of one key.",
         {"type": "string", "enum": list(ROUTES), "default": ROUTES[0]},
     ),
     "partial": (

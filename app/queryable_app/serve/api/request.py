@@ -88,6 +88,18 @@ def asked_of(request: Request, values: Values, reads: Reads) -> tuple[Asked, flo
     return asked, deadline
 
 
+def asked_of_many(request: Request, values: Values, reads: Reads) -> tuple[Asked, float]:
+    """The same for a read of many keys, which no single node answers, so that it can be sent to none."""
+    asked, deadline = asked_of(request, values, reads)
+    if asked.route == "redirect":
+        raise invalid(
+            "route",
+            "redirect is for a read of one key",
+            "ask with route=forward, or each node for its own part with route=local",
+        )
+    return asked, deadline
+
+
 def accept_of(request: Request) -> str:
     return ",".join(request.headers.getlist("accept"))
 

@@ -24,7 +24,7 @@ from queryable_app.serve.api.request import (
     Gone,
     Values,
     accept_of,
-    asked_of,
+    asked_of_many,
     key_parameter,
     respond,
     values_of,
@@ -94,7 +94,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             if cursor.order != order:
                 raise invalid("cursor", f"goes {cursor.order}", f"ask with order={cursor.order}")
             bounds = bounds.behind(cursor.last_key)
-        asked, deadline = asked_of(request, values, reads)
+        asked, deadline = asked_of_many(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         lines = to_lines(node.codec, node.spec.stored_format, form == NDJSON)
         if form == NDJSON or (limit or _LIMIT) > BATCH_ROWS:
@@ -122,7 +122,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         values = values_of(request, MANY_OPTIONS, "approximate")
         negotiate(accept_of(request), (JSON,))
         approximate = choice(values, "approximate", ("false", "true"))
-        asked, deadline = asked_of(request, values, reads)
+        asked, deadline = asked_of_many(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         if approximate == "false":
             node.turns.require_room()

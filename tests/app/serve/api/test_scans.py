@@ -221,8 +221,9 @@ def make_late(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.get_running_loop().call_at(deadline - 0.03, time.sleep, 0.06)
         return asked, deadline
 
+    monkeypatch.setattr(keys_routes, "asked_of", then_late)
     for module in (keys_routes, scans_routes):
-        monkeypatch.setattr(module, "asked_of", then_late)
+        monkeypatch.setattr(module, "asked_of_many", then_late)
 
 
 @pytest.mark.parametrize(
