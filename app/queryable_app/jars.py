@@ -78,6 +78,10 @@ class JarsError(Exception):
     """Java or a library is missing; the message is one sentence that says what to do."""
 
 
+class JavaMissing(JarsError):
+    """There is no Java that can be used. Another one is not downloaded."""
+
+
 def cache_dir(setting: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Where downloads and what is made of them are kept: the setting, or the user's cache directory."""
     if setting:
@@ -103,12 +107,12 @@ def find_java() -> Path:
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if not found or not os.access(found, os.X_OK):
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
-        raise JarsError(
+        raise JavaMissing(
             f"Java {JAVA_MIN} or newer is needed and {where}: install a JRE, or set JAVA_HOME to one."
         )
     version = java_version(Path(found))
     if version < JAVA_MIN:
-        raise JarsError(
+        raise JavaMissing(
             f"Java {JAVA_MIN} or newer is needed and {found} is {version}: set JAVA_HOME to a newer one."
         )
     return Path(found)

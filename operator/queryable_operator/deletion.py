@@ -111,7 +111,11 @@ def _status(observed: Observed, message: str, failed: bool = False) -> Mapping[s
         conditions.Condition("Degraded", failed, reason, message),
     )
     generation = observed.resource["metadata"].get("generation", 1)
-    after = {**before, "conditions": conditions.merged(said, before, generation, observed.now)}
+    after = {
+        **before,
+        "message": message,
+        "conditions": conditions.merged(said, before, generation, observed.now),
+    }
     return None if after == before else after
 
 

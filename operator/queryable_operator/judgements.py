@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
+from queryable_app.ingest_failures import REASONS, IngestFailure, one_line
 from queryable_operator import names
 from queryable_operator.conditions import Condition, before
 from queryable_operator.live import Live
 from queryable_operator.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
 from queryable_operator.picture import Picture
-from queryable_operator.progress import hydrated, is_available
+from queryable_operator.progress import has_spoken, hydrated, is_available, refusal
 
 _NOT_READY_SECONDS: Final = 60.0  # what takes no longer is a restart
 _SHOWN_MAX: Final = 5
+_NEVER_READY: Final = ("Pending", "Provisioning", "Hydrating", "Failed")
 
 
 def judged(picture: Picture) -> Iterator[Condition]:
     for judge in _JUDGES:
         yield judge(picture)
+
+
+def worst(conditions: Iterable[Mapping[str, Any]]) -> str:
+    """Return the message of the worst condition that holds, as one line."""
+    there = {entry["type"]: entry for entry in conditions}
+    for kind, status, reason in _SEVERITY:
+        entry = there.get(kind)
+        if entry and status in ("", entry["status"]) and reason in ("", entry["reason"]):
+            return one_line(str(entry["message"]))
+    return ""
+
+
+_SEVERITY: Final = (
+    # What readers meet: no answer, rows that grow old, keys that are not found.
+    ("Available", "False", "NodesAway"),
+    ("Degraded", "True", "CopyFailed"),
+    ("Degraded", "True", "IngestFailed"),
+    ("PartitionerMatches", "False", ""),
+    # What was asked for and is not carried out.
+    ("SpecValid", "False", ""),
+    # What can become either of these.
+    ("Degraded", "True", ""),
+    ("PartitionsInSync", "False", ""),
+    # Nothing is wrong: what is being done or waited for.
+    ("Progressing", "", ""),
+)
+"""Type, status and reason of a condition, the worst first. Empty: any."""
 
 
 def _available(picture: Picture) -> Condition:
@@ -30,10 +59,12 @@ def _available(picture: Picture) -> Condition:
     name = names.revision_text(active.number)
     if is_available(active):
         return Condition(kind, True, "Serving", f"{name} serves every partition.")
-    reason = "Hydrating" if course.phase in ("Provisioning", "Hydrating") else "NodesAway"
-    return Condition(
-        kind, False, reason, f"Not every partition of {name} has a complete copy on a ready node."
-    )
+    if course.phase == "Failed":
+        return Condition(kind, False, "Failed", f"{name} has never served, and cannot hydrate.")
+    never = before(picture.status).get(kind, {}).get("reason") in ("NoRevision", "Hydrating", "Failed")
+    reason = "Hydrating" if never or course.phase in ("Provisioning", "Hydrating") else "NodesAway"
+    message = f"Not every partition of {name} has a complete copy on a ready node.{_pods_in_trouble(active)}"
+    return Condition(kind, False, reason, message)
 
 
 def _progressing(picture: Picture) -> Condition:
@@ -45,8 +76,15 @@ def _progressing(picture: Picture) -> Condition:
         return Condition(kind, False, reason, message)
     if picture.suspended and course.phase != "Retiring":
         return Condition(kind, False, "Suspended", "spec.suspended is set: volumes are kept.")
+    if course.phase == "Failed":
+        failure = refusal(picture.active)
+        return Condition(kind, False if failure else None, *_words(failure))
     if under_way := _under_way(picture):
         return Condition(kind, True, *under_way)
+    if picture.wrong is not None:
+        return Condition(kind, False, "SpecInvalid", "The last spec that could be followed is followed.")
+    if course.failed_hash is not None:
+        return Condition(kind, False, "RolloutFailed", "The last change of the spec is not carried out.")
     return Condition(kind, False, "Settled", "Everything is as it was asked for.")
 
 
@@ -85,13 +123,15 @@ def _degraded(picture: Picture) -> Condition:
         if message := trouble[1](picture):
             return Condition("Degraded", True, trouble[0], message)
     there = before(picture.status).get("Degraded", {})
-    if there.get("reason") in _SAID_BY_NODES and not _all_have_spoken(picture.active):
+    if there.get("reason") in _SAID_BY_NODES and not has_spoken(picture.active):
         return Condition("Degraded", None, "", "")
     return Condition("Degraded", False, "AsWanted", "There is nothing wrong.")
 
 
 def _hydrated(picture: Picture) -> Condition:
     kind, course, active = "Hydrated", picture.course, picture.active
+    if course.phase == "Failed":
+        return Condition(kind, False, "Failed", "Copies cannot be built.")
     if course.active is None or course.phase in ("Provisioning", "Hydrating"):
         return Condition(kind, False, "Hydrating", "Copies are being built from the topic.")
     if active.record and any(active.record.placement.hydrating):
@@ -132,9 +172,31 @@ def _partitioner_matches(picture: Picture) -> Condition:
 
 
 def _spec_valid(picture: Picture) -> Condition:
-    if picture.wrong is None:
-        return Condition("SpecValid", True, "Valid", "The spec is followed.")
-    return Condition("SpecValid", False, "SpecInvalid", picture.wrong)
+    kind = "SpecValid"
+    if picture.wrong is not None:
+        return Condition(kind, False, "SpecInvalid", picture.wrong)
+    if failure := _spec_refused(picture):
+        return Condition(kind, False, *_words(failure))
+    there = before(picture.status).get(kind, {})
+    if there.get("reason") in REASONS and _asks_for_active(picture) and not has_spoken(picture.active):
+        return Condition(kind, None, "Unknown", "No node has said yet whether the spec can be followed.")
+    return Condition(kind, True, "Valid", "The spec is followed.")
+
+
+def _spec_refused(picture: Picture) -> IngestFailure | None:
+    """Why nodes cannot follow the spec that the resource has now."""
+    failure = picture.course.failure
+    if failure is None and _asks_for_active(picture):
+        failure = refusal(picture.active)
+    return failure if failure is not None and failure.is_of_spec else None
+
+
+def _asks_for_active(picture: Picture) -> bool:
+    """Whether the spec asks for the active revision, as far as is known."""
+    course, wish = picture.course, picture.wish
+    if course.active is None or course.candidate is not None or course.failed_hash is not None:
+        return False
+    return wish is None or wish.spec_hash == course.active.spec_hash
 
 
 def _paused(picture: Picture) -> Condition:
@@ -171,9 +233,12 @@ def _record_lost(picture: Picture) -> str | None:
 def _rollout_failed(picture: Picture) -> str | None:
     if picture.course.failed_hash is None:
         return None
-    return (
-        "The last change of the spec did not hydrate in time; the revision before it serves. Change the spec."
-    )
+    name, failure = names.revision_text(picture.active.number), picture.course.failure
+    if failure is not None:
+        return (
+            f"The last change of the spec cannot be carried out, and {name} stays active: {failure.message}"
+        )
+    return f"The last change of the spec did not hydrate in time, and {name} stays active. Change the spec."
 
 
 def _copy_failed(picture: Picture) -> str | None:
@@ -186,7 +251,10 @@ def _copy_failed(picture: Picture) -> str | None:
 
 def _ingest_failed(picture: Picture) -> str | None:
     for ordinal, said in sorted(picture.active.said.items()):
-        if said.ingest_failed is not None:
+        failure = said.failure
+        if failure is not None and (not failure.is_of_spec or _asks_for_active(picture)):
+            return f"{failure.message} (ingest of node {ordinal})"
+        if failure is None and said.ingest_failed is not None:
             return f"Ingest of node {ordinal} has failed: {said.ingest_failed}"
     return None
 
@@ -201,7 +269,7 @@ def _disk_full(picture: Picture) -> str | None:
 
 def _nodes_not_ready(picture: Picture) -> str | None:
     course, view, active = picture.course, picture.view, picture.active
-    if view is None or picture.suspended or course.phase in ("Pending", "Provisioning", "Hydrating"):
+    if view is None or picture.suspended or course.phase in _NEVER_READY:
         return None
     now, pods = picture.observed.now, active.pods
     away = [
@@ -225,13 +293,13 @@ def _topic_trouble(reason: str) -> Callable[[Picture], str | None]:
 
 
 _TROUBLES: Final[tuple[tuple[str, Callable[[Picture], str | None]], ...]] = (
+    ("CopyFailed", _copy_failed),
     ("NameTaken", _name_taken),
     ("RevisionLost", _record_lost),
-    ("RolloutFailed", _rollout_failed),
     ("SettingsWrong", _topic_trouble("SettingsWrong")),
     ("TopicNotFound", _topic_trouble("TopicNotFound")),
-    ("CopyFailed", _copy_failed),
     ("IngestFailed", _ingest_failed),
+    ("RolloutFailed", _rollout_failed),
     ("DiskHighWater", _disk_full),
     ("NodesNotReady", _nodes_not_ready),
     ("KafkaAway", _topic_trouble("KafkaAway")),
@@ -247,8 +315,8 @@ def _pods_in_trouble(live: Live) -> str:
     return ""
 
 
-def _all_have_spoken(live: Live) -> bool:
-    return live.ready <= live.said.keys()
+def _words(failure: IngestFailure | None) -> tuple[str, str]:
+    return (failure.reason, failure.message) if failure else ("Unknown", "Nothing is known.")
 
 
 def _waiting(topic: TopicSeen | None) -> tuple[str, str] | None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import httpx
 
 from queryable_app.contract import DEFAULT_PORT, NODE_HEADER, PLACEMENT_PATH, READ_PATH
+from queryable_app.ingest_failures import failure_in
 from queryable_app.partitioners import ALGORITHMS
 from queryable_app.placement import Placement
 from queryable_app.placing import gone_quiet, seen_in
@@ -136,6 +137,7 @@ def said_in(status: Mapping[str, Any], now: float) -> NodeSaid:
         disk_paused=status["disk"]["paused"] != "none",
         failed={int(copy["partition"]): str(copy["failed"]) for copy in copies if copy["failed"] is not None},
         ingest_failed=str(ingest["detail"]) if ingest["state"] == "failed" else None,
+        failure=failure_in(ingest.get("failure")),  # a node of an earlier version has none
     )
 
 

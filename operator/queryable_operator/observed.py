@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from queryable_app.ingest_failures import IngestFailure
 from queryable_app.placement import Placement
 from queryable_app.placing import Seen
 
@@ -78,6 +79,9 @@ class NodeSaid:
     """By partition, why its copy does not go on."""
 
     ingest_failed: str | None = None
+    failure: IngestFailure | None = None
+    """Why its ingest has failed, if waiting cannot mend it."""
+
     placement: Placement | None = None
     """The placement that it follows. Asked for only when its revision's ConfigMap has none that can be read, or one with
     another epoch: a ConfigMap that somebody deleted or broke is made again from what nodes follow."""

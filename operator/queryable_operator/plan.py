@@ -18,7 +18,7 @@ from queryable_operator.actions import Plan
 from queryable_operator.live import Live, revisions_of
 from queryable_operator.observed import Manifest, Observed, Ref
 from queryable_operator.picture import Picture
-from queryable_operator.progress import is_available, is_caught_up, lag
+from queryable_operator.progress import has_spoken, is_available, is_caught_up, lag, refusal
 from queryable_operator.quantity import quantity
 from queryable_operator.resource import View, identity_of, view_of
 from queryable_operator.revisions import Course, Facts, next_course, wish_of
@@ -91,7 +91,7 @@ def _again_seconds(work: Plan, picture: Picture) -> float:
         return _STEP_SECONDS
     if course.phase != before:
         return _STEP_SECONDS
-    return _SETTLED_SECONDS if course.phase in ("Pending", "Ready") else _HYDRATING_SECONDS
+    return _SETTLED_SECONDS if course.phase in ("Pending", "Failed", "Ready") else _HYDRATING_SECONDS
 
 
 def _followed(
@@ -149,6 +149,9 @@ def _facts(
         made=active.number in lives,
         provisioned=len(active.pods) >= nodes and all(pod.host for pod in active.pods.values()),
         available=is_available(active),
+        active_refused=refusal(active) is not None,
+        active_taken=has_spoken(active) and refusal(active) is None,
+        refused=refusal(candidate),
         caught_up=is_caught_up(candidate, nodes, copies, observed.now) and not outdated(candidate),
         near=behind is not None and behind <= most,
         steady=len(candidate.ready) >= needed,

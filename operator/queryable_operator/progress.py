@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from queryable_app.ingest_failures import IngestFailure
 from queryable_app.placement import Placement
 from queryable_operator.live import Live
 
@@ -57,6 +58,27 @@ def is_caught_up(live: Live, nodes: int, copies: int, now: float) -> bool:
     if live.record is None or not is_whole(live, live.record.placement, nodes, copies):
         return False
     return all(has_caught_up(live, live.record.placement, ordinal, now) for ordinal in live.pods)
+
+
+def refusal(live: Live) -> IngestFailure | None:
+    """Return why the revision can never hydrate, None while it may.
+
+    Every node that runs a spec comes to the same verdict on it, so that one node is enough. The machine of a node, or its copy of
+    the image, can be the cause of any other failure: then every node must have it."""
+    failures = [
+        said.failure
+        for ordinal, said in sorted(live.said.items())
+        if ordinal in live.pods and said.failure is not None
+    ]
+    of_spec = [failure for failure in failures if failure.is_of_spec]
+    if of_spec:
+        return of_spec[0]
+    return failures[0] if failures and len(failures) == max(len(live.pods), live.replicas) else None
+
+
+def has_spoken(live: Live) -> bool:
+    """Return whether every pod that is ready has said how it is, and any pod at all."""
+    return bool(live.said) and live.ready <= live.said.keys()
 
 
 def lag(live: Live) -> int | None:

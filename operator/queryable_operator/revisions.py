@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from queryable_app.disk_format import FORMAT_VERSION
+from queryable_app.ingest_failures import IngestFailure
 from queryable_operator import names
 from queryable_operator.changes import spec_hash
 from queryable_operator.live import Live, text_of
@@ -18,7 +19,14 @@ from queryable_operator.observed import TopicFound, TopicSeen
 from queryable_operator.resource import Rollout, View
 
 Phase = Literal[
-    "Pending", "Provisioning", "Hydrating", "Ready", "HydratingCandidate", "CuttingOver", "Retiring"
+    "Pending",
+    "Provisioning",
+    "Hydrating",
+    "Failed",
+    "Ready",
+    "HydratingCandidate",
+    "CuttingOver",
+    "Retiring",
 ]
 Outcome = Literal["Active", "Retired", "Failed", "Replaced"]
 
@@ -48,6 +56,9 @@ class Course:
     """The last one that was active, or a candidate. What is left of it goes."""
 
     failed_hash: str | None = None
+    failure: IngestFailure | None = None
+    """Why the revision with this hash can never hydrate. None: it may have been slow."""
+
     history: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -83,6 +94,13 @@ class Facts:
     provisioned: bool = False
     available: bool = False
     """Of the active one: whether anything of it is there; whether its pods are; whether every partition is served."""
+
+    active_refused: bool = False
+    active_taken: bool = False
+    """Whether the active one can never hydrate; whether its nodes say that nothing keeps it from hydrating."""
+
+    refused: IngestFailure | None = None
+    """Why the candidate can never hydrate."""
 
     caught_up: bool = False
     near: bool = False
@@ -178,6 +196,18 @@ def _is_overdue(course: Course, facts: Facts) -> bool:
     return facts.now >= course.candidate.since + facts.rollout.hydration_deadline_seconds + grace
 
 
+def _is_refused(course: Course, facts: Facts) -> bool:
+    return facts.refused is not None
+
+
+def _active_is_refused(course: Course, facts: Facts) -> bool:
+    return facts.active_refused
+
+
+def _active_is_taken(course: Course, facts: Facts) -> bool:
+    return facts.active_taken
+
+
 def _is_turned(course: Course, facts: Facts) -> bool:
     return facts.turned
 
@@ -214,9 +244,10 @@ def _cancel(course: Course, facts: Facts) -> Course:
 
 def _fail(course: Course, facts: Facts) -> Course:
     assert course.candidate is not None
-    failed = course.candidate.spec_hash
-    reason = f"It was not hydrated within {facts.rollout.hydration_deadline_seconds:.0f} s."
-    following = replace(_dropped(course, facts, "Failed", reason), failed_hash=failed)
+    failed, refused = course.candidate.spec_hash, facts.refused
+    deadline = f"It was not hydrated within {facts.rollout.hydration_deadline_seconds:.0f} s."
+    dropped = _dropped(course, facts, "Failed", refused.message if refused else deadline)
+    following = replace(dropped, failed_hash=failed, failure=refused)
     if facts.rollout.on_failure == "DeleteCandidate":
         return following
     phase = _resting(course.previous, facts)
@@ -254,12 +285,14 @@ _BEGIN: Final[_Step] = (_another_is_wished, _begin)
 _STEPS: Final[Mapping[Phase, tuple[_Step, ...]]] = {
     "Pending": ((_wished, _make_first),),
     "Provisioning": ((_is_only_a_name, _make_first), _BEGIN, (_is_provisioned, _to("Hydrating"))),
-    "Hydrating": (_BEGIN, (_is_available, _to("Ready"))),
+    "Hydrating": (_BEGIN, (_is_available, _to("Ready")), (_active_is_refused, _to("Failed"))),
+    "Failed": (_BEGIN, (_is_available, _to("Ready")), (_active_is_taken, _to("Hydrating"))),
     "Ready": (_BEGIN,),
     "HydratingCandidate": (
         (_active_is_wished, _cancel),
         (_another_is_wished, _replace_candidate),
         (_is_done, _to("CuttingOver")),
+        (_is_refused, _fail),
         (_is_overdue, _fail),
     ),
     "CuttingOver": (
@@ -274,7 +307,7 @@ _STEPS: Final[Mapping[Phase, tuple[_Step, ...]]] = {
 def _with_facts(course: Course, facts: Facts) -> Course:
     """What is noted rather than decided."""
     if facts.wish is not None and facts.wish.spec_hash != course.failed_hash:
-        course = replace(course, failed_hash=None)
+        course = replace(course, failed_hash=None, failure=None)
     if course.changing and facts.previous_gone:
         course = replace(course, previous=None)
     candidate = course.candidate

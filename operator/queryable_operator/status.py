@@ -12,9 +12,10 @@ from dataclasses import replace
 from math import floor, log10
 from typing import Any, Final, cast, get_args
 
+from queryable_app.ingest_failures import failure_in
 from queryable_operator import names
 from queryable_operator.conditions import merged
-from queryable_operator.judgements import judged
+from queryable_operator.judgements import judged, worst
 from queryable_operator.live import Live, seconds_of, text_of
 from queryable_operator.observed import Manifest, TopicFound
 from queryable_operator.picture import Picture
@@ -44,6 +45,7 @@ def course_of(
         candidate=candidate,
         previous=previous,
         failed_hash=failed if isinstance(failed, str) else None,
+        failure=failure_in(status.get("failure")) if isinstance(failed, str) else None,
         history=_history(status),
     )
     return replace(course, phase=_phase(status.get("phase"), course))
@@ -62,17 +64,20 @@ def service_of(observed_service: Manifest | None) -> int | None:
 
 def status_of(picture: Picture) -> Mapping[str, Any]:
     course, identity, view = picture.course, picture.identity, picture.view
+    conditions = merged(judged(picture), picture.status, identity.generation, picture.observed.now)
     whole: dict[str, Any] = {
         "observedGeneration": identity.generation,
         "phase": course.phase,
+        "message": worst(conditions),
         **_nodes(picture),
         "partitions": _partitions(picture),
         "active": _active(picture),
         "candidate": _candidate(picture),
         "previous": None if course.previous is None else _revision(picture, course.previous),
         "failedHash": course.failed_hash,
+        "failure": None if course.failure is None else course.failure.to_json(),
         "history": list(course.history) or None,
-        "conditions": merged(judged(picture), picture.status, identity.generation, picture.observed.now),
+        "conditions": conditions,
     }
     if view is not None:
         host = f"{view.name}.{view.namespace}.svc.{picture.settings.cluster_domain}"
@@ -116,6 +121,8 @@ def _phase(said: Any, course: Course) -> Phase:
         return "Retiring"
     if said in ("Pending", "Provisioning"):
         return "Provisioning"
+    if said == "Failed":
+        return "Failed"
     return "Ready" if said in get_args(Phase) and said != "Hydrating" else "Hydrating"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from queryable_app.ingest_failures import REASONS
 from queryable_operator.actions import Event
 from queryable_operator.conditions import before
 
@@ -12,12 +13,15 @@ from queryable_operator.conditions import before
 _BY_REASON: Final[Mapping[tuple[str, str], str]] = {
     ("Progressing", "TopicNotFound"): "TopicNotFound",
     ("Degraded", "TopicNotFound"): "TopicNotFound",
-    ("Degraded", "RolloutFailed"): "RolloutFailed",
     ("Degraded", "DiskHighWater"): "DiskHighWater",
     ("Degraded", "NameTaken"): "NameTaken",
     ("PartitionsInSync", "PartitionsChanged"): "PartitionsChanged",
     ("PartitionerMatches", "PartitionerMismatch"): "PartitionerMismatch",
     ("SpecValid", "SpecInvalid"): "SpecInvalid",
+    **{
+        ("SpecValid" if cause == "spec" else "Progressing", reason): reason
+        for reason, cause in REASONS.items()
+    },
 }
 
 
@@ -32,18 +36,27 @@ def _of_phases(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Event
     if phases == ("Provisioning", "Hydrating"):
         yield _normal("Provisioned", f"The nodes of {active} are there.")
         yield _normal("HydrationStarted", f"{active} reads the topic.")
-    if phases == ("Hydrating", "Ready"):
+    if phases in (("Hydrating", "Ready"), ("Failed", "Ready")):
         yield _normal("HydrationComplete", f"{active} is complete and serves.")
     if candidate and candidate != _revision(old, "candidate"):
         yield _normal("RolloutStarted", f"{candidate} hydrates beside {active}.")
     if phases == ("HydratingCandidate", "CuttingOver"):
         yield _normal("HydrationComplete", f"{candidate} has caught up.")
+    if "failedHash" in new and new["failedHash"] != old.get("failedHash"):
+        yield Event("Warning", "RolloutFailed", _rollout_failed(new))
     if phases[0] == "CuttingOver" and active != _revision(old, "active"):
         yield _normal("CutOver", f"{active} serves; {_revision(old, 'active')} is taken away.")
     if _revision(old, "previous") and not _revision(new, "previous"):
         yield _normal("Retired", f"{_revision(old, 'previous')} is gone.")
     if active and active == _revision(old, "active") and _moved(old, new):
         yield _normal("PlacementChanged", f"{active} follows placement {new['placementEpoch']}.")
+
+
+def _rollout_failed(new: Mapping[str, Any]) -> str:
+    """The sentence of the revision's entry in the history, which is the newest that failed."""
+    history = new.get("history") or ()
+    ended: Mapping[str, Any] = next((entry for entry in history if entry.get("outcome") == "Failed"), {})
+    return f"{ended.get('revision')} was given up, and {_revision(new, 'active')} stays active: {ended.get('reason')}"
 
 
 def _of_conditions(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Event]:

@@ -39,6 +39,7 @@ STATUS: Mapping[str, Any] = {
     "observedGeneration": 1,
     "phase": "HydratingCandidate",
     "url": "http://users.shop.svc:8080",
+    "message": "r2 hydrates",
     "nodes": "2/3",
     "replicas": 3,
     "selector": "queryabletopics.io/view=users,queryabletopics.io/revision=r1",
@@ -48,6 +49,7 @@ STATUS: Mapping[str, Any] = {
     "candidate": REVISION,
     "previous": REVISION,
     "failedHash": "fedcba9876543210",
+    "failure": {"reason": "TransformRefused", "message": "line 1 pos 7"},
     "history": [
         {"revision": "r1", "specHash": "a", "since": SINCE, "until": SINCE, "outcome": "Retired", "reason": "done"}
     ],
@@ -127,11 +129,12 @@ def test_a_list_has_its_columns(users: Namespace) -> None:
         "NODES": "2/3",
         "ACTIVE": "r1",
         "LAG": "42",
+        "MESSAGE": "r2 hydrates",
     }
 
 
 def test_a_wide_list_speaks_of_the_change(users: Namespace) -> None:
-    """`kubectl get qt -o wide` adds the candidate, its progress, and what is being done."""
+    """`kubectl get qt -o wide` adds the candidate and its progress."""
     shown = columns(users.kubectl("get", "queryable", "--output", "wide"))
 
     assert [shown[name] for name in ("CANDIDATE", "PROGRESS", "MESSAGE")] == ["r2", "3/4", "r2 hydrates"]

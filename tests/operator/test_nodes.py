@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from queryable_app.ingest_failures import IngestFailure
 from queryable_app.placement import Placement
 from queryable_operator.nodes import Node, NodeRefused, Nodes, said_in
 from queryable_operator.observed import NodeSaid
@@ -64,6 +65,20 @@ def test_a_copy_that_failed_says_why(running: Served) -> None:
     assert said is not None
     assert said.failed == {1: "the topic was made again"}
     assert said.seen.caught_up == {0}
+
+
+def test_a_failure_that_waiting_cannot_mend_is_told(running: Served) -> None:
+    """With its reason; a node of an earlier version has no such word."""
+    failure = IngestFailure("TransformRefused", "no such column")
+
+    def fail() -> None:
+        running.node.ingest_status.become("failed", failure.message)
+        running.node.ingest_status.failure = failure
+
+    running.on_loop(fail)
+    said = _ask(_node(running.port))
+    assert said is not None
+    assert (said.failure, said.ingest_failed) == (failure, "no such column")
 
 
 def test_a_placement_is_told_and_followed(running: Served) -> None:

@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from queryable_app.ingest_failures import REASONS
 from queryable_operator.conditions import ORDER
 from queryable_operator.revisions import Phase
 
@@ -25,6 +26,14 @@ def test_every_reason_is_explained(file: str) -> None:
     said = set(WORD.findall((PACKAGE / f"{file}.py").read_text())) - NOT_SAID - KINDS
 
     assert {word for word in said if f"`{word}`" not in PAGE} == set()
+
+
+@pytest.mark.parametrize("page", ["operator_status", "failure_modes"])
+def test_every_permanent_failure_is_explained(page: str) -> None:
+    """Its reason is a condition's and an event's, and a person has to mend it."""
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+
+    assert [reason for reason in REASONS if f"`{reason}`" not in text] == []
 
 
 def test_every_phase_and_condition_is_explained() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from queryable_app.ingest_failures import IngestFailure
 from queryable_operator.live import Live, Pod
 from queryable_operator.resource import Rollout
 from queryable_operator.revisions import Course, Facts, Named, Wish, next_course, service_target
@@ -20,17 +21,41 @@ OVERDUE = replace(CANDIDATE, since=NOW - 3600)
 DROPPED = Named(0, "z", NOW - 5, 4)
 
 
-def facts(wish: str | None = "a", **given: bool) -> Facts:
+def facts(wish: str | None = "a", **given: bool | IngestFailure) -> Facts:
     asked = None if wish is None else Wish(wish, 4)
     return replace(Facts(NOW, ROLLOUT, 3, asked), **given)  # type: ignore[arg-type]
 
 
+REFUSED = IngestFailure("TransformRefused", "spec.transform.sql: line 1 pos 7")
 CASES = {
     "nothing is made while the topic is unknown": (Course(), facts(None), "Pending"),
     "the first revision is named": (Course(), facts(), "Provisioning"),
     "pods are waited for": (Course("Provisioning", ACTIVE), facts(), "Provisioning"),
     "then copies": (Course("Provisioning", ACTIVE), facts(provisioned=True), "Hydrating"),
     "until all are served": (Course("Hydrating", ACTIVE), facts(available=True), "Ready"),
+    "one that nodes refuse has failed": (Course("Hydrating", ACTIVE), facts(active_refused=True), "Failed"),
+    "and stays so while nothing is heard": (Course("Failed", ACTIVE), facts(), "Failed"),
+    "until nodes take it": (Course("Failed", ACTIVE), facts(active_taken=True), "Hydrating"),
+    "or another one is asked for": (
+        Course("Failed", ACTIVE),
+        facts("b", active_refused=True, made=True),
+        "HydratingCandidate",
+    ),
+    "a copy that is refused later serves on": (
+        Course("Ready", ACTIVE),
+        facts(available=True, active_refused=True),
+        "Ready",
+    ),
+    "a candidate that nodes refuse is dropped at once": (
+        Course("HydratingCandidate", ACTIVE, CANDIDATE),
+        facts("b", refused=REFUSED),
+        "Retiring",
+    ),
+    "one that is refused but replaced is replaced": (
+        Course("HydratingCandidate", ACTIVE, CANDIDATE),
+        facts("c", refused=REFUSED),
+        "HydratingCandidate",
+    ),
     "what is wanted stays": (Course("Ready", ACTIVE), facts(), "Ready"),
     "what is made already is replaced": (
         Course("Provisioning", ACTIVE),
@@ -174,6 +199,16 @@ def test_a_candidate_that_failed_is_remembered_by_its_hash() -> None:
 
     assert (course.failed_hash, course.candidate, course.active) == ("b", None, ACTIVE)
     assert course.history[0]["outcome"] == "Failed"
+
+
+def test_a_refused_candidate_is_remembered_with_its_reason() -> None:
+    """It is not tried again, and what the nodes said outlives them; both are forgotten when something else is asked for."""
+    course = next_course(Course("HydratingCandidate", ACTIVE, CANDIDATE), facts("b", refused=REFUSED))
+
+    assert (course.failed_hash, course.failure, course.candidate) == ("b", REFUSED, None)
+    assert (course.history[0]["outcome"], course.history[0]["reason"]) == ("Failed", REFUSED.message)
+    assert next_course(course, facts("b")).failure == REFUSED
+    assert next_course(course, facts("a")).failure is None
 
 
 def test_a_candidate_that_failed_can_be_kept_for_a_look() -> None:

@@ -20,16 +20,17 @@ from typing import Final, NoReturn
 from queryable_app.contract import NodeSettings, SettingsError
 from queryable_app.descriptors import raise_descriptor_limit
 from queryable_app.ingest.control import Superseded
+from queryable_app.ingest.failures import permanent_failure
 from queryable_app.ingest.session import Profile, jvm_process, start_session
 from queryable_app.ingest.stream import view_of
 from queryable_app.ingest.supervisor import Supervisor, first_line, report_failed
-from queryable_app.ingest.transform import SqlError, check_sql
+from queryable_app.ingest.transform import check_sql
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
 from queryable_app.jars import JarsError, cache_dir
 from queryable_app.log import event
 from queryable_app.mounted import read_spec
 from queryable_app.placement import Placement
-from queryable_app.topic_spec import SpecError
+from queryable_app.topic_spec import SpecError, TopicSpec
 
 JVM_DIED: Final = 3
 """The exit code when the JVM has ended by itself."""
@@ -101,24 +102,9 @@ def main() -> int:
         event("failed", reason=str(error))
         return 1
     process.end_when_asked()
-    run_dir = Path(settings.run_dir)
     try:
         event("starting", node=settings.name, application=settings.application_id)
-        cache = cache_dir(settings.cache_dir)
-        threads = partitions + 1  # for the rehearsal
-        session = start_session(Profile(threads, spec.ingest.driver_memory, process.scratch, cache))
-        process.watch(jvm_process())
-        process.end_when_asked()  # Spark has put a handler of its own in the place of ours
-        check_writer(session, run_dir)
-        try:
-            reads_headers = check_sql(session, view_of(spec))
-        except SqlError as error:
-            report_failed(run_dir, spec.ingest.mode, str(error))
-        event("spark", version=session.version, partitions=partitions)
-        supervisor = Supervisor(
-            session, spec, settings.bootstrap_servers, run_dir, process.scratch, partitions, reads_headers
-        )
-        supervisor.run()
+        read(settings, spec, partitions, process)
     except (JarsError, WriterBroken) as error:
         process.end(1, "failed", reason=str(error))
     except Superseded as error:
@@ -126,6 +112,27 @@ def main() -> int:
     except Exception as error:
         threading.Event().wait(_JVM_SAYS_SECONDS)  # if the JVM has died, that is the reason
         process.end(1, "failed", reason=first_line(error))
+
+
+def read(settings: NodeSettings, spec: TopicSpec, partitions: int, process: Process) -> NoReturn:
+    """Start the JVM, check what can be checked, and read the topic until the process is ended."""
+    run_dir = Path(settings.run_dir)
+    try:
+        cache = cache_dir(settings.cache_dir)
+        threads = partitions + 1  # for the rehearsal
+        session = start_session(Profile(threads, spec.ingest.driver_memory, process.scratch, cache))
+        process.watch(jvm_process())
+        process.end_when_asked()  # Spark has put a handler of its own in the place of ours
+        check_writer(session, run_dir)
+        reads_headers = check_sql(session, view_of(spec))
+    except Exception as error:
+        if (failure := permanent_failure(error)) is not None:
+            report_failed(run_dir, spec.ingest.mode, failure)
+        raise
+    event("spark", version=session.version, partitions=partitions)
+    Supervisor(
+        session, spec, settings.bootstrap_servers, run_dir, process.scratch, partitions, reads_headers
+    ).run()
 
 
 def children() -> list[int]:

@@ -51,8 +51,10 @@ class Control:
         }
         self._send({"type": "topic", "id": topic.id, "partitions": topic.partitions, **offsets})
 
-    def tell_state(self, state: str, mode: str, detail: str, starts: int) -> None:
-        self._send({"type": "state", "state": state, "mode": mode, "detail": detail, "starts": starts})
+    def tell_state(self, state: str, mode: str, detail: str, starts: int, reason: str = "") -> None:
+        """`reason` is of a failure that waiting cannot mend."""
+        message = {"type": "state", "state": state, "mode": mode, "detail": detail, "starts": starts}
+        self._send(message | ({"reason": reason} if reason else {}))
 
     def receive(self, seconds: float) -> list[Mapping[str, Any]]:
         """The messages that are there, or that come before the time is over. Raises Superseded as soon as it is said."""

@@ -31,7 +31,7 @@ class KafkaAdmin:
         try:
             self._client = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
         except Py4JJavaError as error:
-            raise KafkaAway(_reason(error.java_exception)) from error
+            raise KafkaAway(_reason(_root(error.java_exception))) from error
 
     def identity(self, topic: str) -> tuple[str, int] | None:
         """The topic's id, and how many partitions it has. None: it does not exist. Cheap: it is asked again and again."""
@@ -77,6 +77,13 @@ class KafkaAdmin:
 
 def _cause(error: Py4JJavaError) -> Any:
     return error.java_exception.getCause() or error.java_exception
+
+
+def _root(cause: Any) -> Any:
+    """Return the innermost cause: what is around it says only that there is no client."""
+    while (inner := cause.getCause()) is not None:
+        cause = inner
+    return cause
 
 
 def _reason(cause: Any) -> str:

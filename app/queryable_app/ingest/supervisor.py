@@ -3,11 +3,12 @@
 Strategy: one loop without threads. What it knows is few things: the connection to serve, what serve was last told of the
 topic, the query, and when to look at the topic next. Whatever goes wrong with the query or Kafka ends in the same
 place: stop the query, forget what serve was told, and look again a little later. serve then answers with new
-positions, and the query starts there.
+positions, and the query starts there. A failure that waiting cannot mend is said as such, and tried again all the same.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,9 +21,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, TopicSeen
 from queryable_app.ingest.control import Control, ServeGone
+from queryable_app.ingest.failures import permanent_failure
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.rehearsal import Rehearsal
 from queryable_app.ingest.stream import Start, refused_real_time, start_query
+from queryable_app.ingest_failures import IngestFailure
 from queryable_app.kafka_clients import KafkaAway
 from queryable_app.log import event
 from queryable_app.topic_spec import TopicSpec
@@ -32,7 +35,9 @@ LOOK_SECONDS: Final = 5.0  # how soon a topic that was made again, or has grown,
 RETRY_SECONDS: Final = 1.0
 RETRY_SECONDS_MAX: Final = 30.0
 HEALTHY_SECONDS: Final = 60.0  # a query that has lived that long starts afresh with short retries
+CHECK_AGAIN_SECONDS: Final = 600.0  # how soon an image or a machine that was put right is noticed
 _DETAIL_CHARS_MAX: Final = 600
+_SAME_DEATHS: Final = 3  # a query that has ended so often for one reason will end for it again
 
 
 class Supervisor:
@@ -62,6 +67,9 @@ class Supervisor:
         self._query_since = 0.0
         self._starts = 0
         self._deaths = 0  # in a row
+        self._reasons: list[str] = []  # of these deaths; empty for one that may pass
+        self._failure: IngestFailure | None = None
+        """What waiting cannot mend. The query is tried all the same, and one that lives takes it back."""
         self._state = ("", "")
         self._topic = spec.topic
         self._wanted: tuple[int, ...] | None = None
@@ -77,7 +85,7 @@ class Supervisor:
             control = connect(self._run_dir)
             self._wanted, self._told, self._state, self._moving = None, None, ("", ""), False
             try:
-                self._say(control, "starting")
+                self._say_starting(control)
                 while True:
                     for message in control.receive(TICK_SECONDS):
                         self._hear(control, message)
@@ -107,7 +115,7 @@ class Supervisor:
                 self._say(control, "streaming")
                 self._rehearse()
             elif self._deaths and time.monotonic() - self._query_since > HEALTHY_SECONDS:
-                self._deaths = 0
+                self._recover(control)
         if self._rehearsal is not None:
             self._rehearsal.tend()
         if self._wanted is not None and time.monotonic() >= self._look_at:
@@ -127,8 +135,12 @@ class Supervisor:
             known = self._told is not None and self._admin.identity(self._topic) == self._told
             seen = None if known else self._admin.look(self._topic, wanted)
         except KafkaAway as error:
-            self._say(control, "waiting-for-kafka", str(error))
-            self._look_at = time.monotonic() + RETRY_SECONDS
+            failure = permanent_failure(error.__cause__)
+            if failure is None:
+                self._say(control, "waiting-for-kafka", str(error))
+            else:
+                self._say(control, "failed", failure.message, failure.reason)
+            self._look_at = time.monotonic() + (RETRY_SECONDS if failure is None else RETRY_SECONDS_MAX)
             return
         self._look_at = time.monotonic() + LOOK_SECONDS
         if known:
@@ -171,7 +183,7 @@ class Supervisor:
             self._say(control, "failed" if self._wanted else "streaming", "there is no partition to read")
             return
         self._starts += 1
-        self._say(control, "starting")
+        self._say_starting(control)
         start = Start(
             self._spec,
             self._bootstrap_servers,
@@ -200,23 +212,48 @@ class Supervisor:
             self._mode = "microbatch"
             self._refusal = f"in micro-batches, since Spark refuses Real-Time Mode: {detail}"
             delay = 0.0
+            self._say(control, "restarting", detail)
         else:
             delay = min(RETRY_SECONDS * 2**self._deaths, RETRY_SECONDS_MAX)
             self._deaths += 1
             event("query-ended", reason=detail, again_in_seconds=delay)
-        self._say(control, "restarting", detail)
+            self._note_death(permanent_failure(error))
+            if self._failure is None:
+                self._say(control, "restarting", detail)
+            else:
+                self._say(control, "failed", self._failure.message, self._failure.reason)
         self._look_at = time.monotonic() + delay
+
+    def _note_death(self, failure: IngestFailure | None) -> None:
+        """Once can be chance; a failure is permanent when the query has ended for the same reason several times in a row."""
+        self._reasons = [*self._reasons, failure.reason if failure else ""][-_SAME_DEATHS:]
+        if failure is not None and self._reasons == [failure.reason] * _SAME_DEATHS:
+            self._failure = failure
+
+    def _recover(self, control: Control) -> None:
+        """The query has lived for long: what was said of its predecessors no longer holds."""
+        self._deaths, self._reasons = 0, []
+        if self._failure is not None:
+            self._failure = None
+            self._say(control, "streaming")
 
     def _stop(self) -> None:
         query, self._query = self._query, None
         if query is not None and query.isActive:
             query.stop()  # raises when it does not end in time: then the process ends, which stops it for certain
 
-    def _say(self, control: Control, state: str, detail: str = "") -> None:
+    def _say_starting(self, control: Control) -> None:
+        """A permanent failure stays said while the query is tried again."""
+        if self._failure is None:
+            self._say(control, "starting")
+        else:
+            self._say(control, "failed", self._failure.message, self._failure.reason)
+
+    def _say(self, control: Control, state: str, detail: str = "", reason: str = "") -> None:
         detail = detail or self._refusal
         if self._state != (state, detail):
             self._state = (state, detail)
-            control.tell_state(state, self._mode, detail, self._starts)
+            control.tell_state(state, self._mode, detail, self._starts, reason)
 
 
 def connect(run_dir: Path) -> Control:
@@ -232,16 +269,21 @@ def connect(run_dir: Path) -> Control:
             time.sleep(TICK_SECONDS)
 
 
-def report_failed(run_dir: Path, mode: str, reason: str) -> NoReturn:
-    """For what no retry mends: stays connected, so that it can be seen, until the process is ended."""
-    event("failed", reason=reason)
-    while True:
+def report_failed(run_dir: Path, mode: str, failure: IngestFailure) -> None:
+    """Tell serve of a failure that no retry mends, and stay connected, so that it can be seen.
+
+    Returns when the image or the machine may have been put right. A spec that is put right comes with another process."""
+    event("failed", reason=failure.reason, message=failure.message)
+    until = time.monotonic() + (math.inf if failure.is_of_spec else CHECK_AGAIN_SECONDS)
+    while time.monotonic() < until:
         control = connect(run_dir)
         try:
-            control.tell_state("failed", mode, reason, 0)
-            while True:
-                control.receive(HEALTHY_SECONDS)
+            control.tell_state("failed", mode, failure.message, 0, failure.reason)
+            while (left := until - time.monotonic()) > 0:
+                control.receive(min(left, HEALTHY_SECONDS))
         except ServeGone:
+            pass
+        finally:
             control.close()
 
 

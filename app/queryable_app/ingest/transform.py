@@ -65,7 +65,15 @@ _CLOCKS: Final = {"CurrentTimestamp", "CurrentDate", "CurrentTime", "Now", "Loca
 
 
 class SqlError(Exception):
-    """The view's SQL or schema is refused; the message names the field and says what would be taken."""
+    """The view's SQL is refused; the message names the field and says what would be taken."""
+
+    reason = "TransformRefused"
+
+
+class SchemaError(SqlError):
+    """The schema of the view's values is refused."""
+
+    reason = "SchemaRefused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +187,11 @@ def _value_schema(view: View) -> StructType | None:
     try:
         schema = DataType.fromDDL(view.value_schema)
     except PySparkException as error:
-        raise SqlError(f"spec.value.schema: {_message(error)}") from error
+        raise SchemaError(f"spec.value.schema: {_message(error)}") from error
     if not isinstance(schema, StructType) or not schema.fields:
-        raise SqlError("spec.value.schema: name columns and their types, like `user STRING, amount DOUBLE`")
+        raise SchemaError(
+            "spec.value.schema: name columns and their types, like `user STRING, amount DOUBLE`"
+        )
     return schema
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from queryable_app.contract import CONTROL_PROTOCOL, GENERATION_FILE, TopicSeen
+from queryable_app.ingest_failures import IngestFailure, failure_in
 from queryable_app.log import event
 from queryable_app.serve.copies import Copies, Copy
 from queryable_app.serve.row_socket import RowSocket
@@ -47,6 +48,8 @@ class IngestStatus:
     pid: int = 0
     starts: int = 0
     since_ms: int = 0  # when it came into this state
+    failure: IngestFailure | None = None
+    """What waiting cannot mend. It stays while ingest is started again, until that gets further than before."""
 
     def become(self, state: str, detail: str = "") -> None:
         if state != self.state:
@@ -170,7 +173,13 @@ class ControlSocket:
             raise _ProtocolError(f"a state that is none of {', '.join(STATES)}")
         self._status.mode = str(message.get("mode") or "")[:40]
         self._status.starts = _whole(message, "starts")
-        self._status.become(state, "" if detail is None else str(detail)[:_DETAIL_CHARS_MAX])
+        detail = "" if detail is None else str(detail)[:_DETAIL_CHARS_MAX]
+        self._status.become(state, detail)
+        if state == "failed":
+            # An ingest that gives no reason says nothing of whether it may pass.
+            self._status.failure = failure_in({"reason": message.get("reason"), "message": detail})
+        elif state != "starting":
+            self._status.failure = None
         if state not in ("starting", "streaming"):
             self._streaming = set()
         if state == "waiting-for-topic":

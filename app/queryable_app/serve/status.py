@@ -9,6 +9,7 @@ from queryable_app.checkpoint_files import Fetch
 from queryable_app.freshness import lag_ms, lag_records, next_offset
 from queryable_app.partitioners import ALGORITHMS
 from queryable_app.retries import Retry
+from queryable_app.serve.control_socket import IngestStatus
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers import Peers
@@ -42,6 +43,7 @@ def status_of(node: Node) -> dict[str, Any]:
             "pid": ingest.pid,
             "starts": ingest.starts,
             "sinceMs": now_ms - ingest.since_ms,
+            "failure": None if ingest.failure is None else ingest.failure.to_json(),
         },
         "peers": [_peer_status(node.peers, ordinal) for ordinal in node.peers.others()],
         "disk": {
@@ -136,8 +138,14 @@ def readiness(node: Node) -> dict[str, Any]:
         "retrying": {
             str(copy.partition): copy.retrying.reason for copy in copies if copy.retrying is not None
         },
-        "ingestFailed": ingest.detail if ingest.state == "failed" else None,
+        "ingestFailed": _ingest_failed(ingest),
     }
+
+
+def _ingest_failed(ingest: IngestStatus) -> str | None:
+    if ingest.failure is not None:
+        return ingest.failure.message
+    return ingest.detail if ingest.state == "failed" else None
 
 
 def placement_of(node: Node) -> dict[str, Any]:

@@ -241,6 +241,7 @@ def test_refused_sql_is_said_and_stays(new_ingest: Callable[..., Ingest]) -> Non
     ingest = new_ingest("any", transform={"sql": "SELECT nope FROM records"})
     failed = ingest.serve.wait_for_state("failed", 60)
     assert "`nope` cannot be resolved" in failed["detail"]
+    assert failed["reason"] == "TransformRefused"
     assert ingest.process.poll() is None
 
 

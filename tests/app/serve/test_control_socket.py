@@ -145,6 +145,55 @@ def test_a_topic_that_comes_in_time_is_no_failure(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_permanent_failure_stays_until_ingest_gets_further(tmp_path: Path) -> None:
+    """An ingest that is started again says the same or more; meanwhile status and readiness tell what is wrong."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            for pid in (1, 2):
+                client = await ingest(node, pid)
+                client.send(type="state", state="starting", mode="", detail="", starts=0)
+                if pid == 1:
+                    client.send(
+                        type="state",
+                        state="failed",
+                        mode="",
+                        detail="no such column",
+                        starts=0,
+                        reason="TransformRefused",
+                    )
+                    await until("the failure", lambda: node.ingest_status.state == "failed")
+                    client.writer.close()
+                    await until("no ingest", lambda: node.ingest_status.state == "absent")
+                assert status_of(node)["ingest"]["failure"] == {
+                    "reason": "TransformRefused",
+                    "message": "no such column",
+                }
+                assert readiness(node)["ingestFailed"] == "no such column"
+            client.send(type="state", state="streaming", mode="", detail="", starts=1)
+            await until("it streams", lambda: node.ingest_status.state == "streaming")
+            assert status_of(node)["ingest"]["failure"] is None
+            client.writer.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("reason", [{}, {"reason": ""}, {"reason": 7}, {"reason": "not a word"}])
+def test_a_failure_without_a_reason_may_pass(tmp_path: Path, reason: dict[str, Any]) -> None:
+    """An ingest of an earlier version gives none."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            client = await ingest(node)
+            client.send(type="state", state="failed", mode="", detail="why", starts=0, **reason)
+            await until("the failure", lambda: node.ingest_status.state == "failed")
+            assert status_of(node)["ingest"]["failure"] is None
+            assert readiness(node)["ingestFailed"] == "why"
+            client.writer.close()
+
+    asyncio.run(run())
+
+
 def test_every_start_has_a_generation_of_its_own(tmp_path: Path) -> None:
     """Generations rise with each start and go on rising after a restart of the node."""
 

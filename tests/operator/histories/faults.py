@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from queryable_operator import names
 from queryable_operator.observed import Ref
 from tests.operator.histories.api import Live
-from tests.operator.histories.nodes import NEVER
+from tests.operator.histories.nodes import NEVER, REFUSED
 
 if TYPE_CHECKING:
     from tests.operator.histories.history import History
@@ -26,7 +26,7 @@ def change_what_is_read(h: History) -> None:
 def change_to_what_never_hydrates(h: History) -> None:
     spec = h.operator.resource["spec"]
     if spec.pop("transform", None) is None:
-        spec["transform"] = {"sql": NEVER}
+        spec["transform"] = {"sql": h.random.choice((NEVER, REFUSED))}
         spec["rollout"]["onFailure"] = h.random.choice(("DeleteCandidate", "KeepCandidate"))
     h.changed()
 

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from queryable_app.ingest_failures import IngestFailure
 from queryable_app.placement import Placement, refusal
 from queryable_app.placing import Seen
 from queryable_operator.observed import NodeSaid
 
 NEVER = "SELECT never"  # a view with this SQL never hydrates
+REFUSED = "SELECT nope"  # nor does one with this SQL, and its nodes say why
+SENTENCE = "spec.transform.sql: `nope` cannot be resolved; line 1 pos 7"
 
 
 @dataclass
@@ -67,7 +70,7 @@ class Node:
         return self._hold()
 
     def hydrate(self, speed: float) -> None:
-        if NEVER in str(self.spec.get("transform", {}).get("sql", "")) or self.full:
+        if self._sql in (NEVER, REFUSED) or self.full:
             return
         for partition, there in self.disk.copies.items():
             self.disk.copies[partition] = min(1.0, there + speed)
@@ -91,7 +94,13 @@ class Node:
             mismatches=0,
             disk_paused=self.full,
             placement=self.placement if asked else None,
+            ingest_failed=SENTENCE if self._sql == REFUSED else None,
+            failure=IngestFailure("TransformRefused", SENTENCE) if self._sql == REFUSED else None,
         )
+
+    @property
+    def _sql(self) -> str:
+        return str(self.spec.get("transform", {}).get("sql", ""))
 
     def _serves(self) -> set[int]:
         return {p for p, serving in enumerate(self.placement.serving) if self.ordinal in serving}

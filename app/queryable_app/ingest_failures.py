@@ -1,0 +1,62 @@
+"""Failures of ingest that waiting cannot mend: what ingest says of one, and what serve and the operator understand.
+
+A failure without a reason may pass: ingest tries again. One with a reason is permanent, until the spec, the image or the machine
+changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+Cause = Literal["spec", "node"]
+
+REASONS: Final[Mapping[str, Cause]] = {
+    "TransformRefused": "spec",
+    "SchemaRefused": "spec",
+    "TransformFailed": "spec",
+    "KafkaSettingsRefused": "spec",
+    "WriterBroken": "node",
+    "ClassMissing": "node",
+    "JavaMissing": "node",
+    "DescriptorLimitTooLow": "node",
+}
+"""`spec`: every node that runs this spec comes to the same failure. `node`: the image or the machine may be the cause."""
+
+MESSAGE_CHARACTERS_MAX: Final = 2000
+_REASON: Final = re.compile(r"[A-Z][A-Za-z]{0,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class IngestFailure:
+    """A failure that waiting cannot mend."""
+
+    reason: str
+    """One of `REASONS`, or one that a newer node knows."""
+
+    message: str
+
+    @property
+    def is_of_spec(self) -> bool:
+        """Return whether the spec alone is the cause. Of an unknown reason it is not known."""
+        return REASONS.get(self.reason) == "spec"
+
+    def to_json(self) -> dict[str, str]:
+        return {"reason": self.reason, "message": self.message}
+
+
+def failure_in(raw: Any) -> IngestFailure | None:
+    """Return the failure that another process has written as JSON. None: it is none, or cannot be understood."""
+    if not isinstance(raw, Mapping):
+        return None
+    reason, message = raw.get("reason"), raw.get("message")
+    if not isinstance(reason, str) or not isinstance(message, str) or not _REASON.fullmatch(reason):
+        return None
+    return IngestFailure(reason, one_line(message))
+
+
+def one_line(text: str) -> str:
+    """Return a message as one line, for columns and conditions, without the picture that Spark draws of the SQL."""
+    return " ".join(text.split("\n== SQL")[0].split())[:MESSAGE_CHARACTERS_MAX]

@@ -1,0 +1,205 @@
+"""Which failures waiting cannot mend: each kind as Spark, the JVM and Kafka's client really say it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from queryable_app.ingest import supervisor as supervision
+from queryable_app.ingest.control import Superseded
+from queryable_app.ingest.failures import permanent_failure
+from queryable_app.ingest.kafka_admin import KafkaAdmin
+from queryable_app.ingest.stream import Start, start_query
+from queryable_app.ingest.supervisor import Supervisor
+from queryable_app.ingest.transform import View, check_sql
+from queryable_app.ingest.writer_check import WriterBroken, check_writer
+from queryable_app.ingest_failures import IngestFailure
+from queryable_app.jars import JarsError, JavaMissing
+from queryable_app.kafka_clients import KafkaAway
+from queryable_app.topic_spec import parse_spec
+from tests.support.fake_serve import FakeServe
+from tests.support.kafka import KafkaForTests
+
+SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+TLS = {"security.protocol": "SSL", "ssl.truststore.type": "PEM"}
+
+
+def failure_of(call: Callable[[], object]) -> IngestFailure | None:
+    try:
+        call()
+    except KafkaAway as error:
+        return permanent_failure(error.__cause__)
+    except Exception as error:
+        return permanent_failure(error)
+    raise AssertionError("it did not fail")
+
+
+@pytest.mark.parametrize(
+    ("sql", "schema", "reason", "says"),
+    [
+        ("SELEC key FROM records", None, "TransformRefused", "near 'SELEC'. SQLSTATE: 42601 (line 1, pos 0)"),
+        ("SELECT key,\n nope FROM records", None, "TransformRefused", "line 2 pos 1"),
+        ("SELECT key FROM other", None, "TransformRefused", "line 1 pos 16"),
+        (
+            "SELECT upper(key) AS key FROM records",
+            None,
+            "TransformRefused",
+            "column key is not the record's key",
+        ),
+        (None, "x y z", "SchemaRefused", "(line 1, pos 4)"),
+    ],
+    ids=["syntax", "unknown column", "unknown table", "changed key", "schema"],
+)
+def test_refused_sql_is_permanent(
+    spark: SparkSession, sql: str | None, schema: str | None, reason: str, says: str
+) -> None:
+    """The sentence is Spark's own, in one line, with the position."""
+    failure = failure_of(lambda: check_sql(spark, View("string", "json", schema, sql)))
+
+    assert failure is not None
+    assert (failure.reason, failure.is_of_spec) == (reason, True)
+    assert says in failure.message
+    assert "\n" not in failure.message
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"security.protocol": "NOPE"}, "security.protocol"),
+        (SASL, "sasl.jaas.config"),
+        ({**SASL, "sasl.jaas.config": "a b=hidden-word"}, "sasl.jaas.config"),
+        ({**TLS, "ssl.truststore.certificates": "rubbish"}, "No matching CERTIFICATE"),
+        ({"sasl.login.class": "no.such.Class", **SASL}, "no.such.Class"),
+    ],
+)
+def test_settings_that_kafkas_client_refuses_are_permanent(
+    spark: SparkSession, config: dict[str, str], says: str
+) -> None:
+    """The sentence names the setting and holds nothing of a password."""
+    failure = failure_of(lambda: KafkaAdmin(spark, "127.0.0.1:1", config))
+
+    assert failure is not None
+    assert (failure.reason, failure.is_of_spec) == ("KafkaSettingsRefused", True)
+    assert says in failure.message
+    assert "hidden-word" not in failure.message
+
+
+def test_settings_that_spark_refuses_are_permanent(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's Kafka source takes no deserializer of somebody else's."""
+    kafka = {"bootstrapServers": "127.0.0.1:1", "config": {"key.deserializer": "x"}}
+    spec = parse_spec({"kafka": kafka, "topic": "none"})
+    start = Start(spec, "127.0.0.1:1", 1, {0: -2}, 1, tmp_path / "rows.sock", "microbatch")
+
+    failure = failure_of(lambda: start_query(spark, start, tmp_path / "checkpoints"))
+
+    assert failure is not None
+    assert failure.reason == "KafkaSettingsRefused"
+    assert "'key.deserializer' is not supported" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "config"),
+    [
+        ("no-such-host.invalid:9092", {}),
+        ("127.0.0.1:1", {**TLS, "ssl.truststore.location": "/no/such/file"}),
+    ],
+    ids=["a name that cannot be resolved", "a file that this node lacks"],
+)
+def test_what_other_moments_or_nodes_may_find_otherwise_can_pass(
+    spark: SparkSession, bootstrap: str, config: dict[str, str]
+) -> None:
+    """Kafka's client calls both a wrong configuration."""
+    assert failure_of(lambda: KafkaAdmin(spark, bootstrap, config)) is None
+
+
+def test_a_class_that_the_jvm_lacks_is_permanent_for_this_node(spark: SparkSession) -> None:
+    """Its image may be damaged: the spec is not to blame."""
+    jvm: Any = spark._jvm
+    for call in (lambda: jvm.java.lang.Class.forName("no.such.Class"), lambda: jvm.io.queryabletopics.Nope()):
+        failure = failure_of(call)
+        assert failure is not None
+        assert (failure.reason, failure.is_of_spec) == ("ClassMissing", False)
+
+
+def test_sql_that_fails_at_a_record_is_the_specs_failure(spark: SparkSession) -> None:
+    """What the SQL raises itself, and a pattern that Spark finds wrong when it meets a value."""
+    for sql in ("raise_error('no such state')", "regexp_count(string(id), '(')"):
+        failure = failure_of(lambda sql=sql: spark.range(1).selectExpr(sql).collect())  # type: ignore[misc]
+        assert failure is not None, sql
+        assert (failure.reason, failure.is_of_spec) == ("TransformFailed", True)
+
+
+def test_rows_that_arrive_changed_are_permanent(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that could not be sent at all may be sent later."""
+    monkeypatch.setattr("queryable_app.ingest.writer_check._write", lambda session, path: None)
+    broken = failure_of(lambda: check_writer(spark, tmp_path))
+    assert broken is not None
+    assert (broken.reason, broken.is_of_spec) == ("WriterBroken", False)
+
+    error = WriterBroken("it does not work")
+    error.__cause__ = OSError("No space left on device")
+    assert permanent_failure(error) is None
+
+
+def test_no_java_is_permanent_and_a_download_is_tried_again() -> None:
+    """A mirror comes back; a Java does not install itself."""
+    missing = permanent_failure(JavaMissing("Java 17 or newer is needed"))
+    assert missing is not None
+    assert missing.reason == "JavaMissing"
+    assert permanent_failure(JarsError("it could not be downloaded")) is None
+
+
+def test_a_query_that_dies_of_its_sql_again_and_again_has_failed(
+    spark: SparkSession, kafka: KafkaForTests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first deaths may be chance; the third says `failed` with the reason, and a query that lives takes it back."""
+    topic = "fails-at-a-record"
+    kafka.create_topic(topic, 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    producer.produce(topic, b'"v"', b"k")
+    assert producer.flush(20) == 0
+    spec = parse_spec(
+        {
+            "kafka": {"bootstrapServers": kafka.bootstrap},
+            "topic": topic,
+            "ingest": {"mode": "microbatch"},
+            "transform": {"sql": "SELECT key, raise_error('no such state') AS state FROM records"},
+        }
+    )
+    supervisor = Supervisor(spark, spec, kafka.bootstrap, tmp_path, tmp_path / "scratch", 1, False)
+
+    def run() -> None:
+        with suppress(Superseded):
+            supervisor.run()
+
+    with FakeServe(tmp_path) as serve:
+        running = threading.Thread(target=run, daemon=True)
+        running.start()
+        serve.wait_for_type("hello")
+        serve.say({"type": "wanted", "topic": topic, "partitions": [0]})
+        heard = 0
+        for generation, state in enumerate(("restarting", "restarting", "failed"), 1):
+            serve.wait_for_type("topic", 60, heard)
+            heard = len(serve.said)
+            serve.say({"type": "start", "generation": generation, "positions": {"0": -2}})
+            said = serve.wait_for_state(state, 60, heard)
+        assert (said["reason"], "no such state" in said["detail"]) == ("TransformFailed", True)
+
+        monkeypatch.setattr(supervision, "HEALTHY_SECONDS", 0.5)
+        serve.wait_for_type("topic", 60, heard)
+        heard = len(serve.said)
+        serve.say({"type": "start", "generation": 4, "positions": {"0": 1}})
+        said = serve.wait_for_state("streaming", 60, heard)
+        assert "reason" not in said
+        serve.say({"type": "superseded"})
+        running.join(30)
+        assert not running.is_alive()
