@@ -11,7 +11,7 @@ import asyncio
 from typing import Any, ClassVar, Final, NamedTuple
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from queryable_app.errors import Failure, Reason, invalid
@@ -21,6 +21,7 @@ from queryable_app.serve.api.guard import always_answered, between_nodes
 from queryable_app.serve.api.request import ARRIVED
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
+from queryable_app.serve.strict_protocol import StrictProtocol
 
 CLOSE_LINE: Final = b"connection: close\r\n"
 _SWEEP_SECONDS: Final = 1.0
@@ -29,7 +30,7 @@ _LINGER_SWEEPS: Final = (
 )
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class BoundedProtocol(StrictProtocol):
     """Moments are counted in sweeps."""
 
     node: ClassVar[Node]
@@ -52,21 +53,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self.head_since: int | None = None
         self.body_since: int | None = None
         self.unread_since: int | None = None  # the client does not take what it asked for
-        self.refused_since: int | None = None
-        self.refusal: Failure | None = None
+        self.refused_since: int | None = None  # the refusal is said
+        self.eof = False  # the client sends no more
         self.over_bound = False  # until its first request is one that gets in
-        self.head_bytes = 0
         self.server_headers: list[tuple[bytes, bytes]] | None = None
         self.server_lines = b""
-
-    def data_received(self, data: bytes) -> None:
-        if self.refused_since is not None:
-            return
-        super().data_received(data)
-        if self.head_since is not None and self.refused_since is None:
-            self.head_bytes += len(data)
-            if self.head_bytes > self.node.settings.head_bytes_max:
-                self._refuse(self._head_too_large())
 
     def in_bytes(self, answer: Answer, more: bytes = b"") -> bytes:
         """As it goes over the wire. `more` are header lines."""
@@ -117,44 +108,57 @@ class BoundedProtocol(HttpToolsProtocol):
         self._forget()
         super().connection_lost(exc)
 
-    def eof_received(self) -> None:
-        """A client that sends no more may still listen: half a body gets an answer before the connection ends."""
-        mid_body = self.body_since is not None and not self.cycle.response_complete
-        if mid_body and not self.pipeline:  # otherwise it would be taken for the answer of the request before
-            self._refuse(invalid("body", "ends before its time", "send as much as its length says"))
-        super().eof_received()
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that sends no more may still listen. True keeps the connection open until it has its answers."""
+        self.eof = True
+        if self.refused_since is not None:
+            return False
+        if self.held:
+            return True  # `release` comes to the end of it
+        if self.refusal is None and (self.head_since is not None or self._mid_body()):
+            field = "body" if self.in_body else "request"
+            self.refuse(invalid(field, "ends before its time", "send as much as its length says"))
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self.refusal is None:
+                self.cycle.keep_alive = False  # it is the last one that came
+            return True
+        return False
+
+    def release(self) -> None:
+        super().release()
+        if self.eof and not self.held and not self.eof_received():
+            self.transport.close()
+
+    def _mid_body(self) -> bool:
+        return self.body_since is not None and not self.cycle.response_complete
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.idle_since = None
         self.head_since = self.sweeps
-        self.head_bytes = 0
 
-    def on_headers_complete(self) -> None:
+    def request_begins(self) -> None:
         self.head_since = None
-        received = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if received > self.node.settings.head_bytes_max:
-            self.refusal = self._head_too_large()
-            raise self.refusal  # the parser stops, and uvicorn calls `send_400_response`
         if self.over_bound:
             bound = self.node.connections_max
             path = self.url.partition(b"?")[0]
             if len(self.open) > bound and not gets_in(path, self.headers, self.node.peers):
                 self.node.counters.failures[Reason.OVERLOADED.slug] += 1
-                self.refusal = over_bound(bound)
-                raise self.refusal
+                raise over_bound(bound)
             self.over_bound = False
         self.body_since = self.sweeps
-        super().on_headers_complete()
 
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
+    def request_ends(self) -> None:
         self.body_since = None
         self._note_idle()
 
     def on_response_complete(self) -> None:
+        last = not self.pipeline
         super().on_response_complete()
-        self._note_idle()
+        if self.refusal is None:
+            self._note_idle()
+        elif last and self.refused_since is None:
+            self._say_refusal(self.refusal)
 
     def _note_idle(self) -> None:
         if self.head_since is None and self.body_since is None and self.cycle.response_complete:
@@ -164,7 +168,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope[ARRIVED] = self.loop.time()  # type: ignore[typeddict-unknown-key]
-        if always_answered(cycle.scope["path"]):
+        if cycle.disconnected and self.refusal is not None:
+            self._say_refusal(self.refusal)
+        elif always_answered(cycle.scope["path"]):
             super()._start_asgi_task(cycle, app)
         else:
             self.node.turns.wait(_Waiting(self, cycle, app))
@@ -198,41 +204,34 @@ class BoundedProtocol(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         """uvicorn's timer would not know of fast reads; the sweep closes idle connections."""
 
-    def send_400_response(self, msg: str) -> None:
-        """What the parser refused, or one of our own bounds raised inside it."""
-        refusal = self.refusal or invalid(
-            "request", "does not follow HTTP/1.1", "check the client, and what is between it and this node"
-        )
-        answering = self.cycle is not None and not self.cycle.response_complete
-        if answering and self.body_since is None:
-            self.cycle.keep_alive = (
-                False  # the request before the bad one gets its answer; then the connection ends
-            )
-        else:
-            self._refuse(refusal)
-
-    def _head_too_large(self) -> Failure:
-        bound = self.node.settings.head_bytes_max
-        return Failure(
-            Reason.TOO_LARGE,
-            f"request line and headers are longer than {bound} bytes",
-            "send fewer or shorter headers; many or long keys go into the body of POST /v1/multi-get",
-        )
-
-    def _refuse(self, failure: Failure) -> None:
-        """Say why, and listen no more. Closing lingers, so that the client can read it."""
-        self.refused_since = self.sweeps
+    def refuse(self, failure: Failure) -> None:
+        if self.refusal is not None:
+            return
+        self.refusal = failure
+        own = self._mid_body()  # it is about the request that came last, and not about one behind that
         self.idle_since = self.head_since = self.body_since = None
+        self.held = b""
         cycle = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True  # whoever is answering stops
+        if cycle is None or cycle.response_complete:
+            self._say_refusal(failure)
+        elif own:
+            cycle.disconnected = True  # its task stops
             cycle.message_event.set()
             if cycle.response_started:
                 self.transport.close()
-                return
-        answer = problem_answer(failure, self.reads.identity)
-        self.transport.write(self.in_bytes(answer, CLOSE_LINE))
-        if self.transport.can_write_eof():
+            elif not self.pipeline:  # otherwise `_start_asgi_task` says it when those before it are answered
+                self._say_refusal(failure)
+
+    def _say_refusal(self, failure: Failure) -> None:
+        """Closing lingers, so that the client can read it."""
+        self.refused_since = self.sweeps
+        self.idle_since = None
+        if self.transport.is_closing():
+            return
+        self.transport.write(self.in_bytes(problem_answer(failure, self.reads.identity), CLOSE_LINE))
+        if self.eof:
+            self.transport.close()
+        elif self.transport.can_write_eof():
             self.transport.write_eof()
 
     @classmethod
@@ -262,9 +261,9 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.close()
         elif self.head_since is not None:
             if now - self.head_since > settings.head_seconds_max:
-                self._refuse(_too_slow("request", "head", settings.head_seconds_max))
+                self.refuse(_too_slow("request", "head", settings.head_seconds_max))
         elif self.body_since is not None and now - self.body_since > settings.body_seconds_max:
-            self._refuse(_too_slow("body", "body", settings.body_seconds_max))
+            self.refuse(_too_slow("body", "body", settings.body_seconds_max))
 
 
 def _too_slow(field: str, what: str, seconds: int) -> Failure:
@@ -284,7 +283,7 @@ class _Waiting(NamedTuple):
         return self.cycle.disconnected
 
     def begin(self) -> None:
-        HttpToolsProtocol._start_asgi_task(self.connection, self.cycle, self.app)
+        StrictProtocol._start_asgi_task(self.connection, self.cycle, self.app)
 
     def refuse(self) -> None:
         if self.connection.flow.write_paused:

@@ -29,7 +29,6 @@ _PREFIX: Final = b"GET /v1/keys/"
 _SUFFIX: Final = b" HTTP/1.1"
 _HEARTBEAT: Final = b"GET %b HTTP/1.1" % HEARTBEAT.encode()
 _REQUEST_BYTES_MAX: Final = 8192
-_HELD_BYTES_MAX: Final = 64 * 1024  # of what a client sends while its request is elsewhere
 # What may stand in a path and mean nothing else. Other bytes are uvicorn's to accept or refuse.
 _PATH_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@/%"
 OTHERS_MAY_ANSWER: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
@@ -44,13 +43,12 @@ class FastLane(BoundedProtocol):
 
     forward: Forward | None = None  # the client's request is on its way to another node
     request = b""  # that one
-    held = b""  # what came behind it; or what another node sent and there is no room to answer
     cut = b""  # the beginning of a request that another node forwards
     ending = False  # once the request is answered
 
     def data_received(self, data: bytes) -> None:
         if self.forward is not None or self.held:
-            self._hold(data)
+            self.hold(data)
             return
         if self.cut:
             data, self.cut = self.cut + data, b""
@@ -122,16 +120,19 @@ class FastLane(BoundedProtocol):
             request, self.request, self.forward = self.request, b"", None
             self.idle_since = self.sweeps
             super().data_received(request)
-            self._release()
+            self.release()
         else:
-            last = self.ending or self.node.draining
+            last = self._is_last()
             self._end((head[:-2] + CLOSE_LINE + b"\r\n" if last else head) + body, last)
 
     def refused(self, failure: Failure) -> None:
         self.node.counters.failures[failure.reason.slug] += 1
-        last = self.ending or self.node.draining
+        last = self._is_last()
         answer = problem_answer(failure, self.reads.identity)
         self._end(self.in_bytes(answer, CLOSE_LINE if last else b""), last)
+
+    def _is_last(self) -> bool:
+        return self.ending or self.node.draining or (self.eof and not self.held)
 
     def _end(self, answer: bytes, last: bool) -> None:
         self.forward, self.request = None, b""
@@ -141,18 +142,7 @@ class FastLane(BoundedProtocol):
         if last:
             self.transport.close()
         else:
-            self._release()
-
-    def _hold(self, data: bytes) -> None:
-        self.held += data
-        if len(self.held) > _HELD_BYTES_MAX:
-            self.flow.pause_reading()
-
-    def _release(self) -> None:
-        if self.held:
-            held, self.held = self.held, b""
-            self.flow.resume_reading()
-            self.data_received(held)
+            self.release()
 
     # Many requests of another node.
 
@@ -216,20 +206,23 @@ class FastLane(BoundedProtocol):
         if self.forward is not None:
             self.forward.abandon()
             self.forward = None
-        self.held = self.cut = b""
+        self.cut = b""
         super().connection_lost(exc)
 
-    def eof_received(self) -> bool | None:  # type: ignore[override]
-        """A client that sends no more may wait for its answer."""
+    def refuse(self, failure: Failure) -> None:
+        self.cut = b""
+        super().refuse(failure)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
         if self.forward is not None:
-            self.ending = True
-            return True  # the transport stays open
+            self.eof = True
+            return True  # `release` comes to the end of it
         return super().eof_received()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.forward is None:
-            self._release()
+            self.release()
 
     def shutdown(self) -> None:
         """The server ends. A request that is elsewhere gets its answer first."""
@@ -245,6 +238,7 @@ def protocol_class(node: Node) -> type[FastLane]:
     admission: Admission[BoundedProtocol] = Admission()
     own = {
         "node": node,
+        "head_bytes_max": node.settings.head_bytes_max,
         "reads": reads,
         "request_bytes_max": min(_REQUEST_BYTES_MAX, node.settings.head_bytes_max),
         "heads": KnownHeads(node.peers.knows),

@@ -44,15 +44,19 @@ def head_of(block: bytes, knows: Callable[[str], bool]) -> Head:
     if _HEADER_LINES.fullmatch(block) is None:
         return Head.OTHER
     marks: dict[str, str] = {}
+    hosts = 0
     for line in block[2:-4].split(b"\r\n"):
         raw_name, _, raw_value = line.partition(b":")
         name, value = raw_name.lower(), raw_value.strip(b" \t")
+        hosts += name == b"host"
         if name.startswith(b"qt-"):
             if name.decode() in marks:
                 return Head.OTHER
             marks[name.decode()] = value.decode()
         elif name in _NEVER_PLAIN or value.lower() not in _PLAIN_VALUES.get(name, (value.lower(),)):
             return Head.OTHER
+    if hosts != 1:
+        return Head.OTHER
     if not marks:
         return Head.PLAIN
     if marks.keys() == {FORWARDED_HEADER, DEADLINE_HEADER}:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from queryable_app.serve.plain_heads import Head, head_of
 from tests.support.served import Served, eventually, exchange, now_ms, parsed, read_answers, served
+from tests.support.wire import request, wire
 
 KEYS = [
     b"",
@@ -194,15 +195,12 @@ def test_what_is_not_http_is_a_problem(node: Served, raw: bytes) -> None:
 
 
 def test_garbage_behind_a_request_does_not_take_its_answer(node: Served) -> None:
-    """The request before the bad bytes is answered, and then the connection ends."""
-    with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
-        connection.sendall(get(b"/v1/keys/a?consistency=any") + b"\x00garbage\r\n\r\n")
-        answer = b""
-        while chunk := connection.recv(65536):
-            answer += chunk
-    status, headers, _ = parsed(answer)
+    """A node answers the request before the bad bytes, then refuses those, and closes the connection."""
+    with wire(node.port) as connection:
+        connection.send(get(b"/v1/keys/a?consistency=any") + b"\x00garbage\r\n\r\n")
+        first, refusal = connection.answers()
 
-    assert (status, headers["connection"], answer.count(b"HTTP/1.1")) == (200, "close", 1)
+    assert (first.status, refusal.status, refusal.headers["connection"]) == (200, 400, "close")
 
 
 def test_a_date_is_in_every_answer(node: Served) -> None:
@@ -299,14 +297,15 @@ def test_half_a_body_is_refused(node: Served, framing: bytes) -> None:
 
 def test_half_a_body_does_not_answer_the_request_before_it(node: Served) -> None:
     """A refusal never stands where the answer of an earlier request belongs."""
-    waiting = b"POST /v1/multi-get?min-position=0:99,1:99,2:99&consistency=at-least HTTP/1.1\r\nHost: x\r\n"
-    waiting += b'Content-Length: 14\r\n\r\n{"keys":["a"]}'
-    with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
-        connection.sendall(waiting + b"POST /v1/multi-get HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
-        connection.shutdown(socket.SHUT_WR)
-        answer, _ = closed_after(connection)
+    waiting = request(
+        b"POST", b"/v1/multi-get?min-position=0:99,1:99,2:99&consistency=at-least", body=b'{"keys":["a"]}'
+    )
+    with wire(node.port) as connection:
+        connection.send(waiting + b"POST /v1/multi-get HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        connection.half_close()
+        first, refusal = connection.answers()
 
-    assert b" 400 " not in answer
+    assert (first.reason, refusal.reason) == ("not_fresh_enough", "invalid_request")
 
 
 @pytest.mark.parametrize("lane", ["none", "fast", "slow"])

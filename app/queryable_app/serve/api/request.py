@@ -123,7 +123,8 @@ async def read_body(request: Request, node: Node) -> bytes:
     too_large = Failure(
         Reason.TOO_LARGE, f"the body is larger than {bytes_max} bytes", "split it over several requests"
     )
-    declared = request.headers.get("content-length", "0")
+    # Digits; the parser refuses anything else.
+    declared = request.headers.get("content-length", "0").lstrip("0") or "0"
     if len(declared) > 18 or int(declared) > bytes_max:
         raise too_large
     body = bytearray()

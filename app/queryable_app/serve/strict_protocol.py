@@ -1,0 +1,240 @@
+"""uvicorn's HTTP protocol with a strict parser that is fed in small pieces.
+
+Strategy: what uvicorn and httptools leave open is decided here. The body belongs to its request: httptools ends a message at
+an `Upgrade` header and takes the body for the next message, so such a head is parsed again without that header. Heads
+follow RFC 9112 to the letter where servers in front of a node could disagree with it. Input is parsed a few kilobytes at a
+time, and what is left over waits in `held` while requests before it are answered or other connections have their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar, Final
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from queryable_app.errors import Failure, Reason, invalid
+
+_PIECE_BYTES: Final = 8192
+_PARSE_SECONDS_MAX: Final = 0.002  # at a time, for one connection
+_HELD_BYTES_MAX: Final = 64 * 1024  # beyond it, no more is read from the socket
+_CHUNK_FRAMING_BYTES: Final = 16  # of a chunk: its size, two line ends, and a little more
+_VERSIONS: Final = ("1.1", "1.0")
+
+
+class StrictProtocol(HttpToolsProtocol):
+    """Made whole by `BoundedProtocol`."""
+
+    head_bytes_max: ClassVar[int]
+    held = b""  # received and not parsed yet
+    releasing = False  # `held` goes on in the next turn of the event loop
+    refusal: Failure | None = None  # no more input is parsed
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.in_body = False
+        self.hosts = 0
+        self.head_bytes = 0
+        self.framing_bytes = (
+            0  # of the message that is being received: all that is no body, as far as it is known
+        )
+        self.body_bytes = self.chunks = 0  # of the piece that is being parsed
+        self.begins = False  # a message or a body has begun in the piece that is being parsed
+
+    def refuse(self, failure: Failure) -> None:
+        """Answer with the failure after what came before it, and parse no more input."""
+        raise NotImplementedError
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = _Flow(transport, self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.held = b""
+        super().connection_lost(exc)
+
+    # Input, in pieces.
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf():
+            return
+        if len(data) <= _PIECE_BYTES:
+            self._parse(data)
+            return
+        view = memoryview(data)
+        until = self.loop.time() + _PARSE_SECONDS_MAX
+        for at in range(0, len(data), _PIECE_BYTES):
+            if at and (self.pipeline or self.loop.time() > until):
+                self.hold(data[at:])
+                if not self.pipeline:  # otherwise `on_response_complete` goes on
+                    self.release_soon()
+                return
+            self._parse(view[at : at + _PIECE_BYTES])
+            if self._deaf():
+                return
+
+    def _deaf(self) -> bool:
+        return self.refusal is not None
+
+    def hold(self, data: bytes) -> None:
+        self.held += data
+        if len(self.held) > _HELD_BYTES_MAX:
+            self.flow.pause_reading()
+
+    def release_soon(self) -> None:
+        if not self.releasing:
+            self.releasing = True
+            self.loop.call_soon(self.release)
+
+    def release(self) -> None:
+        self.releasing = False
+        if self.held:
+            held, self.held = self.held, b""
+            self.data_received(held)
+            if not self.held and not self.pipeline:
+                self.flow.resume_reading()
+
+    def _parse(self, piece: bytes | memoryview) -> None:
+        self.body_bytes = self.chunks = 0
+        self.begins = False
+        try:
+            self._feed(piece)
+        except httptools.HttpParserError as error:
+            own = error.__context__  # raised in one of the callbacks below
+            self.refuse(own if isinstance(own, Failure) else self._not_http(error))
+            return
+        if self.begins:  # the piece may have the end of another message, or of the head
+            self.framing_bytes = 0
+            return
+        framing = len(piece) - self.body_bytes - _CHUNK_FRAMING_BYTES * self.chunks
+        self.framing_bytes = max(0, self.framing_bytes + framing)
+        if self.framing_bytes > self.head_bytes_max:
+            self.refuse(self._head_too_large() if not self.in_body else self._framing_too_large())
+
+    def _feed(self, piece: bytes | memoryview) -> None:
+        """Give bytes to the parser. If it stops at an upgrade, parse the head again without that."""
+        while True:
+            try:
+                self.parser.feed_data(piece)
+                return
+            except httptools.HttpParserUpgrade as stopped:
+                piece = memoryview(piece)[stopped.args[0] :]
+                head = self._head_without_upgrade()
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                self.parser.feed_data(head)
+
+    def _head_without_upgrade(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
+
+    # What the parser tells.
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.in_body = False
+        self.begins = True
+        self.hosts = self.head_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.in_body:
+            return  # a trailer means nothing here
+        name, value = name.lower(), value.strip(b" \t")
+        self.head_bytes += len(name) + len(value) + 4
+        if name == b"host":
+            self.hosts += 1
+        elif name == b"transfer-encoding":
+            if value.lower() != b"chunked":
+                raise invalid("Transfer-Encoding", "is not chunked", "send the body as it is, or in chunks")
+            if self.parser.get_http_version() == "1.0":
+                raise invalid("Transfer-Encoding", "is not part of HTTP/1.0", "send HTTP/1.1")
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if self.head_bytes + len(self.url) > self.head_bytes_max:
+            raise self._head_too_large()
+        version = self.parser.get_http_version()
+        if version not in _VERSIONS:
+            raise invalid("request", f"is HTTP/{version}", "send HTTP/1.1")
+        if self.hosts != 1 and (self.hosts or version == "1.1"):
+            raise invalid("Host", f"is given {self.hosts} times", "give it once")
+        if self.parser.get_method() == b"CONNECT":
+            raise invalid("method", "CONNECT is not answered: a node is no proxy", "use GET, HEAD or POST")
+        if self.parser.should_upgrade():
+            return  # this head is parsed again
+        self.in_body = self.begins = True
+        self.request_begins()
+        super().on_headers_complete()
+
+    def request_begins(self) -> None:
+        """The head of a request is there and right."""
+
+    def on_chunk_header(self) -> None:
+        self.chunks += 1
+
+    def on_body(self, body: bytes) -> None:
+        self.body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        super().on_message_complete()
+        self.in_body = False
+        self.request_ends()
+
+    def request_ends(self) -> None:
+        """The body of a request is there."""
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.held and not self.pipeline:
+            self.release_soon()  # and not now: this may run inside the parser
+
+    # Refusals.
+
+    def _not_http(self, error: httptools.HttpParserError) -> Failure:
+        if self.parser.get_method() == b"PRI":
+            return invalid("request", "is HTTP/2", "send HTTP/1.1")
+        return invalid(
+            "request",
+            f"does not follow HTTP/1.1 ({error})",
+            "check the client, and what is between it and this node",
+        )
+
+    def _head_too_large(self) -> Failure:
+        return Failure(
+            Reason.TOO_LARGE,
+            f"request line and headers are longer than {self.head_bytes_max} bytes",
+            "send fewer or shorter headers; many or long keys go into the body of POST /v1/multi-get",
+        )
+
+    def _framing_too_large(self) -> Failure:
+        bound = self.head_bytes_max
+        return invalid("body", f"has more than {bound} bytes of trailers or chunk extensions", "send none")
+
+
+class _Flow(FlowControl):
+    """Nothing that uvicorn does reads more from a connection while some of it is held."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: StrictProtocol) -> None:
+        super().__init__(transport)
+        self._protocol = protocol
+
+    def resume_reading(self) -> None:
+        if len(self._protocol.held) <= _HELD_BYTES_MAX:
+            super().resume_reading()
