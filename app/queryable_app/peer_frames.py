@@ -11,7 +11,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from queryable_app.freshness import Asked, Consistency
+from queryable_app.checked import by_partition, field, offset, optional, whole
+from queryable_app.freshness import DEADLINE_MS_MAX, LAG_MAX, Asked, Consistency
 from queryable_app.routing import CopyHeard, NodeHeard
 
 RawRow = tuple[bytes, int, bytes]
@@ -48,7 +49,7 @@ def decode_rows(raw: bytes) -> tuple[dict[str, Any], list[RawRow]]:
             if at > len(raw):
                 raise PeerFrameError("a row is cut off")
             rows.append((raw[start:middle], partition, raw[middle:at]))
-    except (struct.error, ValueError) as error:
+    except (struct.error, ValueError, RecursionError) as error:
         raise PeerFrameError(f"not a peer's answer: {error}") from None
     if not isinstance(head, dict):
         raise PeerFrameError("the head is no object")
@@ -65,14 +66,14 @@ def asked_to_json(asked: Asked, left_ms: int) -> dict[str, Any]:
     }
 
 
-def asked_from_json(raw: Mapping[str, Any]) -> Asked:
-    """From another node of the same version, behind its token; what is wrong raises KeyError, TypeError or ValueError."""
+def asked_from_json(raw: Any) -> Asked:
+    """Raises Malformed."""
     return Asked(
-        Consistency(raw["consistency"]),
-        raw["maxLagMs"],
-        raw["maxLagRecords"],
-        {int(partition): int(offset) for partition, offset in raw["minPositions"].items()},
-        int(raw["deadlineMs"]),
+        field(raw, "consistency", Consistency),
+        field(raw, "maxLagMs", optional(whole(0, LAG_MAX))),
+        field(raw, "maxLagRecords", optional(whole(0, LAG_MAX))),
+        field(raw, "minPositions", by_partition(offset)),
+        field(raw, "deadlineMs", whole(0, DEADLINE_MS_MAX)),
         "local",
     )
 
@@ -95,5 +96,5 @@ def decode_heartbeat(words: bytes, now: float) -> NodeHeard:
         return NodeHeard(
             now, int(said["epoch"]), (murmur2, crc32, fnv1a), copies, said.get("draining") is True
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise PeerFrameError(f"no heartbeat of a node: {error!r}") from None

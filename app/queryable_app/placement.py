@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from queryable_app.checked import field, list_of, text, whole
 from queryable_app.placement_goal import goal_of, level_firsts
 
 _EPOCH_MAX: Final = 2**53
 _NODES_MAX: Final = 1000
+_ORDINALS: Final = list_of(list_of(whole(0, _NODES_MAX)))
 _ADDRESS: Final = re.compile(r"https?://[!-~]{1,300}")
 
 
@@ -56,19 +58,23 @@ class Placement:
         )
 
     @staticmethod
-    def from_json(text: str) -> Placement:
-        raw: Mapping[str, Any] = json.loads(text)
+    def from_json(document: str) -> Placement:
+        """Raises ValueError for a document that is no placement."""
+        return Placement.from_raw(json.loads(document))
+
+    @staticmethod
+    def from_raw(raw: Any) -> Placement:
         return Placement(
-            epoch=int(raw["epoch"]),
-            application_id=str(raw["applicationId"]),
-            addresses=tuple(str(a) for a in raw["addresses"]),
-            serving=_copies(raw["serving"]),
-            hydrating=_copies(raw["hydrating"]),
+            epoch=field(raw, "epoch", whole(0, _EPOCH_MAX)),
+            application_id=field(raw, "applicationId", text),
+            addresses=tuple(field(raw, "addresses", list_of(text))),
+            serving=_copies(field(raw, "serving", _ORDINALS)),
+            hydrating=_copies(field(raw, "hydrating", _ORDINALS)),
         )
 
 
 def _copies(raw: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(o) for o in copies) for copies in raw)
+    return tuple(tuple(copies) for copies in raw)
 
 
 def refusal(placement: Placement, present: Placement) -> str | None:
@@ -77,8 +83,8 @@ def refusal(placement: Placement, present: Placement) -> str | None:
         return f"it is of {placement.application_id}, and this node is of {present.application_id}"
     if placement.partitions != present.partitions or len(placement.hydrating) != present.partitions:
         return f"it has {placement.partitions} partitions, and the view has {present.partitions}"
-    if placement.epoch > _EPOCH_MAX or len(placement.addresses) > _NODES_MAX:
-        return f"its epoch is above {_EPOCH_MAX}, or it has more than {_NODES_MAX} nodes"
+    if len(placement.addresses) > _NODES_MAX:
+        return f"it has more than {_NODES_MAX} nodes"
     if not all(_ADDRESS.fullmatch(address) for address in placement.addresses):
         return "an address is no http:// or https:// URL"
     nodes = range(len(placement.addresses))

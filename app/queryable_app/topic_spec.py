@@ -40,6 +40,10 @@ _LATER: Final = {
 }
 
 
+READ_FIELDS: Final = ("consistency", "ingest", "maxConcurrent")
+"""The fields of `spec.read` that a resource always has, since the schema fills them in."""
+
+
 class SpecError(Exception):
     """A field is wrong: the message starts with its path."""
 

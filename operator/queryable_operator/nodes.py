@@ -91,7 +91,7 @@ class Nodes:
                     said = replace(said, placement=Placement.from_json(text))
         except (httpx.HTTPError, TimeoutError):
             return None  # away, or not there yet
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None  # whatever answers there is no node
         return said
 

@@ -12,6 +12,7 @@ or memory starts its own process. Raw bytes go through `tests.support.wire.wire(
 from __future__ import annotations
 
 from collections.abc import Iterator
+
 import pytest
 
 from tests.support.served import Served, served

@@ -59,7 +59,7 @@ def test_body_in_its_own_packet_is_not_a_request(node: Served, nothing_is_delete
     assert (refused.status, behind.json(), nothing_is_deleted) == (400, {"n": 2}, [])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_sequence_of_upgrades_is_answered_as_it_was_meant(
     node: Served, nothing_is_deleted: list[bytes], data: st.DataObject

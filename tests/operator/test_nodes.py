@@ -98,7 +98,8 @@ def test_read_settings_are_told_and_followed(running: Served) -> None:
     """What the node says it follows is what it was told."""
 
     async def tell(nodes: Nodes) -> None:
-        await nodes.tell_read(_node(running.port), TOKEN, {"consistency": "any", "maxConcurrent": 7})
+        read = {"consistency": "any", "ingest": False, "maxConcurrent": 7}
+        await nodes.tell_read(_node(running.port), TOKEN, read)
 
     _with_nodes(tell)
     said = _ask(_node(running.port))

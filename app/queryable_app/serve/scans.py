@@ -50,6 +50,9 @@ class Bounds:
     stop: bytes | None = None
     reverse: bool = False
 
+    def hold(self, key: bytes) -> bool:
+        return (self.start is None or key >= self.start) and (self.stop is None or key < self.stop)
+
     def behind(self, last_key: bytes) -> Bounds:
         """What is left when `last_key` was the last one."""
         if self.reverse:

@@ -186,7 +186,8 @@ def test_a_node_with_too_much_to_do(node: Served) -> None:
     meanwhile, and everything is when it is over."""
     always = [
         *(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in (b"/livez", b"/readyz", b"/metrics")),
-        b"GET %b HTTP/1.1\r\n%b: between-nodes\r\n\r\n" % (HEARTBEAT.encode(), NODE_HEADER.encode()),
+        b"GET %b HTTP/1.1\r\nHost: x\r\n%b: between-nodes\r\n\r\n"
+        % (HEARTBEAT.encode(), NODE_HEADER.encode()),
         b"GET /v1/keys/key-000001 HTTP/1.1\r\nHost: x\r\n\r\n",
     ]
     with Storm(node, 64) as storm:

@@ -8,10 +8,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from queryable_app.checked import OFFSET_MAX, field, partition, whole
 from queryable_app.checkpoint_files import RANGE_BYTES_MAX, BeingMade, Manifest
-from queryable_app.errors import invalid
 from queryable_app.http_text import BYTES, JSON, body_answer, json_answer, parse_query, whole_number
-from queryable_app.serve.api.internal import require_token
+from queryable_app.serve.api.internal import require_token, well_formed
 from queryable_app.serve.api.request import json_body, respond
 from queryable_app.serve.hydration import CHECKPOINTS
 from queryable_app.serve.node import Node
@@ -27,13 +27,10 @@ def routes(node: Node) -> APIRouter:
     async def create(request: Request) -> Response:
         require_token(request, node)
         body = await json_body(request, node)
-        try:
-            partition, records_min = int(body["partition"]), int(body["recordsMin"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise invalid(
-                "body", f"is not what a node of this version sends ({error!r})", "run one version"
-            ) from None
-        return said(checkpoints.create(partition, records_min))
+        with well_formed():
+            which = field(body, "partition", partition)
+            records_min = field(body, "recordsMin", whole(0, OFFSET_MAX))
+        return said(checkpoints.create(which, records_min))
 
     @router.get(CHECKPOINTS + "/{lease}")
     async def manifest(request: Request, lease: str) -> Response:

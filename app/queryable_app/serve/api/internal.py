@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from time import time_ns
 from typing import Any, Final
@@ -14,8 +12,19 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from queryable_app.checked import (
+    Malformed,
+    base64_bytes,
+    by_partition,
+    field,
+    flag,
+    list_of,
+    offset,
+    optional,
+    whole,
+)
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, READ_PATH
-from queryable_app.errors import Failure, Reason, invalid
+from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.freshness import DEADLINE_MS_MAX, next_offset
 from queryable_app.http_text import BYTES, JSON, body_answer, json_answer
 from queryable_app.peer_frames import RawRow, asked_from_json, encode_rows
@@ -31,7 +40,7 @@ from queryable_app.serve.peers import DEADLINE_HEADER, HEARTBEAT
 from queryable_app.serve.reads import Reads, not_here, standing_of
 from queryable_app.serve.scans import Bounds, count_here, rows_here
 from queryable_app.serve.status import read_of
-from queryable_app.topic_spec import SpecError, parse_read
+from queryable_app.topic_spec import READ_FIELDS, SpecError, parse_read
 
 _ROWS_MAX: Final = 2048  # of one answer, and the rest of its last key
 _BYTES_MAX: Final = 1 << 20
@@ -44,10 +53,10 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         require_token(request, node)
         return await json_body(request, node)
 
-    def held(positions: dict[str, int]) -> list[Copy]:
+    def held(positions: Mapping[int, int]) -> list[Copy]:
         """The copies of which these positions were said. Not what has taken their place meanwhile and is behind them."""
         copies = []
-        for partition, position in ((int(p), int(said)) for p, said in positions.items()):
+        for partition, position in positions.items():
             copy = node.copies.held(partition)  # a scan that has begun here ends here
             if copy is None or next_offset(copy) < position:
                 raise not_here(partition)
@@ -63,8 +72,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     async def follow(request: Request) -> Response:
         """Answers the epoch that the node follows now; a lower or equal one changes nothing."""
         body = await body_of(request)
-        with _well_formed():
-            newer = Placement.from_json(json.dumps(body))
+        with well_formed():
+            newer = Placement.from_raw(body)
         try:
             return respond(json_answer({"epoch": node.holdings.follow(newer)}))
         except PlacementRefused as error:
@@ -72,10 +81,11 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
     @router.put(READ_PATH)
     async def follow_read(request: Request) -> Response:
-        """From the next request on; a field that is left out has its default. Answers what the node follows now."""
+        """From the next request on. Answers what the node follows now."""
         body = await body_of(request)
-        if not isinstance(body, dict):
-            raise invalid("body", "is not an object", "send spec.read of the resource")
+        with well_formed():
+            for name in READ_FIELDS:  # one that is left out would be turned off
+                field(body, name, lambda value: value)
         try:
             node.follow_read(parse_read(body))
         except SpecError as error:
@@ -92,9 +102,9 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     async def cover(request: Request) -> Response:
         """How copies here stand, once they have caught up as far as was asked for."""
         body = await body_of(request)
-        with _well_formed():
-            asked = asked_from_json(body["asked"])
-            partitions = [int(partition) for partition in body["partitions"]]
+        with well_formed():
+            asked = field(body, "asked", asked_from_json)
+            partitions = field(body, "partitions", list_of(whole(0, reads.copies.partitions - 1)))
         deadline = asyncio.get_running_loop().time() + asked.deadline_ms / 1000
         copies, refusals = await copies_here(reads, partitions, asked, deadline, last=True)
         now_ms = time_ns() // 1_000_000
@@ -110,9 +120,11 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     async def rows(request: Request) -> Response:
         """The next rows, with all rows of the last key."""
         body = await body_of(request)
-        with _well_formed():
-            copies = held(body["positions"])
-            bounds = Bounds(_key(body["start"]), _key(body["stop"]), body["reverse"])
+        with well_formed():
+            positions = field(body, "positions", by_partition(offset))
+            start, stop = (field(body, name, optional(base64_bytes)) for name in ("start", "stop"))
+            bounds = Bounds(start, stop, field(body, "reverse", flag))
+        copies = held(positions)
         taken: list[RawRow] = []
         size = 0
         async with (
@@ -131,10 +143,12 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     @router.post(KEYS)
     async def keys(request: Request) -> Response:
         body = await body_of(request)
-        with _well_formed():
-            wanted = {int(p): [b64decode(key) for key in given] for p, given in body["keys"].items()}
-            positions = {p: body["positions"][p] for p in body["keys"]}
-            copies = {copy.partition: copy for copy in held(positions)}
+        with well_formed():
+            wanted = field(body, "keys", by_partition(list_of(base64_bytes)))
+            positions = field(body, "positions", by_partition(offset))
+            if not wanted.keys() <= positions.keys():
+                raise Malformed("positions: not of all partitions of the keys")
+        copies = {copy.partition: copy for copy in held({p: positions[p] for p in wanted})}
         async with until(_deadline(request)):
             found = await rows_of_keys(copies, wanted, node.turns.pause)
         return _rows({}, [(key, *row) for key, row in found.items()])
@@ -142,9 +156,10 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     @router.post(COUNT)
     async def count(request: Request) -> Response:
         body = await body_of(request)
-        with _well_formed():
-            copies = held(body["positions"])
-            approximate = bool(body["approximate"])
+        with well_formed():
+            positions = field(body, "positions", by_partition(offset))
+            approximate = field(body, "approximate", flag)
+        copies = held(positions)
         async with until(_deadline(request)):
             return _rows({"count": await count_here(copies, approximate, node.turns.pause)})
 
@@ -169,24 +184,19 @@ def require_token(request: Request, node: Node) -> None:
 
 def _deadline(request: Request) -> float:
     """Until when the node that asks waits, in loop time. What nobody waits for any more is not worked on."""
-    with _well_formed():
-        left_ms = int(request.headers.get(DEADLINE_HEADER, DEADLINE_MS_MAX))
-    return asyncio.get_running_loop().time() + min(left_ms, DEADLINE_MS_MAX) / 1000
+    given = request.headers.get(DEADLINE_HEADER, str(DEADLINE_MS_MAX))
+    if not (given.isascii() and given.isdigit() and len(given) <= 10):
+        raise invalid(DEADLINE_HEADER, f"{shown(given)} is not a whole number", "send milliseconds")
+    return asyncio.get_running_loop().time() + min(int(given), DEADLINE_MS_MAX) / 1000
 
 
 def _rows(head: dict[str, Any], rows: list[RawRow] | None = None) -> Response:
     return respond(body_answer(encode_rows(head, rows or ()), BYTES))
 
 
-def _key(text: str | None) -> bytes | None:
-    return None if text is None else b64decode(text)
-
-
 @contextmanager
-def _well_formed() -> Iterator[None]:
+def well_formed() -> Iterator[None]:
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise invalid(
-            "body", f"is not what a node of this version sends ({error!r})", "run one version"
-        ) from None
+    except Malformed as error:
+        raise invalid("body", str(error), "send what a node of this release sends") from None

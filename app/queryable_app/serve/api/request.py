@@ -27,18 +27,26 @@ from queryable_app.serve.reads import Reads
 RAW_KEY: Final = "qt.key"
 IS_HEAD: Final = "qt.head"
 ARRIVED: Final = "qt.arrived"  # loop time
+KEY_ENCODINGS: Final = ("text", "base64url")
 _KEYED: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
 
 Values = dict[str, list[str]]
 
 
 def keyed_path(scope: Scope) -> dict[str, Any]:
-    """A copy of the scope. A path that ends in a key becomes one that the router knows, with the key's bytes beside it."""
-    pieces = scope["raw_path"].split(b"/", 3)
+    """Return a copy of the scope with the path that the router looks at.
+
+    A path that ends in a key becomes one that the router knows, with the key's bytes beside it. In any other path an encoded
+    slash is part of a name and not a separator; no route has one.
+    """
+    raw_path: bytes = scope["raw_path"]
+    pieces = raw_path.split(b"/", 3)
     if len(pieces) == 4:
         first, second = unquote_to_bytes(pieces[1]), unquote_to_bytes(pieces[2])
         if (first, second) in _KEYED:
             return {**scope, "path": f"/v1/{second.decode()}/key", RAW_KEY: unquote_to_bytes(pieces[3])}
+    if b"%2f" in raw_path.lower():
+        return {**scope, "path": raw_path.decode("latin-1")}
     return dict(scope)
 
 
@@ -47,6 +55,7 @@ def values_of(request: Request, options: Sequence[str], *others: str) -> Values:
     values = parse_query(request.scope["query_string"], (*options, *others))
     for name, given in parse_options(request.scope["headers"], options).items():
         values.setdefault(name, []).extend(given)
+    choice(values, "key-encoding", KEY_ENCODINGS)  # also where the request has no key
     return values
 
 
@@ -56,7 +65,7 @@ def key_of(request: Request, values: Values, codec: KeyCodec) -> bytes:
 
 
 def decode_key(raw: bytes, values: Values, codec: KeyCodec) -> bytes:
-    if choice(values, "key-encoding", ("text", "base64url")) == "base64url":
+    if choice(values, "key-encoding", KEY_ENCODINGS) == "base64url":
         return codec.from_base64url(raw.decode("latin-1"))
     return codec.from_url_bytes(raw)
 

