@@ -61,7 +61,7 @@ class NodeSettings:
     """The node's place in the placement."""
 
     application_id: str
-    """`<namespace>.<name>.r<N>`: whose data this is, and the Kafka group that positions are committed under."""
+    """`<namespace>.<name>.r<N>-<ID>`: whose data this is, and the Kafka group that positions are committed under."""
 
     spec_path: str
     """A file with the resource's `spec` as JSON, already validated."""

@@ -17,6 +17,7 @@ from queryable_operator.observed import Host, Observed, Ref
 _RETIRED_SECONDS: Final = 10.0  # after the cut-over, connections that are kept alive are still answered
 _STUCK_SECONDS: Final = 300.0  # a pod that should have ended so long ago has nobody who says that it did
 _KAFKA_SECONDS: Final = 300.0
+_NAMED_MAX: Final = 8  # an event has 1000 characters
 _CLEANUP_FAILED: Final = "CleanupFailed"
 
 
@@ -56,15 +57,27 @@ def ending(observed: Observed) -> Plan:
         status = _status(observed, "Its pods are ending.")
         return Plan(delete=delete, force_delete=forced, status=status, again_seconds=1.0)
     if retain or observed.kafka_clean or not (lives or _began(observed)):
-        return Plan(delete=delete, release=True)
+        return Plan(delete=delete, events=_unproven(observed), release=True)
     refused = observed.kafka_refused
     if refused is None or not _has_waited(observed):
         why = f"Kafka cannot be cleaned up: {refused}" if refused else "Kafka is being cleaned up."
         status = _status(observed, why, refused is not None)
         return Plan(delete=delete, clean_kafka=True, status=status, again_seconds=2.0)
-    left = f"{metadata['namespace']}.{view}.r*"
+    left = names.application_id(metadata["namespace"], view, 1, str(metadata["uid"])).replace(".r1-", ".r*-")
     message = f"Groups and dead-letter topics called {left} may be left in Kafka: {refused}"
     return Plan(delete=delete, events=(Event("Warning", _CLEANUP_FAILED, message),), release=True)
+
+
+def _unproven(observed: Observed) -> tuple[Event, ...]:
+    """What an earlier release named after the view alone: another cluster's view of this name would lose its own."""
+    if not (unproven := observed.kafka_unproven):
+        return ()
+    more = f" and {len(unproven) - _NAMED_MAX} more" if len(unproven) > _NAMED_MAX else ""
+    message = (
+        f"Left in Kafka, since a view of this name in another cluster may own it: "
+        f"{', '.join(unproven[:_NAMED_MAX])}{more}. Delete it if there is no such view"
+    )
+    return (Event("Warning", _CLEANUP_FAILED, message),)
 
 
 def _began(observed: Observed) -> bool:

@@ -28,7 +28,7 @@ from queryable_operator.observed import Manifest, Ref
 from queryable_operator.observer import Looked, Observer, is_owned, revision_of
 from queryable_operator.policies import token_secret
 from queryable_operator.resource import identity_of
-from queryable_operator.topics import Topics
+from queryable_operator.topics import Cleaned, Topics
 from queryable_operator.watched import View
 
 _TOKEN_BYTES: Final = 32
@@ -178,16 +178,17 @@ class Executor:
             self.observer.forget_token(ref.name)
 
     async def _clean_kafka(self, looked: Looked) -> None:
-        kafka = looked.observed.resource["spec"]["kafka"]
+        resource = looked.observed.resource
+        kafka = resource["spec"]["kafka"]
         if looked.kafka is None:
-            refused: str | None = (
-                f"there is no Secret {kafka.get('secretRef', {}).get('name')} to reach Kafka with"
-            )
+            secret = kafka.get("secretRef", {}).get("name")
+            cleaned = Cleaned(refused=f"there is no Secret {secret} to reach Kafka with")
         else:
-            namespace, view = self.view
-            refused = await self.topics.clean(namespace, kafka["bootstrapServers"], looked.kafka, view)
-        self.observer.kafka_refused, self.observer.kafka_clean = refused, refused is None
-        self._note("clean up in Kafka", refused)
+            identity = identity_of(resource)
+            cleaned = await self.topics.clean(identity, kafka["bootstrapServers"], looked.kafka)
+        self.observer.kafka_refused, self.observer.kafka_clean = cleaned.refused, cleaned.refused is None
+        self.observer.kafka_unproven = cleaned.unproven
+        self._note("clean up in Kafka", cleaned.refused)
 
     async def _write_status(self, resource: Manifest, status: Mapping[str, Any]) -> Manifest:
         live = resource.get("status", {})

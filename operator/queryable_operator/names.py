@@ -54,14 +54,32 @@ def volume_claim(view: str, revision: int, ordinal: int) -> str:
     return f"data-{pod(view, revision, ordinal)}"
 
 
-def application_id(namespace: str, view: str, revision: int) -> str:
+def application_id(namespace: str, view: str, revision: int, uid: str) -> str:
+    """Return the identity of a revision, in Kafka and on disks. Its end is of the resource's uid: views of one name in several
+    clusters on one Kafka have groups and topics of their own, and each proves by its name to whom it belongs."""
+    return f"{shared_application_id(namespace, view, revision)}-{_mark(uid)}"
+
+
+def shared_application_id(namespace: str, view: str, revision: int) -> str:
+    """Return the identity that earlier releases gave. Views of one name in other clusters have the same."""
     return f"{namespace}.{view}.{revision_text(revision)}"
 
 
-def is_application_of(text: str, namespace: str, view: str) -> bool:
-    """Whether it is the application id of one of the view's revisions."""
+def is_application_of(text: str, namespace: str, view: str, uid: str) -> bool:
+    """Whether it is the application id of one of the resource's revisions, and of no other resource's anywhere."""
+    shared, _, mark = text.rpartition("-")
+    return mark == _mark(uid) and is_shared_application_of(shared, namespace, view)
+
+
+def is_shared_application_of(text: str, namespace: str, view: str) -> bool:
+    """Whether an earlier release would have given it to a view of this name, in any cluster."""
     prefix, _, revision = text.rpartition(".")
     return prefix == f"{namespace}.{view}" and revision_number(revision) is not None
+
+
+def _mark(uid: str) -> str:
+    """48 random bits of a uid: enough to tell resources of one name apart, and short enough to be read."""
+    return uid.replace("-", "")[:12]
 
 
 def advertised_url(namespace: str, view: str, revision: int, ordinal: int, cluster_domain: str) -> str:

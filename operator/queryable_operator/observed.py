@@ -126,5 +126,8 @@ class Observed:
     kafka_clean: bool = False
     """While the resource is being deleted: whether nothing of it is left in Kafka."""
 
+    kafka_unproven: tuple[str, ...] = ()
+    """While the resource is being deleted: what was left in Kafka, since a view of another cluster may own it."""
+
     kafka_refused: str | None = None
     """While the resource is being deleted: why Kafka could not be cleaned the last time."""

@@ -73,6 +73,7 @@ class Observer:
     """Names of our children that were found to be somebody else's."""
 
     kafka_clean: bool = False
+    kafka_unproven: tuple[str, ...] = ()
     kafka_refused: str | None = None
     _tokens: dict[str, _Token] = field(default_factory=dict)
     _settings: _Settings = field(default_factory=_Settings)
@@ -103,6 +104,7 @@ class Observer:
             said=said,
             endpoints=endpoints_of(self.view[1], objects),
             kafka_clean=self.kafka_clean,
+            kafka_unproven=self.kafka_unproven,
             kafka_refused=self.kafka_refused,
         )
         return Looked(observed, tokens, nodes, settings.config)

@@ -32,9 +32,8 @@ class Situation:
     """The latest that status speaks of."""
 
 
-def first(view: View, number: int, partitions: int, cluster_domain: str) -> Placement:
+def first(view: View, number: int, application_id: str, partitions: int, cluster_domain: str) -> Placement:
     addresses = _addresses(view, number, cluster_domain)
-    application_id = names.application_id(view.namespace, view.name, number)
     return first_placement(application_id, partitions, addresses, copies_of(view))
 
 

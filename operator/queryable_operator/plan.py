@@ -40,7 +40,7 @@ def plan(observed: Observed, settings: OperatorSettings) -> Plan:
         return deletion.ending(observed)
     there, lives = observed.resource.get("status") or {}, revisions_of(observed)
     service = service_of(observed.children.get(Ref("Service", identity.name)))
-    course = course_of(there, lives, service, observed.now)
+    course = course_of(identity, there, lives, service, observed.now)
     view, wrong = _followed(observed.resource, course, lives)
     if view is None or view.paused or is_lost(there, course):
         picture = Picture(observed, settings, identity, view, wrong, course, lives)
@@ -139,11 +139,13 @@ def _facts(
     # As many as the Service has now; and all of them, where fewer are asked for.
     needed = max(1, min(len(active.ready), nodes))
     answering = {candidate.pods[ordinal].name for ordinal in candidate.ready} & observed.endpoints
+    number = _next_number(course, lives)
     behind, most = lag(candidate), max(view.rollout.max_lag, lag(active) or 0)
     return Facts(
         now=observed.now,
         rollout=view.rollout,
-        next_number=_next_number(course, lives),
+        next_number=number,
+        next_application_id=names.application_id(view.namespace, view.name, number, view.uid),
         wish=wish,
         suspended=view.suspended,
         made=active.number in lives,

@@ -13,7 +13,7 @@ from typing import Any
 
 from queryable_app.disk_format import FORMAT_VERSION
 from queryable_app.topic_spec import SpecError
-from queryable_operator import names, placements
+from queryable_operator import placements
 from queryable_operator.changes import carried, roll_hash, spec_hash
 from queryable_operator.live import Live, MadeOf
 from queryable_operator.observed import Manifest
@@ -59,17 +59,17 @@ def following(view: View, spec: Mapping[str, Any]) -> View:
 
 
 def _carried_on(record: RevisionRecord, live: Live, makings: Makings) -> RevisionRecord:
-    view = makings.view
+    view, application_id = makings.view, record.placement.application_id
     spec: Mapping[str, Any] = carried(record.spec, view.raw)
     if not makings.kafka_secret_is_known:  # pods keep their image, and what says where it is from
         spec = _with_image_of(record.spec, spec)
     image, rolled = _rolled(record, spec, makings)
     template = record.template
     if rolled != record.roll_hash:
-        template = pod_template(following(view, spec), live.number, image, rolled, makings.settings)
-    placement = placements.followed(
-        live, record.placement.application_id, record.partitions, record.placement
-    )
+        template = pod_template(
+            following(view, spec), live.number, application_id, image, rolled, makings.settings
+        )
+    placement = placements.followed(live, application_id, record.partitions, record.placement)
     if placement is None or placement == record.placement:
         placement = placements.next_placement(view, live, record.placement, makings.situation)
     return RevisionRecord(
@@ -121,15 +121,17 @@ def _made_anew(named: Named, live: Live, makings: Makings) -> RevisionRecord | N
     spec, disk_format = _proven(named, live, view) or (None, FORMAT_VERSION)
     if spec is None:
         return None
-    application_id = names.application_id(view.namespace, view.name, number)
+    application_id, domain = named.application_id, makings.settings.cluster_domain
     placement = placements.followed(live, application_id, named.partitions, None)
     if placement is None:
-        placement = placements.first(view, number, named.partitions, makings.settings.cluster_domain)
+        placement = placements.first(view, number, application_id, named.partitions, domain)
     there = _template_of(live)
     if there is None:
         image = view.image or makings.settings.node_image
         rolled = roll_hash(spec, image, makings.kafka_secret_digest)
-        there = pod_template(following(view, spec), number, image, rolled, makings.settings), image, rolled
+        followed = following(view, spec)
+        template = pod_template(followed, number, application_id, image, rolled, makings.settings)
+        there = template, image, rolled
     template, image, rolled = there
     return RevisionRecord(
         spec=spec,

@@ -42,6 +42,7 @@ class Named:
     spec_hash: str
     since: float
     partitions: int
+    application_id: str
     caught_up_since: float | None = None
 
 
@@ -86,6 +87,7 @@ class Facts:
     now: float
     rollout: Rollout
     next_number: int
+    next_application_id: str
     wish: Wish | None = None
     """None: it cannot be said at this time."""
 
@@ -319,7 +321,8 @@ def _with_facts(course: Course, facts: Facts) -> Course:
 
 def _named(facts: Facts) -> Named:
     assert facts.wish is not None
-    return Named(facts.next_number, facts.wish.spec_hash, facts.now, facts.wish.partitions)
+    wish = facts.wish
+    return Named(facts.next_number, wish.spec_hash, facts.now, wish.partitions, facts.next_application_id)
 
 
 def _dropped(course: Course, facts: Facts, outcome: Outcome, reason: str) -> Course:

@@ -21,19 +21,22 @@ from queryable_operator.observed import Manifest, TopicFound
 from queryable_operator.picture import Picture
 from queryable_operator.placements import all_heard
 from queryable_operator.progress import hydrated, lag, records_per_second, remaining_seconds
+from queryable_operator.resource import Identity
 from queryable_operator.revisions import Course, Named, Phase
+from queryable_operator.workload import application_id_in
 
 _HISTORY_MAX: Final = 10
 
 
 def course_of(
-    status: Mapping[str, Any], lives: Mapping[int, Live], service: int | None, now: float
+    identity: Identity, status: Mapping[str, Any], lives: Mapping[int, Live], service: int | None, now: float
 ) -> Course:
     """What status says, and what objects say where it says nothing. `service` is the revision that the Service is at."""
-    active = _named(status.get("active"), lives, now)
+    active = _named(identity, status.get("active"), lives, now)
     if active is None:
-        return _rebuilt(status, lives, service, now)
-    candidate, previous = _named(status.get("candidate"), lives, now), _named(status.get("previous"), {}, now)
+        return _rebuilt(identity, status, lives, service, now)
+    candidate = _named(identity, status.get("candidate"), lives, now)
+    previous = _named(identity, status.get("previous"), {}, now)
     if candidate is not None and candidate.number == active.number:
         candidate = None
     if previous is not None and previous.number in (active.number, candidate and candidate.number):
@@ -53,7 +56,7 @@ def course_of(
 
 def is_lost(status: Mapping[str, Any], course: Course) -> bool:
     """Whether status did not say what there is."""
-    return course.active is not None and _named(status.get("active"), {}, 0.0) is None
+    return course.active is not None and _number(status.get("active")) is None
 
 
 def service_of(observed_service: Manifest | None) -> int | None:
@@ -73,7 +76,7 @@ def status_of(picture: Picture) -> Mapping[str, Any]:
         "partitions": _partitions(picture),
         "active": _active(picture),
         "candidate": _candidate(picture),
-        "previous": None if course.previous is None else _revision(picture, course.previous),
+        "previous": None if course.previous is None else _revision(course.previous),
         "failedHash": course.failed_hash,
         "failure": None if course.failure is None else course.failure.to_json(),
         "history": list(course.history) or None,
@@ -88,11 +91,14 @@ def status_of(picture: Picture) -> Mapping[str, Any]:
 # --- reading
 
 
-def _named(raw: Any, lives: Mapping[int, Live], now: float) -> Named | None:
+def _number(raw: Any) -> int | None:
+    revision = raw.get("revision") if isinstance(raw, Mapping) else None
+    return names.revision_number(revision) if isinstance(revision, str) else None
+
+
+def _named(identity: Identity, raw: Any, lives: Mapping[int, Live], now: float) -> Named | None:
     """A ConfigMap that is as it was written is believed before status, which anybody may have edited."""
-    if not isinstance(raw, Mapping):
-        return None
-    number = names.revision_number(raw["revision"]) if isinstance(raw.get("revision"), str) else None
+    number = _number(raw)
     if number is None:
         return None
     partitions, live = raw.get("totalPartitions"), lives.get(number)
@@ -101,9 +107,22 @@ def _named(raw: Any, lives: Mapping[int, Live], now: float) -> Named | None:
         spec_hash=str(raw.get("specHash", "")),
         since=_at(raw.get("since"), now),
         partitions=partitions if isinstance(partitions, int) else 0,
+        application_id=_application_id(identity, number, raw.get("applicationId"), live),
         caught_up_since=seconds_of(raw.get("caughtUpSince")),
     )
     return named if live is None else _as_recorded(named, live)
+
+
+def _application_id(identity: Identity, number: int, said: Any, live: Live | None) -> str:
+    """Return a revision's identity, which it keeps: a release that gives others finds its data under the old one."""
+    known = [said]
+    if live is not None:
+        recorded = live.record.placement.application_id if live.record is not None else None
+        stateful_set = live.objects.get("StatefulSet", {})
+        known = [recorded, said, application_id_in(stateful_set.get("spec", {}).get("template"))]
+    shared = names.shared_application_id(identity.namespace, identity.name, number)
+    own = names.application_id(identity.namespace, identity.name, number, identity.uid)
+    return next((each for each in known if each in (shared, own)), own)
 
 
 def _as_recorded(named: Named, live: Live) -> Named:
@@ -126,24 +145,27 @@ def _phase(said: Any, course: Course) -> Phase:
     return "Ready" if said in get_args(Phase) and said != "Hydrating" else "Hydrating"
 
 
-def _rebuilt(status: Mapping[str, Any], lives: Mapping[int, Live], service: int | None, now: float) -> Course:
+def _rebuilt(
+    identity: Identity, status: Mapping[str, Any], lives: Mapping[int, Live], service: int | None, now: float
+) -> Course:
     """The Service names the active revision; a higher one is the candidate, a lower one the previous."""
     there = sorted(n for n, live in lives.items() if {"ConfigMap", "StatefulSet"} & live.objects.keys())
     if not there:
         return Course(history=_history(status))
     active = service if service in there else min(there, key=lambda n: (not lives[n].ready, n))
     course = Course(
-        active=_found(lives[active], now),
-        candidate=_found(lives[there[-1]], now) if there[-1] > active else None,
-        previous=_found(lives[there[0]], now) if there[0] < active else None,
+        active=_found(identity, lives[active], now),
+        candidate=_found(identity, lives[there[-1]], now) if there[-1] > active else None,
+        previous=_found(identity, lives[there[0]], now) if there[0] < active else None,
         history=_history(status),
     )
     return replace(course, phase=_phase(None, course))
 
 
-def _found(live: Live, now: float) -> Named:
+def _found(identity: Identity, live: Live, now: float) -> Named:
     made = live.objects.get("ConfigMap", {}).get("metadata", {}).get("creationTimestamp")
-    return _as_recorded(Named(live.number, "", _at(made, now), 0), live)
+    application_id = _application_id(identity, live.number, None, live)
+    return _as_recorded(Named(live.number, "", _at(made, now), 0, application_id), live)
 
 
 def _at(text: Any, now: float) -> float:
@@ -200,11 +222,10 @@ def _partitions(picture: Picture) -> int | None:
     return there if isinstance(there, int) else None
 
 
-def _revision(picture: Picture, named: Named) -> dict[str, Any]:
-    identity = picture.identity
+def _revision(named: Named) -> dict[str, Any]:
     return {
         "revision": names.revision_text(named.number),
-        "applicationId": names.application_id(identity.namespace, identity.name, named.number),
+        "applicationId": named.application_id,
         "specHash": named.spec_hash,
         "since": text_of(named.since),
         "totalPartitions": named.partitions,
@@ -215,14 +236,14 @@ def _active(picture: Picture) -> Mapping[str, Any] | None:
     named = picture.course.active
     if named is None:
         return None
-    return _revision(picture, named) | _progress(picture, named)
+    return _revision(named) | _progress(picture, named)
 
 
 def _candidate(picture: Picture) -> Mapping[str, Any] | None:
     named, view = picture.course.candidate, picture.view
     if named is None:
         return None
-    live, whole = picture.live(named), _revision(picture, named) | _progress(picture, named)
+    live, whole = picture.live(named), _revision(named) | _progress(picture, named)
     whole["progress"] = f"{whole['hydratedPartitions']}/{named.partitions}"
     whole["recordsPerSecond"] = _round(records_per_second(live))
     if (remaining := remaining_seconds(live)) is not None:

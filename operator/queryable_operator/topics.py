@@ -29,6 +29,7 @@ from queryable_operator import names
 from queryable_operator.isolated import Isolated
 from queryable_operator.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
 from queryable_operator.resolver import NamespaceLoop, own_search_path, search_path
+from queryable_operator.resource import Identity
 
 _LOOK_SECONDS: Final = 5.0
 _CLEAN_SECONDS: Final = 15.0
@@ -64,6 +65,17 @@ class _Kafka:
         return seen if age < (_FOUND_SECONDS if isinstance(seen, TopicFound) else _MISSED_SECONDS) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What came of taking away what a resource left in Kafka."""
+
+    refused: str | None = None
+    """None: nothing is left that is proven to be the resource's."""
+
+    unproven: tuple[str, ...] = ()
+    """What has a name that earlier releases gave: a view of another cluster may own it, so it stays."""
+
+
 class Topics:
     def __init__(
         self, cluster_domain: str = "cluster.local", clock: Callable[[], float] = time.monotonic
@@ -87,20 +99,18 @@ class Topics:
             await self._look(kafka)
         return kafka.known(topic, self._clock()) or KafkaAway("Kafka has not answered yet")
 
-    async def clean(
-        self, namespace: str, bootstrap_servers: str, config: Mapping[str, str], view: str
-    ) -> str | None:
-        """Takes away the groups and dead-letter topics of every revision of the view. None: nothing is left; else why not."""
+    async def clean(self, identity: Identity, bootstrap_servers: str, config: Mapping[str, str]) -> Cleaned:
+        """Delete the groups and dead-letter topics of every revision of the resource, and nothing of any other one."""
         try:
-            kafka = self._kafka(namespace, bootstrap_servers, config)
+            kafka = self._kafka(identity.namespace, bootstrap_servers, config)
 
-            async def clean() -> str | None:
+            async def clean() -> Cleaned:
                 async with _admin(kafka.connection) as admin:
-                    return await _clean(admin, namespace, view)
+                    return await _clean(admin, identity)
 
             return await kafka.calls.run(clean, _CLEAN_SECONDS)
         except Exception as error:  # whatever may be at the address, and whatever it answers
-            return _reason(error, bootstrap_servers)
+            return Cleaned(_reason(error, bootstrap_servers))
 
     def _kafka(self, namespace: str, bootstrap_servers: str, config: Mapping[str, str]) -> _Kafka:
         now = self._clock()
@@ -159,15 +169,23 @@ def _seen(found: Mapping[str, Any]) -> TopicSeen:
     )
 
 
-async def _clean(admin: Any, namespace: str, view: str) -> str | None:
-    await _delete_groups(admin, await _groups(admin, namespace, view))
-    if topics := await _dead_letter_topics(admin, namespace, view):
+async def _clean(admin: Any, identity: Identity) -> Cleaned:
+    def is_ours(application_id: str) -> bool:
+        return names.is_application_of(application_id, identity.namespace, identity.name, identity.uid)
+
+    def may_be_ours(application_id: str) -> bool:
+        return names.is_shared_application_of(application_id, identity.namespace, identity.name)
+
+    await _delete_groups(admin, await _groups(admin, is_ours))
+    if topics := await _dead_letter_topics(admin, is_ours):
         answer = await admin.delete_topics(topics)
         for topic, code, *_ in answer.topic_error_codes:
             if code not in (0, _UNKNOWN_TOPIC):
-                return f"the topic {topic} cannot be deleted: {for_code(code).__name__}"
-    left = await _groups(admin, namespace, view) + await _dead_letter_topics(admin, namespace, view)
-    return f"still there: {', '.join(sorted(left)[:5])}" if left else None
+                return Cleaned(f"the topic {topic} cannot be deleted: {for_code(code).__name__}")
+    if left := await _groups(admin, is_ours) + await _dead_letter_topics(admin, is_ours):
+        return Cleaned(f"still there: {', '.join(sorted(left)[:5])}")
+    unproven = await _groups(admin, may_be_ours) + await _dead_letter_topics(admin, may_be_ours)
+    return Cleaned(unproven=tuple(sorted(unproven)))
 
 
 async def _delete_groups(admin: Any, groups: list[str]) -> None:
@@ -179,17 +197,16 @@ async def _delete_groups(admin: Any, groups: list[str]) -> None:
                 raise for_code(code)(f"the group {name} cannot be deleted")
 
 
-async def _groups(admin: Any, namespace: str, view: str) -> list[str]:
-    groups = [group for group, *_ in await admin.list_consumer_groups()]
-    return [group for group in groups if names.is_application_of(group, namespace, view)]
+async def _groups(admin: Any, wanted: Callable[[str], bool]) -> list[str]:
+    return [group for group, *_ in await admin.list_consumer_groups() if wanted(group)]
 
 
-async def _dead_letter_topics(admin: Any, namespace: str, view: str) -> list[str]:
+async def _dead_letter_topics(admin: Any, wanted: Callable[[str], bool]) -> list[str]:
+    suffix = names.DEAD_LETTER_SUFFIX
     return [
         topic
         for topic in await admin.list_topics()
-        if topic.endswith(names.DEAD_LETTER_SUFFIX)
-        and names.is_application_of(topic.removesuffix(names.DEAD_LETTER_SUFFIX), namespace, view)
+        if topic.endswith(suffix) and wanted(topic.removesuffix(suffix))
     ]
 
 

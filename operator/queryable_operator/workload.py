@@ -33,10 +33,11 @@ _DATA_DIR: Final = "/var/lib/qt"
 _RUN_DIR: Final = "/run/qt"
 _GROUP_READS: Final = 0o440
 _CLAIM: Final = "data"
+_APPLICATION_ID: Final = "APPLICATION_ID"
 
 
 def pod_template(
-    view: View, revision: int, image: str, roll_hash: str, settings: OperatorSettings
+    view: View, revision: int, application_id: str, image: str, roll_hash: str, settings: OperatorSettings
 ) -> Manifest:
     asked = view.raw.get("podTemplate", {})
     spec: dict[str, Any] = {
@@ -53,7 +54,7 @@ def pod_template(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "topologySpreadConstraints": _spread(view, revision),
-        "containers": _containers(view, revision, image, settings),
+        "containers": _containers(view, revision, application_id, image, settings),
         "volumes": _volumes(view, revision),
     }
     for field in _AS_GIVEN:
@@ -67,6 +68,19 @@ def pod_template(
 
 
 _AS_GIVEN: Final = ("nodeSelector", "affinity", "tolerations", "priorityClassName", "imagePullSecrets")
+
+
+def application_id_in(template: Any) -> str | None:
+    """Return the application id that a template's pods have. None: it is no template of ours."""
+    try:
+        (found,) = {
+            variable["value"]
+            for variable in template["spec"]["containers"][0]["env"]
+            if variable["name"] == ENV_PREFIX + _APPLICATION_ID
+        }
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def stateful_set(
@@ -115,9 +129,9 @@ def _claim(view: View, revision: int, live: Manifest | None) -> Manifest:
 
 
 def _containers(
-    view: View, revision: int, image: str, settings: OperatorSettings
+    view: View, revision: int, application_id: str, image: str, settings: OperatorSettings
 ) -> Sequence[Mapping[str, Any]]:
-    env = _env(view, revision, settings)
+    env = _env(view, revision, application_id, settings)
     mounts = [
         {"name": "view", "mountPath": _VIEW_DIR, "readOnly": True},
         {"name": "token", "mountPath": _TOKEN_DIR, "readOnly": True},
@@ -164,11 +178,13 @@ _PROBES: Final = {
 }
 
 
-def _env(view: View, revision: int, settings: OperatorSettings) -> Sequence[Mapping[str, Any]]:
+def _env(
+    view: View, revision: int, application_id: str, settings: OperatorSettings
+) -> Sequence[Mapping[str, Any]]:
     # The cluster puts the pod's own name in place of $(QT_NAME).
     url = names.advertised_url(view.namespace, view.name, revision, 0, settings.cluster_domain)
     values = {
-        "APPLICATION_ID": names.application_id(view.namespace, view.name, revision),
+        _APPLICATION_ID: application_id,
         "BOOTSTRAP_SERVERS": view.spec.bootstrap_servers,
         "ADVERTISED_URL": url.replace(names.pod(view.name, revision, 0), f"$({ENV_PREFIX}NAME)", 1),
         "SPEC_PATH": f"{_VIEW_DIR}/{SPEC_KEY}",

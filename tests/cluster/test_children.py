@@ -60,7 +60,7 @@ def test_every_child_is_accepted(namespace: Namespace, view: View) -> None:
 
 def test_pods_are_accepted(namespace: Namespace, view: View) -> None:
     """A namespace that enforces the restricted Pod Security Standard takes the pods."""
-    template = pod_template(view, 1, "example.com/node:1", "0123456789abcdef", SETTINGS)
+    template = pod_template(view, 1, "shop.users.r1", "example.com/node:1", "0123456789abcdef", SETTINGS)
     metadata = {**template["metadata"], "name": "one", "namespace": namespace.name}
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-one"}}
     volumes = [v for v in template["spec"]["volumes"] if v["name"] != "data"]
@@ -164,7 +164,7 @@ def test_a_statefulset_is_applied_after_its_volumes_have_grown(namespace: Namesp
     """A larger size is no change of the StatefulSet, which would be refused."""
 
     def wanted(view: View, live: Manifest | None) -> Manifest:
-        template = pod_template(view, 1, "example.com/node:1", "0123456789abcdef", SETTINGS)
+        template = pod_template(view, 1, "shop.users.r1", "example.com/node:1", "0123456789abcdef", SETTINGS)
         return stateful_set(view, 1, template, 0, live)
 
     apply(namespace, wanted(made(namespace, "grows", storage={"size": "1Gi"}), None))

@@ -57,10 +57,10 @@ def dead_letters(platform: Platform) -> ViewOnCluster:
 
 
 def test_deletion(dead_letters: ViewOnCluster) -> None:
-    """`Retain` keeps volumes and what is in Kafka; who comes again under the same name begins with a revision of his own; and
-    `Delete` leaves nothing of any of them."""
+    """`Retain` keeps volumes and what is in Kafka; a resource of the same name begins with a revision of its own; and `Delete`
+    leaves nothing of that one in Kafka, and takes nothing that another resource left there."""
     view, platform = dead_letters, dead_letters.platform
-    application = f"{view.namespace.name}.{view.name}.r1"
+    application = view.status["active"]["applicationId"]
     in_kafka = [application, f"{application}.dead-letter"]
     platform.eventually("it has left its traces", lambda: platform.in_kafka(application) == in_kafka)
     volumes = {claim["metadata"]["uid"] for claim in view.live("pvc")}
@@ -75,7 +75,7 @@ def test_deletion(dead_letters: ViewOnCluster) -> None:
     assert (view.active, view.values("good")["good"]) == ("r2", (200, {"n": 1}))
 
     view.delete()
-    assert platform.in_kafka(f"{view.namespace.name}.{view.name}.") == []
+    assert platform.in_kafka(f"{view.namespace.name}.{view.name}.") == in_kafka
     platform.eventually("nothing is left", lambda: not kinds_left(view))
 
 

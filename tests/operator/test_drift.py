@@ -18,7 +18,9 @@ from queryable_operator.workload import pod_template, stateful_set
 from tests.support.view import FULL, view
 
 FULL_VIEW = view(**FULL)
-TEMPLATE = pod_template(FULL_VIEW, 1, "node:1", "0123456789abcdef", OperatorSettings("node:1"))
+TEMPLATE = pod_template(
+    FULL_VIEW, 1, "shop.users.r1", "node:1", "0123456789abcdef", OperatorSettings("node:1")
+)
 STATEFUL_SET = stateful_set(FULL_VIEW, 1, TEMPLATE, 3)
 OBJECTS = [
     STATEFUL_SET,

@@ -13,6 +13,7 @@ from queryable_operator.deletion import remains, stuck
 from queryable_operator.live import Live, Pod
 from queryable_operator.observed import Host, Manifest, Ref
 from queryable_operator.plan import plan
+from tests.operator.histories.history import History
 from tests.operator.histories.operator import SETTINGS
 from tests.operator.test_plan import standing
 
@@ -86,3 +87,25 @@ def test_a_resource_that_was_let_go_is_left_alone() -> None:
     }
 
     assert plan(replace(standing(), resource={**there, "metadata": metadata}), SETTINGS) == Plan()
+
+
+def test_what_is_left_in_kafka_is_named() -> None:
+    """What an earlier release named after the view alone may be another cluster's: it stays, and an event says so."""
+    history = History.begin(1)
+    history.settle()
+    there = history.operator.look()
+    metadata = {**there.resource["metadata"], "deletionTimestamp": "1970-01-01T00:00:00Z"}
+    ended = replace(
+        there,
+        resource={**there.resource, "metadata": metadata},
+        children={},
+        kafka_clean=True,
+        kafka_unproven=("default.users.r1", "default.users.r1.dead-letter"),
+    )
+    planned = plan(ended, SETTINGS)
+
+    assert planned.release
+    (event,) = planned.events
+    assert (event.type, event.reason) == ("Warning", "CleanupFailed")
+    assert "default.users.r1, default.users.r1.dead-letter" in event.message
+    assert not plan(replace(ended, kafka_unproven=()), SETTINGS).events

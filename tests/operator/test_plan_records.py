@@ -9,6 +9,7 @@ import pytest
 
 from queryable_app.disk_format import FORMAT_VERSION
 from queryable_app.placement import Placement
+from queryable_operator import names
 from queryable_operator.actions import Plan
 from queryable_operator.changes import spec_hash
 from queryable_operator.live import Live, Pod
@@ -18,8 +19,10 @@ from queryable_operator.plan import plan
 from queryable_operator.resource import view_of
 from queryable_operator.settings import OperatorSettings
 from queryable_operator.settings_map import RevisionRecord, config_map, record_of
+from queryable_operator.workload import application_id_in
+from tests.operator.histories.history import History
 from tests.operator.histories.operator import SETTINGS
-from tests.operator.test_plan import CONFIG_MAP, changed, edited, merge, node_says, standing
+from tests.operator.test_plan import CONFIG_MAP, changed, edited, merge, node_says, standing, writes
 
 
 def without(observed: Observed, *refs: Ref) -> Observed:
@@ -157,3 +160,57 @@ def test_the_domain_of_a_node_is_where_it_was_seen_last() -> None:
     assert domains_seen(live, {"host": south, "other": north}) == {0: "south", 1: "north"}
     assert domains_seen(live, {"host": south, "other": south}) == {0: "host", 1: "north"}
     assert domains_seen(live, None) == {0: "host", 1: "north"}
+
+
+@pytest.fixture
+def early(monkeypatch: pytest.MonkeyPatch) -> Observed:
+    """`standing`, as a release left it that knew revisions by the names of their views alone."""
+    with monkeypatch.context() as before:
+        before.setattr(
+            names, "application_id", lambda namespace, view, revision, _: f"{namespace}.{view}.r{revision}"
+        )
+        history = History.begin(3, replicas=3, standbyReplicas=1)
+        history.settle()
+        return history.operator.look()
+
+
+def test_revision_of_an_earlier_release_is_left_as_it_is(early: Observed) -> None:
+    """An upgrade of the operator restarts no pod and makes no revision: the data stays under the name that it has."""
+    planned = plan(early, SETTINGS)
+
+    assert early.resource["status"]["active"]["applicationId"] == "default.users.r1"
+    assert not writes(planned, early)
+    assert planned == Plan(apply=planned.apply, expect_unchanged=planned.expect_unchanged)
+
+
+def test_pods_that_are_rolled_keep_their_identity(early: Observed) -> None:
+    """They find their data where it is; only a new revision gets a name of its own."""
+    rolled = written(plan(changed(early, ingest={"driverMemory": "2g"}), SETTINGS))
+    assert rolled.roll_hash != record_of(early.children[CONFIG_MAP]).roll_hash
+    assert application_id_in(rolled.template) == rolled.placement.application_id == "default.users.r1"
+
+    status = plan(changed(early, redeployNonce=1), SETTINGS).status
+    assert status is not None
+    assert status["active"]["applicationId"] == "default.users.r1"
+    assert status["candidate"]["applicationId"] == "default.users.r2-theresource"
+
+
+def test_identity_is_found_again_where_status_and_config_map_are_lost(early: Observed) -> None:
+    """By the StatefulSet, whose pods have it."""
+    lost = replace(without(early, CONFIG_MAP), resource={**early.resource, "status": {}})
+    status = plan(lost, SETTINGS).status
+    assert status is not None
+    assert status["active"]["applicationId"] == "default.users.r1"
+
+    again = replace(lost, resource={**lost.resource, "status": status})
+    assert written(plan(again, SETTINGS)).placement.application_id == "default.users.r1"
+
+
+def test_identity_in_status_that_is_not_the_revisions_is_not_believed() -> None:
+    """Somebody may have edited it; what is recorded and what pods have come first."""
+    there = standing().resource["status"]
+    status = {**there, "active": {**there["active"], "applicationId": "default.orders.r1"}}
+    planned = plan(replace(standing(), resource={**standing().resource, "status": status}), SETTINGS)
+
+    assert planned.status is not None
+    assert planned.status["active"]["applicationId"] == "default.users.r1-theresource"

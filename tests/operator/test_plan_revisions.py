@@ -8,22 +8,23 @@ import pytest
 
 from queryable_app.ingest_failures import IngestFailure
 from queryable_operator.live import Live, Pod
-from queryable_operator.resource import Rollout
+from queryable_operator.resource import Identity, Rollout
 from queryable_operator.revisions import Course, Facts, Named, Wish, next_course, service_target
 from queryable_operator.status import course_of
 
 NOW = 10_000.0
+IDENTITY = Identity("shop", "users", "0b8a3f3e-6a7e-4a43-8f0a-6f1d9a6f3c51", 1, deleting=False)
 ROLLOUT = Rollout("Automatic", 3600, 0, 30, "DeleteCandidate")
-ACTIVE = Named(1, "a", 100, 4)
-CANDIDATE = Named(2, "b", NOW - 60, 4)
+ACTIVE = Named(1, "a", 100, 4, "shop.users.r1")
+CANDIDATE = Named(2, "b", NOW - 60, 4, "shop.users.r2")
 CAUGHT_UP = replace(CANDIDATE, caught_up_since=NOW - 30)
 OVERDUE = replace(CANDIDATE, since=NOW - 3600)
-DROPPED = Named(0, "z", NOW - 5, 4)
+DROPPED = Named(0, "z", NOW - 5, 4, "shop.users.r0")
 
 
 def facts(wish: str | None = "a", **given: bool | IngestFailure) -> Facts:
     asked = None if wish is None else Wish(wish, 4)
-    return replace(Facts(NOW, ROLLOUT, 3, asked), **given)  # type: ignore[arg-type]
+    return replace(Facts(NOW, ROLLOUT, 3, "shop.users.r3", asked), **given)  # type: ignore[arg-type]
 
 
 REFUSED = IngestFailure("TransformRefused", "spec.transform.sql: line 1 pos 7")
@@ -277,7 +278,7 @@ def test_a_status_that_is_lost_is_made_again(
 ) -> None:
     """The Service knows which revision serves; without it, it is the first one that could."""
     lives = {number: there(number, number in ready) for number in (1, 2)}
-    course = course_of({}, lives, service, NOW)
+    course = course_of(IDENTITY, {}, lives, service, NOW)
 
     assert (
         tuple(named and named.number for named in (course.active, course.candidate, course.previous)) == roles

@@ -9,12 +9,14 @@ import pytest
 
 from queryable_operator.observed import TopicFound
 from queryable_operator.plan import plan
+from queryable_operator.resource import Identity
 from queryable_operator.status import course_of
 from tests.operator.histories.operator import SETTINGS
 from tests.operator.test_plan import changed, said, standing
 from tests.operator.test_plan_pods import not_ready
 
 NOW = 10_000.0
+IDENTITY = Identity("shop", "users", "0b8a3f3e-6a7e-4a43-8f0a-6f1d9a6f3c51", 1, deleting=False)
 
 
 @pytest.mark.parametrize("silent", [{0}, {1}, {0, 1, 2}])
@@ -62,6 +64,6 @@ def named(number: int) -> dict[str, Any]:
 )
 def test_a_revision_has_one_role(status: dict[str, Any], roles: tuple[int | None, ...]) -> None:
     """Whatever somebody wrote into status: none that is kept is taken away, and none takes over from itself."""
-    course = course_of(status, {}, None, NOW)
+    course = course_of(IDENTITY, status, {}, None, NOW)
 
     assert tuple(one and one.number for one in (course.active, course.candidate, course.previous)) == roles

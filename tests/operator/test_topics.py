@@ -19,7 +19,8 @@ from queryable_app.kafka_settings import KafkaConnection
 from queryable_app.local.processes import free_ports
 from queryable_operator import isolated, names, topics
 from queryable_operator.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
-from queryable_operator.topics import Topics
+from queryable_operator.resource import Identity
+from queryable_operator.topics import Cleaned, Topics
 from tests.support.kafka import KafkaForTests, embedded_kafka
 
 T = TypeVar("T")
@@ -321,68 +322,100 @@ def _left(kafka: KafkaForTests, *applications: str) -> set[str]:
     return _admin(kafka, left)
 
 
+def _identity(namespace: str, view: str, uid: str = "0b8a3f3e-6a7e-4a43-8f0a-6f1d9a6f3c51") -> Identity:
+    return Identity(namespace, view, uid, 1, deleting=True)
+
+
+def _clean(bootstrap: str, identity: Identity, **config: str) -> Cleaned:
+    return asyncio.run(Topics().clean(identity, bootstrap, config))
+
+
 def test_everything_of_every_revision_is_cleaned(kafka: KafkaForTests) -> None:
     """And nothing of another view, whose name may begin as this one's does."""
     kafka.create_topic("operator-cleaned", 1)
-    ours = ["clean.users.r1", "clean.users.r27"]
-    others = ["clean.users-r1.r1", "clean.users2.r1", "other.users.r1", "clean.users.rubbish"]
-    _leave_behind(kafka, *ours, *others)
-    kept = _left(kafka, "clean.users-r1", "clean.users2", "other.users", "clean.users.rubbish")
+    ours = [names.application_id("clean", "users", revision, "0b8a3f3e-6a7e-4a43") for revision in (1, 27)]
+    others = ["clean.users-r1.r1-0b8a3f3e6a7e", "clean.users2.r1-0b8a3f3e6a7e", "other.users.r1-0b8a3f3e6a7e"]
+    _leave_behind(kafka, *ours, *others, "clean.users.rubbish-0b8a3f3e6a7e")
+    before = _left(kafka, "clean.users", "other.users")
 
-    async def clean() -> list[str | None]:
-        return [await Topics().clean("clean", kafka.bootstrap, {}, "users") for _ in range(2)]
-
-    *_, refused = asyncio.run(clean())
-    assert refused is None
-    assert _left(kafka, "clean.users.r1", "clean.users.r2") == set()
-    assert _left(kafka, "clean.users-r1", "clean.users2", "other.users", "clean.users.rubbish") == kept
+    assert [_clean(kafka.bootstrap, _identity("clean", "users")) for _ in range(2)] == [Cleaned()] * 2
+    assert _left(kafka, *ours) == set()
+    kept = _left(kafka, "clean.users", "other.users")
+    assert before - kept == {name for one in ours for name in (one, one + names.DEAD_LETTER_SUFFIX)}
     assert len(kept) == 8
+
+
+def test_view_of_another_cluster_keeps_what_it_has(kafka: KafkaForTests) -> None:
+    """Two clusters on one Kafka with a view of one name: deleting one takes nothing of the other's."""
+    kafka.create_topic("operator-cleaned", 1)
+    here, there = (
+        _identity("twice", "users"),
+        _identity("twice", "users", "9d2c4c51-0000-4000-8000-000000000000"),
+    )
+    _leave_behind(kafka, *(names.application_id("twice", "users", 1, one.uid) for one in (here, there)))
+
+    assert _clean(kafka.bootstrap, here) == Cleaned()
+    theirs = names.application_id("twice", "users", 1, there.uid)
+    assert _left(kafka, "twice.users") == {theirs, theirs + names.DEAD_LETTER_SUFFIX}
+
+
+def test_what_an_earlier_release_left_is_named_and_stays(kafka: KafkaForTests) -> None:
+    """Its name does not say in which cluster its view is."""
+    kafka.create_topic("operator-cleaned", 1)
+    _leave_behind(kafka, "early.users.r1")
+    left = ("early.users.r1", "early.users.r1.dead-letter")
+
+    assert _clean(kafka.bootstrap, _identity("early", "users")) == Cleaned(unproven=left)
+    assert _left(kafka, "early.users") == set(left)
 
 
 def test_a_group_that_is_in_use_says_why_it_stays(kafka: KafkaForTests) -> None:
     """Somebody reads under the application's name: it is told, and tried again."""
     kafka.create_topic("operator-in-use", 1)
 
-    async def clean() -> str | None:
-        consumer = AIOKafkaConsumer(
-            "operator-in-use", bootstrap_servers=kafka.bootstrap, group_id="use.users.r1"
-        )
+    identity = _identity("use", "users")
+    group = names.application_id("use", "users", 1, identity.uid)
+
+    async def clean() -> Cleaned:
+        consumer = AIOKafkaConsumer("operator-in-use", bootstrap_servers=kafka.bootstrap, group_id=group)
         await consumer.start()
         try:
-            return await Topics().clean("use", kafka.bootstrap, {}, "users")
+            return await Topics().clean(identity, kafka.bootstrap, {})
         finally:
             await consumer.stop()
 
-    refused = asyncio.run(clean())
-    assert refused is not None
-    assert "use.users.r1" in refused
+    assert group in str(asyncio.run(clean()).refused)
 
 
 def test_cleaning_where_nobody_is_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """And ends, also where somebody hangs."""
     monkeypatch.setattr(topics, "_CLEAN_SECONDS", 0.5)
 
-    async def clean(bootstrap: str, **config: str) -> str | None:
-        return await Topics().clean("a", bootstrap, config, "v")
+    def refused(bootstrap: str, **config: str) -> str:
+        config = {name.replace("_", "."): value for name, value in config.items()}
+        return str(_clean(bootstrap, _identity("a", "v"), **config).refused)
 
-    assert "127.0.0.1:1" in str(asyncio.run(clean("127.0.0.1:1")))
+    assert "127.0.0.1:1" in refused("127.0.0.1:1")
     with _silent() as bootstrap:
-        assert "does not answer in time" in str(asyncio.run(clean(bootstrap)))
-    assert "security.protocol" in str(asyncio.run(clean("127.0.0.1:1", **{"security.protocol": "hunter2"})))
+        assert "does not answer in time" in refused(bootstrap)
+    assert "security.protocol" in refused("127.0.0.1:1", security_protocol="hunter2")
 
 
 @pytest.mark.parametrize(
     ("text", "ours"),
     [
-        ("a.v.r1", True),
-        ("a.v.r0", False),
-        ("a.v.r", False),
-        ("a.v.1", False),
-        ("a.v", False),
-        ("b.a.v.r1", False),
+        ("a.v.r1-0b8a3f3e6a7e", True),
+        ("a.v.r1", False),
+        ("a.v.r1-", False),
+        ("a.v.r1-0b8a3f3e6a7f", False),
+        ("a.v.r0-0b8a3f3e6a7e", False),
+        ("a.v.r-0b8a3f3e6a7e", False),
+        ("a.v.1-0b8a3f3e6a7e", False),
+        ("a.v-0b8a3f3e6a7e", False),
+        ("b.a.v.r1-0b8a3f3e6a7e", False),
         ("", False),
     ],
 )
 def test_an_application_is_known_by_its_whole_name(text: str, ours: bool) -> None:
     """Nothing else is ever deleted in Kafka."""
-    assert names.is_application_of(text, "a", "v") is ours
+    assert names.is_application_of(text, "a", "v", "0b8a3f3e-6a7e-4a43-8f0a-6f1d9a6f3c51") is ours

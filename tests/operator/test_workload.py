@@ -25,7 +25,9 @@ VIEWS = [
 
 
 def template(of: View, revision: int = 1) -> dict[str, Any]:
-    return dict(pod_template(of, revision, "example.com/node:1", "0123456789abcdef", SETTINGS))
+    return dict(
+        pod_template(of, revision, "shop.users.r1", "example.com/node:1", "0123456789abcdef", SETTINGS)
+    )
 
 
 def pod(of: View) -> dict[str, Any]:

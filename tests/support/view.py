@@ -99,12 +99,13 @@ def objects(of: View, pods: int | None = None) -> list[Manifest]:
     """All that revision 1 of a view consists of, but its token."""
     image = of.image or SETTINGS.node_image
     roll = roll_hash(of.raw, image, _DIGEST)
-    template = pod_template(of, 1, image, roll, SETTINGS)
+    application_id = names.application_id(of.namespace, of.name, 1, of.uid)
+    template = pod_template(of, 1, application_id, image, roll, SETTINGS)
     nodes = range(of.spec.replicas)
     urls = [names.advertised_url(of.namespace, of.name, 1, o, SETTINGS.cluster_domain) for o in nodes]
     record = RevisionRecord(
         spec=of.raw,
-        placement=first_placement(names.application_id(of.namespace, of.name, 1), 4, urls, of.spec.copies),
+        placement=first_placement(application_id, 4, urls, of.spec.copies),
         template=template,
         domains={0: "zone-a"},
         spec_hash=spec_hash(of.raw, 4, disk_format=1),

@@ -64,7 +64,7 @@ class Cluster:
         for node in list(self.nodes.values()):
             if self.kafka_is_there and self._is_up(node.host):
                 node.hydrate(self.speed * self.random.random())
-                self.groups.add(names.application_id("default", "users", node.revision))
+                self.groups.add(node.placement.application_id)
         self._gossip()
         self._see_readiness()
         if self._in_time(0.8):

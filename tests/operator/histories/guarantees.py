@@ -297,7 +297,8 @@ class Guarantees:
         )
 
     def _is_of(self, disk: Any, revision: int) -> bool:
-        application_id = names.application_id("default", "users", revision)
+        uid = self.operator.resource["metadata"]["uid"]
+        application_id = names.application_id("default", "users", revision, uid)
         return disk.placement is not None and disk.placement.application_id == application_id
 
     def _numbers(self) -> set[int]:

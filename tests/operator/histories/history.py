@@ -153,7 +153,9 @@ class History:
     def destroy(self, uid: str) -> None:
         disk = self.cluster.disks.pop(uid, None)
         if disk is not None and disk.placement is not None:
-            number = names.revision_number(disk.placement.application_id.rpartition(".")[2]) or 0
+            number = (
+                names.revision_number(disk.placement.application_id.rpartition(".")[2].partition("-")[0]) or 0
+            )
             self.guarantees.note_destroyed(number, disk.copies)
 
 

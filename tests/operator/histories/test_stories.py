@@ -117,7 +117,7 @@ def test_a_candidate_that_falls_apart_while_it_cuts_over_takes_nothing_over() ->
         if pod["metadata"]["name"].startswith("users-r2"):
             history.cluster.api.delete(Ref("Pod", pod["metadata"]["name"]))
     for disk in history.cluster.disks.values():
-        if disk.placement and disk.placement.application_id.endswith("r2"):
+        if disk.placement and ".r2-" in disk.placement.application_id:
             disk.copies = dict.fromkeys(disk.copies, 0.0)
     until_phase(history, "HydratingCandidate")
     history.round()
