@@ -16,6 +16,7 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.http_text import JSON, Answer, body_answer, problem_answer
 from queryable_app.partitioners import SCATTER
 from queryable_app.serve.admission import Admission
+from queryable_app.serve.answer_share import AnswerShare
 from queryable_app.serve.api.guard import PIECE_BYTES, failure_of
 from queryable_app.serve.bounded_protocol import CLOSE_LINE, BoundedProtocol
 from queryable_app.serve.forwards import Forward, Forwards
@@ -42,7 +43,7 @@ class FastLane(BoundedProtocol):
     forwards: ClassVar[Forwards]
 
     forward: Forward | None = None  # the client's request is on its way to another node
-    request = b""  # that one
+    share: AnswerShare | None = None  # of a large answer that the client has not taken yet
     cut = b""  # the beginning of a request that another node forwards
     ending = False  # once the request is answered
 
@@ -90,7 +91,7 @@ class FastLane(BoundedProtocol):
         try:
             answer = self._point(key)
         except Failure as refusal:
-            return refusal.reason in OTHERS_MAY_ANSWER and self._forward(key, refusal, data)
+            return refusal.reason in OTHERS_MAY_ANSWER and self._forward(key, refusal)
         except Exception:
             return False
         if len(answer.body) > PIECE_BYTES:  # so large that the guard bounds what of it is untaken
@@ -105,25 +106,34 @@ class FastLane(BoundedProtocol):
         self.idle_since = self.sweeps
         return True
 
-    def _forward(self, key: bytes, refusal: Failure, data: bytes) -> bool:
+    def _forward(self, key: bytes, refusal: Failure) -> bool:
         if refusal.partition is None or self.reads.copies.algorithm == SCATTER:
             return False
         forward = self.forwards.prepare(self, key, refusal, self.reads.defaults.deadline_ms)
         if forward is None:
             return False
-        self.forward, self.request, self.idle_since = forward, data, None
+        self.forward, self.idle_since = forward, None
         forward.start()
         return True
 
     def forwarded(self, head: bytes, body: bytes) -> None:
-        if len(body) > PIECE_BYTES:  # as when it is large and here
-            request, self.request, self.forward = self.request, b"", None
-            self.idle_since = self.sweeps
-            super().data_received(request)
-            self.release()
-        else:
-            last = self._is_last()
-            self._end((head[:-2] + CLOSE_LINE + b"\r\n" if last else head) + body, last)
+        last = self._is_last()
+        if last:
+            head = head[:-2] + CLOSE_LINE + b"\r\n"
+        if len(body) <= PIECE_BYTES:
+            self._end(head + body, last)
+            return
+        share = AnswerShare(self.node.answers)
+        try:
+            share.take(len(body))
+        except Failure as failure:
+            self.refused(failure)
+            return
+        self.transport.write(head)
+        self.share = share
+        self._end(body, last)
+        if not self.flow.write_paused:
+            self._end_share()
 
     def refused(self, failure: Failure) -> None:
         self.node.counters.failures[failure.reason.slug] += 1
@@ -134,8 +144,13 @@ class FastLane(BoundedProtocol):
     def _is_last(self) -> bool:
         return self.ending or self.node.draining or (self.eof and not self.held)
 
+    def _end_share(self) -> None:
+        if self.share is not None:
+            self.share.end()
+            self.share = None
+
     def _end(self, answer: bytes, last: bool) -> None:
-        self.forward, self.request = None, b""
+        self.forward = None
         self.transport.write(answer)
         self.node.counters.fast_answers += 1
         self.idle_since = self.sweeps
@@ -207,6 +222,7 @@ class FastLane(BoundedProtocol):
             self.forward.abandon()
             self.forward = None
         self.cut = b""
+        self._end_share()
         super().connection_lost(exc)
 
     def refuse(self, failure: Failure) -> None:
@@ -221,6 +237,7 @@ class FastLane(BoundedProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._end_share()
         if self.forward is None:
             self.release()
 

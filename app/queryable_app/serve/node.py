@@ -31,6 +31,7 @@ from queryable_app.log import event
 from queryable_app.mounted import read_spec
 from queryable_app.placement import Placement, refusal
 from queryable_app.serde import key_codec
+from queryable_app.serve.byte_budget import ByteBudget
 from queryable_app.serve.checkpoints import Checkpoints
 from queryable_app.serve.contradictions import Contradictions
 from queryable_app.serve.control_socket import ControlSocket, IngestStatus
@@ -80,6 +81,8 @@ class Node:
         """Monotonic time of the last answered read, kept by whoever answers. Ingest then leaves room for reads."""
         self.counters = Counters()
         self.turns = Turns()
+        self.answers = ByteBudget(settings.untaken_bytes_max)
+        """What large answers take, from their first row to their last byte."""
         self.descriptors = descriptors
         self.peers = Peers(settings, copies, descriptors.node_connections)
         application = settings.application_id

@@ -19,7 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.http_text import no_such_resource, problem_answer
 from queryable_app.log import event
-from queryable_app.serve.api.request import IS_HEAD, Gone, keyed_path, respond
+from queryable_app.serve.answer_share import AnswerShare
+from queryable_app.serve.api.request import IS_HEAD, SHARE, Gone, keyed_path, respond
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers import FORWARDED_HEADER
 from queryable_app.serve.turns import too_much
@@ -45,8 +46,6 @@ class Guard:
         self._counters = node.counters
         self._identity = identity
         self._bounded = 0  # requests in flight that count against the bound
-        self._untaken_bytes_max = node.settings.untaken_bytes_max
-        self._untaken_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -54,6 +53,7 @@ class Guard:
         inner = keyed_path(scope)
         if scope["method"] == "HEAD":  # every GET answers it; uvicorn, whose scope stays, leaves the body out
             inner |= {"method": "GET", IS_HEAD: True}
+        share = inner[SHARE] = AnswerShare(self._node.answers)
         started = False
 
         async def sending(message: Message) -> None:
@@ -66,7 +66,8 @@ class Guard:
                     message["headers"] = [*message["headers"], _CLOSE]
             try:
                 if len(message.get("body", b"")) > PIECE_BYTES:
-                    await self._send_in_pieces(message, send)
+                    share.keep(len(message["body"]))
+                    await _send_in_pieces(message, send)
                 else:
                     await send(message)
             except RuntimeError as error:
@@ -81,8 +82,8 @@ class Guard:
             most = min(self._node.settings.concurrent_max, self._node.read.concurrent_max)
             if counted and self._bounded > most:
                 raise too_much(f"the node is answering {most} requests already")
-            if counted and self._untaken_bytes > self._untaken_bytes_max:
-                raise too_much(f"{self._untaken_bytes} bytes of answers wait for clients to take them")
+            if counted and self._node.answers.taken > self._node.answers.bytes_max:
+                raise too_much(f"answers of {self._node.answers.taken} bytes are under way")
             await self._app(inner, receive, sending)
         except Gone:
             pass
@@ -93,19 +94,17 @@ class Guard:
             self._counters.failures[failure.reason.slug] += 1
             await respond(problem_answer(failure, self._identity))(inner, receive, sending)
         finally:
+            share.end()
             self._bounded -= counted
             self._counters.in_flight -= 1
 
-    async def _send_in_pieces(self, message: Message, send: Send) -> None:
-        """Each piece waits until the client has taken the one before, so that the request goes on counting."""
-        body: bytes = message["body"]
-        self._untaken_bytes += len(body)
-        try:
-            for start in range(0, len(body), PIECE_BYTES):
-                more = message.get("more_body", False) or start + PIECE_BYTES < len(body)
-                await send({**message, "body": body[start : start + PIECE_BYTES], "more_body": more})
-        finally:
-            self._untaken_bytes -= len(body)
+
+async def _send_in_pieces(message: Message, send: Send) -> None:
+    """Each piece waits until the client has taken the one before, so that the request goes on counting."""
+    body: bytes = message["body"]
+    for start in range(0, len(body), PIECE_BYTES):
+        more = message.get("more_body", False) or start + PIECE_BYTES < len(body)
+        await send({**message, "body": body[start : start + PIECE_BYTES], "more_body": more})
 
 
 def always_answered(path: str) -> bool:

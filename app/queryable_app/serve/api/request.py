@@ -20,6 +20,7 @@ from queryable_app.freshness import Asked, parse_asked
 from queryable_app.http_text import Answer, as_bytes, choice, parse_options, parse_query
 from queryable_app.json_text import BadJson, parse_json
 from queryable_app.serde import KeyCodec
+from queryable_app.serve.answer_share import AnswerShare
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
 
@@ -28,6 +29,7 @@ RAW_KEY: Final = "qt.key"
 IS_HEAD: Final = "qt.head"
 ARRIVED: Final = "qt.arrived"  # loop time
 KEY_ENCODINGS: Final = ("text", "base64url")
+SHARE: Final = "qt.share"
 _KEYED: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
 
 Values = dict[str, list[str]]
@@ -107,6 +109,12 @@ def asked_of_many(request: Request, values: Values, reads: Reads) -> tuple[Asked
             "ask with route=forward, or each node for its own part with route=local",
         )
     return asked, deadline
+
+
+def share_of(request: Request) -> AnswerShare:
+    """What this request takes of the memory for answers. The guard gives it back."""
+    share: AnswerShare = request.scope[SHARE]
+    return share
 
 
 def accept_of(request: Request) -> str:
