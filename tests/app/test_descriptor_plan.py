@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryable_app.descriptor_plan import CONNECTIONS_RESERVE, STORE_FILES_MIN, plan_descriptors
+from queryable_app.descriptor_plan import (
+    CONNECTIONS_RESERVE,
+    STORE_FILES_MIN,
+    plan_descriptors,
+    too_few_for_ingest,
+)
 
 
 def test_an_ordinary_container_has_room_for_everything() -> None:
@@ -48,3 +53,15 @@ def test_a_limit_that_is_far_too_small_leaves_a_few_connections() -> None:
     plan = plan_descriptors(64, partitions=4, stores=4, other_nodes=2, connections_max=1024)
 
     assert (plan.connections, plan.fits) == (16, False)
+
+
+@pytest.mark.parametrize(
+    ("limit", "partitions", "fits"), [(1024, 50, True), (256, 1, False), (380, 4, False), (600, 50, False)]
+)
+def test_a_limit_with_which_the_jvm_cannot_read_is_refused(limit: int, partitions: int, fits: bool) -> None:
+    """The limits at which it was seen to start or read too little; the sentence has the limit and what is needed."""
+    said = too_few_for_ingest(limit, partitions)
+
+    assert (said is None) == fits
+    if said is not None:
+        assert f"is {limit}, and Spark needs " in said

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from queryable_app.contract import NodeSettings, SettingsError
-from queryable_app.descriptors import raise_descriptor_limit
+from queryable_app.descriptor_plan import too_few_for_ingest
+from queryable_app.descriptors import descriptor_limit, raise_descriptor_limit
 from queryable_app.ingest.control import Superseded
-from queryable_app.ingest.failures import permanent_failure
+from queryable_app.ingest.failures import DescriptorsTooFew, permanent_failure
 from queryable_app.ingest.session import Profile, jvm_process, start_session
 from queryable_app.ingest.stream import view_of
 from queryable_app.ingest.supervisor import Supervisor, first_line, report_failed
@@ -96,7 +97,7 @@ def main() -> int:
     try:
         settings = NodeSettings.from_env()
         spec = read_spec(settings)
-        partitions = Placement.from_json(Path(settings.placement_path).read_text()).partitions
+        placement = Placement.from_json(Path(settings.placement_path).read_text())
         process = Process(Path(settings.run_dir), settings.drain_seconds)
     except (SettingsError, SpecError, OSError) as error:
         event("failed", reason=str(error))
@@ -104,8 +105,8 @@ def main() -> int:
     process.end_when_asked()
     try:
         event("starting", node=settings.name, application=settings.application_id)
-        read(settings, spec, partitions, process)
-    except (JarsError, WriterBroken) as error:
+        read(settings, spec, placement, process)
+    except (JarsError, WriterBroken, DescriptorsTooFew) as error:
         process.end(1, "failed", reason=str(error))
     except Superseded as error:
         process.end(SUPERSEDED, "superseded", reason=str(error))
@@ -114,10 +115,12 @@ def main() -> int:
         process.end(1, "failed", reason=first_line(error))
 
 
-def read(settings: NodeSettings, spec: TopicSpec, partitions: int, process: Process) -> NoReturn:
+def read(settings: NodeSettings, spec: TopicSpec, placement: Placement, process: Process) -> NoReturn:
     """Start the JVM, check what can be checked, and read the topic until the process is ended."""
-    run_dir = Path(settings.run_dir)
+    run_dir, partitions = Path(settings.run_dir), placement.partitions
     try:
+        if missing := too_few_for_ingest(descriptor_limit(), len(placement.held_by(settings.ordinal))):
+            raise DescriptorsTooFew(missing)
         cache = cache_dir(settings.cache_dir)
         threads = partitions + 1  # for the rehearsal
         session = start_session(Profile(threads, spec.ingest.driver_memory, process.scratch, cache))

@@ -44,10 +44,16 @@ _NOT_OF_THE_SQL: Final = (
 )
 
 
+class DescriptorsTooFew(Exception):
+    """The hard limit of open descriptors is below what the JVM needs."""
+
+
 def permanent_failure(error: BaseException | None) -> IngestFailure | None:
     """Return the failure if waiting cannot mend it, None if it may pass."""
     if isinstance(error, SqlError):
         return IngestFailure(error.reason, one_line(str(error)))
+    if isinstance(error, DescriptorsTooFew):
+        return IngestFailure("DescriptorLimitTooLow", str(error))
     if isinstance(error, JavaMissing):
         return IngestFailure("JavaMissing", str(error))
     if isinstance(error, WriterBroken):

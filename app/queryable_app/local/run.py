@@ -19,7 +19,8 @@ from urllib.parse import quote
 import httpx
 
 from queryable_app import jars
-from queryable_app.descriptors import raise_descriptor_limit
+from queryable_app.descriptor_plan import too_few_for_ingest
+from queryable_app.descriptors import descriptor_limit, raise_descriptor_limit
 from queryable_app.kafka_settings import kafka_connection
 from queryable_app.local import data_directory, revision, topics
 from queryable_app.local.data_directory import DataDirectory
@@ -78,6 +79,7 @@ class Options:
 def run(resource: Resource, options: Options, progress: Progress) -> None:
     """Returns when it was asked to stop and everything is stopped."""
     raise_descriptor_limit()  # every process that this one starts inherits it
+    _check_descriptors(1)  # before Spark is asked to check the SQL
     with Stop.on_signals() as stopping, contextlib.suppress(Stopped):
         urls = _urls(options.port, options.nodes or resource.spec.replicas)
         with data_directory.opened(options.data) as data:
@@ -234,6 +236,7 @@ class _System:
         urls = [*self._urls, *(new_address(self._options.port, node) for node in range(nodes, earlier))]
         application_id = f"local.{self._resource.name}.r{number}"
         placement = start_placement(kept, application_id, partitions, urls, wish)
+        _check_descriptors(max(len(placement.held_by(node)) for node in range(nodes)))
         with self._stopping.held():
             self._fleet = Fleet(name, self._spec(), self._data, placement, wish, self._options.port)
         return self._fleet
@@ -335,6 +338,12 @@ def _urls(port: int, nodes: int) -> list[str]:
                 f"port {each} is taken: stop what listens there, or choose another one with --port"
             )
     return [f"http://{HOST}:{each}" for each in ports]
+
+
+def _check_descriptors(partitions: int) -> None:
+    """Refuse a limit with which the JVM of a node would be started again and again."""
+    if missing := too_few_for_ingest(descriptor_limit(), partitions):
+        raise RunError(missing)
 
 
 def _tail(log: Path) -> str:

@@ -245,6 +245,23 @@ def test_refused_sql_is_said_and_stays(new_ingest: Callable[..., Ingest]) -> Non
     assert ingest.process.poll() is None
 
 
+def test_a_limit_of_descriptors_that_is_too_low_is_said_and_stays(tmp_path: Path) -> None:
+    """No JVM is started in vain: serve hears the limit and what is needed."""
+    node = settings(tmp_path, "nowhere:1", "any")
+    command = ["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", sys.executable, "-m", "queryable_app.ingest"]
+    with FakeServe(Path(node.run_dir)) as serve:
+        process = subprocess.Popen(command, env={**os.environ, **node.to_env()})
+        try:
+            failed = serve.wait_for_state("failed", 60)
+            assert failed["reason"] == "DescriptorLimitTooLow"
+            assert "RLIMIT_NOFILE) is 256" in failed["detail"]
+            assert process.poll() is None
+            assert not psutil.Process(process.pid).children()
+        finally:
+            process.terminate()
+            assert process.wait(20) == 0
+
+
 @pytest.mark.parametrize(("sql", "code", "says"), [("SELECT key FROM records", 0, ""), ("SELEC", 2, "SELEC")])
 def test_sql_is_checked_without_a_node(tmp_path: Path, sql: str, code: int, says: str) -> None:
     """`queryable_app.ingest.check` needs neither Kafka nor serve; the reason is all that it says."""

@@ -88,6 +88,18 @@ def test_without_java_one_sentence_says_what_to_do(file: Path) -> None:
     assert "JAVA_HOME" in said
 
 
+def test_a_limit_of_descriptors_that_is_too_low_is_named(file: Path) -> None:
+    """One sentence with the limit and what is needed, before anything is started."""
+    command = [*COMMAND, "-f", str(file), "--port", "0"]
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", *command], capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 5
+    assert done.stderr.startswith("the limit of open files (RLIMIT_NOFILE) is 256, and Spark needs ")
+    assert done.stderr.strip().count("\n") == 0
+
+
 def test_a_file_with_a_mistake_starts_nothing(tmp_path: Path) -> None:
     """The mistake is named, and the exit code says that the file is not valid."""
     file = tmp_path / "topic.yaml"
