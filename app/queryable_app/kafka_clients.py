@@ -1,4 +1,4 @@
-"""What every client of Kafka is made with: its arguments, and certificates from where they lie."""
+"""What every client of Kafka is made with: its arguments, and its certificates."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ def client_arguments(connection: KafkaConnection) -> dict[str, Any]:
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=tls.trusted_path or None, cadata=tls.trusted_pem or None)
+    context = ssl.create_default_context(cadata=tls.trusted_pem or None)
     context.check_hostname = tls.check_hostname
-    if tls.keystore_path:
-        context.load_cert_chain(tls.keystore_path, password=tls.key_password or None)
-    elif tls.certificate_pem:
+    if tls.certificate_pem:
         # OpenSSL reads a key from a file alone; this one is ours to read, and gone at once.
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
             os.fchmod(file.fileno(), 0o600)
             file.write(f"{tls.key_pem}\n{tls.certificate_pem}\n")
             file.flush()
-            context.load_cert_chain(file.name, password=tls.key_password or None)
+            # Never None: OpenSSL would ask for it on the terminal, and wait.
+            context.load_cert_chain(file.name, password=tls.key_password)
     return context

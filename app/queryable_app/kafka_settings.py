@@ -3,7 +3,8 @@
 Strategy: Spark's consumer takes the settings as they are, so the Java names are the contract. Here those that decide how to
 connect are translated; one that aiokafka cannot follow is refused by name, for a connection that is less safe than was
 asked for must not come about. Settings of how a Java client fetches or batches mean nothing here and are left out.
-Certificates are PEM, in a file or in the setting itself.
+Certificates are PEM in the setting itself. A path is refused: it means another file in the operator, in a node and on your
+machine, and whoever may write a resource may not choose what the operator opens.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from typing import Any, Final
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_JAAS_OPTION: Final = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
+# Possessive: a text of a megabyte that is no list of options takes no longer than to read it once.
+_JAAS_OPTION: Final = re.compile(
+    r"""\b(\w++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|'((?:[^'\\]|\\.)*+)'|([^\s;"']++))""", re.DOTALL
+)
+_CONTENTS: Final = {
+    "ssl.truststore.location": "put the certificates themselves into ssl.truststore.certificates",
+    "ssl.keystore.location": "put the PEM itself into ssl.keystore.certificate.chain and ssl.keystore.key",
+    "config.providers": "write the values themselves, or put them into the Secret",
+}
+"""Settings that make a client open a file, and what to write instead."""
+
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
@@ -28,10 +39,8 @@ class Tls:
     """What an SSL context is made of. Empty: the system's certificates, and no certificate of our own."""
 
     trusted_pem: str = ""
-    trusted_path: str = ""
     certificate_pem: str = field(default="", repr=False)
     key_pem: str = field(default="", repr=False)
-    keystore_path: str = ""
     key_password: str = field(default="", repr=False)
     check_hostname: bool = True
 
@@ -44,7 +53,15 @@ class KafkaConnection:
     tls: Tls | None = None
 
 
+def refuse_paths(config: Mapping[str, str]) -> None:
+    """Raise KafkaSettingsError for a setting that names a file. The operator, every node and `qtopic` follow the same rule."""
+    for name, instead in _CONTENTS.items():
+        if name in config:
+            raise KafkaSettingsError(f"{name} names a file, which is not read; {instead}")
+
+
 def kafka_connection(bootstrap_servers: str, config: Mapping[str, str]) -> KafkaConnection:
+    refuse_paths(config)
     protocol = _one_of(config, "security.protocol", _PROTOCOLS)
     arguments: dict[str, Any] = {
         "bootstrap_servers": [server.strip() for server in bootstrap_servers.split(",") if server.strip()],
@@ -79,7 +96,7 @@ def _sasl(config: Mapping[str, str]) -> dict[str, Any]:
 
 def _tls(config: Mapping[str, str]) -> Tls:
     for store in ("ssl.truststore", "ssl.keystore"):
-        given = any(f"{store}.{what}" in config for what in ("location", "certificates", "certificate.chain"))
+        given = any(f"{store}.{what}" in config for what in ("certificates", "certificate.chain"))
         if given and config.get(f"{store}.type", "JKS") != "PEM":
             raise KafkaSettingsError(f"{store}.type must be PEM, other kinds are not read by this node")
     algorithm = config.get("ssl.endpoint.identification.algorithm", "https")
@@ -87,10 +104,8 @@ def _tls(config: Mapping[str, str]) -> Tls:
         raise KafkaSettingsError("ssl.endpoint.identification.algorithm must be https, or empty for no check")
     return Tls(
         trusted_pem=config.get("ssl.truststore.certificates", ""),
-        trusted_path=config.get("ssl.truststore.location", ""),
         certificate_pem=config.get("ssl.keystore.certificate.chain", ""),
         key_pem=config.get("ssl.keystore.key", ""),
-        keystore_path=config.get("ssl.keystore.location", ""),
         key_password=config.get("ssl.key.password", ""),
         check_hostname=algorithm == "https",
     )

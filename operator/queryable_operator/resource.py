@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from queryable_app.kafka_settings import KafkaSettingsError, kafka_connection
+from queryable_app.kafka_settings import KafkaSettingsError, kafka_connection, refuse_paths
 from queryable_app.topic_spec import SpecError, TopicSpec, duration_ms, parse_spec
 from queryable_operator import names
 from queryable_operator.defaults import filled
@@ -140,9 +140,9 @@ def _seconds(duration: str, path: str) -> float:
 
 def _check_kafka(kafka: Mapping[str, Any]) -> None:
     """With a Secret, what is missing here may stand there."""
-    if "secretRef" in kafka:
-        return
     try:
-        kafka_connection(kafka["bootstrapServers"], kafka["config"])
+        refuse_paths(kafka["config"])
+        if "secretRef" not in kafka:
+            kafka_connection(kafka["bootstrapServers"], kafka["config"])
     except KafkaSettingsError as e:
         raise SpecError(f"spec.kafka.config: {e}") from None

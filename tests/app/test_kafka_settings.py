@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from queryable_app.kafka_settings import KafkaSettingsError, Tls, kafka_connection
@@ -33,20 +35,41 @@ def test_sasl_takes_user_and_password_from_jaas(mechanism: str) -> None:
 
 
 def test_tls_in_pem() -> None:
-    """Certificates as files or in the setting itself; an empty algorithm means no check of the name."""
+    """Certificates are in the setting itself; an empty algorithm means no check of the name."""
     config = {
         "security.protocol": "SSL",
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": "/ca.pem",
+        "ssl.truststore.certificates": "authority",
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": "/me.pem",
+        "ssl.keystore.certificate.chain": "me",
+        "ssl.keystore.key": "mine",
         "ssl.key.password": "secret",
         "ssl.endpoint.identification.algorithm": "",
     }
 
     assert kafka_connection("a:1", config).tls == Tls(
-        trusted_path="/ca.pem", keystore_path="/me.pem", key_password="secret", check_hostname=False
+        "authority", "me", "mine", "secret", check_hostname=False
     )
+
+
+@pytest.mark.parametrize("name", ["ssl.truststore.location", "ssl.keystore.location", "config.providers"])
+@pytest.mark.parametrize("protocol", ["SSL", "PLAINTEXT"])
+def test_setting_that_names_a_file_is_refused(name: str, protocol: str) -> None:
+    """A pipe or a device in the place of a certificate would hold up what opens it; the message says what to write."""
+    config = {"security.protocol": protocol, "ssl.truststore.type": "PEM", name: "/proc/self/fd/2"}
+    with pytest.raises(KafkaSettingsError, match=rf"{name} names a file, which is not read; \w+") as refused:
+        kafka_connection("a:1", config)
+    assert "/proc" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "a ", 'a="\\', "a='b", '="', "a=\"\\a='", " = "])
+def test_login_line_that_is_none_takes_no_time(text: str) -> None:
+    """A Secret holds a megabyte: the operator reads it once, whatever stands there."""
+    config = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+    began = time.process_time()
+    with pytest.raises(KafkaSettingsError, match=r"sasl\.jaas\.config has no username"):
+        kafka_connection("a:1", {**config, "sasl.jaas.config": text * (1_000_000 // len(text))})
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize(
@@ -57,11 +80,15 @@ def test_tls_in_pem() -> None:
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "sasl.mechanism must be one of"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "sasl.jaas.config"),
         (
-            {"security.protocol": "SSL", "ssl.truststore.location": "/x.jks"},
+            {"security.protocol": "SSL", "ssl.truststore.certificates": "x"},
             "ssl.truststore.type must be PEM",
         ),
         (
-            {"security.protocol": "SSL", "ssl.keystore.location": "/x", "ssl.keystore.type": "PKCS12"},
+            {
+                "security.protocol": "SSL",
+                "ssl.keystore.certificate.chain": "x",
+                "ssl.keystore.type": "PKCS12",
+            },
             "ssl.keystore",
         ),
     ],

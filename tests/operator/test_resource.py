@@ -11,6 +11,7 @@ from queryable_operator.resource import SPEC_CHARACTERS_MAX, Rollout, identity_o
 from tests.support.view import FULL, resource, view
 
 SASL = {"bootstrapServers": "kafka:9092", "config": {"security.protocol": "SASL_PLAINTEXT"}}
+PATH = {"bootstrapServers": "kafka:9092", "config": {"ssl.truststore.location": "/proc/self/fd/2"}}
 LIMITS = {"limits": {"memory": "512Mi"}}
 
 
@@ -88,6 +89,8 @@ def test_annotations_are_kept() -> None:
         ({"ingest": {"executors": 2}}, "spec.ingest.executors: Spark on several machines is not in this version yet"),
         ({"ingest": {"driverMemory": "256m"}}, "spec.ingest.driverMemory: Spark does not start with less than 512m"),
         ({"kafka": SASL}, "spec.kafka.config: sasl.mechanism is not set"),
+        ({"kafka": PATH}, "spec.kafka.config: ssl.truststore.location names a file"),
+        ({"kafka": {**PATH, "secretRef": {"name": "a"}}}, "spec.kafka.config: ssl.truststore.location names a file"),
         ({"rollout": {"promotion": "Manual"}}, "spec.rollout.promotion: Manual is not in this version yet"),
         ({"rollout": {"stable": "9999999999s"}}, "spec.rollout.stable: '9999999999s' is not a duration"),
         ({"replaceAfter": "999999999d"}, "spec.replaceAfter: 999999999d is more than ten years"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -220,6 +221,16 @@ def test_a_certificate_that_is_none_is_a_wrong_setting() -> None:
     seen = _seen("127.0.0.1:1", "users", security_protocol="SSL", **config)
     assert isinstance(seen, SettingsWrong)
     assert "certificates" in seen.reason
+
+
+def test_pipe_in_the_place_of_a_certificate_is_a_wrong_setting(tmp_path: Path) -> None:
+    """It is refused by its name and never opened: reading it would not end. That holds for settings of the Secret, too."""
+    pipe = tmp_path / "ca.pem"
+    os.mkfifo(pipe)
+    config = {"ssl_truststore_type": "PEM", "ssl_truststore_location": str(pipe)}
+    seen = _seen("127.0.0.1:1", "users", security_protocol="SSL", **config)
+    assert isinstance(seen, SettingsWrong)
+    assert "ssl.truststore.location" in seen.reason
 
 
 def test_plain_text_to_a_broker_that_speaks_tls_ends(
