@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.resources
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -92,6 +93,8 @@ def _single_document(text: str, where: str) -> Mapping[str, Any]:
         raise ResourceError(f"{where}: not YAML: {said}") from e
     except RecursionError as e:
         raise ResourceError(f"{where}: nested too deeply") from e
+    except _UNREADABLE as e:
+        raise ResourceError(f"{where}: not YAML: a value is not what its form or its tag says ({e})") from e
     if len(documents) != 1:
         raise ResourceError(f"{where}: {len(documents)} YAML documents; give a file with one {KIND}")
     document = documents[0]
@@ -100,16 +103,35 @@ def _single_document(text: str, where: str) -> Mapping[str, Any]:
             f"{where}: not a resource; it begins with `apiVersion: {API_VERSION}` and `kind: {KIND}`"
         )
     if document.get("kind") != KIND or document.get("apiVersion") != API_VERSION:
-        what = f"{document.get('apiVersion')} {document.get('kind')}"
+        what = f"{_named(document.get('apiVersion'))} {_named(document.get('kind'))}"
         raise ResourceError(f"{where}: a resource of {API_VERSION} {KIND} is needed, and this is {what}")
     if not isinstance(document.get("metadata"), Mapping) or not document["metadata"].get("name"):
         raise ResourceError(f"{where}: metadata.name: missing; give the view a name")
+    if (mistake := _no_json(document, "")) is not None:
+        raise ResourceError(f"{where}: {mistake}")
     return document
 
 
+def _no_json(value: object, path: str) -> str | None:
+    """Return the first mistake among what YAML knows and a resource, which is JSON, does not: dates, bytes, sets, infinity."""
+    if isinstance(value, Mapping):
+        return next(filter(None, (_no_json(inner, _join(path, name)) for name, inner in value.items())), None)
+    if isinstance(value, list):
+        inner = (_no_json(item, f"{path}[{index}]") for index, item in enumerate(value))
+        return next(filter(None, inner), None)
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return None
+    kind = "a number that is not finite" if isinstance(value, float) else f"a {type(value).__name__}"
+    return f"{path}: YAML reads this as {kind}; put it in quotes"
+
+
+# What PyYAML's own constructors raise, besides YAMLError, for a value that does not fit its tag: `!!int x`, 2020-02-30.
+_UNREADABLE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
+
+
 class _StrictLoader(yaml.SafeLoader):
-    """YAML keeps the last of two equal keys without a word; here it is a mistake. Aliases are not read: a few
-    lines of them unfold to gigabytes."""
+    """YAML keeps the last of two equal keys without a word; here it is a mistake, and so is a key that is no text. Aliases
+    are not read: a few lines of them unfold to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -118,13 +140,23 @@ class _StrictLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen:
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode):
+                what = "a list" if isinstance(key, yaml.SequenceNode) else "a group of fields"
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the field {key.value!r} is there twice", key.start_mark
+                    None, None, f"{what} is no name of a field", key.start_mark
                 )
+            if key.tag not in _NAMES:
+                problem = f"the field's name {_named(key.value)} is no text; put it in quotes"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            if key.value in seen:
+                problem = f"the field {_shown(key.value)} is there twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+_NAMES: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")
 
 
 def _matches(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
@@ -279,7 +311,13 @@ def _path(error: ValidationError) -> str:
 
 
 def _join(path: str, name: object) -> str:
-    return f"{path}.{name}" if path else str(name)
+    return f"{path}.{_named(name)}" if path else _named(name)
+
+
+def _named(name: object) -> str:
+    """A name as it is written; one that would break a line or fill a page, cut and in quotes."""
+    text = str(name)
+    return text if text.isprintable() and len(text) <= 253 else _shown(name)
 
 
 def _shown(value: object) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from queryable_app.local.resource_file import ResourceError, load_resource, parse_resource
 
@@ -100,6 +103,19 @@ def test_names_that_must_differ() -> None:
         (SMALL + "  topic: other\n", "not YAML: the field 'topic' is there twice in line 7"),
         ("a: &a [1]\nb: *a", "not YAML: aliases (*) are not read"),
         ("[" * 5000, "nested too deeply"),
+        (SMALL + "  ? [a]\n  : 1\n", "not YAML: a list is no name of a field in line 7, column 5"),
+        (SMALL + "  ? {a: b}\n  : 1\n", "not YAML: a group of fields is no name of a field in line 7"),
+        (SMALL + "  5: 1\n", "not YAML: the field's name 5 is no text; put it in quotes in line 7"),
+        (SMALL + "  on: 1\n", "not YAML: the field's name on is no text; put it in quotes in line 7"),
+        (SMALL + "  replicas: !!int x\n", "not YAML: a value is not what its form or its tag says"),
+        (SMALL + "  replicas: 2020-02-30\n", "not YAML: a value is not what its form or its tag says"),
+        (SMALL + "  ttl: 2020-02-03\n", "spec.ttl: YAML reads this as a date; put it in quotes"),
+        (SMALL.replace("{name: users}", "{name: users, annotations: {a: .inf}}"),
+         "metadata.annotations.a: YAML reads this as a number that is not finite; put it in quotes"),
+        (SMALL + '  "a\\nb": 1\n', "spec.'a\\nb': unknown field"),
+        (SMALL + "  ? " + "x" * 5000 + "\n  : 1\n", "spec.'xxxx"),
+        ("!!map [1]", "not YAML: expected a mapping node"),
+        ("kind: [1]\napiVersion: {a: 1}", "is needed, and this is {'a': 1} [1]"),
         ("- 1", "not a resource; it begins with `apiVersion: queryabletopics.io/v1alpha1`"),
         ("kind: Pod\napiVersion: v1", "is needed, and this is v1 Pod"),
         (SMALL.replace("name: users", ""), "metadata.name: missing; give the view a name"),
@@ -115,6 +131,65 @@ def test_what_is_no_resource_gets_one_sentence(text: str, expected: str) -> None
     [line] = mistakes(text)
 
     assert expected in line
+
+
+_SCALARS = st.sampled_from(
+    [
+        *["", "~", "1", "-1", "1.5", ".nan", ".inf", "yes", "2020-02-03", "2020-13-99", "1:99", "0x", "0b2"],
+        *["!!int x", "!!bool 2", "!!binary é", "!!timestamp x", "!!set {a}", "!!omap [1]", "!!pairs [1]"],
+        *[
+            "!!python/name:os.system ",
+            "!!map [1]",
+            "!!seq {a: 1}",
+            "&a b",
+            "*a",
+            "<<",
+            "=",
+            "'",
+            '"',
+            '"\\ud800"',
+        ],
+        *['"\\x00"', "text", "a: b", "? [a]", "? {a: b}", "- x", "---", "...", "%YAML 9.9", "9" * 5000],
+    ]
+)
+_NODES: st.SearchStrategy[str] = st.recursive(
+    _SCALARS | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(items)}]")
+        | st.lists(st.tuples(inner, inner), max_size=3).map(
+            lambda pairs: f"{{{', '.join(f'? {key} : {value}' for key, value in pairs)}}}"
+        )
+    ),
+    max_leaves=6,
+)
+_FIELDS = st.sampled_from(
+    [
+        "kafka",
+        "topic",
+        "replicas",
+        "key",
+        "value",
+        "view",
+        "read",
+        "ingest",
+        "transform",
+        "storage",
+        "onBadRecord",
+    ]
+)
+
+
+@given(_NODES | st.tuples(_FIELDS, _NODES).map(lambda field: f"{SMALL}  {field[0]}: {field[1]}\n"))
+@example("? [a]\n: b")
+@example("metadata: {? {a: b} : c}")
+def test_any_yaml_is_a_resource_or_sentences(text: str) -> None:
+    """Whatever a file says, it is a resource that can be written as JSON, or lines that say what is wrong."""
+    said = ""
+    try:
+        json.dumps(parse_resource(text, "f.yaml").document, allow_nan=False)
+    except ResourceError as refused:
+        said = str(refused)
+    assert all(line.startswith("f.yaml: ") and len(line) < 700 for line in said.splitlines())
 
 
 @pytest.mark.parametrize(
