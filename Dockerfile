@@ -50,7 +50,7 @@ RUN cd /opt/venv/lib/python3*/site-packages/pyspark \
 
 
 FROM dependencies AS connector
-COPY app/queryable_app/__init__.py app/queryable_app/jars.py /build/queryable_app/
+COPY app/queryable_app/__init__.py app/queryable_app/jars.py app/queryable_app/jars.sha256 /build/queryable_app/
 RUN --mount=type=secret,id=ivy-settings --mount=type=secret,id=java-cacerts \
     cd /build \
  && if [ -e /run/secrets/ivy-settings ]; then export QT_IVY_SETTINGS=/run/secrets/ivy-settings; fi \

@@ -11,7 +11,7 @@ TEST_REPORT ?=
 CLUSTER_TESTS ?= tests/cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test cluster check format docs bench lock clean
+.PHONY: help demo test cluster check format docs digests bench lock clean
 
 help:  ## Show what there is
 	@echo "Queryable Topics: a Kafka topic as a queryable key-value store"
@@ -43,6 +43,9 @@ format: $(READY)  ## Write code in the project's format
 
 docs: $(READY)  ## Write what is made of the CRD: docs/reference.md and the chart's copy
 	$(BIN)/python -m tests.support.made_pages
+
+digests: needs-java $(READY)  ## Write the digests of the JVM libraries, after a change of their versions; then read the difference
+	$(BIN)/python -m tests.support.jar_digests
 
 bench: needs-java $(READY)  ## Measure, and write bench/results
 	$(BIN)/python -m bench

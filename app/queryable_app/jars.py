@@ -3,13 +3,15 @@
 Strategy: pyspark ships Ivy, and Ivy has a command line, so a Java and the wheel are all that is needed: no
 Maven, no Docker. What was resolved once lies in the cache under its version; a lock keeps parallel callers
 from doing it twice, and a rename makes it appear whole or not at all. Spark's connector is four named jars
-without what they depend on, because pyspark has the rest.
+without what they depend on, because pyspark has the rest. What was downloaded is held against `jars.sha256` before
+it counts as there: a mirror, a proxy or an attacker cannot put another jar in its place.
 """
 
 from __future__ import annotations
 
 import fcntl
 import functools
+import hashlib
 import importlib.util
 import os
 import re
@@ -26,6 +28,8 @@ from typing import Final
 JAVA_MIN: Final = 17
 IVY_SETTINGS_VARIABLE: Final = "QT_IVY_SETTINGS"
 _RESOLVE_SECONDS_MAX: Final = 900
+DIGESTS_FILE: Final = Path(__file__).with_name("jars.sha256")
+"""As `sha256sum` writes it, of paths below the cache. `make digests` writes it anew after a change of versions."""
 
 Progress = Callable[[str], None]
 
@@ -72,6 +76,9 @@ _BROKER: Final = _Set(
     ),
     transitive=True,
 )
+
+
+SETS: Final = (_CONNECTOR, _BROKER)
 
 
 class JarsError(Exception):
@@ -162,8 +169,8 @@ def _resolved(wanted: _Set, cache: Path, progress: Progress) -> Path:
         with locked(cache, wanted.directory), tempfile.TemporaryDirectory(dir=cache) as scratch:
             if not target.is_dir():  # another process may have been faster
                 progress(f"Downloading {wanted.what} once, into {target}")
-                jars = Path(scratch) / "jars"
-                _run_ivy(wanted, cache / "ivy", Path(scratch), jars)
+                jars = download(wanted, cache / "ivy", Path(scratch))
+                _verify(wanted, jars, cache)
                 jars.rename(target)
     except OSError as error:
         raise JarsError(
@@ -172,7 +179,28 @@ def _resolved(wanted: _Set, cache: Path, progress: Progress) -> Path:
     return target
 
 
-def _run_ivy(wanted: _Set, ivy_cache: Path, scratch: Path, into: Path) -> None:
+def digest_lines(wanted: _Set, jars: Path) -> list[str]:
+    """Return a line of `jars.sha256` for each file."""
+    return [
+        f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {wanted.directory}/{jar.name}"
+        for jar in sorted(jars.iterdir())
+    ]
+
+
+def _verify(wanted: _Set, jars: Path, cache: Path) -> None:
+    known = {line for line in DIGESTS_FILE.read_text().splitlines() if f"  {wanted.directory}/" in line}
+    if differing := known.symmetric_difference(digest_lines(wanted, jars)):
+        name = min(differing).rpartition("/")[2]
+        raise JarsError(
+            f"{wanted.what} came with another {name} than the one that this version was tested with (its SHA-256 differs): "
+            f"check the mirror that {IVY_SETTINGS_VARIABLE} names and what is between here and it, delete {cache / 'ivy'}, "
+            "and try again."
+        )
+
+
+def download(wanted: _Set, ivy_cache: Path, scratch: Path) -> Path:
+    """Return a directory with the jars as they came, which nobody has checked."""
+    into = scratch / "jars"
     module = scratch / "ivy.xml"
     module.write_text(_ivy_module(wanted))
     ivy = next(pyspark_jars().glob("ivy-*.jar"), None)
@@ -191,6 +219,7 @@ def _run_ivy(wanted: _Set, ivy_cache: Path, scratch: Path, into: Path) -> None:
     missing = [j.name for j in wanted.jars if not (into / f"{j.name}-{j.version}.jar").is_file()]
     if done.returncode or missing:
         raise JarsError(_download_failed(wanted, _ivy_reason(done.stdout + done.stderr)))
+    return into
 
 
 def _ivy_module(wanted: _Set) -> str:

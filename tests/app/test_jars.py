@@ -37,6 +37,39 @@ def test_the_connector_is_four_jars_and_fetched_once() -> None:
     assert said == []
 
 
+def test_every_jar_has_its_digest() -> None:
+    """The digests are of exactly the jars that a download brings."""
+    cache = jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))
+    jars.connector_jars(cache)
+    jars.broker_jars(cache)
+    lines = [line for wanted in jars.SETS for line in jars.digest_lines(wanted, cache / wanted.directory)]
+    assert jars.DIGESTS_FILE.read_text().splitlines() == lines
+
+
+@pytest.mark.parametrize("change", ["other bytes", "one more", "one less"])
+def test_another_jar_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """What a mirror has changed is never used; one sentence names the file and says what to do."""
+    good = {jar.name: jar for jar in jars.connector_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", "")))}
+
+    def download(_: object, __: Path, scratch: Path) -> Path:
+        into = scratch / "jars"
+        into.mkdir()
+        for name, jar in good.items():
+            (into / name).write_bytes(jar.read_bytes())
+        changed = into / ("evil-1.jar" if change == "one more" else "commons-pool2-2.13.1.jar")
+        if change == "one less":
+            changed.unlink()
+        else:
+            changed.write_bytes(b"evil")
+        return into
+
+    monkeypatch.setattr(jars, "download", download)
+    with pytest.raises(jars.JarsError, match=r"another (evil-1|commons-pool2-2\.13\.1)\.jar than") as refused:
+        jars.connector_jars(tmp_path, lambda _: None)
+    assert "\n" not in str(refused.value)
+    assert not list(tmp_path.glob("spark-kafka-*"))
+
+
 def test_without_network_one_sentence_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

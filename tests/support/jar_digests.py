@@ -1,0 +1,20 @@
+"""Writes `jars.sha256` anew, from jars that are downloaded for it: `make digests`, after a change of versions in jars.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from queryable_app import jars
+
+
+def main() -> None:
+    lines: list[str] = []
+    for wanted in jars.SETS:
+        with TemporaryDirectory() as scratch:
+            lines += jars.digest_lines(wanted, jars.download(wanted, Path(scratch) / "ivy", Path(scratch)))
+    jars.DIGESTS_FILE.write_text("".join(f"{line}\n" for line in lines))
+
+
+if __name__ == "__main__":
+    main()
