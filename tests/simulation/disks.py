@@ -18,6 +18,7 @@ from zlib import crc32
 
 from queryable_app.disk_format import CopyState, Identity
 from queryable_app.errors import Failure, Reason
+from queryable_app.key_sample import KeySample
 from queryable_app.serve.store import SharedMemory, StoreDamaged
 
 _NAME_FILE = "ROWS"
@@ -96,6 +97,7 @@ class SimulatedStore:
         self.path = path
         self.last_bad: dict[str, Any] | None = None
         self.damaged: str | None = None
+        self.keys = KeySample(whole=True)
         self.on_disk = rows
         self._iterators = 0
         self._closed = False
@@ -167,9 +169,6 @@ class SimulatedStore:
 
     def flush(self) -> None:
         pass
-
-    def estimate_keys(self) -> int:
-        return len(self.on_disk.rows)
 
     def size_bytes(self) -> int:
         return 0

@@ -158,12 +158,18 @@ class _NodeCollector(Collector):
                 "On disk and in memtables.",
                 lambda c: c.store.size_bytes() if c.opened else 0,
             ),
-            ("qt_store_keys", "As RocksDB guesses.", lambda c: c.store.estimate_keys() if c.opened else 0),
         ):
             gauge = GaugeMetricFamily(name, about, labels=["partition"])
             for copy in copies:
                 gauge.add_metric([str(copy.partition)], float(of(copy)))
             yield gauge
+        keys = GaugeMetricFamily(
+            "qt_store_keys", "About how many keys it has; none while it is counted.", labels=["partition"]
+        )
+        for copy in copies:
+            if copy.opened and (count := copy.store.keys.count(now_ms)) is not None:
+                keys.add_metric([str(copy.partition)], count)
+        yield keys
         records = CounterMetricFamily(
             "qt_records", "Records since the copy was begun, by what they were.", labels=["partition", "kind"]
         )

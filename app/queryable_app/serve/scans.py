@@ -240,10 +240,13 @@ async def count(batches: AsyncIterator[list[RawRow]]) -> int:
 
 
 async def count_here(copies: Sequence[Copy], approximate: bool, pause: Pause) -> int:
-    """The keys of these copies; a key must not be in two of them."""
+    """Count the keys of these copies; a key must not be in two of them. A replica that has no estimate yet is read."""
+    estimated, now_ms = 0, time_ns() // 1_000_000
     if approximate:
-        return sum(copy.store.estimate_keys() for copy in copies)
+        estimates = [(copy, copy.store.keys.count(now_ms)) for copy in copies]
+        estimated = sum(keys for _, keys in estimates if keys is not None)
+        copies = [copy for copy, keys in estimates if keys is None]
     if not copies:
-        return 0
+        return estimated
     async with aclosing(rows_here(copies, Bounds(), pause)) as batches:
-        return await count(batches)
+        return estimated + await count(batches)

@@ -106,7 +106,7 @@ def _copy_status(node: Node, copy: Copy, now_ms: int) -> dict[str, Any]:
         "lastBad": copy.store.last_bad if copy.opened else None,
         "lastTimestamp": state.last_timestamp_ms,
         "mismatches": _by_algorithm(state.mismatches),
-        "estimatedKeys": copy.store.estimate_keys() if copy.opened else 0,
+        "estimatedKeys": copy.store.keys.count(now_ms) if copy.opened else None,
         "sizeBytes": copy.store.size_bytes() if copy.opened else 0,
     }
 

@@ -45,6 +45,7 @@ from queryable_app.disk_format import (
     Identity,
 )
 from queryable_app.errors import Failure, Reason
+from queryable_app.key_sample import KeySample
 from queryable_app.log import event
 
 _MB: Final = 1 << 20
@@ -105,6 +106,8 @@ class Store:
         self.last_bad: dict[str, Any] | None = last_bad
         self.damaged: str | None = None
         """Why some of it can never be read again; None as far as is known."""
+        self.keys = KeySample(whole=state == CopyState())
+        """About how many keys there are. Of a store that has rows already it says so when the sweeper has walked them."""
         self._db = db
         self._meta = db.get_column_family_handle(META)
         self._closed = False
@@ -233,9 +236,11 @@ class Store:
     ) -> None:
         """Rows and the state that speaks of them, in one batch."""
         batch = WriteBatch(raw_mode=True)
-        put = batch.put
+        put, note, mask = batch.put, self.keys.note, self.keys.mask
         for key, stored in puts:
             put(key, stored)
+            if not hash(key) & mask:
+                note(key, stored)
         put(META_STATE_KEY, state.encode(), self._meta)
         if last_bad is not None:
             put(META_LAST_BAD_KEY, json.dumps(last_bad).encode(), self._meta)
@@ -249,6 +254,7 @@ class Store:
         batch = WriteBatch(raw_mode=True)
         for key in disk_keys:
             batch.delete(key)
+            self.keys.forget(key)
         self._write(batch)
 
     def clear(self) -> None:
@@ -263,6 +269,7 @@ class Store:
         batch.delete(META_LAST_BAD_KEY, self._meta)
         self._write(batch)
         self.identity, self.state, self.last_bad = identity, state, None
+        self.keys = KeySample(whole=True)
 
     def learn_topic_id(self, topic_id: str) -> None:
         """From now on these are rows of this very topic, not of one made again under the same name."""
@@ -309,10 +316,6 @@ class Store:
             Checkpoint(self._db).create_checkpoint(str(path))
         except Exception as error:  # rocksdict raises nothing more particular
             raise StoreError(f"{self.path}: no checkpoint can be made ({error})") from error
-
-    def estimate_keys(self) -> int:
-        """Rows, tombstones included, as RocksDB guesses."""
-        return self._db.property_int_value("rocksdb.estimate-num-keys") or 0
 
     def size_bytes(self) -> int:
         """On disk, the write-ahead log counted by what it protects."""

@@ -4,6 +4,8 @@ Strategy: a pass walks every store in steps of at most 2 ms, and rests nine time
 more than a tenth of the loop. Between looking at a row and deleting it the loop is not given back, so no newer row of
 the key can come between. After a pass that deleted much, the range is compacted in a thread, and the space is free.
 
+A pass sees every key. So the pass that completes a store's estimate of its keys comes right after the store was opened.
+
 Tombstones stay while keys may be in several partitions: without its tombstone, an older record of another partition
 would come back to life.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import Final
+from weakref import WeakSet
 
 from queryable_app.disk_format import ROW_HEADER, TOMBSTONE, TOMBSTONE_KEPT_MS
 from queryable_app.errors import Failure
@@ -24,6 +27,7 @@ from queryable_app.serve.store import Store, StoreError
 STEP_SECONDS: Final = 0.002
 _REST_FACTOR: Final = 9
 _COMPACT_ROWS_MIN: Final = 10_000
+_LOOK_SECONDS: Final = 1.0
 _PASS_SECONDS_MIN: Final = 1.0
 _PASS_SECONDS_MAX: Final = 600.0
 
@@ -36,17 +40,29 @@ class Sweeper(Background):
         # Rows are gone for readers at once; their space may take another quarter of their lives.
         wanted = _PASS_SECONDS_MAX if ttl_ms is None else ttl_ms / 4000
         self._pass_seconds = min(max(wanted, _PASS_SECONDS_MIN), _PASS_SECONDS_MAX)
+        self._walked: WeakSet[Store] = WeakSet()
 
     async def _run(self) -> None:
+        next_pass = time.monotonic() + self._pass_seconds
         while True:
-            await asyncio.sleep(self._pass_seconds)
+            await asyncio.sleep(_LOOK_SECONDS)
+            everything = time.monotonic() >= next_pass
             for copy in list(self._copies.by_partition.values()):
-                if copy.writable:
+                if copy.writable and (everything or self._is_uncounted(copy.store)):
                     await self.sweep(copy)
+            if everything:
+                next_pass = time.monotonic() + self._pass_seconds
+
+    def _is_uncounted(self, store: Store) -> bool:
+        """True once for each store that is opened with rows. If that walk fails, the next pass repeats it."""
+        return not store.keys.whole and store not in self._walked
 
     async def sweep(self, copy: Copy) -> int:
         """One pass over one copy; returns how many rows it deleted."""
         next_key: bytes | None = b""
+        walked = copy.store if copy.opened else None
+        if walked is not None:
+            self._walked.add(walked)
         deleted, first, last = 0, b"", b""
         try:
             while next_key is not None:
@@ -61,6 +77,8 @@ class Sweeper(Background):
         except Failure:
             pass  # the copy has left the node
         else:
+            if walked is not None and copy.opened and copy.store is walked:
+                walked.keys.whole = True
             if deleted >= _COMPACT_ROWS_MIN and copy.opened:
                 await _compact(copy.store, first, last + b"\0")
         return deleted
@@ -72,7 +90,9 @@ class Sweeper(Background):
         deadline = time.monotonic() + STEP_SECONDS
         dead: list[bytes] = []
         next_key = None
+        note = store.keys.note
         for key, stored in store.rows(start):
+            note(key, stored)
             flags, _, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(stored)
             if 0 < expiry_ms <= now_ms or (flags & TOMBSTONE and timestamp_ms < tombstones_before_ms):
                 dead.append(key)

@@ -67,6 +67,39 @@ def test_tombstones_stay_while_keys_are_scattered(node: Node) -> None:
     assert keys(node) == [b"gone"]
 
 
+def test_a_pass_completes_the_estimate_of_keys(tmp_path: Path) -> None:
+    """A store that is opened with rows has no estimate; after a pass it has one, of what was written meanwhile as well."""
+    first = open_node(tmp_path)
+    rows = [put(n, b"%d" % (n % 100), b"v") for n in range(300)]
+    first.slices.apply(slice_payload(*rows, put(300, b"expired", b"v", expiry_ms=PAST_MS)))
+    first.copies.close()
+
+    node = open_node(tmp_path)
+    estimate = node.copies.by_partition[0].store.keys
+    assert estimate.count(NOW_MS) is None
+    node.slices.apply(slice_payload(put(301, b"7", None), put(302, b"new", b"v"), put(303, b"8", b"v")))
+    sweep(node)
+    assert estimate.count(NOW_MS) == 100
+    node.copies.close()
+
+
+def test_a_store_that_is_opened_with_rows_is_walked_soon(tmp_path: Path) -> None:
+    """The estimate does not wait for the pass that looks for dead rows, which comes after ten minutes."""
+
+    async def run() -> None:
+        node = open_node(tmp_path)
+        await node.start()
+        keys = node.copies.by_partition[0].store.keys
+        await until("the rows were walked", lambda: keys.whole)
+        assert keys.count(NOW_MS) == 500
+        await node.stop()
+
+    first = open_node(tmp_path)
+    first.slices.apply(slice_payload(*(put(n, b"%d" % n, b"v") for n in range(500))))
+    first.copies.close()
+    asyncio.run(run())
+
+
 def test_a_pass_gives_the_loop_back(node: Node) -> None:
     """A pass over many rows is cut into steps: others run in between."""
     rows = [put(o, b"%06d" % o, b"v", expiry_ms=PAST_MS) for o in range(30_000)]

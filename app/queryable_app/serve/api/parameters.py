@@ -51,7 +51,7 @@ _PARAMETERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "order": ("Of the keys.", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}),
     "cursor": ("From the page before.", _TEXT),
     "approximate": (
-        "true: an estimate at no cost, which counts deleted keys of the last day too.",
+        "true: an estimate within some percent, at no cost.",
         {"type": "string", "enum": ["false", "true"], "default": "false"},
     ),
 }

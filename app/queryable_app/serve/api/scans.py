@@ -126,14 +126,16 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         approximate = choice(values, "approximate", ("false", "true"))
         asked, deadline = asked_of_many(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
-        if approximate == "false":
+        # Where a key may be in several partitions, only its newest record says whether it counts.
+        exact = approximate == "false" or reads.copies.algorithm == SCATTER
+        if exact:
             node.turns.require_room()
 
         async def counting(covered: Coverage) -> int:
-            if approximate == "false" and reads.copies.algorithm == SCATTER:
+            if reads.copies.algorithm == SCATTER:
                 async with aclosing(rows_of(reads, covered, Bounds(), deadline)) as batches:
                     return await count(batches)
-            return await count_everywhere(reads, covered, approximate == "true", deadline)
+            return await count_everywhere(reads, covered, not exact, deadline)
 
         everything = range(reads.copies.partitions)
         counted, covered = await read_covered(reads, everything, asked, deadline, partial, counting)
