@@ -120,7 +120,7 @@ class NodeSettings:
     """A request's body, unpacked."""
 
     bodies_bytes_max: int = 64 * 1024 * 1024
-    """The bodies that are being received at one time, together. One more gets 429."""
+    """The bodies of the requests under way, together. One more gets 429 at its head. Small ones do not count."""
 
     untaken_bytes_max: int = 128 * 1024 * 1024
     """What clients have not taken yet of large answers, together. While it is more, requests get 429."""

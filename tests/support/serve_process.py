@@ -25,6 +25,12 @@ from queryable_app.partitioners import partition_for
 from tests.support.node import node_settings, put, slice_frame
 
 TOPIC_ID = "T1"
+_LIMITED = """
+import resource, runpy, sys
+limit = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+runpy.run_module("queryable_app.serve", run_name="__main__", alter_sys=True)
+"""
 _SECONDS_MAX = 60.0
 
 
@@ -36,6 +42,19 @@ class ServeProcess:
         self.process = process
         self.log = log
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{settings.http_port}", timeout=30)
+
+    @property
+    def port(self) -> int:
+        return self.settings.http_port
+
+    def memory_bytes(self, of: str = "VmRSS") -> int:
+        """What the process has of the machine's memory; `VmHWM` is the most that it has had."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(of))
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def status(self) -> dict[str, Any]:
         return dict(self.client.get("/v1/status").json())
@@ -65,7 +84,10 @@ class ServeProcess:
 
 
 @contextmanager
-def serve_process(directory: Path, partitions: int = 2, **settings: Any) -> Iterator[ServeProcess]:
+def serve_process(
+    directory: Path, partitions: int = 2, descriptors: int | None = None, **settings: Any
+) -> Iterator[ServeProcess]:
+    """`descriptors` is the limit that the process starts with, soft and hard."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     full_soon = {"write_buffer_mb": 4}  # memtables
@@ -73,8 +95,9 @@ def serve_process(directory: Path, partitions: int = 2, **settings: Any) -> Iter
     made = node_settings(directory, partitions, settings=own)
     log = directory / "serve.log"
     with log.open("wb") as stderr:
+        limited = ["-c", _LIMITED, str(descriptors)] if descriptors else ["-m", "queryable_app.serve"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "queryable_app.serve"], env={**os.environ, **made.to_env()}, stderr=stderr
+            [sys.executable, *limited], env={**os.environ, **made.to_env()}, stderr=stderr
         )
     served = ServeProcess(made, process, log)
     try:

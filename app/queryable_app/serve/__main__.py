@@ -20,6 +20,7 @@ from queryable_app.contract import NodeSettings, SettingsError
 from queryable_app.descriptors import raise_descriptor_limit
 from queryable_app.kafka_settings import KafkaSettingsError
 from queryable_app.log import event
+from queryable_app.serve.allocator import give_back_large_blocks
 from queryable_app.serve.api.app import create_app
 from queryable_app.serve.fast_lane import protocol_class
 from queryable_app.serve.node import Node, say_descriptors
@@ -94,6 +95,7 @@ async def _serve(node: Node, listener: socket.socket) -> None:
 
 def main() -> int:
     raise_descriptor_limit()
+    give_back_large_blocks()
     logging.getLogger("uvicorn.error").setLevel(
         logging.ERROR
     )  # a warning for each bad request is anybody's to cause

@@ -19,6 +19,7 @@ from queryable_app.http_text import Answer, problem_answer
 from queryable_app.serve.admission import Admission, gets_in, over_bound
 from queryable_app.serve.api.guard import always_answered, between_nodes
 from queryable_app.serve.api.request import ARRIVED
+from queryable_app.serve.body_budget import BodyShare
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
 from queryable_app.serve.strict_protocol import StrictProtocol
@@ -55,6 +56,7 @@ class BoundedProtocol(StrictProtocol):
         self.unread_since: int | None = None  # the client does not take what it asked for
         self.refused_since: int | None = None  # the refusal is said
         self.eof = False  # the client sends no more
+        self.body_share: BodyShare | None = None  # of the request that is being answered
         self.over_bound = False  # until its first request is one that gets in
         self.server_headers: list[tuple[bytes, bytes]] | None = None
         self.server_lines = b""
@@ -106,6 +108,8 @@ class BoundedProtocol(StrictProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
+        if self.body_share is not None:
+            self.body_share.end()
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -170,20 +174,44 @@ class BoundedProtocol(StrictProtocol):
         cycle.scope[ARRIVED] = self.loop.time()  # type: ignore[typeddict-unknown-key]
         if cycle.disconnected and self.refusal is not None:
             self._say_refusal(self.refusal)
+            return
+        bound = self.node.settings.body_bytes_max
+        share = self.body_share = BodyShare(self.node.bodies, bound, cycle.scope["headers"])
+        refused = share.receive(len(cycle.body))
+        if refused is not None:
+            self._refuse_body(cycle, refused)
         elif always_answered(cycle.scope["path"]):
-            super()._start_asgi_task(cycle, app)
+            super()._start_asgi_task(cycle, share.around(app))
         else:
-            self.node.turns.wait(_Waiting(self, cycle, app))
+            self.node.turns.wait(_Waiting(self, cycle, share.around(app)))
 
-    def _turn_away(self, cycle: RequestResponseCycle) -> None:
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if self.body_share is not None and not self.pipeline and not self.cycle.response_complete:
+            refused = self.body_share.receive(len(body))
+            if refused is not None:
+                self.refuse(refused)
+
+    def _refuse_body(self, cycle: RequestResponseCycle, failure: Failure) -> None:
+        """At its head. What is one too many is received and dropped, so that the connection goes on behind it; what is too
+        large is not received."""
+        if failure.reason is Reason.OVERLOADED or cycle is not self.cycle:
+            cycle.keep_alive &= failure.reason is Reason.OVERLOADED
+            self._turn_away(cycle, problem_answer(failure, self.reads.identity))
+        else:
+            self.refuse(failure)
+
+    def _turn_away(self, cycle: RequestResponseCycle, answer: Answer) -> None:
+        if self.body_share is not None:
+            self.body_share.end()
         if self.node.draining and not between_nodes(cycle.scope["path"], cycle.scope["headers"]):
             cycle.keep_alive = False
         self.node.counters.failures[Reason.OVERLOADED.slug] += 1
-        self.node.counters.answers["", self.too_much.status] += 1
-        answer = self.in_bytes(self.too_much, b"" if cycle.keep_alive else CLOSE_LINE)
+        self.node.counters.answers["", answer.status] += 1
+        said = self.in_bytes(answer, b"" if cycle.keep_alive else CLOSE_LINE)
         if cycle.scope["method"] == "HEAD":
-            answer = answer[: len(answer) - len(self.too_much.body)]
-        self.transport.write(answer)
+            said = said[: len(said) - len(answer.body)]
+        self.transport.write(said)
         cycle.response_started = cycle.response_complete = True  # of its body nothing is kept
         if not cycle.keep_alive:
             self.transport.close()
@@ -289,4 +317,4 @@ class _Waiting(NamedTuple):
         if self.connection.flow.write_paused:
             self.begin()  # its answer waits until the client takes those before
         else:
-            self.connection._turn_away(self.cycle)
+            self.connection._turn_away(self.cycle, self.connection.too_much)

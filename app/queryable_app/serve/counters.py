@@ -18,5 +18,3 @@ class Counters:
     in_flight: int = 0
     connections: int = 0
     connections_closed_for_others: int = 0
-    bodies_bytes: int = 0
-    """Of the bodies that are being received."""

@@ -83,6 +83,8 @@ class Node:
         self.turns = Turns()
         self.answers = ByteBudget(settings.untaken_bytes_max)
         """What large answers take, from their first row to their last byte."""
+        self.bodies = ByteBudget(settings.bodies_bytes_max)
+        """What the bodies of requests take."""
         self.descriptors = descriptors
         self.peers = Peers(settings, copies, descriptors.node_connections)
         application = settings.application_id

@@ -26,7 +26,7 @@ def routes(node: Node) -> APIRouter:
     @router.post(CHECKPOINTS)
     async def create(request: Request) -> Response:
         require_token(request, node)
-        body = await json_body(request, node)
+        body = await json_body(request)
         with well_formed():
             which = field(body, "partition", partition)
             records_min = field(body, "recordsMin", whole(0, OFFSET_MAX))

@@ -92,6 +92,8 @@ class Guard:
             if started:
                 raise  # too late to say it; the answer is broken off, so that nobody takes it for a whole one
             self._counters.failures[failure.reason.slug] += 1
+            # Its traceback has this frame, which has the failure: the body of the request would wait for the collector.
+            failure.__traceback__ = None
             await respond(problem_answer(failure, self._identity))(inner, receive, sending)
         finally:
             share.end()

@@ -51,7 +51,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
     async def body_of(request: Request) -> Any:
         require_token(request, node)
-        return await json_body(request, node)
+        return await json_body(request)
 
     def held(positions: Mapping[int, int]) -> list[Copy]:
         """The copies of which these positions were said. Not what has taken their place meanwhile and is behind them."""

@@ -68,7 +68,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         asked, deadline = asked_of_many(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         async with until(deadline):
-            body = await json_body(request, node)
+            body = await json_body(request)
         keys = _keys_in(body, values, node)
         if len(keys) > KEYS_WITHOUT_PAUSE:
             node.turns.require_room()

@@ -45,7 +45,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         """Send `{"key", "value"}`, or an array of them, to the topic. Records of one key keep their order."""
         _require_allowed(node)
         values = values_of(request, _OPTIONS, "key-encoding")
-        items, many = _items(await read_body(request, node))
+        items, many = _items(await read_body(request))
         records = [_record(item, values, node) for item in items]
         sent = [(key, value, _partition(reads, key)) for key, value in records]
         acknowledged = await _send(node, sent, _deadline_seconds(values))

@@ -21,7 +21,6 @@ from queryable_app.http_text import Answer, as_bytes, choice, parse_options, par
 from queryable_app.json_text import BadJson, parse_json
 from queryable_app.serde import KeyCodec
 from queryable_app.serve.answer_share import AnswerShare
-from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
 
 # In the scope.
@@ -121,9 +120,9 @@ def accept_of(request: Request) -> str:
     return ",".join(request.headers.getlist("accept"))
 
 
-async def json_body(request: Request, node: Node) -> Any:
+async def json_body(request: Request) -> Any:
     try:
-        return parse_json(await read_body(request, node), unique_names=True).value
+        return parse_json(await read_body(request), unique_names=True).value
     except BadJson as bad:
         raise bad_json("body", bad) from None
 
@@ -132,37 +131,15 @@ def bad_json(field: str, bad: BadJson) -> Failure:
     return invalid(field, str(bad), "send one JSON document in UTF-8; docs/http.md has its bounds")
 
 
-async def read_body(request: Request, node: Node) -> bytes:
-    bytes_max, counters = node.settings.body_bytes_max, node.counters
+async def read_body(request: Request) -> bytes:
+    """Return the whole body. `body_budget` has bounded it before it came."""
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise invalid("Content-Encoding", "a packed body is not read here", "send the body as it is")
-    too_large = Failure(
-        Reason.TOO_LARGE, f"the body is larger than {bytes_max} bytes", "split it over several requests"
-    )
-    # Digits; the parser refuses anything else.
-    declared = request.headers.get("content-length", "0").lstrip("0") or "0"
-    if len(declared) > 18 or int(declared) > bytes_max:
-        raise too_large
-    body = bytearray()
     try:
-        async for chunk in request.stream():
-            body += chunk
-            counters.bodies_bytes += len(chunk)
-            if len(body) > bytes_max:
-                raise too_large
-            if counters.bodies_bytes > node.settings.bodies_bytes_max:
-                raise Failure(
-                    Reason.OVERLOADED,
-                    f"bodies of more than {node.settings.bodies_bytes_max} bytes are being received",
-                    "retry in a while, with smaller bodies or fewer at once",
-                    retry_after_ms=1000,
-                )
+        return b"".join([chunk async for chunk in request.stream()])
     except ClientDisconnect:
         raise Gone from None
-    finally:
-        counters.bodies_bytes -= len(body)
-    return bytes(body)
 
 
 class Gone(Exception):

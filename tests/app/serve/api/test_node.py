@@ -219,10 +219,10 @@ def test_bodies_together_are_bounded(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", node.port)) as slow:
             slow.sendall(b"POST /v1/multi-get HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
             slow.sendall(body[:-1])
-            eventually("it is received", lambda: node.node.counters.bodies_bytes == len(body) - 1)
+            eventually("it is received", lambda: node.node.bodies.taken == len(body))
             refused = http.post("/v1/multi-get", content=body)
             assert (refused.status_code, refused.json()["reason"]) == (429, "overloaded")
-        eventually("it is gone", lambda: node.node.counters.bodies_bytes == 0)
+        eventually("it is gone", lambda: node.node.bodies.taken == 0)
         assert http.post("/v1/multi-get", content=body).status_code == 200
 
 

@@ -1,0 +1,123 @@
+"""Bodies that are larger, or more, than a node takes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.serve_process import serve_process
+from tests.support.served import Served, eventually, served
+from tests.support.wire import request, wire
+
+MIB = 1 << 20
+BODY = json.dumps({"keys": ["k" * 15_000_000]}).encode()
+
+
+def test_memory_comes_back_after_a_burst_of_large_bodies(tmp_path: Path) -> None:
+    """Forty multi-gets of 15 MB at once: most get 429 at their heads, and the process is soon as small as before."""
+    with serve_process(tmp_path) as node:
+        before = node.memory_bytes()
+        statuses: Counter[int] = Counter()
+
+        def ask() -> None:
+            with wire(node.port, timeout=120) as connection:
+                target = b"/v1/multi-get?consistency=any&deadline-ms=60000"
+                connection.send(request(b"POST", target, body=BODY))
+                statuses[connection.answer().status] += 1
+
+        clients = [threading.Thread(target=ask) for _ in range(40)]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+
+        assert statuses.keys() == {200, 429}
+        assert statuses.total() == 40
+        assert node.memory_bytes("VmHWM") - before < 256 * MIB
+        eventually("memory is back", lambda: node.memory_bytes() - before < 80 * MIB)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Served]:
+    """A node that takes bodies of 200 000 bytes, and 300 000 bytes of them at once."""
+    bounds = {"body_bytes_max": 200_000, "bodies_bytes_max": 300_000}
+    with served(tmp_path / "node", settings=bounds) as running:
+        running.put(b"a", b"1")
+        yield running
+
+
+def padded(size: int) -> bytes:
+    """A good multi-get of this many bytes."""
+    return b'{"keys":["a"]' + b" " * (size - 14) + b"}"
+
+
+def head(length: int) -> bytes:
+    return b"POST /v1/multi-get HTTP/1.1\r\nHost: node\r\nContent-Length: %d\r\n\r\n" % length
+
+
+def test_a_body_that_is_too_large_is_refused_at_its_head(small: Served) -> None:
+    """A node answers 413 when it knows the length, and reads nothing of the body."""
+    with wire(small.port) as connection:
+        connection.send(head(200_001))
+        (answer,) = connection.answers()
+
+    assert (answer.status, answer.reason, answer.headers["connection"]) == (413, "too_large", "close")
+
+
+def test_a_body_without_a_length_has_the_same_bound(small: Served) -> None:
+    """A node answers 413 as soon as chunks are more than a body may be."""
+    with wire(small.port) as connection:
+        connection.send(request(b"POST", b"/v1/multi-get", b"Transfer-Encoding: chunked"))
+        connection.send(*(b"4000\r\n" + b" " * 0x4000 + b"\r\n" for _ in range(13)))
+        answer = connection.answer()
+
+    assert (answer.status, answer.reason, answer.headers["connection"]) == (413, "too_large", "close")
+
+
+def test_bodies_that_are_one_too_many_are_refused_at_their_heads(small: Served) -> None:
+    """While a body that is on its way has taken the budget, another gets 429 before it is sent; small ones are answered."""
+    with wire(small.port) as slow, wire(small.port) as other, wire(small.port) as little:
+        slow.send(head(200_000))
+        eventually("the first is known", lambda: small.node.bodies.taken == 200_000)
+
+        other.send(head(200_000))
+        began = time.monotonic()
+        refused = other.answer()
+        assert (refused.status, refused.reason, refused.headers["retry-after"]) == (429, "overloaded", "1")
+        assert time.monotonic() - began < 5
+        little.send(request(b"POST", b"/v1/multi-get", body=padded(60_000)))
+        assert little.answer().json()["items"][0]["value"] == 1
+
+        other.send(padded(200_000), request(b"GET", b"/v1/keys/a"))
+        assert other.answer().json() == 1  # the connection of the refused request goes on behind its body
+        slow.send(padded(200_000))
+        assert slow.answer().json()["items"][0]["value"] == 1
+    eventually("all is given back", lambda: small.node.bodies.taken == 0)
+
+
+def test_a_chunked_body_takes_what_has_come(small: Served) -> None:
+    """Chunks beyond the budget get 429, and the connection ends."""
+    with wire(small.port) as slow, wire(small.port) as chunked:
+        slow.send(head(200_000))
+        eventually("the first is known", lambda: small.node.bodies.taken == 200_000)
+        chunked.send(request(b"POST", b"/v1/multi-get", b"Transfer-Encoding: chunked"))
+        chunked.send(*(b"4000\r\n" + b" " * 0x4000 + b"\r\n" for _ in range(7)))
+        refused = chunked.answer()
+
+    assert (refused.status, refused.reason) == (429, "overloaded")
+    eventually("all is given back", lambda: small.node.bodies.taken == 0)
+
+
+def test_a_client_that_goes_gives_its_share_back(small: Served) -> None:
+    """The budget is free again when a client closes its connection in the middle of a body, or before its turn."""
+    for sent in (b"", b"{"):
+        with wire(small.port) as gone:
+            gone.send(head(200_000) + sent)
+            eventually("it is known", lambda: small.node.bodies.taken == 200_000)
+        eventually("it is given back", lambda: small.node.bodies.taken == 0)
