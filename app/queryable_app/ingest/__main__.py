@@ -22,10 +22,11 @@ from queryable_app.descriptor_plan import too_few_for_ingest
 from queryable_app.descriptors import descriptor_limit, raise_descriptor_limit
 from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.failures import DescriptorsTooFew, permanent_failure
-from queryable_app.ingest.session import Profile, jvm_process, start_session
+from queryable_app.ingest.session import Profile, prepare_jvm, start_session
 from queryable_app.ingest.stream import view_of
 from queryable_app.ingest.supervisor import Supervisor, first_line, report_failed
 from queryable_app.ingest.transform import check_sql
+from queryable_app.ingest.warm_up import warm_up
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
 from queryable_app.jars import JarsError, cache_dir
 from queryable_app.log import event
@@ -123,8 +124,11 @@ def read(settings: NodeSettings, spec: TopicSpec, placement: Placement, process:
             raise DescriptorsTooFew(missing)
         cache = cache_dir(settings.cache_dir)
         threads = partitions + 1  # for the rehearsal
-        session = start_session(Profile(threads, spec.ingest.driver_memory, process.scratch, cache))
-        process.watch(jvm_process())
+        profile = Profile(threads, spec.ingest.driver_memory, process.scratch, cache)
+        gateway = prepare_jvm(profile)
+        process.watch(gateway.proc)
+        warm_up(gateway.jvm, settings.bootstrap_servers, spec.kafka_config, spec.topic)
+        session = start_session(profile)
         process.end_when_asked()  # Spark has put a handler of its own in the place of ours
         check_writer(session, run_dir)
         reads_headers = check_sql(session, view_of(spec))
@@ -139,7 +143,7 @@ def read(settings: NodeSettings, spec: TopicSpec, placement: Placement, process:
 
 
 def children() -> list[int]:
-    """The JVM, also while PySpark is still starting it and has told nobody of it."""
+    """The JVM, also while it is still starting."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has just ended

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from queryable_app.contract import NodeSettings, SettingsError
-from queryable_app.ingest.session import Profile, jvm_process, start_session
+from queryable_app.ingest.jvm import jvm_process
+from queryable_app.ingest.session import Profile, start_session
 from queryable_app.ingest.stream import view_of
 from queryable_app.ingest.transform import SqlError, check_sql
 from queryable_app.jars import JarsError, cache_dir

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from queryable_app.jars import find_java, java_release, locked, pyspark_jars
+from queryable_app.jars import find_java, java_release, locked
 from queryable_app.log import event
 
 _TRAINING_SECONDS_MAX: Final = 180
@@ -26,7 +26,7 @@ _KEPT: Final = 3  # of 160 MB each; older ones belong to installations that are 
 
 def archive_options(cache: Path, class_path: Sequence[Path]) -> list[str]:
     """JVM options that use the archive, which is made first if there is none."""
-    archive = archive_path(cache, [*class_path, *sorted(pyspark_jars().glob("*.jar"))])
+    archive = archive_path(cache, class_path)
     failed = archive.with_suffix(".failed")
     if not archive.exists() and not failed.exists():
         try:

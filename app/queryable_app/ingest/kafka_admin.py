@@ -9,21 +9,22 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
 
 from queryable_app.contract import TopicSeen
 from queryable_app.kafka_clients import KafkaAway
 
 _ASK_MS: Final = 3_000
+WITHOUT_METRICS: Final = {"auto.include.jmx.reporter": "false", "enable.metrics.push": "false"}
+"""For every client of Kafka: nobody reads its metrics, and registering them costs CPU at every start."""
+
 _MISSING: Final = "UnknownTopicOrPartitionException"
 
 
 class KafkaAdmin:
-    def __init__(self, session: SparkSession, bootstrap_servers: str, config: Mapping[str, str]) -> None:
-        jvm: Any = session._jvm
+    def __init__(self, jvm: Any, bootstrap_servers: str, config: Mapping[str, str]) -> None:
         self._jvm = jvm
         settings = jvm.java.util.HashMap()
-        for name, value in config.items():
+        for name, value in {**WITHOUT_METRICS, **config}.items():
             settings.put(name, value)
         settings.put("bootstrap.servers", bootstrap_servers)
         settings.put("default.api.timeout.ms", str(_ASK_MS))
@@ -32,6 +33,9 @@ class KafkaAdmin:
             self._client = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
         except Py4JJavaError as error:
             raise KafkaAway(_reason(_root(error.java_exception))) from error
+
+    def close(self) -> None:
+        self._client.close()
 
     def identity(self, topic: str) -> tuple[str, int] | None:
         """The topic's id, and how many partitions it has. None: it does not exist. Cheap: it is asked again and again."""

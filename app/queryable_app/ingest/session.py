@@ -8,10 +8,7 @@ directory, which whoever starts it empties, so that it may be killed at any time
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -20,10 +17,8 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from queryable_app.contract import ENV_PREFIX
 from queryable_app.ingest.class_archive import archive_options
-from queryable_app.ingest.writer_jar import writer_jar
-from queryable_app.jars import connector_jars, find_java
+from queryable_app.ingest.jvm import class_path, start_jvm
 
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
@@ -44,42 +39,28 @@ class Profile:
 
 
 def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSession:
-    """Starts the JVM. What is missing in the cache is fetched or made first.
+    """Start a session, in the JVM that `prepare_jvm` has started, or else in a new one.
 
     `training` are JVM options of a run that makes the class archive, in place of those that use it.
     """
-    class_path = [writer_jar(profile.cache), *connector_jars(profile.cache)]
-    options = training or archive_options(profile.cache, class_path)
-    prepare_environment(os.environ, find_java())
-    conf = SparkConf(loadDefaults=False).setAll(list(_settings(profile, class_path, options).items()))
+    if SparkContext._gateway is None:
+        prepare_jvm(profile, training)
+    conf = SparkConf(loadDefaults=False).setAll(list(_settings(profile).items()))
     # Refused SQL is reported by whoever asked for the check.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
-def prepare_environment(environ: MutableMapping[str, str], java: Path) -> None:
-    """What PySpark reads when it starts the JVM, and the JVM inherits."""
-    environ["JAVA_HOME"] = str(java.parent.parent)
-    environ["PYSPARK_PYTHON"] = sys.executable
-    environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    environ["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    # A Spark installation of the machine's own would be another version than the one that pip brought. What the node
-    # was told may hold a password, and the JVM shows its environment to whoever asks for it.
-    for name in tuple(environ):
-        if name in ("SPARK_HOME", "SPARK_CONF_DIR") or name.startswith(ENV_PREFIX):
-            del environ[name]
+def prepare_jvm(profile: Profile, training: Sequence[str] = ()) -> Any:
+    """Start the JVM without a session, and return PySpark's gateway to it. What is missing in the cache is fetched or made."""
+    jars = class_path(profile.cache)
+    archive = training or archive_options(profile.cache, jars)
+    return start_jvm(jars, profile.heap, [*_java_options(profile), *archive], profile.scratch)
 
 
-def jvm_process() -> subprocess.Popen[bytes]:
-    """The JVM, to be watched and killed."""
-    gateway: Any = SparkContext._gateway
-    process: subprocess.Popen[bytes] = gateway.proc
-    return process
-
-
-def _settings(profile: Profile, class_path: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
+def _java_options(profile: Profile) -> list[str]:
     log4j = resources.files("queryable_app.ingest").joinpath("log4j2.properties")
-    java_options = [
+    return [
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",  # the better compiler costs memory and start-up and gained nothing here
         "-Xss8m",  # Spark recognises a stopped query by a regular expression that recurses deeply
@@ -89,14 +70,13 @@ def _settings(profile: Profile, class_path: Sequence[Path], options: Sequence[st
         "-XX:+ExitOnOutOfMemoryError",  # whoever supervises ingest starts it again
         f"-Djava.io.tmpdir={profile.scratch}",
         f"-Dlog4j2.configurationFile={log4j}",
-        *options,
     ]
+
+
+def _settings(profile: Profile) -> dict[str, str]:
     return {
         "spark.app.name": "queryable-topics",
         "spark.master": f"local[{max(2, profile.threads)}]",
-        "spark.driver.memory": profile.heap,
-        "spark.driver.extraJavaOptions": " ".join(java_options),
-        "spark.driver.extraClassPath": ":".join(map(str, class_path)),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(profile.scratch),

@@ -17,6 +17,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from queryable_app.ingest.kafka_admin import WITHOUT_METRICS
 from queryable_app.ingest.transform import View, rows
 from queryable_app.topic_spec import IngestMode, TopicSpec
 
@@ -89,7 +90,7 @@ def refused_real_time(error: BaseException) -> bool:
 def _source(session: SparkSession, start: Start) -> DataFrame:
     spec = start.spec
     options = dict(_REAL_TIME_FETCH if start.mode == "realtime" else _MICRO_BATCH_FETCH)
-    options |= {f"kafka.{name}": value for name, value in spec.kafka_config.items()}
+    options |= {f"kafka.{name}": value for name, value in {**WITHOUT_METRICS, **spec.kafka_config}.items()}
     options |= {
         "kafka.bootstrap.servers": start.bootstrap_servers,
         "kafka.isolation.level": "read_committed",  # what was aborted has never happened

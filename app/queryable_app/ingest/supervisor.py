@@ -131,7 +131,7 @@ class Supervisor:
         partitions asked for: that is a call into the JVM for each of them."""
         try:
             if self._admin is None:
-                self._admin = KafkaAdmin(self._session, self._bootstrap_servers, self._spec.kafka_config)
+                self._admin = KafkaAdmin(self._session._jvm, self._bootstrap_servers, self._spec.kafka_config)
             known = self._told is not None and self._admin.identity(self._topic) == self._told
             seen = None if known else self._admin.look(self._topic, wanted)
         except KafkaAway as error:

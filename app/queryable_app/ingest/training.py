@@ -1,7 +1,7 @@
 """`python -m queryable_app.ingest.training ARCHIVE CACHE`: one short life of a node, for class_archive.
 
-It does without Kafka: a stream of Spark's own goes through the user's SQL and the writer into a socket, and Kafka's
-clients are made but find nobody.
+It does without Kafka: a stream of Spark's own goes through the user's SQL and the writer into a socket, Kafka's clients are made
+but find no broker, and the classes that only an answer of a broker would need are loaded by their names.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import contextlib
 import sys
 import tempfile
 import time
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +19,13 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from queryable_app import frames
+from queryable_app.ingest.jvm import jvm_process
 from queryable_app.ingest.kafka_admin import KafkaAdmin
-from queryable_app.ingest.session import Profile, jvm_process, start_session
+from queryable_app.ingest.session import Profile, start_session
 from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import Start, row_writer, view_of
 from queryable_app.ingest.transform import rows
+from queryable_app.jars import connector_jars
 from queryable_app.kafka_clients import KafkaAway
 from queryable_app.topic_spec import parse_spec
 
@@ -39,6 +43,7 @@ def main() -> None:
         session = start_session(Profile(2, "512m", Path(scratch), cache), options)
         _stream(session, Path(scratch))
         _look_for_kafka(session)
+        _load_classes(session, connector_jars(cache))
         _exit(session)
 
 
@@ -73,7 +78,7 @@ def _stream(session: SparkSession, scratch: Path) -> None:
 
 def _look_for_kafka(session: SparkSession) -> None:
     with contextlib.suppress(KafkaAway):
-        KafkaAdmin(session, _NOBODY, {}).look("none", [0])
+        KafkaAdmin(session._jvm, _NOBODY, {}).look("none", [0])
     options = {"kafka.bootstrap.servers": _NOBODY, "assign": '{"none":[0]}'}
     session.readStream.format("kafka").options(**options).load().explain()
     jvm: Any = session._jvm
@@ -83,6 +88,19 @@ def _look_for_kafka(session: SparkSession) -> None:
     settings.put("key.deserializer", deserializer)
     settings.put("value.deserializer", deserializer)
     jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
+
+
+def _load_classes(session: SparkSession, jars: Sequence[Path]) -> None:
+    """Load all classes of these jars, without running any of their code."""
+    jvm: Any = session._jvm
+    names = jvm.java.util.ArrayList()
+    for jar in jars:
+        with zipfile.ZipFile(jar) as entries:
+            found = (name.removesuffix(".class") for name in entries.namelist() if name.endswith(".class"))
+            for name in found:
+                if not name.startswith("META-INF/") and not name.endswith("-info"):
+                    names.add(name.replace("/", "."))
+    jvm.io.queryabletopics.Classes.load(names)
 
 
 def _exit(session: SparkSession) -> None:

@@ -97,6 +97,9 @@ class _Select:
 
 def check_sql(session: SparkSession, view: View) -> bool:
     """Refuses what cannot be carried out, before anything is started. True when the view reads headers."""
+    if view.sql is None:  # no query is needed to know that the schema can be read
+        _value_schema(view)
+        return False
     return _rows(session, session.createDataFrame([], _SOURCE_SCHEMA), view)[1]
 
 

@@ -3,6 +3,9 @@
 Strategy: pyspark ships Janino, a Java compiler in a jar, and Janino has a command line: neither a JDK nor a binary in the
 repository is needed. The jar's name holds a digest of the sources and of the Spark they were compiled against, so
 that an old one is never picked up. A jar rather than a directory, since class data sharing takes nothing else.
+
+The jar also has Janino's own classes, which Spark needs for every query. Their publisher has signed them: class data sharing
+takes no signed classes, and the JVM checks the digest of each one that it loads.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from typing import Final
 from queryable_app.jars import JarsError, find_java, locked, pyspark_jars
 
 _COMPILE_SECONDS_MAX: Final = 120
+REPACKED: Final = ("janino-", "commons-compiler-")
+"""How the names of pyspark's jars begin whose classes are in the writer's jar."""
+
 _NEVER: Final = (2020, 1, 1, 0, 0, 0)  # the same classes make the same jar
 
 
@@ -30,6 +36,7 @@ def writer_jar(cache: Path) -> Path:
         if source.name.endswith(".java")
     }
     digest = hashlib.sha256(importlib.metadata.version("pyspark").encode())
+    digest.update(repr(REPACKED).encode())
     for name in sorted(sources):
         digest.update(name.encode() + sources[name])
     jar = cache / f"row-writer-{digest.hexdigest()[:16]}.jar"
@@ -46,10 +53,10 @@ def _compile(sources: dict[str, bytes], scratch: Path) -> Path:
         written.append(scratch / name)
         written[-1].write_bytes(text)
     libraries = pyspark_jars()
-    janino = _class_path([*libraries.glob("janino-*.jar"), *libraries.glob("commons-compiler-*.jar")])
+    janino = [jar for jar in sorted(libraries.glob("*.jar")) if jar.name.startswith(REPACKED)]
     classes = scratch / "classes"
     classes.mkdir()
-    command = [str(find_java()), "-XX:TieredStopAtLevel=1", "-cp", janino]
+    command = [str(find_java()), "-XX:TieredStopAtLevel=1", "-cp", _class_path(janino)]
     command += ["org.codehaus.commons.compiler.samples.CompilerDemo", "-g", "-encoding", "UTF-8"]
     command += ["-d", str(classes), "-classpath", _class_path(sorted(libraries.glob("*.jar")))]
     command += [str(path) for path in written]
@@ -64,7 +71,16 @@ def _compile(sources: dict[str, bytes], scratch: Path) -> Path:
     with zipfile.ZipFile(jar, "w") as archive:
         for path in sorted(classes.rglob("*.class")):
             archive.writestr(zipfile.ZipInfo(str(path.relative_to(classes)), _NEVER), path.read_bytes())
+        for signed in janino:
+            _repack(signed, archive)
     return jar
+
+
+def _repack(signed: Path, into: zipfile.ZipFile) -> None:
+    with zipfile.ZipFile(signed) as jar:
+        for name in sorted(jar.namelist()):
+            if not name.endswith("/") and not name.startswith("META-INF/"):  # there the signature is
+                into.writestr(zipfile.ZipInfo(name, _NEVER), jar.read(name))
 
 
 def _class_path(jars: Sequence[Path]) -> str:

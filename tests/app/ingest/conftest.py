@@ -10,7 +10,8 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from queryable_app.ingest.session import Profile, jvm_process, start_session
+from queryable_app.ingest.jvm import jvm_process
+from queryable_app.ingest.session import Profile, start_session
 from queryable_app.jars import cache_dir
 
 

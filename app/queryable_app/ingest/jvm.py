@@ -1,0 +1,141 @@
+"""Start the JVM that Spark runs in, and connect PySpark to it.
+
+Strategy: java is started directly. Spark's launch scripts first start another JVM that only computes the command, and
+Spark's own main class then reads the configuration a second time: together a second of CPU at every start. Both end in
+the gateway server that is started here. It exits when its standard input closes, so the JVM dies with this process.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
+
+from queryable_app.contract import ENV_PREFIX
+from queryable_app.ingest.writer_jar import REPACKED, writer_jar
+from queryable_app.jars import JarsError, connector_jars, find_java, pyspark_jars
+
+_GATEWAY: Final = "org.apache.spark.api.python.PythonGatewayServer"
+_START_SECONDS_MAX: Final = 120
+_POLL_SECONDS: Final = 0.01
+_CONNECTION: Final = struct.Struct(">ii")  # the port, and the length of the secret behind it
+
+# Spark's library for machine learning registers functions in every session, which takes half a second. Views have none.
+_UNUSED: Final = ("spark-mllib_", *REPACKED)
+
+# What Spark's launcher gives every JVM: org.apache.spark.launcher.JavaModuleOptions, without the vectors of machine learning.
+_OPENED: Final = (
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)
+_MODULE_OPTIONS: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+
+
+def class_path(cache: Path) -> list[Path]:
+    """Return all jars of the JVM, in an order that is always the same. What is missing in the cache is fetched or made."""
+    spark = [jar for jar in sorted(pyspark_jars().glob("*.jar")) if not jar.name.startswith(_UNUSED)]
+    return [writer_jar(cache), *connector_jars(cache), *spark]
+
+
+def start_jvm(jars: Sequence[Path], heap: str, options: Sequence[str], scratch: Path) -> Any:
+    """Start the JVM, let PySpark use it, and return PySpark's gateway. `scratch` must exist."""
+    prepare_environment(os.environ, find_java())
+    told = scratch / f"gateway-{secrets.token_hex(8)}"
+    command = [str(find_java()), "-cp", ":".join(map(str, jars)), f"-Xmx{heap}"]
+    process = subprocess.Popen(
+        [*command, *_MODULE_OPTIONS, *options, _GATEWAY],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
+        preexec_fn=_ignore_interrupts,  # no thread runs yet
+    )
+    port, secret = _connection(process, told)
+    with _gateway_in_environment(port, secret):
+        connect: Any = launch_gateway  # PySpark names no types here
+        gateway = connect()
+    gateway.proc = process
+    SparkContext._ensure_initialized(gateway=gateway)
+    return gateway
+
+
+def jvm_process() -> subprocess.Popen[bytes]:
+    """Return the JVM, to be watched and killed."""
+    gateway: Any = SparkContext._gateway
+    process: subprocess.Popen[bytes] = gateway.proc
+    return process
+
+
+def prepare_environment(environ: MutableMapping[str, str], java: Path) -> None:
+    """What PySpark reads when it starts the JVM, and the JVM inherits."""
+    environ["JAVA_HOME"] = str(java.parent.parent)
+    environ["PYSPARK_PYTHON"] = sys.executable
+    environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # A Spark installation of the machine's own would be another version than the one that pip brought. What the node
+    # was told may hold a password, and the JVM shows its environment to whoever asks for it.
+    for name in tuple(environ):
+        if name in ("SPARK_HOME", "SPARK_CONF_DIR") or name.startswith(ENV_PREFIX):
+            del environ[name]
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C in a terminal is for this process, which ends the JVM itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _connection(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
+    """Return the port and the secret that the gateway server has written."""
+    deadline = time.monotonic() + _START_SECONDS_MAX
+    while not told.exists():  # it appears with its whole content
+        code = process.poll()
+        if code is None and time.monotonic() > deadline:
+            process.kill()
+            code = process.wait()
+        if code is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            raise JarsError(f"The JVM did not start: it ended with exit code {code}.")
+        time.sleep(_POLL_SECONDS)
+    written = told.read_bytes()
+    told.unlink()
+    port, length = _CONNECTION.unpack_from(written)
+    return port, written[_CONNECTION.size :][:length].decode()
+
+
+@contextmanager
+def _gateway_in_environment(port: int, secret: str) -> Iterator[None]:
+    """PySpark connects to a JVM that runs already when the environment names it. The secret does not stay there."""
+    os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    try:
+        yield
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]

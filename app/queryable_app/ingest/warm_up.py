@@ -1,0 +1,62 @@
+"""Run code of the first query while Spark still starts, so that two cores share the work.
+
+Only what shares no class with Spark's start, since two threads that initialise the same classes can block one another for
+ever. What it finds is thrown away, and whatever goes wrong with it shows again, and is reported, where it matters.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+
+from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin
+from queryable_app.kafka_clients import KafkaAway
+
+_POLL_MS: Final = 1_000
+_CLASS: Final = "public class WarmUp { public long add(long a, int b) { return a + b; } }"
+
+
+def warm_up(jvm: Any, bootstrap_servers: str, config: Mapping[str, str], topic: str) -> None:
+    """Begin it, in threads of its own."""
+    _begin("warm-up-compiler", lambda: jvm.org.codehaus.janino.SimpleCompiler().cook(_CLASS))
+    _begin("warm-up-kafka", lambda: _read(jvm, bootstrap_servers, config, topic))
+
+
+def _begin(name: str, work: Callable[[], object]) -> None:
+    def run() -> None:
+        with suppress(Py4JError, KafkaAway, OSError):
+            work()
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+
+
+def _read(jvm: Any, bootstrap_servers: str, config: Mapping[str, str], topic: str) -> None:
+    """Look the topic up, and fetch one batch of records from it."""
+    admin = KafkaAdmin(jvm, bootstrap_servers, config)
+    seen = admin.look(topic, [0])
+    admin.close()
+    if seen is None:
+        return
+    settings = jvm.java.util.HashMap()
+    for name, value in {**WITHOUT_METRICS, **config}.items():
+        settings.put(name, value)
+    deserializer = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+    for name, value in {
+        "bootstrap.servers": bootstrap_servers,
+        "key.deserializer": deserializer,
+        "value.deserializer": deserializer,
+        "max.partition.fetch.bytes": "1",  # a whole batch comes all the same
+        "enable.auto.commit": "false",
+    }.items():
+        settings.put(name, value)
+    consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
+    partitions = jvm.java.util.ArrayList()
+    partitions.add(jvm.org.apache.kafka.common.TopicPartition(topic, 0))
+    consumer.assign(partitions)
+    consumer.seekToBeginning(partitions)
+    consumer.poll(jvm.java.time.Duration.ofMillis(_POLL_MS))
+    consumer.close()

@@ -1,0 +1,45 @@
+"""What is run while Spark starts."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from pyspark.sql import SparkSession
+
+from queryable_app.ingest.warm_up import warm_up
+from tests.support.kafka import KafkaForTests
+
+
+def running() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("warm-up-")]
+
+
+def wait_for_end() -> None:
+    deadline = time.monotonic() + 120
+    while running():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_clients_of_kafka_are_ready_when_spark_is(spark: SparkSession, kafka: KafkaForTests) -> None:
+    """The threads look the topic up, fetch a batch of it, and end."""
+    kafka.create_topic("warmed", 1)
+
+    warm_up(spark._jvm, kafka.bootstrap, {}, "warmed")
+
+    assert "warm-up-kafka" in running()
+    wait_for_end()
+
+
+def test_kafka_that_is_away_does_not_disturb_the_start(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The call returns at once, and nothing is said: the supervisor reports it."""
+    started = time.monotonic()
+    warm_up(spark._jvm, "127.0.0.1:1", {}, "any")
+    assert time.monotonic() - started < 2
+
+    wait_for_end()
+    assert capfd.readouterr().err == ""
