@@ -152,7 +152,7 @@ def main(
     namespace = lease_namespace or _own_namespace() or next(iter(namespaces), "default")
     options = Options(
         namespaces,
-        OperatorSettings(node_image, cluster_domain),
+        OperatorSettings(node_image, cluster_domain, _own_namespace()),
         (namespace, lease_name) if leader_election else None,
         metrics_port,
         reconcile_seconds,

@@ -47,6 +47,7 @@ CHANGES: Final[Mapping[str, Change]] = {
     "image": Change.ROLL,
     "podTemplate": Change.ROLL,
     "service": Change.PATCH,
+    "networkPolicy": Change.PATCH,
     "rollout": Change.PATCH,
     "replaceAfter": Change.PATCH,
     "onPartitionsChanged": Change.PATCH,

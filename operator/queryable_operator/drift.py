@@ -22,8 +22,17 @@ _IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     "volumeMounts": ("mountPath",),
     "volumes": ("name",),
 }
-# Mappings that are one value: one more label to select by is another selection.
-_WHOLE: Final = ("labelSelector", "matchLabels", "nodeSelector", "podSelector", "selector")
+# Mappings that are one value: one more label to select by is another selection, and so is one more selector of a peer.
+_WHOLE: Final = (
+    "from",
+    "ipBlock",
+    "labelSelector",
+    "matchLabels",
+    "namespaceSelector",
+    "nodeSelector",
+    "podSelector",
+    "selector",
+)
 _EMPTY: Final[tuple[Any, ...]] = (None, "", {}, [])  # the API server drops them
 _QUANTITIES: Final = ("requests", "limits", "sizeLimit")
 
@@ -54,7 +63,7 @@ def _in_mapping(wanted: Mapping[str, Any], live: Mapping[str, Any], path: _Path)
             return f"{_words((*path, name))} is missing"
         if name in live and (found := _in_value(value, live[name], (*path, name))):
             return found
-    if path and path[-1] in _WHOLE:
+    if path and path[-1].partition("[")[0] in _WHOLE:
         for name in sorted(live.keys() - wanted.keys()):
             return f"{_words((*path, name))} is too much"
     return None

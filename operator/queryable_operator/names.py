@@ -23,6 +23,12 @@ VIEW_LABEL: Final = f"{GROUP}/view"
 REVISION_LABEL: Final = f"{GROUP}/revision"
 """On every child that belongs to one revision: `r3`."""
 
+OPERATOR_LABELS: Final = {
+    "app.kubernetes.io/part-of": "queryable-topics",
+    "app.kubernetes.io/component": "operator",
+}
+"""On the operator's own pods, by whatever name the chart is installed."""
+
 PROMOTE_ANNOTATION: Final = f"{GROUP}/promote"
 
 DEAD_LETTER_SUFFIX: Final = ".dead-letter"

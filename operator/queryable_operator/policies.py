@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
+from typing import Any
 
 from queryable_app.contract import DEFAULT_PORT
 from queryable_operator import names
 from queryable_operator.children import child
 from queryable_operator.observed import Manifest
 from queryable_operator.resource import Identity, View
+from queryable_operator.settings import OperatorSettings
 
 TOKEN_KEY = "token"  # noqa: S105  (the name of a key, not its value)
 
@@ -23,14 +26,23 @@ def disruption_budget(view: View, revision: int) -> Manifest:
     return child(view, revision, "PodDisruptionBudget", {"spec": spec})
 
 
-def network_policy(view: View) -> Manifest:
+def network_policy(view: View, settings: OperatorSettings) -> Manifest:
     """Pods are reached at the one port that they serve. Where they go is not restricted: Kafka may be anywhere."""
-    spec = {
-        "podSelector": {"matchLabels": {names.VIEW_LABEL: view.name}},
-        "policyTypes": ["Ingress"],
-        "ingress": [{"ports": [{"protocol": "TCP", "port": DEFAULT_PORT}]}],
-    }
+    nodes = {"matchLabels": {names.VIEW_LABEL: view.name}}
+    ingress: dict[str, Any] = {"ports": [{"protocol": "TCP", "port": DEFAULT_PORT}]}
+    if peers := view.raw.get("networkPolicy", {}).get("from"):
+        ingress["from"] = [*peers, {"podSelector": nodes}, *_operator(settings)]
+    spec = {"podSelector": nodes, "policyTypes": ["Ingress"], "ingress": [ingress]}
     return child(view, None, "NetworkPolicy", {"spec": spec})
+
+
+def _operator(settings: OperatorSettings) -> Iterator[Manifest]:
+    """The operator's own pods, which ask nodes how they are."""
+    if settings.namespace:
+        yield {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.namespace}},
+            "podSelector": {"matchLabels": dict(names.OPERATOR_LABELS)},
+        }
 
 
 def service_account(view: View) -> Manifest:

@@ -12,3 +12,6 @@ class OperatorSettings:
 
     cluster_domain: str = "cluster.local"
     """What the cluster's own names end in."""
+
+    namespace: str = ""
+    """The operator's own. Empty: it does not run in a pod."""

@@ -95,7 +95,7 @@ def _surroundings(round_: Round) -> Plan:
     if round_.course.active is None:
         return Plan()
     view = round_.view
-    return _of_view(round_, policies.service_account(view), policies.network_policy(view))
+    return _of_view(round_, policies.service_account(view), policies.network_policy(view, round_.settings))
 
 
 def _front(round_: Round) -> Plan:

@@ -69,7 +69,7 @@ def class_of(path: str) -> Change:
     [
         (
             Change.PATCH,
-            "replicas standbyReplicas read storage.size service rollout replaceAfter onPartitionsChanged "
+            "replicas standbyReplicas read storage.size service networkPolicy rollout replaceAfter onPartitionsChanged "
             "deletionPolicy paused suspended",
         ),
         (

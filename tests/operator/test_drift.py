@@ -15,7 +15,7 @@ from queryable_operator.policies import disruption_budget, network_policy, servi
 from queryable_operator.services import client, headless
 from queryable_operator.settings import OperatorSettings
 from queryable_operator.workload import pod_template, stateful_set
-from tests.support.view import FULL, view
+from tests.support.view import FULL, SETTINGS, view
 
 FULL_VIEW = view(**FULL)
 TEMPLATE = pod_template(
@@ -27,7 +27,7 @@ OBJECTS = [
     headless(FULL_VIEW, 1),
     client(FULL_VIEW, 1),
     disruption_budget(FULL_VIEW, 1),
-    network_policy(FULL_VIEW),
+    network_policy(FULL_VIEW, SETTINGS),
     service_account(FULL_VIEW),
 ]
 Path = tuple[str | int, ...]
@@ -94,7 +94,11 @@ def test_whatever_is_changed_is_noticed(place: tuple[int, Path], value: str | in
     assert (found is None) == (value == before and isinstance(value, bool) == isinstance(before, bool))
 
 
-SELECTORS = [(index, path) for index, path in MAPPINGS if any("elector" in str(step) for step in path)]
+SELECTORS = [
+    (index, path)
+    for index, path in MAPPINGS
+    if any("elector" in str(step) or step == "from" for step in path)
+]
 OTHERS = [place for place in MAPPINGS if place not in SELECTORS]
 
 
@@ -131,9 +135,20 @@ def test_further_items_with_a_name_of_their_own_stay(listed: str) -> None:
     assert difference(STATEFUL_SET, live) is None
 
 
+def test_peer_that_is_widened_is_put_back() -> None:
+    """A selector of namespaces beside the one of pods lets the pods of other namespaces in."""
+    wanted = network_policy(
+        view(networkPolicy={"from": [{"podSelector": {"matchLabels": {"a": "b"}}}]}), SETTINGS
+    )
+    live: Any = copy.deepcopy(wanted)
+    live["spec"]["ingress"][0]["from"][0]["namespaceSelector"] = {}
+
+    assert difference(wanted, live) == "spec.ingress[0].from[0].namespaceSelector is too much"
+
+
 def test_a_list_that_is_one_value_has_no_further_items() -> None:
     """Another source that may reach the pods is a difference, however it came there."""
-    wanted, live = network_policy(view()), copy.deepcopy(network_policy(view()))
+    wanted, live = network_policy(view(), SETTINGS), copy.deepcopy(network_policy(view(), SETTINGS))
     live["spec"]["ingress"].append({"ports": [{"port": 22}]})
 
     assert difference(wanted, live) == "spec.ingress has 2 entries and should have 1"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 from queryable_operator import names
 from queryable_operator.policies import disruption_budget, network_policy, service_account, token_secret
-from tests.support.view import view
+from queryable_operator.settings import OperatorSettings
+from tests.support.view import SETTINGS, view
 
 
 def test_one_pod_of_a_revision_may_be_away() -> None:
@@ -20,11 +22,41 @@ def test_one_pod_of_a_revision_may_be_away() -> None:
 
 def test_pods_are_reached_at_one_port() -> None:
     """All pods of the view, whatever their revision; where they go is not restricted."""
-    spec = network_policy(view())["spec"]
+    spec = network_policy(view(), SETTINGS)["spec"]
 
     assert spec["podSelector"] == {"matchLabels": {"queryabletopics.io/view": "users"}}
     assert spec["policyTypes"] == ["Ingress"]
     assert spec["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8080}]}]
+
+
+def test_port_is_closed_to_all_but_named_peers() -> None:
+    """Beside those that the resource names only its own nodes and the operator's pods connect."""
+    peers = [{"podSelector": {"matchLabels": {"app": "shop"}}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}]
+    spec = network_policy(view(networkPolicy={"from": peers}), SETTINGS)["spec"]
+
+    (ingress,) = spec["ingress"]
+    assert ingress["ports"] == [{"protocol": "TCP", "port": 8080}]
+    assert ingress["from"] == [
+        *peers,
+        {"podSelector": {"matchLabels": {"queryabletopics.io/view": "users"}}},
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "queryable-topics"}},
+            "podSelector": {
+                "matchLabels": {
+                    "app.kubernetes.io/part-of": "queryable-topics",
+                    "app.kubernetes.io/component": "operator",
+                }
+            },
+        },
+    ]
+
+
+def test_operator_outside_of_the_cluster_is_no_peer() -> None:
+    """It has no pod, and reaches no node anyway."""
+    peers: list[dict[str, Any]] = [{"podSelector": {}}]
+    spec = network_policy(view(networkPolicy={"from": peers}), OperatorSettings("image"))["spec"]
+
+    assert spec["ingress"][0]["from"] == [*peers, {"podSelector": spec["podSelector"]}]
 
 
 def test_the_account_has_no_token() -> None:

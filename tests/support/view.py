@@ -17,7 +17,7 @@ from queryable_operator.settings_map import RevisionRecord, config_map
 from queryable_operator.workload import pod_template, stateful_set
 
 _DIGEST = "0123456789abcdef"  # of the Kafka Secret
-SETTINGS = OperatorSettings(node_image="example.com/queryable-topics:0.1.0")
+SETTINGS = OperatorSettings(node_image="example.com/queryable-topics:0.1.0", namespace="queryable-topics")
 
 
 def resource(name: str = "users", namespace: str = "shop", **spec: Any) -> dict[str, Any]:
@@ -54,6 +54,12 @@ FULL: Mapping[str, Any] = {
     "storage": {"size": "1024Gi", "storageClassName": "fast", "highWaterPercent": 80},
     "ingest": {"driverMemory": "2g"},
     "service": {"port": 80, "annotations": {"example.com/owner": "shop"}},
+    "networkPolicy": {
+        "from": [
+            {"podSelector": {"matchLabels": {"app": "shop"}}},
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
+        ]
+    },
     "deletionPolicy": "Retain",
     "podTemplate": {
         "labels": {"app.kubernetes.io/component": "page-views", "team": "shop"},
@@ -119,7 +125,7 @@ def objects(of: View, pods: int | None = None) -> list[Manifest]:
         headless(of, 1),
         service_account(of),
         disruption_budget(of, 1),
-        network_policy(of),
+        network_policy(of, SETTINGS),
         stateful_set(of, 1, template, of.spec.replicas if pods is None else pods),
         client(of, 1),
     ]
