@@ -45,6 +45,39 @@ def test_what_is_produced_can_be_read_through_the_service(minimal: ViewOnCluster
     assert [found["key-1"][1], found["later"][1]] == [{"is": "new"}, "here"]
 
 
+def test_sql_that_spark_refuses(platform: Platform) -> None:
+    """`kubectl get qt` has Spark's sentence at once; a corrected spec is followed, and a candidate with the mistake leaves
+    the view as it was."""
+    view = ViewOnCluster(platform, "mistaken", "mistaken")
+    platform.make_topic(view.topic)
+    platform.produce(view.topic, {"a": '{"n": 1}'})
+    wrong, right = "SELECT key, nope FROM records", "SELECT key, value FROM records"
+
+    view.apply({**SMALL, "transform": {"sql": wrong}})
+    platform.eventually("the first revision has failed", lambda: view.status.get("phase") == "Failed")
+    shown = platform.namespace.kubectl("get", "qt", view.name, "--no-headers")
+    assert "`nope` cannot be resolved" in shown
+    assert "line 1 pos 12" in shown
+    assert (refusal(view), view.events()["TransformRefused"]) == (("False", "TransformRefused"), 1)
+
+    view.patch(transform={"sql": right})
+    view.wait_until_available()
+    view.wait_until_settled()
+    assert (refusal(view), view.active) == (("True", "Valid"), "r2")
+
+    view.patch(transform={"sql": wrong})
+    platform.eventually("it is refused", lambda: "failure" in view.status, 180)  # its deadline is an hour
+    assert "line 1 pos 12" in view.status["message"]
+    assert (refusal(view), view.events()["RolloutFailed"]) == (("False", "TransformRefused"), 1)
+    assert (view.active, view.values("a")["a"]) == ("r2", (200, {"n": 1}))
+    view.delete()
+
+
+def refusal(view: ViewOnCluster) -> tuple[str, str]:
+    valid = next(condition for condition in view.status["conditions"] if condition["type"] == "SpecValid")
+    return valid["status"], valid["reason"]
+
+
 @pytest.fixture
 def dead_letters(platform: Platform) -> ViewOnCluster:
     """A view that leaves as much in Kafka as there can be: a group, and a topic with a record that could not be read."""

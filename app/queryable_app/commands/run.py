@@ -17,7 +17,7 @@ from queryable_app.local.data_directory import DirectoryError
 from queryable_app.local.embedded_kafka import BrokerError
 from queryable_app.local.progress import Progress
 from queryable_app.local.resource_file import ResourceError, load_resource
-from queryable_app.local.run import Options, RunError, SqlRefused
+from queryable_app.local.run import Options, RunError, SpecRefused
 from queryable_app.local.run import run as run_resource
 from queryable_app.local.topics import KafkaUnreachable, TopicRefused
 from queryable_app.topic_spec import SpecError, duration_ms
@@ -117,7 +117,7 @@ def _run(file: Path, options: Options) -> None:
         run_resource(load_resource(file), options, progress)
     except ResourceError as e:
         fail(INVALID, str(e))
-    except SqlRefused as e:
+    except SpecRefused as e:
         fail(INVALID, f"{file}: {e}")
     except KafkaSettingsError as e:
         fail(INVALID, f"{file}: spec.kafka.config: {e}")

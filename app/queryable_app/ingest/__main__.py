@@ -132,14 +132,14 @@ def read(settings: NodeSettings, spec: TopicSpec, placement: Placement, process:
         process.end_when_asked()  # Spark has put a handler of its own in the place of ours
         check_writer(session, run_dir)
         reads_headers = check_sql(session, view_of(spec))
+        event("spark", version=session.version, partitions=partitions)
+        Supervisor(
+            session, spec, settings.bootstrap_servers, run_dir, process.scratch, partitions, reads_headers
+        ).run()
     except Exception as error:
         if (failure := permanent_failure(error)) is not None:
             report_failed(run_dir, spec.ingest.mode, failure)
         raise
-    event("spark", version=session.version, partitions=partitions)
-    Supervisor(
-        session, spec, settings.bootstrap_servers, run_dir, process.scratch, partitions, reads_headers
-    ).run()
 
 
 def children() -> list[int]:

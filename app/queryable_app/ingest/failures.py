@@ -44,12 +44,22 @@ _NOT_OF_THE_SQL: Final = (
 )
 
 
+class PermanentFailure(Exception):
+    """Ingest has failed for good, for a reason that is known already."""
+
+    def __init__(self, failure: IngestFailure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
 class DescriptorsTooFew(Exception):
     """The hard limit of open descriptors is below what the JVM needs."""
 
 
 def permanent_failure(error: BaseException | None) -> IngestFailure | None:
     """Return the failure if waiting cannot mend it, None if it may pass."""
+    if isinstance(error, PermanentFailure):
+        return error.failure
     if isinstance(error, SqlError):
         return IngestFailure(error.reason, one_line(str(error)))
     if isinstance(error, DescriptorsTooFew):

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, TopicSeen
 from queryable_app.ingest.control import Control, ServeGone
-from queryable_app.ingest.failures import permanent_failure
+from queryable_app.ingest.failures import PermanentFailure, permanent_failure
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.rehearsal import Rehearsal
 from queryable_app.ingest.stream import Start, refused_real_time, start_query
@@ -228,6 +228,8 @@ class Supervisor:
         """Once can be chance; a failure is permanent when the query has ended for the same reason several times in a row."""
         self._reasons = [*self._reasons, failure.reason if failure else ""][-_SAME_DEATHS:]
         if failure is not None and self._reasons == [failure.reason] * _SAME_DEATHS:
+            if not failure.is_of_spec:
+                raise PermanentFailure(failure)  # another process may find the image or the machine put right
             self._failure = failure
 
     def _recover(self, control: Control) -> None:

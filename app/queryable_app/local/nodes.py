@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 
 from queryable_app.contract import ENV_PREFIX, NodeSettings
+from queryable_app.ingest_failures import IngestFailure, failure_in
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.placer import PLACEMENT_FILE
 from queryable_app.local.processes import Kept, Process, free_ports, is_free
@@ -21,6 +22,14 @@ from queryable_app.placement import Placement, first_placement
 
 HOST: Final = "127.0.0.1"
 _SPEC_FILE: Final = "spec.json"
+
+
+class NodeFailed(Exception):
+    """The ingest of a node has failed for good."""
+
+    def __init__(self, node: str, failure: IngestFailure) -> None:
+        super().__init__(failure.message if failure.is_of_spec else f"{node}: {failure.message}")
+        self.failure = failure
 
 
 class Node:
@@ -47,7 +56,8 @@ class Node:
         return {"name": self.name, "url": self.url, "pids": pids}
 
     def missing(self, http: httpx.Client) -> str:
-        """What it lacks before it is hydrated and streams, in words; empty when it lacks nothing."""
+        """What it lacks before it is hydrated and streams, in words; empty when it lacks nothing. Raises NodeFailed when it
+        can never be."""
         try:
             status: Mapping[str, Any] = http.get(f"{self.url}/v1/status").raise_for_status().json()
         except (httpx.HTTPError, ValueError):
@@ -56,6 +66,8 @@ class Node:
         for copy in copies:
             if copy["failed"]:
                 return f"{self.name} has failed at partition {copy['partition']}: {copy['failed']}"
+        if (failure := failure_in(ingest["failure"])) is not None:
+            raise NodeFailed(self.name, failure)
         if ingest["state"] != "streaming":
             state = "not up yet" if ingest["state"] == "absent" else ingest["state"]
             return f"Spark of {self.name} is {state} {ingest['detail']}".rstrip()

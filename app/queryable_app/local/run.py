@@ -26,7 +26,7 @@ from queryable_app.local import data_directory, revision, topics
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.embedded_kafka import EmbeddedKafka
 from queryable_app.local.fleet import Fleet
-from queryable_app.local.nodes import HOST, new_address, node_settings, start_placement
+from queryable_app.local.nodes import HOST, NodeFailed, new_address, node_settings, start_placement
 from queryable_app.local.placer import PLACEMENT_FILE
 from queryable_app.local.processes import Kept, Process, free_ports, is_free, stop
 from queryable_app.local.progress import Progress
@@ -48,8 +48,8 @@ class RunError(Exception):
     """The run cannot begin or go on; the message says what to do."""
 
 
-class SqlRefused(Exception):
-    """Spark does not take transform.sql or value.schema; the message has its own words."""
+class SpecRefused(Exception):
+    """Spark or Kafka's client does not take a field of the spec; the message has its own words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class _System:
             while check.exit_code is None:
                 self._pause()
         if check.exit_code == 2:
-            raise SqlRefused(_tail(log))
+            raise SpecRefused(_tail(log))
         if check.exit_code:
             raise RunError(f"the SQL could not be checked:\n{_tail(log)}")
 
@@ -260,9 +260,13 @@ class _System:
         if self._options.example_rate:
             self._start_examples()
         with self._progress.waiting("Hydrating") as show:
-            while missing := [said for node in fleet.nodes if (said := node.missing(self._http))]:
-                show(f"Hydrating: {', '.join(missing)}")
-                self._tend()
+            try:
+                while missing := [said for node in fleet.nodes if (said := node.missing(self._http))]:
+                    show(f"Hydrating: {', '.join(missing)}")
+                    self._tend()
+            except NodeFailed as error:
+                refused = SpecRefused if error.failure.is_of_spec else RunError
+                raise refused(str(error)) from error
 
     def _start_examples(self) -> None:
         spec, rate = self._resource.spec, str(self._options.example_rate)

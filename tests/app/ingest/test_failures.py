@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from queryable_app.ingest import supervisor as supervision
 from queryable_app.ingest.control import Superseded
-from queryable_app.ingest.failures import permanent_failure
+from queryable_app.ingest.failures import PermanentFailure, permanent_failure
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.stream import Start, start_query
 from queryable_app.ingest.supervisor import Supervisor
@@ -156,6 +156,40 @@ def test_no_java_is_permanent_and_a_download_is_tried_again() -> None:
     assert missing is not None
     assert missing.reason == "JavaMissing"
     assert permanent_failure(JarsError("it could not be downloaded")) is None
+
+
+def test_a_query_that_dies_of_a_missing_class_ends_its_process(
+    spark: SparkSession, kafka: KafkaForTests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process may find the image put right, and a JVM that once had too few descriptors never finds a class again."""
+    monkeypatch.setattr(supervision, "RETRY_SECONDS", 0.01)
+    jvm: Any = spark._jvm
+    monkeypatch.setattr(supervision, "start_query", lambda *_: jvm.java.lang.Class.forName("no.such.Class"))
+    kafka.create_topic("lacks-a-class", 1)
+    spec = parse_spec({"kafka": {"bootstrapServers": kafka.bootstrap}, "topic": "lacks-a-class"})
+    supervisor = Supervisor(spark, spec, kafka.bootstrap, tmp_path, tmp_path / "scratch", 1, False)
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            supervisor.run()
+        except (PermanentFailure, Superseded) as error:
+            ended.append(error)
+
+    with FakeServe(tmp_path) as serve:
+        running = threading.Thread(target=run, daemon=True)
+        running.start()
+        serve.wait_for_type("hello")
+        serve.say({"type": "wanted", "topic": "lacks-a-class", "partitions": [0]})
+        heard = 0
+        for generation in (1, 2, 3):
+            serve.wait_for_type("topic", 60, heard)
+            heard = len(serve.said)
+            serve.say({"type": "start", "generation": generation, "positions": {"0": -2}})
+        running.join(60)
+    (error,) = ended
+    assert isinstance(error, PermanentFailure)
+    assert error.failure.reason == "ClassMissing"
 
 
 def test_a_query_that_dies_of_its_sql_again_and_again_has_failed(

@@ -13,7 +13,7 @@ import pytest
 
 from queryable_app.local.data_directory import DataDirectory, opened
 from queryable_app.local.fleet import Fleet
-from queryable_app.local.nodes import start_placement
+from queryable_app.local.nodes import NodeFailed, start_placement
 from queryable_app.local.processes import free_ports, stop
 from queryable_app.local.wish import WISH_FILE, Wish
 
@@ -91,3 +91,17 @@ def test_a_wish_that_makes_no_sense_is_ignored(fleet: Fleet, data: DataDirectory
     tending_until("it answers", fleet, lambda: not fleet.silent)
 
     assert fleet.wish == Wish(1, 0)
+
+
+def test_a_node_whose_ingest_has_failed_for_good_is_not_waited_for(fleet: Fleet) -> None:
+    """The failure is what ingest says: here there is no Java."""
+    (node,) = fleet.nodes
+    with httpx.Client(timeout=2, trust_env=False) as http:
+
+        def wait() -> None:
+            tending_until("it has failed", fleet, lambda: not node.missing(http))
+
+        with pytest.raises(NodeFailed) as failed:
+            wait()
+    assert failed.value.failure.reason == "JavaMissing"
+    assert "set JAVA_HOME" in str(failed.value)
