@@ -84,6 +84,8 @@ RULES: list[tuple[str, dict[str, Any]]] = [
     ("a key is a name, or a domain, a slash and a name", pods(nodeSelector={"-a": "a"})),
     ("a key is a name, or a domain, a slash and a name", {"service": {"annotations": {"n" * 64: "a"}}}),
     ("names that begin with QT_ are the operator's", pods(env=[{"name": "QT_NAME", "value": "a"}])),
+    ("give podSelector, namespaceSelector or ipBlock", {"networkPolicy": {"from": [{}]}}),
+    ("ipBlock stands alone", {"networkPolicy": {"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]}}),
     ("give either value or valueFrom", pods(env=[{"name": "A", "value": "a", "valueFrom": {}}])),
 ]  # fmt: skip
 

@@ -272,6 +272,7 @@ _PATTERNS: Final = {
     r"^[1-9][0-9]*[kmgKMG]$": "an amount of memory, like 512m or 2g",
     r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$": "an amount of storage, like 10Gi",
     r"^https?://": "an address that begins with http:// or https://",
+    r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "a network, like 10.0.0.0/8",
     r"^(0(\.[0-9]+)?|1(\.0+)?)$": "a number from 0 to 1",
 }
 
