@@ -22,6 +22,7 @@ from queryable_app.kafka_settings import KafkaSettingsError
 from queryable_app.log import event
 from queryable_app.serve.allocator import give_back_large_blocks
 from queryable_app.serve.api.app import create_app
+from queryable_app.serve.background import note_unhandled
 from queryable_app.serve.fast_lane import protocol_class
 from queryable_app.serve.node import Node, say_descriptors
 from queryable_app.serve.sole_owner import owned
@@ -76,6 +77,7 @@ async def _serve(node: Node, listener: socket.socket) -> None:
     )
     server = _Server(config, node)
     server.listen_to_signals()
+    asyncio.get_running_loop().set_exception_handler(note_unhandled)
     await node.start()
     gc.collect()
     gc.freeze()  # what the start has made stays; a thousand reads at once would have all of it looked at again and again

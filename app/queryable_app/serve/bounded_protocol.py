@@ -19,6 +19,7 @@ from queryable_app.http_text import Answer, problem_answer
 from queryable_app.serve.admission import Admission, gets_in, over_bound
 from queryable_app.serve.api.guard import always_answered, between_nodes
 from queryable_app.serve.api.request import ARRIVED
+from queryable_app.serve.background import guarded
 from queryable_app.serve.body_budget import BodyShare
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads import Reads
@@ -272,7 +273,8 @@ class BoundedProtocol(StrictProtocol):
         cls.sweeps += 1
         cls.sweeping = False
         for connection in tuple(cls.open):
-            connection._check_times()
+            with guarded("BoundedProtocol.sweep"):
+                connection._check_times()
         if cls.open:
             cls._sweep_later()
 

@@ -37,7 +37,7 @@ from queryable_app.checkpoint_files import (
 from queryable_app.disk_format import FORMAT_VERSION, CopyState
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.log import event
-from queryable_app.serve.background import Background
+from queryable_app.serve.background import Background, guarded
 from queryable_app.serve.copies import Copies, Copy
 from queryable_app.serve.store import Store, StoreError
 
@@ -165,7 +165,8 @@ class Checkpoints(Background):
             for lease_id, lease in list(self._leases.items()):
                 if lease.used_at < unused_since:
                     event("checkpoint-expired", partition=lease.partition, lease=lease_id)
-                    await self.release(lease_id)
+                    with guarded("Checkpoints"):
+                        await self.release(lease_id)
 
     async def _close(self) -> None:
         for lease_id in list(self._leases):

@@ -19,14 +19,17 @@ class Contradictions:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.known = self._read()
+        self._unwritten = False
 
     def add(self, algorithms: frozenset[str]) -> None:
-        if algorithms <= self.known:
+        if algorithms <= self.known and not self._unwritten:
             return
         self.known |= algorithms
         try:
             write_whole(self._path, json.dumps(sorted(self.known)))
-        except OSError as error:  # known until the next start; a full disk is no reason to know less now
+            self._unwritten = False
+        except OSError as error:  # written the next time; a full disk is no reason to know less now
+            self._unwritten = True
             event("failed", path=str(self._path), reason=str(error))
 
     def _read(self) -> frozenset[str]:

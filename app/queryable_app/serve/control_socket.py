@@ -21,6 +21,7 @@ from typing import Any, Final
 from queryable_app.contract import CONTROL_PROTOCOL, GENERATION_FILE, TopicSeen
 from queryable_app.ingest_failures import IngestFailure, failure_in
 from queryable_app.log import event
+from queryable_app.serve.background import guarded, note_failure
 from queryable_app.serve.copies import Copies, Copy
 from queryable_app.serve.row_socket import RowSocket
 from queryable_app.serve.whole_file import write_whole
@@ -32,6 +33,7 @@ STATES: Final = ("starting", "streaming", "waiting-for-topic", "waiting-for-kafk
 _DETAIL_CHARS_MAX: Final = 2000
 _SEND_SECONDS_MAX: Final = 5.0
 _SETTLE_SECONDS: Final = 1.0
+_WRITE_AGAIN_SECONDS: Final = 0.5
 
 
 class _ProtocolError(Exception):
@@ -135,6 +137,8 @@ class ControlSocket:
             pass  # ingest is gone; its supervisor starts another one
         except OSError as error:
             event("failed", socket=self._path.name, reason=str(error))
+        except Exception as error:  # ingest connects again
+            note_failure("ControlSocket", error)
         finally:
             writer.close()
             if self._current is writer:
@@ -163,7 +167,9 @@ class ControlSocket:
                 self._note_state(message)
             elif kind == "topic":
                 if message.get("id") is not None:
-                    await _send(writer, _line(await self._next_start(_topic_seen(message))))
+                    topic = _topic_seen(message)
+                    generation = await self._next_generation(writer)
+                    await _send(writer, _line(await self._next_start(generation, topic)))
             else:
                 raise _ProtocolError(f"a message of type {str(kind)[:40]!r}")
 
@@ -195,9 +201,9 @@ class ControlSocket:
         event("topic-missing", reason=missing, advice=advice)
         self._status.become("failed", f"{missing}: {advice}")
 
-    async def _next_start(self, topic: TopicSeen) -> dict[str, Any]:
+    async def _next_start(self, generation: int, topic: TopicSeen) -> dict[str, Any]:
         """Shut out everybody older, then read the positions."""
-        self._rows.generation = generation = self._raise_generation()
+        self._rows.generation = generation
         await self._rows.close_connections()
         self._copies.note_topic_partitions(topic.partitions)
         positions = {}
@@ -206,7 +212,8 @@ class ControlSocket:
             if partition < topic.partitions and partition not in topic.latest:
                 continue  # wanted since ingest looked; it will look again
             if copy.writable:
-                self._judge(copy, topic)
+                with guarded("ControlSocket.judge"):
+                    self._judge(copy, topic)
             if copy.writable:
                 positions[str(partition)] = copy.position if copy.position >= 0 else EARLIEST
                 copy.takes_slices = True
@@ -234,6 +241,20 @@ class ControlSocket:
             copy.rebuild()
         if copy.writable and copy.store.identity.topic_id != topic.id:
             copy.write(lambda store: store.learn_topic_id(topic.id))
+
+    async def _next_generation(self, writer: asyncio.StreamWriter) -> int:
+        """While the disk takes nothing, ingest waits for its answer and the query that runs goes on."""
+        said = False
+        while True:
+            try:
+                return self._raise_generation()
+            except OSError as error:
+                if not said:
+                    event("generation-unwritten", path=self._generation_path, reason=str(error))
+                said = True
+            await asyncio.sleep(_WRITE_AGAIN_SECONDS)
+            if self._current is not writer:
+                raise ConnectionAbortedError("a newer ingest has connected")
 
     def _raise_generation(self) -> int:
         """Kept on disk, so that it never comes again, not even after a restart."""

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from queryable_app.attempts import Ask, Attempts, Wait, nobody_else
 from queryable_app.errors import Failure, Reason
+from queryable_app.serve.background import guarded
 from queryable_app.serve.peers import NOT_OUR_NODE, Peers
 
 _SWEEP_SECONDS: Final = 0.005
@@ -134,7 +135,8 @@ class Forwards:
         now = self.time()
         for forward in tuple(self.running):
             if now >= forward.due:
-                forward.advance(now)
+                with guarded("Forwards.sweep"):
+                    forward.advance(now)
         if self.running:
             self._sweep_later()
 

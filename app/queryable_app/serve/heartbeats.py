@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from queryable_app.peer_frames import PeerFrameError
 from queryable_app.peer_health import PeerHealth
+from queryable_app.serve.background import watch
 from queryable_app.serve.pipe import Call, Pipe
 
 _CONNECT_SECONDS: Final = 1.0
@@ -58,6 +59,7 @@ class Heartbeats:
         elif now >= self._connect_at:
             self._connect_at = now + _CONNECT_AGAIN_SECONDS
             self._connecting = asyncio.create_task(self._connect())
+            watch("Heartbeats.connect", self._connecting)
 
     def close(self) -> None:
         if self._connecting is not None:

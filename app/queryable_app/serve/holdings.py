@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from queryable_app.disk_format import CopyState, Identity
 from queryable_app.disk_mark import Pause
 from queryable_app.log import event
 from queryable_app.placement import Placement, refusal
-from queryable_app.serve.background import in_thread
+from queryable_app.serve.background import guarded, in_thread, note_failure, supervise, watch
 from queryable_app.serve.copies import Copies, Copy, Role
 from queryable_app.serve.disk_probe import PROBE_SUFFIX, probe
 from queryable_app.serve.incoming import INCOMING_SUFFIX
@@ -120,11 +119,12 @@ class Holdings:
                 if store is not None:
                     store.close()
         self._build()
-        self._tidying = asyncio.create_task(self._tidy())
-        self._looking = asyncio.create_task(self._look())
+        self._tidying = asyncio.create_task(supervise("Holdings.tidy", self._tidy))
+        self._looking = asyncio.create_task(supervise("Holdings.look", self._look))
         self._peers.newer_epoch = self._newer_elsewhere
         if (ordinal := self._peers.ahead()) is not None:
             self._asking = asyncio.create_task(self._ask(ordinal))
+            watch("Holdings.ask", self._asking)
             await asyncio.wait([self._asking], timeout=_FIRST_ASK_SECONDS)
 
     async def stop(self) -> None:
@@ -171,6 +171,7 @@ class Holdings:
     def _newer_elsewhere(self, ordinal: int) -> None:
         if not self._stopping and (self._asking is None or self._asking.done()):
             self._asking = asyncio.create_task(self._ask(ordinal))
+            watch("Holdings.ask", self._asking)
 
     async def _ask(self, ordinal: int) -> None:
         """Every heartbeat says that there is a newer one, so what fails now is tried again soon."""
@@ -196,7 +197,8 @@ class Holdings:
         if building := self._building.pop(partition, None):
             building.cancel()
             before.append(building)
-        self._ending[partition] = asyncio.create_task(self._end(copy, before))
+        end = partial(self._end, copy, before)
+        self._ending[partition] = asyncio.create_task(supervise("Holdings.end", end))
 
     def _take_up(self, partition: int) -> None:
         copy = self._copies.leaving.get(partition)
@@ -244,9 +246,11 @@ class Holdings:
                 continue
             if partition not in self._ending and (task := asyncio.current_task()) is not None:
                 self._ending[partition] = task
-                await in_thread(delete, path)
+                try:
+                    await in_thread(delete, path)
+                finally:
+                    self._ended(partition)
                 event("left-over-deleted", path=path)
-                self._ended(partition)
 
     def _build(self) -> None:
         """Begin what is not begun."""
@@ -271,22 +275,24 @@ class Holdings:
             await asyncio.sleep(_LOOK_SECONDS)
             now = asyncio.get_running_loop().time()
             for partition, copy in self._copies.by_partition.items():
-                if (
-                    copy.retrying is not None
-                    and time.monotonic() >= copy.retrying.next_at
-                    and partition not in self._building | self._ending
-                ):
-                    self._begin(partition, self._reopen(copy) if copy.opened else self._fill(copy))
-                stopped = not copy.opened and copy.absent is None
-                if (
-                    (stopped or copy.damaged is not None)
-                    and self._copies.paused == "none"
-                    and partition not in self._building | self._ending
-                    and now >= self._mend_at.get(partition, now)
-                    and self._peers.one_is_whole(partition)
-                ):
-                    self._mend_at[partition] = now + _MEND_AGAIN_SECONDS
-                    self._begin(partition, self._mend(copy))
+                if partition not in self._building | self._ending:
+                    with guarded("Holdings.look"):
+                        self._look_at(copy, now)
+
+    def _look_at(self, copy: Copy, now: float) -> None:
+        partition = copy.partition
+        if copy.retrying is not None and time.monotonic() >= copy.retrying.next_at:
+            self._begin(partition, self._reopen(copy) if copy.opened else self._fill(copy))
+            return
+        stopped = not copy.opened and copy.absent is None
+        if (
+            (stopped or copy.damaged is not None)
+            and self._copies.paused == "none"
+            and now >= self._mend_at.get(partition, now)
+            and self._peers.one_is_whole(partition)
+        ):
+            self._mend_at[partition] = now + _MEND_AGAIN_SECONDS
+            self._begin(partition, self._mend(copy))
 
     async def _mend(self, damaged: Copy) -> None:
         """Nobody reads it from now on: the others have what it has. A read that has it already must not meet the one that
@@ -319,9 +325,9 @@ class Holdings:
         if done.cancelled():
             self._build()
         elif error := done.exception():
-            trace = "".join(traceback.format_exception(error))
-            event("internal-error", part=type(self).__name__, error=repr(error), trace=trace)
-            self._fail(self._copies.by_partition.get(partition), repr(error))
+            note_failure(type(self).__name__, error)
+            if copy := self._copies.by_partition.get(partition):
+                copy.suspend(repr(error))
 
     async def _fill(self, copy: Copy) -> None:
         """Open what is on disk, or what another node has, or begin with nothing."""

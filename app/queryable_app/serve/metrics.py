@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from queryable_app.freshness import lag_ms, lag_records
 from queryable_app.partitioners import ALGORITHMS
+from queryable_app.serve.background import FAILURES
 from queryable_app.serve.node import Node
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -75,6 +76,12 @@ class _NodeCollector(Collector):
             pauses.add_metric([which], float(guard.paused == which))
         yield pauses
         yield from self._fetches()
+        failures = CounterMetricFamily(
+            "qt_background_failures", "Unexpected failures; the part was started again.", labels=["part"]
+        )
+        for part, count in tuple(FAILURES.items()):
+            failures.add_metric([part], count)
+        yield failures
         mismatches = CounterMetricFamily(
             "qt_partitioner_mismatches", "Records that contradict a partitioner.", labels=["algorithm"]
         )

@@ -31,6 +31,7 @@ from queryable_app.log import event
 from queryable_app.mounted import read_spec
 from queryable_app.placement import Placement, refusal
 from queryable_app.serde import key_codec
+from queryable_app.serve.background import supervise
 from queryable_app.serve.byte_budget import ByteBudget
 from queryable_app.serve.checkpoints import Checkpoints
 from queryable_app.serve.contradictions import Contradictions
@@ -177,7 +178,7 @@ class Node:
             self.checkpoints,
         ):
             await part.start()
-        self._measuring = asyncio.create_task(self._measure())
+        self._measuring = asyncio.create_task(supervise("Node.measure", self._measure))
 
     async def stop(self) -> None:
         """End what `start` began, and close the stores."""

@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from queryable_app.peer_health import PeerHealth
+from queryable_app.serve.background import watch
 from queryable_app.serve.pipe import Asker, Call, Pipe
 
 _PIPES: Final = 2
@@ -88,6 +89,7 @@ class PeerLink:
         usable = [pipe for pipe in self._pipes if pipe.usable]
         if len(usable) < _PIPES and self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
+            watch("PeerLink.connect", self._connecting)
         if usable:
             calls, self._unsent = self._unsent, []
             min(usable, key=lambda pipe: len(pipe.calls)).send(calls)

@@ -26,7 +26,7 @@ from queryable_app.peer_frames import decode_heartbeat, encode_heartbeat
 from queryable_app.peer_health import HEARTBEAT_SECONDS, PeerHealth
 from queryable_app.placement import Placement
 from queryable_app.routing import CopyHeard, NodeHeard, PeerView, route
-from queryable_app.serve.background import Background
+from queryable_app.serve.background import Background, guarded
 from queryable_app.serve.copies import Copies
 from queryable_app.serve.heartbeats import Heartbeats
 from queryable_app.serve.peer_client import CONNECTIONS_MAX, PeerAnswer, PeerAway, PeerClient, PeerSilent
@@ -268,8 +268,9 @@ class Peers(Background):
             self._follow()
         self._routes.clear()
         for peer in self._peers.values():
-            peer.heartbeats.beat(now)
-            peer.link.check(now)
+            with guarded("Peers.tick"):
+                peer.heartbeats.beat(now)
+                peer.link.check(now)
         for ordinal, peer in self._peers.items():
             if peer.reading and peer.health.doubted:
                 self._read_elsewhere(ordinal, now)

@@ -20,12 +20,14 @@ from typing import Final
 from queryable_app import frames
 from queryable_app.frames import FrameError
 from queryable_app.log import event
+from queryable_app.serve.background import supervise, watch
 from queryable_app.serve.slices import Slices
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECTIONS_MAX: Final = 512
 READING_SECONDS: Final = 0.05  # a read that recent means that someone is reading
 _OWED_SECONDS_MIN: Final = 0.001  # the loop's timers are no finer
+_ACCEPT_AGAIN_SECONDS: Final = 0.2
 _BUFFER_BYTES: Final = 320 * 1024  # a little more than a full slice
 
 
@@ -72,7 +74,7 @@ class RowSocket:
         listener.listen(CONNECTIONS_MAX)
         listener.setblocking(False)
         self._listener = listener
-        self._accepting = asyncio.create_task(self._accept(listener))
+        self._accepting = asyncio.create_task(supervise("RowSocket", lambda: self._accept(listener)))
 
     async def stop(self) -> None:
         if self._accepting is not None:
@@ -92,9 +94,19 @@ class RowSocket:
             await asyncio.wait(connections)
 
     async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+        loop, said = asyncio.get_running_loop(), False
         while True:
-            connection, _ = await loop.sock_accept(listener)
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except (
+                OSError
+            ) as error:  # no descriptors left, for example: what connects meanwhile waits in the backlog
+                if not said:
+                    event("accept-failed", socket=self._path.name, reason=str(error))
+                said = True
+                await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
+                continue
+            said = False
             if len(self._connections) >= CONNECTIONS_MAX:
                 event("refused", socket=self._path.name, reason=f"{CONNECTIONS_MAX} connections are open")
                 connection.close()
@@ -103,6 +115,7 @@ class RowSocket:
             task = asyncio.create_task(self._serve(connection))
             self._connections.add(task)
             task.add_done_callback(partial(self._ended, connection))
+            watch("RowSocket.connection", task)
 
     def _ended(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         """Not the task's own business: cancelled before its first step, it would never close anything."""

@@ -20,7 +20,7 @@ from weakref import WeakSet
 from queryable_app.disk_format import ROW_HEADER, TOMBSTONE, TOMBSTONE_KEPT_MS
 from queryable_app.errors import Failure
 from queryable_app.partitioners import SCATTER
-from queryable_app.serve.background import Background
+from queryable_app.serve.background import Background, guarded
 from queryable_app.serve.copies import Copies, Copy
 from queryable_app.serve.store import Store, StoreError
 
@@ -49,7 +49,8 @@ class Sweeper(Background):
             everything = time.monotonic() >= next_pass
             for copy in list(self._copies.by_partition.values()):
                 if copy.writable and (everything or self._is_uncounted(copy.store)):
-                    await self.sweep(copy)
+                    with guarded("Sweeper"):
+                        await self.sweep(copy)
             if everything:
                 next_pass = time.monotonic() + self._pass_seconds
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from queryable_app.serve.background import Background, KeptClient
+from queryable_app.serve.background import FAILURES, Background, KeptClient, supervise, watch
 
 
 class Failing(Background):
@@ -27,7 +27,7 @@ class Failing(Background):
 
 
 def test_a_defect_is_logged_and_the_loop_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unexpected error neither ends the loop nor is it silent."""
+    """An unexpected error neither ends the loop nor is it silent: it is logged and counted."""
 
     async def scenario() -> None:
         loop = Failing()
@@ -37,8 +37,10 @@ def test_a_defect_is_logged_and_the_loop_begins_anew(capsys: pytest.CaptureFixtu
         await loop.stop()
         assert (loop.rounds, loop.closed) == (2, True)
 
+    before = FAILURES["Failing"]
     asyncio.run(scenario())
 
+    assert FAILURES["Failing"] == before + 1
     assert "a defect" in capsys.readouterr().err
 
 
@@ -74,3 +76,37 @@ def test_a_client_that_could_not_start_is_closed_and_tried_again() -> None:
         assert (Client.started, Client.stopped) == (1, 2)
 
     asyncio.run(scenario())
+
+
+def test_work_that_ends_is_not_run_again() -> None:
+    """A supervised task runs again after a failure, and no more once it has ended well."""
+    runs: list[int] = []
+
+    async def work() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise OSError("no descriptors")
+
+    asyncio.run(asyncio.wait_for(supervise("work", work), 10))
+
+    assert len(runs) == 2
+
+
+def test_the_failure_of_a_task_that_nothing_awaits_is_counted() -> None:
+    """It is counted by its part; a task that is cancelled is no failure."""
+
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    async def scenario() -> None:
+        for work in (fails(), asyncio.sleep(10)):
+            task: asyncio.Task[None] = asyncio.create_task(work)
+            watch("unawaited", task)
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+
+    before = FAILURES["unawaited"]
+    asyncio.run(scenario())
+
+    assert FAILURES["unawaited"] == before + 1

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, TopicSeen
+from queryable_app.contract import CONTROL_SOCKET, GENERATION_FILE, ROW_SOCKET, TopicSeen
 from queryable_app.frames import ACK, encode_end, encode_hello
 from queryable_app.serve.control_socket import LINE_BYTES_MAX, data_loss
 from queryable_app.serve.node import Node
 from queryable_app.serve.status import readiness, status_of
+from queryable_app.serve.store import StoreUnavailable
 from tests.support.node import open_node, put, slice_frame, slice_payload, until
 
 
@@ -395,3 +396,54 @@ def test_nothing_is_lost_exactly_when_the_position_is_within_the_log(
     lost = data_loss(position, "T", 0, seen)
 
     assert (lost is None) == (position == -1 or earliest <= position <= earliest + length)
+
+
+def test_one_store_that_cannot_be_written_does_not_keep_ingest_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its partition is left out of the start, and is named as one that is tried again; the connection stays."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            broken = node.copies.by_partition[0].store
+
+            def refuse(topic_id: str) -> None:
+                raise StoreUnavailable("no space left")
+
+            monkeypatch.setattr(broken, "learn_topic_id", refuse)
+            client = await ingest(node)
+
+            assert await client.start() == {
+                "type": "start",
+                "generation": 1,
+                "positions": {"1": -2},
+                "retrying": [0],
+            }
+            assert await client.receive() == {"type": "wanted", "topic": "users", "partitions": [0, 1]}
+            assert (await client.start())["positions"] == {"0": -2, "1": -2}
+            client.writer.close()
+
+    asyncio.run(run())
+
+
+def test_ingest_waits_for_its_start_while_the_generation_cannot_be_written(tmp_path: Path) -> None:
+    """The connection stays, and the query that runs may write on; the start follows when the disk takes it."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            client = await ingest(node)
+            assert (await client.start())["generation"] == 1
+            in_the_way = Path(node.settings.data_dir) / f"{GENERATION_FILE}.new"
+            in_the_way.mkdir()
+            waiting = asyncio.create_task(client.start())
+            await asyncio.sleep(0)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.2):
+                    await asyncio.shield(waiting)
+            assert node._rows.generation == 1
+            in_the_way.rmdir()
+
+            assert (await waiting)["generation"] == 2
+            client.writer.close()
+
+    asyncio.run(run())

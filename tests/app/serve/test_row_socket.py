@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from queryable_app.contract import ROW_SOCKET
 from queryable_app.disk_format import decode_row
 from queryable_app.frames import ACK, LENGTH, SLICE, encode_end, encode_hello
 from queryable_app.serve.node import Node
 from queryable_app.serve.row_socket import FRAME_BYTES_MAX, LoopShare, RowSocket
 from tests.support.node import open_node, put, slice_frame, until
+from tests.support.serve_process import eventually, serve_process
 
 GENERATION = 4
 
@@ -263,3 +266,17 @@ def test_a_writer_that_goes_away_leaves_what_it_sent(tmp_path: Path) -> None:
             await until("the first slice is applied", lambda: rows.copy.position == 1)
 
     asyncio.run(run())
+
+
+def test_connections_are_accepted_again_when_there_are_descriptors(tmp_path: Path) -> None:
+    """A task that connects while none is left waits, and is served as soon as there is one; the log says so once."""
+    with serve_process(tmp_path) as served, socket.socket(socket.AF_UNIX) as task:
+        with served.without_descriptors():
+            task.connect(str(Path(served.settings.run_dir) / ROW_SOCKET))
+            task.sendall(encode_hello(99, 0, 0))
+            eventually("it cannot be accepted", lambda: served.events("accept-failed"))
+
+        task.settimeout(30)
+        assert task.recv(1) == b""
+        assert "generation 99 is not the current one" in served.events("refused")[0]["reason"]
+        assert len(served.events("accept-failed")) == 1
