@@ -28,6 +28,7 @@ from queryable_app.serve.store import Store, StoreError, StoreUnavailable
 Role = Literal["active", "standby", "hydrating"]
 Phase = Literal["failed", "retrying", "hydrating", "behind", "caught-up"]
 
+NO_RECORD: Final = -2  # below every position
 BEHIND_MS: Final = 10_000  # a copy older than that is called behind, in the log and in status
 _SAMPLES_MAX: Final = 128
 _RATE_SMOOTHING: Final = 0.3
@@ -56,6 +57,10 @@ class Copy:
         """Records a second by which the position moves, smoothed."""
         self.moved_at = time.monotonic()
         """When the position last moved, monotonic."""
+        self.record_ahead = NO_RECORD
+        """Offset of a record that Kafka has shown from the position on, and that had not arrived then."""
+        self.incarnation = object()
+        """Another one whenever the copy begins anew: what was asked of Kafka before says nothing of it."""
         self._store = store
         self._waiting: list[tuple[int, asyncio.Future[bool]]] = []
         self._samples: list[tuple[int, int]] = []  # (moment in ms, end), ends not reached yet
@@ -107,6 +112,7 @@ class Copy:
         has reached the log's end again."""
         self._store = store
         self.failed = self.absent = None
+        self._begin_anew()
         if self.retrying is not None:
             event(
                 "store-recovered",
@@ -236,6 +242,13 @@ class Copy:
         self.end = self.fresh_as_of_ms = -1
         self._samples.clear()
         self._measured = None
+        self.rate = 0.0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.record_ahead = NO_RECORD
+        self.incarnation = object()
+        self.moved_at = time.monotonic()
 
     async def reach(self, position: int, deadline: float) -> bool:
         if next_offset(self) >= position or not self.writable:

@@ -33,7 +33,6 @@ class Gaps(Background):
     def __init__(self, arguments: dict[str, Any], topic: str, copies: Copies) -> None:
         self._topic = topic
         self._copies = copies
-        self._seen: dict[int, int] = {}  # offset of a record that is there and has not arrived
         self._consumer = KeptClient(
             lambda: AIOKafkaConsumer(
                 **arguments,
@@ -51,15 +50,15 @@ class Gaps(Background):
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            quiet = self._quiet(time.monotonic())
-            if not quiet:
-                continue
-            try:
-                for copy in quiet:
+            refused = False
+            for copy in self._quiet(time.monotonic()):
+                try:
                     await self._prove(copy)
-            except (KafkaError, OSError, TimeoutError):
-                # log_end says that Kafka is away; records that are gone are for the control socket to judge.
-                await self._consumer.drop()
+                except (KafkaError, OSError, TimeoutError):
+                    # log_end says that Kafka is away; records that are gone are for the control socket to judge.
+                    refused = True
+                    await self._consumer.drop()
+            if refused:
                 await asyncio.sleep(_AWAY_SECONDS)
 
     def _quiet(self, now: float) -> Sequence[Copy]:
@@ -69,13 +68,13 @@ class Gaps(Background):
             if copy.writable
             and (copy.position < copy.end or copy.position < 0 <= copy.end)
             and now - copy.moved_at > _QUIET_SECONDS
-            and copy.position > self._seen.get(copy.partition, -2)
+            and copy.position > copy.record_ahead
         ]
 
     async def _prove(self, copy: Copy) -> None:
         consumer = await self._consumer.connected()
         where = TopicPartition(self._topic, copy.partition)
-        begin, end = copy.position, copy.end
+        begin, end, incarnation = copy.position, copy.end, copy.incarnation
         if begin < 0:
             begin = (await consumer.beginning_offsets([where]))[where]
         reached = begin
@@ -87,12 +86,13 @@ class Gaps(Background):
                 while reached < end and time.monotonic() < deadline:
                     shown = await consumer.getmany(where, timeout_ms=100, max_records=1)
                     if records := shown.get(where):
-                        self._seen[copy.partition] = records[0].offset
                         reached = records[0].offset
+                        if copy.incarnation is incarnation:
+                            copy.record_ahead = reached
                         break
                     reached = await consumer.position(where)
             finally:
                 consumer.unsubscribe()
         position = min(reached, end)
-        if copy.writable and position > copy.position:
+        if copy.incarnation is incarnation and copy.writable and position > copy.position:
             copy.apply((), replace(copy.state, position=position))

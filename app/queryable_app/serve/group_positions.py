@@ -27,7 +27,7 @@ class GroupPositions(Background):
         self._topic = topic
         self._application_id = application_id
         self._copies = copies
-        self._committed: dict[TopicPartition, int] = {}
+        self._committed: dict[int, tuple[object, int]] = {}  # by partition: the incarnation, and its position
         self._consumer = KeptClient(
             lambda: AIOKafkaConsumer(**arguments, group_id=application_id, enable_auto_commit=False),
             self._pause_all,
@@ -52,18 +52,22 @@ class GroupPositions(Background):
 
     async def commit(self) -> None:
         """Commit the positions that have changed since the last time."""
-        changed = {
-            where: copy.position
+        now = {
+            partition: (copy.incarnation, copy.position)
             for partition, copy in self._copies.by_partition.items()
             if copy.position >= 0
-            and self._committed.get(where := TopicPartition(self._topic, partition)) != copy.position
+        }
+        changed = {
+            TopicPartition(self._topic, partition): said[1]
+            for partition, said in now.items()
+            if self._committed.get(partition) != said
         }
         if changed:
             consumer = await self._consumer.connected()
             if not consumer.assignment() >= changed.keys():  # the node has got copies since
                 self._pause_all(consumer)
             await consumer.commit(changed)
-            self._committed |= changed
+            self._committed = now
 
     def _pause_all(self, consumer: AIOKafkaConsumer) -> None:
         partitions = [TopicPartition(self._topic, partition) for partition in self._copies.by_partition]

@@ -190,6 +190,7 @@ class Holdings:
 
     def _let_go(self, partition: int) -> None:
         copy = self._copies.by_partition.pop(partition)
+        self._mend_at.pop(partition, None)
         copy.takes_slices = False
         copy.release_waiting()
         self._copies.leaving[partition] = copy

@@ -86,12 +86,17 @@ class LogEnd(Background):
     async def _look_up(self) -> None:
         consumer = await self._consumer.connected()
         self._answering, self._asked = self._asked, None
-        held = dict(self._copies.by_partition)  # as the question finds it: copies come and go meanwhile
+        # As the question finds them: replicas come, go and begin anew meanwhile. Of one that the topic has no partition
+        # for, Kafka's refusal would be one for all.
+        there = self._copies.topic_partitions or self._copies.partitions
+        held = {p: (copy, copy.incarnation) for p, copy in self._copies.by_partition.items() if p < there}
         as_of_ms = time.time_ns() // 1_000_000  # before the question: what is there then is below the answer
         asked = [TopicPartition(self._topic, partition) for partition in held]
         ends = {where.partition: end for where, end in (await consumer.end_offsets(asked)).items()}
         for partition, end in ends.items():
-            held[partition].sample(as_of_ms, end)
+            copy, incarnation = held[partition]
+            if copy.incarnation is incarnation:
+                copy.sample(as_of_ms, end)
         if self._answering is not None:
             self._answering.set_result(ends)
             self._answering = None
