@@ -23,6 +23,7 @@ from fastapi import FastAPI, Response
 
 from queryable_app.contract import NodeSettings
 from queryable_app.disk_format import CopyState, Row, encode_row
+from queryable_app.moments import moment_ms
 from queryable_app.partitioners import partition_for
 from queryable_app.placement import first_placement
 from queryable_app.serve.api.app import create_app
@@ -90,7 +91,7 @@ async def fresh(node: Node) -> None:
     """Stands in for the look-ups of the log's end: it is where the copies are."""
     while True:
         for copy in node.copies.by_partition.values():
-            copy.sample(time.time_ns() // 1_000_000, copy.position)
+            copy.sample(moment_ms(), copy.position)
         await asyncio.sleep(0.5)
 
 

@@ -62,7 +62,7 @@ class CopyLike(Protocol):
     @property
     def end(self) -> int: ...  # the log's end; -1: unknown
     @property
-    def fresh_as_of_ms(self) -> int: ...  # it held everything in the log at that time; -1: never
+    def fresh_as_of_ms(self) -> int: ...  # it held everything in the log then; -1: never
     @property
     def failed(self) -> str | None: ...  # why it stopped
     @property
@@ -85,7 +85,8 @@ def lag_records(copy: CopyLike) -> int:
 
 
 def lag_ms(copy: CopyLike, now_ms: int) -> int:
-    """The copy holds everything that was in the log that long ago; -1 when it never did."""
+    """The copy holds everything that was in the log that long ago; -1 when it never did. `now_ms` is of `moments.py`: a step of
+    the wall clock makes nothing fresh."""
     return -1 if copy.fresh_as_of_ms < 0 else max(0, now_ms - copy.fresh_as_of_ms)
 
 

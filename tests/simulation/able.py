@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from tests.simulation.checks import Wish
 from tests.simulation.nodes import host_of
@@ -31,7 +30,7 @@ def able(world: World, key: bytes, wish: Wish, now: float) -> dict[int, object]:
             then = world.scheduler.now - (wish.max_lag_ms - _SLACK_MS) / 1000
             if world.topic.away or max(0, copy.position) < world.topic.end_at(partition, then):
                 continue
-            now_ms = (world.scheduler.wall_ns() // 1_000_000) + _skew_ms(machine.process)
+            now_ms = int(world.scheduler.monotonic() * 1000)
             if now_ms - copy.fresh_as_of_ms > wish.max_lag_ms - _SLACK_MS:
                 continue
         found[ordinal] = copy
@@ -59,7 +58,3 @@ def may_not_fail(
         ):
             return True
     return False
-
-
-def _skew_ms(process: Any) -> int:
-    return 0 if process is None else round(process.skew_seconds * 1000)

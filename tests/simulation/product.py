@@ -20,6 +20,7 @@ import queryable_app.serve.api.internal
 import queryable_app.serve.gaps
 import queryable_app.serve.log_end
 import queryable_app.serve.scans
+from queryable_app import moments
 from queryable_app.attempts import Attempts, Step
 from queryable_app.serve.store import Store
 from tests.simulation.topic import TopicConsumer
@@ -48,6 +49,7 @@ def inside(world: World) -> Iterator[None]:
     clocks: dict[Any, Callable[[], Any]] = {
         time.time_ns: world.scheduler.wall_ns,
         time.monotonic: world.scheduler.monotonic,
+        moments.moment_ms: lambda: int(world.scheduler.monotonic() * 1000),
         time.time: lambda: world.scheduler.wall_ns() / 1e9,
     }
     real_event = sys.modules["queryable_app.log"].event

@@ -20,6 +20,7 @@ import uvloop
 
 from queryable_app.contract import NodeSettings
 from queryable_app.disk_format import CopyState, Row, encode_row
+from queryable_app.moments import moment_ms
 from queryable_app.partitioners import ALGORITHMS, partition_for
 from queryable_app.placement import Placement, first_placement
 from queryable_app.serve.api.app import create_app
@@ -121,7 +122,7 @@ class Served:
             row = Row(offset, now_ms() if timestamp_ms is None else timestamp_ms, expiry_ms, value)
             copy.apply([(self.node.codec.to_disk(key), encode_row(row))], state)
             if copy.complete:
-                copy.sample(now_ms(), copy.position)
+                copy.sample(moment_ms(), copy.position)
             self.node.copies.note_mismatches()
             return where, offset
 
@@ -140,7 +141,7 @@ class Served:
                 ]
                 puts = [(b"key-%06d" % n, encode_row(Row(o, 1, 0, value(n)))) for o, n in enumerate(numbers)]
                 copy.apply(puts, replace(copy.state, position=len(puts), rows=len(puts)))
-                copy.sample(now_ms(), copy.position)
+                copy.sample(moment_ms(), copy.position)
 
         self.on_loop(write)
 
@@ -189,7 +190,7 @@ def served(
     if complete:
         for copy in node.copies.by_partition.values():
             copy.apply((), CopyState(0, True))
-            copy.sample(now_ms(), 0)
+            copy.sample(moment_ms(), 0)
     with Served(node, listening) as running:
         yield running
 

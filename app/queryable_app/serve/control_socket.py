@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, Final
 from queryable_app.contract import CONTROL_PROTOCOL, GENERATION_FILE, TopicSeen
 from queryable_app.ingest_failures import IngestFailure, failure_in
 from queryable_app.log import event
+from queryable_app.moments import moment_ms
 from queryable_app.serve.background import guarded, note_failure
 from queryable_app.serve.copies import Copies, Copy
 from queryable_app.serve.row_socket import RowSocket
@@ -49,13 +49,13 @@ class IngestStatus:
     detail: str = ""
     pid: int = 0
     starts: int = 0
-    since_ms: int = 0  # when it came into this state
+    since_ms: int = 0  # when it came into this state, a moment of `moments.py`
     failure: IngestFailure | None = None
     """What waiting cannot mend. It stays while ingest is started again, until that gets further than before."""
 
     def become(self, state: str, detail: str = "") -> None:
         if state != self.state:
-            self.since_ms = time.time_ns() // 1_000_000
+            self.since_ms = moment_ms()
             event("ingest", state=state, detail=detail)
         self.state, self.detail = state, detail
 

@@ -19,6 +19,7 @@ from queryable_app.disk_mark import Pause
 from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import absent, next_offset
 from queryable_app.log import event
+from queryable_app.moments import moment_ms
 from queryable_app.partitioners import ALGORITHMS, algorithm_in_use
 from queryable_app.placement import Placement
 from queryable_app.retries import Retry, next_retry
@@ -52,7 +53,7 @@ class Copy:
         self.end = -1
         """The log's end when Kafka was last asked; -1: not known."""
         self.fresh_as_of_ms = -1
-        """The copy holds everything that was in the log at this moment; -1: it never did since the start."""
+        """The copy holds everything that was in the log at this moment (`moments.py`); -1: it never did since the start."""
         self.rate = 0.0
         """Records a second by which the position moves, smoothed."""
         self.moved_at = time.monotonic()
@@ -196,7 +197,7 @@ class Copy:
         self.release_waiting()
 
     def sample(self, as_of_ms: int, end: int) -> None:
-        """The log ended at `end` when asked at `as_of_ms`."""
+        """The log ended at `end` when asked at `as_of_ms`, a moment of `moments.py`."""
         self.end = end
         if next_offset(self) >= end:
             self._samples.clear()
@@ -401,7 +402,7 @@ class Copies:
 
     def measure(self) -> None:
         """Called at intervals: rates, and an event for each copy that fell behind or caught up."""
-        now, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+        now, now_ms = time.monotonic(), moment_ms()
         for partition in self._phases.keys() - self.by_partition.keys():
             del self._phases[partition]
         for partition, copy in self.by_partition.items():

@@ -13,13 +13,13 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from time import time_ns
 from typing import Final, TypeVar
 
 from queryable_app.attempts import Ask, Attempts, Wait, nobody_else
 from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import Asked, absent
 from queryable_app.http_text import Answer
+from queryable_app.moments import moment_ms
 from queryable_app.partitioners import SCATTER
 from queryable_app.serve import peer_reads
 from queryable_app.serve.copies import Copy
@@ -129,7 +129,7 @@ async def coverage(
     async def look_here() -> None:
         copies, refused = await copies_here(reads, sorted(held), asked, deadline, alone, whole)
         here.update(copies)
-        now_ms = time_ns() // 1_000_000
+        now_ms = moment_ms()
         standings.update({partition: standing_of(copy, now_ms) for partition, copy in copies.items()})
         await ask_others(refused)
 
@@ -150,7 +150,7 @@ async def copies_here(
 ) -> tuple[dict[int, Copy], dict[int, Failure]]:
     """The copies of this node that may answer, and why the others may not. `last`: no other node is asked for those."""
     needed = await reads.caught_up(asked, partitions, deadline, last)
-    now_ms = time_ns() // 1_000_000
+    now_ms = moment_ms()
     reads.note_read()
     copies: dict[int, Copy] = {}
     refusals: dict[int, Failure] = {}

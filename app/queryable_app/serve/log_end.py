@@ -10,7 +10,6 @@ Kafka may be away for as long as it likes. It is said once when it goes and once
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
@@ -20,6 +19,7 @@ from aiokafka.errors import KafkaError
 
 from queryable_app.kafka_clients import KafkaAway
 from queryable_app.log import event
+from queryable_app.moments import moment_ms
 from queryable_app.serve.background import Background, KeptClient
 from queryable_app.serve.copies import Copies
 
@@ -90,7 +90,7 @@ class LogEnd(Background):
         # for, Kafka's refusal would be one for all.
         there = self._copies.topic_partitions or self._copies.partitions
         held = {p: (copy, copy.incarnation) for p, copy in self._copies.by_partition.items() if p < there}
-        as_of_ms = time.time_ns() // 1_000_000  # before the question: what is there then is below the answer
+        as_of_ms = moment_ms()  # before the question: what is there then is below the answer
         asked = [TopicPartition(self._topic, partition) for partition in held]
         ends = {where.partition: end for where, end in (await consumer.end_offsets(asked)).items()}
         for partition, end in ends.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import time_ns
 from typing import Final
 
 from prometheus_client import (
@@ -17,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from queryable_app.freshness import lag_ms, lag_records
+from queryable_app.moments import moment_ms
 from queryable_app.partitioners import ALGORITHMS
 from queryable_app.serve.background import FAILURES
 from queryable_app.serve.node import Node
@@ -136,7 +136,7 @@ class _NodeCollector(Collector):
         yield from (done, total)
 
     def _copies(self) -> Iterator[Metric]:
-        now_ms = time_ns() // 1_000_000
+        now_ms = moment_ms()
         copies = self._node.copies.by_partition.values()
         for name, about, of in (
             ("qt_position", "Offset of the next record.", lambda c: c.position),

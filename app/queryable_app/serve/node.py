@@ -28,6 +28,7 @@ from queryable_app.disk_format import Identity
 from queryable_app.kafka_clients import client_arguments
 from queryable_app.kafka_settings import kafka_connection
 from queryable_app.log import event
+from queryable_app.moments import moment_ms
 from queryable_app.mounted import read_spec
 from queryable_app.placement import Placement, refusal
 from queryable_app.serde import key_codec
@@ -76,8 +77,9 @@ class Node:
         self.codec = key_codec(spec.key_format)
         self.copies = copies
         self.memory = memory
-        self.ingest_status = IngestStatus(since_ms=time.time_ns() // 1_000_000)
+        self.ingest_status = IngestStatus(since_ms=moment_ms())
         self.started_at = time.time()
+        self._began = time.monotonic()
         self.last_read_at = -1.0
         """Monotonic time of the last answered read, kept by whoever answers. Ingest then leaves room for reads."""
         self.counters = Counters()
@@ -218,7 +220,7 @@ class Node:
                 event(
                     "ready",
                     partitions=len(self.copies.by_partition),
-                    seconds=round(time.time() - self.started_at, 3),
+                    seconds=round(time.monotonic() - self._began, 3),
                 )
             await asyncio.sleep(_MEASURE_SECONDS)
 

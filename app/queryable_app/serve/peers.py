@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from queryable_app.attempts import Attempts, HedgeBudget
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, NodeSettings
 from queryable_app.freshness import Asked, Consistency, lag_ms, next_offset
 from queryable_app.log import event
+from queryable_app.moments import moment_ms
 from queryable_app.peer_frames import decode_heartbeat, encode_heartbeat
 from queryable_app.peer_health import HEARTBEAT_SECONDS, PeerHealth
 from queryable_app.placement import Placement
@@ -250,7 +250,7 @@ class Peers(Background):
         moment, words = self._said
         now = asyncio.get_running_loop().time()
         if now - moment > _SAID_SECONDS:
-            now_ms = time.time_ns() // 1_000_000
+            now_ms = moment_ms()
             standings = {
                 partition: CopyHeard(
                     next_offset(copy), lag_ms(copy, now_ms), copy.complete and copy.damaged is None

@@ -21,6 +21,7 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import Asked, Consistency, judge, lag_ms, lag_records, next_offset
 from queryable_app.http_text import JSON, Answer, header_text, matches_etag, problem_answer
 from queryable_app.kafka_clients import KafkaAway
+from queryable_app.moments import moment_ms
 from queryable_app.partitioners import SCATTER, partition_for
 from queryable_app.serde import value_to_json
 from queryable_app.serve.copies import Copy
@@ -47,7 +48,7 @@ class Standing(NamedTuple):
 class _Common(NamedTuple):
     """What all answers of a copy have in common for a millisecond, or until its state changes."""
 
-    now_ms: int
+    moment_ms: int
     state: CopyState
     refusal: Failure | None  # for a read that asks for nothing
     headers: bytes
@@ -122,35 +123,35 @@ class Reads:
         reached; `form` is BYTES for the value as it is stored."""
         copies = self.copies
         algorithm = copies.algorithm
-        now_ms = time_ns() // 1_000_000
+        moment = moment_ms()
         self.note_read()
         if algorithm == SCATTER:
-            return self._point_anywhere(record_key, asked, needed, form, if_none_match, now_ms)
+            return self._point_anywhere(record_key, asked, needed, form, if_none_match, moment)
         partition = partition_for(record_key, algorithm, copies.partitions)
         copy = copies.by_partition.get(partition)
         if copy is None:
             raise not_here(partition)
         common = self._common.get(partition)
-        if common is None or common.now_ms != now_ms or common.state is not copy.state:
-            common = self._common[partition] = self._common_of(copy, now_ms)
+        if common is None or common.moment_ms != moment or common.state is not copy.state:
+            common = self._common[partition] = self._common_of(copy, moment)
         if asked is self.defaults:
             refusal = common.refusal
         else:
             for other in needed.keys() - {partition}:  # what it holds may change where the key is looked for
-                self.judged(other, asked, needed, now_ms)
-            refusal = judge(copy, asked, now_ms, needed.get(partition))
+                self.judged(other, asked, needed, moment)
+            refusal = judge(copy, asked, moment, needed.get(partition))
         if refusal is not None:
             raise refusal
         stored = copy.store.get(self._to_disk(record_key))
         if stored is not None:
             flags, offset, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(stored)
-            if not flags & TOMBSTONE and not 0 < expiry_ms <= now_ms:
+            if not flags & TOMBSTONE and (not expiry_ms or expiry_ms > time_ns() // 1_000_000):
                 value = stored[ROW_HEADER_SIZE:]
                 return self._found(
                     partition, offset, timestamp_ms, value, common.headers, form, if_none_match
                 )
         return self._absent(
-            (standing_of(copy, now_ms),), b"qt-partition: %d\r\n%b" % (partition, common.headers)
+            (standing_of(copy, moment),), b"qt-partition: %d\r\n%b" % (partition, common.headers)
         )
 
     def _point_anywhere(
@@ -255,7 +256,7 @@ class Reads:
             return 0
         if last:
             return 1
-        fresh = 0 <= lag_ms(copy, time_ns() // 1_000_000) <= _FRESH_MS
+        fresh = 0 <= lag_ms(copy, moment_ms()) <= _FRESH_MS
         return 0.5 if fresh or not self.node.peers.one_is_fresh(partition, _FRESH_MS) else 0
 
     async def _log_ends(self, partitions: Collection[int], deadline: float) -> Mapping[int, int]:

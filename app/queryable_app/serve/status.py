@@ -7,6 +7,7 @@ from typing import Any
 
 from queryable_app.checkpoint_files import Fetch
 from queryable_app.freshness import lag_ms, lag_records, next_offset
+from queryable_app.moments import moment_ms
 from queryable_app.partitioners import ALGORITHMS
 from queryable_app.retries import Retry
 from queryable_app.serve.control_socket import IngestStatus
@@ -17,7 +18,7 @@ from queryable_app.serve.peers import Peers
 
 def status_of(node: Node) -> dict[str, Any]:
     settings, copies, ingest = node.settings, node.copies, node.ingest_status
-    now_ms = time_ns() // 1_000_000
+    now_ms, moment = time_ns() // 1_000_000, moment_ms()
     return {
         "name": settings.name,
         "applicationId": settings.application_id,
@@ -42,7 +43,7 @@ def status_of(node: Node) -> dict[str, Any]:
             "detail": ingest.detail,
             "pid": ingest.pid,
             "starts": ingest.starts,
-            "sinceMs": now_ms - ingest.since_ms,
+            "sinceMs": moment - ingest.since_ms,
             "failure": None if ingest.failure is None else ingest.failure.to_json(),
         },
         "peers": [_peer_status(node.peers, ordinal) for ordinal in node.peers.others()],
@@ -51,7 +52,7 @@ def status_of(node: Node) -> dict[str, Any]:
             "highWaterPercent": node.disk_guard.high_water_percent,
             "paused": node.disk_guard.paused,
         },
-        "partitions": [_copy_status(node, copy, now_ms) for _, copy in sorted(copies.by_partition.items())],
+        "partitions": [_copy_status(node, copy, moment) for _, copy in sorted(copies.by_partition.items())],
         "leaving": sorted(copies.leaving),
     }
 

@@ -29,6 +29,7 @@ from queryable_app.client import (
     Unknown,
     Unreachable,
 )
+from queryable_app.moments import moment_ms
 from queryable_app.partitioners import partition_for
 from queryable_app.placement import Placement, first_placement
 from tests.support.served import Served, eventually, served
@@ -389,7 +390,7 @@ def test_a_session_keeps_the_views_bound(tmp_path: Path) -> None:
         key, first, _ = behind(nodes)
         partition = partition_for(key.encode(), "murmur2", PARTITIONS)
         copy = first.node.copies.by_partition[partition]
-        fresh_as_of_ms, copy.fresh_as_of_ms = copy.fresh_as_of_ms, 1
+        fresh_as_of_ms, copy.fresh_as_of_ms = copy.fresh_as_of_ms, moment_ms() - 7_200_000
         with QueryableTopic(nodes.urls, deadline_ms=1000) as users:
             mine = users.session({partition: copy.position})
             assert users.get(key).value == "old"  # type: ignore[union-attr]

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from queryable_app.errors import Failure, Reason
+from queryable_app.moments import moment_ms
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.holdings import Holdings
 from queryable_app.serve.hydration import PeerHydration
-from tests.support.served import Served, eventually, now_ms
+from tests.support.served import Served, eventually
 from tests.support.trio import LARGE, ROWS, Trio, complete
 
 BYTES = {"accept": "application/octet-stream"}
@@ -110,7 +111,7 @@ def test_no_read_sees_the_damage(trio: Trio) -> None:
         damaged = copy_of(trio.nodes[0]).store
         while not copy_of(trio.nodes[0]).opened or same(trio, damaged):
             read_all()
-        trio.nodes[0].on_loop(lambda: copy_of(trio.nodes[0]).sample(now_ms(), ROWS))
+        trio.nodes[0].on_loop(lambda: copy_of(trio.nodes[0]).sample(moment_ms(), ROWS))
         assert copy_of(trio.nodes[0]).complete
         read_all()
 

@@ -18,6 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from queryable_app.errors import Failure, Reason
 from queryable_app.freshness import next_offset
 from queryable_app.kafka_clients import KafkaAway
+from queryable_app.moments import moment_ms
 from queryable_app.placement import Placement, first_placement
 from queryable_app.serve.group_positions import GroupPositions
 from queryable_app.serve.node import Node
@@ -177,7 +178,7 @@ def test_freshness_is_the_moment_of_a_reached_end(tmp_path: Path, kafka: KafkaFo
 
     async def run() -> None:
         await produce(kafka.bootstrap, topic, b"1")
-        before = time.time_ns() // 1_000_000
+        before = moment_ms()
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
             copy = node.copies.by_partition[0]
             await until("an end", lambda: copy.end == 1)
@@ -185,7 +186,7 @@ def test_freshness_is_the_moment_of_a_reached_end(tmp_path: Path, kafka: KafkaFo
             node.slices.apply(slice_payload(put(0, b"k", b"1")))
             assert copy.complete
             await until("freshness", lambda: copy.fresh_as_of_ms >= before)
-            assert copy.fresh_as_of_ms <= time.time_ns() // 1_000_000
+            assert copy.fresh_as_of_ms <= moment_ms()
 
     asyncio.run(run())
 

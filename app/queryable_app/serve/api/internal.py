@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from time import time_ns
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -27,6 +26,7 @@ from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, READ_PATH
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.freshness import DEADLINE_MS_MAX, next_offset
 from queryable_app.http_text import BYTES, JSON, body_answer, json_answer
+from queryable_app.moments import moment_ms
 from queryable_app.peer_frames import RawRow, asked_from_json, encode_rows
 from queryable_app.placement import Placement
 from queryable_app.serve.api.request import json_body, respond
@@ -107,7 +107,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             partitions = field(body, "partitions", list_of(whole(0, reads.copies.partitions - 1)))
         deadline = asyncio.get_running_loop().time() + asked.deadline_ms / 1000
         copies, refusals = await copies_here(reads, partitions, asked, deadline, last=True)
-        now_ms = time_ns() // 1_000_000
+        now_ms = moment_ms()
         return _rows(
             {
                 "standings": [standing_of(copy, now_ms) for copy in copies.values()],

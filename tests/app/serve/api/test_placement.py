@@ -18,10 +18,11 @@ import pytest
 
 from queryable_app.disk_format import CopyState
 from queryable_app.freshness import Asked
+from queryable_app.moments import moment_ms
 from queryable_app.peer_frames import asked_to_json, decode_rows
 from queryable_app.placement import Placement
 from queryable_app.serve.status import readiness
-from tests.support.served import Served, eventually, now_ms, served
+from tests.support.served import Served, eventually, served
 
 TOKEN = "between-nodes"
 HEADERS = {"qt-node": TOKEN}
@@ -263,5 +264,5 @@ def complete(node: Served) -> None:
     for copy in copies_of(node):
         if not copy.complete:
             copy.apply((), CopyState(0, True))
-            copy.sample(now_ms(), 0)
+            copy.sample(moment_ms(), 0)
     assert readiness(node.node)["ready"]

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.served import Served, eventually, now_ms, served
+from queryable_app.moments import moment_ms
+from tests.support.served import Served, eventually, served
 
 PATH = "/internal/v1/read"
 HEADERS = {"qt-node": "between-nodes"}
@@ -57,8 +58,8 @@ def test_the_next_read_has_the_new_bound(node: Served, http: httpx.Client) -> No
 
     def grow_old() -> None:
         for copy in node.node.copies.by_partition.values():
-            copy.sample(now_ms() - 5000, copy.position)
-            copy.sample(now_ms(), copy.position + 1)
+            copy.sample(moment_ms() - 5000, copy.position)
+            copy.sample(moment_ms(), copy.position + 1)
 
     node.on_loop(grow_old)
     assert http.get("/v1/keys/a").status_code == 200

@@ -1,0 +1,40 @@
+"""Freshness when the wall clock steps: ages are measured by a clock that does not."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from queryable_app.moments import moment_ms
+from queryable_app.serve import reads
+from tests.support.served import served
+
+
+def test_a_step_back_of_the_wall_clock_makes_no_old_replica_fresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Kafka is away the lag grows, although the clock on the wall is an hour earlier than it was."""
+    with served(tmp_path) as node:
+        node.put(b"a", b"1")
+
+        def grow_old() -> None:
+            copy = node.node.copies.by_partition[0]
+            copy.sample(moment_ms() - 60_000, copy.position)
+            copy.sample(moment_ms(), copy.position + 1)
+
+        node.on_loop(grow_old)
+        monkeypatch.setattr(reads, "time_ns", lambda: time.time_ns() - 3_600 * 10**9)
+
+        answer = httpx.get(f"{node.url}/v1/keys/a", params={"max-lag-ms": 1000})
+        assert (answer.status_code, answer.json()["reason"]) == (503, "not_fresh_enough")
+        lag_ms = httpx.get(f"{node.url}/v1/status").json()["partitions"][0]["lagMs"]
+        assert 60_000 <= lag_ms < 3_600_000
+
+
+def test_moments_do_not_go_back() -> None:
+    """A later moment is never smaller than an earlier one."""
+    moments = [moment_ms() for _ in range(1000)]
+    assert moments == sorted(moments)
