@@ -106,6 +106,11 @@ class ControlSocket:
             await asyncio.wait(self._conversations)
         self._path.unlink(missing_ok=True)
 
+    def restart(self) -> None:
+        """Have ingest start its query again, from the positions as they are and in a new generation."""
+        if self._current is not None:
+            self._current.write(self._wanted())
+
     def announce(self) -> None:
         """Which partitions are wanted may have changed. Several changes go into one restart of ingest's query."""
         if self._announcing is None:

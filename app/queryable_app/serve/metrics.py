@@ -76,6 +76,25 @@ class _NodeCollector(Collector):
             pauses.add_metric([which], float(guard.paused == which))
         yield pauses
         yield from self._fetches()
+        letters = CounterMetricFamily(
+            "qt_dead_letters", "Written whole or truncated, or skipped as too large.", labels=["outcome"]
+        )
+        for outcome in ("whole", "truncated", "skipped"):
+            letters.add_metric([outcome], self._node.dead_letters.written[outcome])
+        yield letters
+        stalled = GaugeMetricFamily(
+            "qt_replica_stalled", "1 while records are there and none arrives.", labels=["partition"]
+        )
+        for partition in copies.by_partition:
+            stalled.add_metric([str(partition)], float(partition in self._node.watchdog.stalled))
+        yield stalled
+        yield CounterMetricFamily(
+            "qt_stall_restarts",
+            "Starts of the query for stalled replicas.",
+            value=self._node.watchdog.restarts,
+        )
+        waits = len(self._node.dead_letters.waiting)
+        yield _gauge("qt_dead_letters_waiting", "Partitions that wait for the dead letter topic.", waits)
         failures = CounterMetricFamily(
             "qt_background_failures", "Unexpected failures; the part was started again.", labels=["part"]
         )

@@ -39,6 +39,7 @@ from queryable_app.serve.contradictions import Contradictions
 from queryable_app.serve.control_socket import ControlSocket, IngestStatus
 from queryable_app.serve.copies import Copies, Copy
 from queryable_app.serve.counters import Counters
+from queryable_app.serve.dead_letters import DeadLetterTopic
 from queryable_app.serve.disk_guard import DiskGuard
 from queryable_app.serve.gaps import Gaps
 from queryable_app.serve.group_positions import GroupPositions
@@ -52,6 +53,7 @@ from queryable_app.serve.slices import Slices
 from queryable_app.serve.store import SharedMemory, Store, StoreError, StoreUnavailable
 from queryable_app.serve.sweeper import Sweeper
 from queryable_app.serve.turns import Turns
+from queryable_app.serve.watchdog import Watchdog
 from queryable_app.topic_spec import Read, TopicSpec
 
 _MEASURE_SECONDS: Final = 0.5
@@ -100,9 +102,10 @@ class Node:
         self.hydration = PeerHydration(self.peers, application, spec.topic)
 
         kafka = client_arguments(kafka_connection(settings.bootstrap_servers, spec.kafka_config))
-        self.producer = Producer(kafka, spec.topic, settings.application_id)
+        self.producer = Producer(kafka, spec.topic)
+        self.dead_letters = DeadLetterTopic(kafka, spec.topic, settings.application_id)
         self.log_end = LogEnd(kafka, spec.topic, copies, settings.log_end_interval_ms)
-        self.slices = Slices(copies, self.codec, spec.on_bad_record, self.producer)
+        self.slices = Slices(copies, self.codec, spec.on_bad_record, self.dead_letters)
         run_dir = Path(settings.run_dir)
         self._rows = RowSocket(run_dir / ROW_SOCKET, self.slices, lambda: self.last_read_at)
         self._control = ControlSocket(
@@ -120,6 +123,9 @@ class Node:
         )
         self.disk_guard = DiskGuard(Path(settings.data_dir), spec.high_water_percent, self.holdings.pause)
         self._gaps = Gaps(kafka, spec.topic, copies)
+        self.watchdog = Watchdog(
+            copies, lambda: self.ingest_status.state, self.dead_letters.waiting, self._control.restart
+        )
         self._group_positions = GroupPositions(kafka, spec.topic, settings.application_id, copies)
         self._sweeper = Sweeper(copies, spec.ttl_ms)
         self._measuring: asyncio.Task[None] | None = None
@@ -175,6 +181,7 @@ class Node:
             self._control,
             self.log_end,
             self._gaps,
+            self.watchdog,
             self._group_positions,
             self._sweeper,
             self.checkpoints,
@@ -193,9 +200,11 @@ class Node:
             self._rows,
             self._sweeper,
             self._group_positions,
+            self.watchdog,
             self._gaps,
             self.log_end,
             self.producer,
+            self.dead_letters,
         ):
             await part.stop()
         if self._measuring is not None:

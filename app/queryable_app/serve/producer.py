@@ -1,46 +1,35 @@
-"""Writes to Kafka: records that clients post, and dead letters.
+"""Writes to Kafka the records that clients post.
 
 Strategy: an idempotent producer that waits for all replicas, connected when it is first needed. A posted record has a
-deadline, and the answer says whether it may have been written all the same. A dead letter has none: the slice that it
-came in waits for it, and Spark waits for the slice.
+deadline, and the answer says whether it may have been written all the same.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     RequestTimedOutError,
-    TopicAlreadyExistsError,
-    for_code,
 )
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.log import event
 from queryable_app.serve.background import KeptClient
-from queryable_app.serve.slices import DeadLetter
 
 DEADLINE_SECONDS: Final = 10.0
 _RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # the broker has the last word; this only bounds what is tried
-_RETRY_SECONDS: Final = 1.0
 _RETRY_MS: Final = 1000
 
 
 class Producer:
     """Needs no start. `arguments` are those of an aiokafka client."""
 
-    def __init__(self, arguments: dict[str, Any], topic: str, application_id: str) -> None:
-        self._arguments = arguments
+    def __init__(self, arguments: dict[str, Any], topic: str) -> None:
         self._topic = topic
-        self._dead_letter_topic = f"{application_id}.dead-letter"
-        self._dead_letter_topic_exists = False
         self._producer = KeptClient(
             lambda: AIOKafkaProducer(
                 **arguments, acks="all", enable_idempotence=True, max_request_size=_RECORD_BYTES_MAX
@@ -77,60 +66,8 @@ class Producer:
                 retry_after_ms=_RETRY_MS,
             ) from None
 
-    async def send_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
-        """Tries until each one is acknowledged. After a crash the same ones are sent again."""
-        said = False
-        while True:
-            try:
-                await self._ensure_dead_letter_topic()
-                producer = await self._producer.connected()
-                sent = [
-                    await producer.send(
-                        self._dead_letter_topic,
-                        value=letter.bad.value,
-                        key=letter.key,
-                        headers=_headers(self._topic, letter),
-                    )
-                    for letter in letters
-                ]
-                await asyncio.gather(*sent)
-                return
-            except (KafkaError, OSError) as error:
-                if not said:
-                    event("dead-letter-waits", topic=self._dead_letter_topic, reason=str(error))
-                    said = True
-                await self._producer.drop()
-                await asyncio.sleep(_RETRY_SECONDS)
-
     async def stop(self) -> None:
         await self._producer.drop()
-
-    async def _ensure_dead_letter_topic(self) -> None:
-        if self._dead_letter_topic_exists:
-            return
-        admin = AIOKafkaAdminClient(**self._arguments)
-        await admin.start()
-        # No replica assignments, and not None either: that is how this class is told to leave replication to the broker.
-        topic = NewTopic(self._dead_letter_topic, 1, -1, replica_assignments={})
-        try:
-            response = await admin.create_topics([topic])
-        finally:
-            await admin.close()
-        for name, code, *_ in response.topic_errors:
-            error = for_code(code)
-            if code and error is not TopicAlreadyExistsError:
-                raise error(name)
-        self._dead_letter_topic_exists = True
-
-
-def _headers(topic: str, letter: DeadLetter) -> list[tuple[str, bytes]]:
-    """Where the record came from, and what is wrong with it."""
-    return [
-        ("topic", topic.encode()),
-        ("partition", str(letter.partition).encode()),
-        ("offset", str(letter.offset).encode()),
-        ("reason", letter.bad.reason.encode()),
-    ]
 
 
 def _late(partition: int, handed_over: bool) -> Failure:

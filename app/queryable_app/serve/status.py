@@ -14,6 +14,7 @@ from queryable_app.serve.control_socket import IngestStatus
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers import Peers
+from queryable_app.stalls import Watch
 
 
 def status_of(node: Node) -> dict[str, Any]:
@@ -45,6 +46,11 @@ def status_of(node: Node) -> dict[str, Any]:
             "starts": ingest.starts,
             "sinceMs": moment - ingest.since_ms,
             "failure": None if ingest.failure is None else ingest.failure.to_json(),
+        },
+        "deadLetters": {
+            "topic": node.dead_letters.name,
+            "written": dict(node.dead_letters.written),
+            "waiting": {str(p): _retrying(retry) for p, retry in node.dead_letters.waiting.items()},
         },
         "peers": [_peer_status(node.peers, ordinal) for ordinal in node.peers.others()],
         "disk": {
@@ -96,6 +102,7 @@ def _copy_status(node: Node, copy: Copy, now_ms: int) -> dict[str, Any]:
         "hydration": None if copy.complete else _hydration(copy, fetch),
         "failed": copy.failed,
         "retrying": _retrying(copy.retrying),
+        "stalled": _stalled(node.watchdog.stalled.get(copy.partition)),
         "damaged": copy.damaged,
         "absent": copy.absent,
         "paused": node.disk_guard.why_paused if node.copies.is_paused(copy) else None,
@@ -110,6 +117,13 @@ def _copy_status(node: Node, copy: Copy, now_ms: int) -> dict[str, Any]:
         "estimatedKeys": copy.store.keys.count(now_ms) if copy.opened else None,
         "sizeBytes": copy.store.size_bytes() if copy.opened else 0,
     }
+
+
+def _stalled(watch: Watch | None) -> dict[str, Any] | None:
+    """Of a replica that stands still although records are there: how often the query was started again for it."""
+    return (
+        None if watch is None else {"restarts": watch.restarts, "waitedMs": int(watch.waited_seconds * 1000)}
+    )
 
 
 def _retrying(retry: Retry | None) -> dict[str, Any] | None:
@@ -139,6 +153,7 @@ def readiness(node: Node) -> dict[str, Any]:
         "retrying": {
             str(copy.partition): copy.retrying.reason for copy in copies if copy.retrying is not None
         },
+        "stalled": [copy.partition for copy in copies if copy.partition in node.watchdog.stalled],
         "ingestFailed": _ingest_failed(ingest),
     }
 

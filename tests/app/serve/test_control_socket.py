@@ -447,3 +447,20 @@ def test_ingest_waits_for_its_start_while_the_generation_cannot_be_written(tmp_p
             client.writer.close()
 
     asyncio.run(run())
+
+
+def test_a_restart_has_ingest_start_again_where_the_stores_are(tmp_path: Path) -> None:
+    """Although nothing else is wanted: what the watchdog needs for a query that brings nothing."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            client = await ingest(node)
+            assert (await client.start())["generation"] == 1
+            node.slices.apply(slice_payload(put(4, b"a", b"1")))
+
+            node.watchdog.restart()
+            assert (await client.receive())["type"] == "wanted"
+            assert await client.start() == {"type": "start", "generation": 2, "positions": {"0": 5, "1": -2}}
+            client.writer.close()
+
+    asyncio.run(run())

@@ -22,6 +22,7 @@ from queryable_app.moments import moment_ms
 from queryable_app.placement import Placement, first_placement
 from queryable_app.serve.group_positions import GroupPositions
 from queryable_app.serve.node import Node
+from queryable_app.serve.status import status_of
 from tests.support.kafka import KafkaForTests, embedded_kafka
 from tests.support.node import (
     APPLICATION_ID,
@@ -342,7 +343,9 @@ def test_a_dead_letter_says_where_it_came_from(tmp_path: Path, kafka: KafkaForTe
             node.slices.apply(payload)
 
             found = [
-                r for r in await _records("tests.users.r1.dead-letter") if r.headers[0][1].decode() == topic
+                r
+                for r in await _records(kafka, "tests.users.r1.dead-letter")
+                if r.headers[0][1].decode() == topic
             ]
             assert [(r.key, r.value) for r in found] == [(b"k", b"\xff raw")]
             assert dict(found[0].headers) == {
@@ -353,17 +356,84 @@ def test_a_dead_letter_says_where_it_came_from(tmp_path: Path, kafka: KafkaForTe
             }
             assert node.copies.by_partition[0].position == 1
 
-    async def _records(name: str) -> list[Any]:
-        where = TopicPartition(name, 0)
-        async with AIOKafkaConsumer(
-            bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest", group_id=None
-        ) as consumer:
-            consumer.assign([where])
-            end = (await consumer.end_offsets([where]))[where]
-            records: list[Any] = []
-            while not records or records[-1].offset < end - 1:
-                records += (await consumer.getmany(where, timeout_ms=1000)).get(where, [])
-            return records
+    asyncio.run(run())
+
+
+async def _records(kafka: KafkaForTests, name: str) -> list[Any]:
+    where = TopicPartition(name, 0)
+    async with AIOKafkaConsumer(
+        bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest", group_id=None
+    ) as consumer:
+        consumer.assign([where])
+        end = (await consumer.end_offsets([where]))[where]
+        records: list[Any] = []
+        while not records or records[-1].offset < end - 1:
+            records += (await consumer.getmany(where, timeout_ms=1000)).get(where, [])
+        return records
+
+
+LETTERS = 20
+LARGE = b"x" * 30_000
+
+
+@pytest.mark.parametrize(
+    ("bytes_max", "sizes", "written"),
+    [
+        (20_000, {len(LARGE): 16_384}, {"whole": LETTERS, "truncated": 1}),
+        (700, {len(LARGE): 0}, {"whole": LETTERS, "truncated": 1}),
+        (80, {}, {"skipped": LETTERS + 1}),
+    ],
+    ids=["truncated", "without its value", "skipped"],
+)
+def test_a_dead_letter_that_is_too_large_stops_no_partition(
+    tmp_path: Path,
+    kafka: KafkaForTests,
+    topic: str,
+    bytes_max: int,
+    sizes: dict[int, int],
+    written: dict[str, int],
+) -> None:
+    """It is truncated as far as Kafka asks, with headers that name its size, or skipped and counted; the position moves on."""
+    dead = f"{topic}.dead-letter"
+    kafka.create_topic(dead, 1, {"max.message.bytes": str(bytes_max)})
+
+    async def run() -> None:
+        async with node_on(tmp_path, kafka.bootstrap, topic, onBadRecord="DeadLetter") as node:
+            node.dead_letters.name = dead
+            values = [LARGE, *(b"small" for _ in range(LETTERS))]
+            payload = slice_payload(
+                *(bad(n, b"k%d" % n, "not JSON", value) for n, value in enumerate(values))
+            )
+            async with asyncio.timeout(60):
+                await node.slices.before(payload)
+            node.slices.apply(payload)
+
+            assert node.copies.by_partition[0].position == len(values)
+            assert status_of(node)["deadLetters"]["written"] == written
+            assert status_of(node)["deadLetters"]["waiting"] == {}
+            if sizes:
+                found = await _records(kafka, dead)
+                cut = {
+                    int(said["original-value-bytes"]): len(r.value)
+                    for r in found
+                    if "truncated" in (said := dict(r.headers))
+                }
+                assert cut == sizes
+
+    asyncio.run(run())
+
+
+def test_a_partition_that_waits_for_the_dead_letter_topic_is_named(tmp_path: Path) -> None:
+    """Without Kafka the slice waits; status says which partition, why, and when the next attempt is."""
+
+    async def run() -> None:
+        async with node_on(tmp_path, NOBODY, "users", onBadRecord="DeadLetter") as node:
+            waiting = asyncio.create_task(node.slices.before(slice_payload(bad(0, b"k", "not JSON"))))
+            await until("it is named", lambda: status_of(node)["deadLetters"]["waiting"].get("0"))
+            assert status_of(node)["deadLetters"]["waiting"]["0"]["reason"]
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert status_of(node)["deadLetters"]["waiting"] == {}
 
     asyncio.run(run())
 

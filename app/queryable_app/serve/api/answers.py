@@ -81,6 +81,7 @@ _READINESS: Final = _object(
         "progress": {"type": "number", "minimum": 0, "maximum": 1},
         "failed": {"type": "object", "additionalProperties": {"type": "string"}},
         "retrying": {"type": "object", "additionalProperties": {"type": "string"}},
+        "stalled": _list_of(_COUNT),
         "ingestFailed": {"type": ["string", "null"]},
     }
 )
