@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from queryable_app import jars
-from queryable_app.ingest.class_archive import archive_options
 from queryable_app.ingest.prepare import main
 
 ROOT = Path(__file__).parents[2]
@@ -64,13 +63,3 @@ def test_jars_whose_times_an_image_does_not_keep_are_refused(
 
     assert main() == 1
     assert "a fraction of a second" in capsys.readouterr().err
-
-
-def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In an image of another Java the archive is missing: ingest starts later, and says why."""
-    blocked = tmp_path / "file"
-    blocked.touch()
-    assert archive_options(blocked / "cache", []) == []
-    assert "class-archive" in capsys.readouterr().err

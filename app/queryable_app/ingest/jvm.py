@@ -2,11 +2,12 @@
 
 Strategy: java is started directly. Spark's launch scripts first start another JVM that only computes the command, and
 Spark's own main class then reads the configuration a second time: together a second of CPU at every start. Both end in
-the gateway server that is started here. It exits when its standard input closes, so the JVM dies with this process.
+the gateway server that is started here. The JVM dies with this process, however that ends.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import signal
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +31,7 @@ from queryable_app.jars import JarsError, connector_jars, find_java, pyspark_jar
 _GATEWAY: Final = "org.apache.spark.api.python.PythonGatewayServer"
 _START_SECONDS_MAX: Final = 120
 _POLL_SECONDS: Final = 0.01
+_PR_SET_PDEATHSIG: Final = 1
 _CONNECTION: Final = struct.Struct(">ii")  # the port, and the length of the secret behind it
 
 # Spark's library for machine learning registers functions in every session, which takes half a second. Views have none.
@@ -77,7 +80,7 @@ def start_jvm(jars: Sequence[Path], heap: str, options: Sequence[str], scratch: 
         [*command, *_MODULE_OPTIONS, *options, _GATEWAY],
         stdin=subprocess.PIPE,
         env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
-        preexec_fn=_ignore_interrupts,  # no thread runs yet
+        preexec_fn=partial(_become_child, os.getpid(), ctypes.CDLL(None)),  # no thread runs yet
     )
     port, secret = _connection(process, told)
     with _gateway_in_environment(port, secret):
@@ -107,9 +110,13 @@ def prepare_environment(environ: MutableMapping[str, str], java: Path) -> None:
             del environ[name]
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C in a terminal is for this process, which ends the JVM itself."""
+def _become_child(parent: int, libc: ctypes.CDLL) -> None:
+    """Ctrl-C in a terminal is for the parent, which ends the JVM itself; when the parent is killed, the kernel kills the JVM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def _connection(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:

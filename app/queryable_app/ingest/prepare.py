@@ -1,4 +1,4 @@
-"""`python -m queryable_app.ingest.prepare`: what ingest makes at its first start, for an image in which it cannot be made.
+"""`python -m queryable_app.ingest.prepare`: make the writer's jar and the archive of classes, for an image.
 
 The archive holds the jars' times to the nanosecond and an image keeps whole seconds, so that jars with other times are
 refused: nobody would notice that the archive is not taken but by the clock.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import sys
 
-from queryable_app.ingest.class_archive import archive_options
+from queryable_app.ingest.jvm import class_path
+from queryable_app.ingest.training import make_archive
 from queryable_app.ingest.writer_jar import writer_jar
-from queryable_app.jars import JarsError, cache_dir, connector_jars, pyspark_jars
+from queryable_app.jars import JarsError, cache_dir
 
 _SECOND_NS = 1_000_000_000
 
@@ -22,18 +23,20 @@ def main() -> int:
         writer = writer_jar(cache)
         written_ns = writer.stat().st_mtime_ns // _SECOND_NS * _SECOND_NS
         os.utime(writer, ns=(written_ns, written_ns))
-        class_path = [writer, *connector_jars(cache)]
+        jars = class_path(cache)
     except JarsError as error:
         print(error, file=sys.stderr)
         return 1
-    for jar in (*class_path, *pyspark_jars().glob("*.jar")):
+    for jar in jars:
         if jar.stat().st_mtime_ns % _SECOND_NS:
             print(
                 f"{jar} has a time with a fraction of a second, which an image does not keep", file=sys.stderr
             )
             return 1
-    return 0 if archive_options(cache, class_path) else 1
+    return 0 if make_archive(cache, jars) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # the JVM is gone: PySpark need not part from it

@@ -1,4 +1,6 @@
-"""`python -m queryable_app.ingest.training ARCHIVE CACHE`: one short life of a node, for class_archive.
+"""`python -m queryable_app.ingest.training`: one short life of a node, which leaves the archive of classes.
+
+It has the lowest priority, and ends at once when there is an archive, or another process makes it. Exit code 0: there is one now.
 
 It does without Kafka: a stream of Spark's own goes through the user's SQL and the writer into a socket, Kafka's clients are made
 but find no broker, and the classes that only an answer of a broker would need are loaded by their names.
@@ -7,6 +9,9 @@ but find no broker, and the classes that only an answer of a broker would need a
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -19,32 +24,82 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from queryable_app import frames
-from queryable_app.ingest.jvm import jvm_process
+from queryable_app.file_lock import locked
+from queryable_app.ingest.class_archive import archive_path, remove_old_archives
+from queryable_app.ingest.jvm import class_path, jvm_process
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.session import Profile, start_session
 from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import Start, row_writer, view_of
 from queryable_app.ingest.transform import rows
-from queryable_app.jars import connector_jars
+from queryable_app.jars import JarsError, cache_dir, connector_jars
 from queryable_app.kafka_clients import KafkaAway
+from queryable_app.log import event
 from queryable_app.topic_spec import parse_spec
 
 _NOBODY: Final = "127.0.0.1:1"
 _BATCHES: Final = 4
-_SECONDS_MAX: Final = 60
+_STREAM_SECONDS_MAX: Final = 300
+_EXIT_SECONDS_MAX: Final = 1800  # on a busy machine it gets what others leave
 _SCHEMA: Final = "a STRING, b DOUBLE"
 _SQL: Final = "SELECT key, upper(value.a) AS a, value.b AS b FROM records WHERE value.b > 0"
 
 
-def main() -> None:
-    archive, cache = Path(sys.argv[1]), Path(sys.argv[2])
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        options = [f"-XX:ArchiveClassesAtExit={archive}"]
-        session = start_session(Profile(2, "512m", Path(scratch), cache), options)
-        _stream(session, Path(scratch))
+def main() -> int:
+    take_lowest_priority()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(1))
+    try:
+        cache = cache_dir(os.environ.get("QT_CACHE_DIR", ""))
+        return 0 if make_archive(cache, class_path(cache)) else 1
+    except (JarsError, OSError) as error:
+        event("class-archive", failed=str(error))
+        return 1
+
+
+def make_archive(cache: Path, jars: Sequence[Path]) -> bool:
+    """Make the archive of these jars if there is none. False: there is still none, since it is being made by another
+    process, or cannot be made."""
+    archive = archive_path(cache, jars)
+    failed = archive.with_suffix(".failed")
+    with (cache / ".classes.lock").open("w") as lock:
+        if not archive.exists() and not failed.exists() and locked(lock):
+            for left in cache.glob("training-*"):  # by a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            event("class-archive", making=str(archive))
+            with tempfile.TemporaryDirectory(
+                dir=cache, prefix="training-", ignore_cleanup_errors=True
+            ) as scratch:
+                new = Path(scratch) / "classes.jsa"
+                _train(new, Path(scratch), cache)
+                if new.exists():
+                    new.rename(archive)
+                    event("class-archive", made=str(archive))
+                else:
+                    failed.touch()  # this Java cannot do it
+                    event("class-archive", failed="Java has written no archive")
+            remove_old_archives(cache)
+    return archive.exists()
+
+
+def take_lowest_priority() -> None:
+    """Run only on time and disk that no other process wants. The JVM inherits it."""
+    os.nice(19)
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _train(archive: Path, scratch: Path, cache: Path) -> None:
+    session = start_session(Profile(2, "512m", scratch, cache), [f"-XX:ArchiveClassesAtExit={archive}"])
+    jvm = jvm_process()
+    try:
+        _stream(session, scratch)
         _look_for_kafka(session)
         _load_classes(session, connector_jars(cache))
         _exit(session)
+    finally:
+        jvm.kill()
+        jvm.wait()
 
 
 def _stream(session: SparkSession, scratch: Path) -> None:
@@ -70,7 +125,7 @@ def _stream(session: SparkSession, scratch: Path) -> None:
     writer._jwrite = writer._jwrite.foreach(row_writer(session, start))
     with Sink(scratch / "rows.sock", lambda payload: heard.append(payload[0])):
         query = writer.start()
-        deadline = time.monotonic() + _SECONDS_MAX
+        deadline = time.monotonic() + _STREAM_SECONDS_MAX
         while heard.count(frames.END) < 2 * _BATCHES and query.isActive and time.monotonic() < deadline:
             time.sleep(0.05)
         query.stop()
@@ -111,8 +166,10 @@ def _exit(session: SparkSession) -> None:
     gateway.shutdown()
     assert jvm.stdin is not None
     jvm.stdin.close()
-    jvm.wait(_SECONDS_MAX)
+    jvm.wait(_EXIT_SECONDS_MAX)
 
 
 if __name__ == "__main__":
-    main()
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # the JVM is gone: PySpark need not part from it

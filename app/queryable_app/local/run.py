@@ -23,6 +23,7 @@ from queryable_app.descriptor_plan import too_few_for_ingest
 from queryable_app.descriptors import descriptor_limit, raise_descriptor_limit
 from queryable_app.kafka_settings import kafka_connection
 from queryable_app.local import data_directory, revision, topics
+from queryable_app.local.class_training import ClassTraining
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.embedded_kafka import EmbeddedKafka
 from queryable_app.local.fleet import Fleet
@@ -110,6 +111,7 @@ class _System:
         self._broker: EmbeddedKafka | None = None
         self._kept: list[Kept] = []
         self._fleet: Fleet | None = None
+        self._training: ClassTraining | None = None
         self._described: dict[str, Any] = {}
 
     def start(self) -> None:
@@ -125,6 +127,7 @@ class _System:
         self._wait_for_answers(fleet)
         self._wait_until_ready(fleet)
         self._say_what_to_try()
+        self._training = ClassTraining(self._data.log("class-training"), [self._data.lock])
 
     def tend_for_ever(self) -> None:
         while True:
@@ -136,7 +139,9 @@ class _System:
         nodes = self._fleet.processes if self._fleet else []
         if self._kept or nodes:
             self._progress.say("Stopping ...")
-        stop([*nodes, *(kept.process for kept in self._kept if kept.name != "kafka")], _STOP_SECONDS)
+        training = [self._training.process] if self._training and self._training.process else []
+        others = [kept.process for kept in self._kept if kept.name != "kafka"]
+        stop([*nodes, *others, *training], _STOP_SECONDS)
         if self._fleet:
             self._fleet.close()
         if self._broker:
@@ -315,6 +320,8 @@ class _System:
             happened = [said for kept in self._kept if (said := kept.tend())]
             if self._fleet:
                 happened += self._fleet.tick()
+            if self._training and (said := self._training.tick()):
+                happened.append(said)
         for said in happened:
             self._progress.say(said)
         if self._fleet:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
+import pytest
 from pyspark.sql import SparkSession
 
-from queryable_app.ingest.class_archive import archive_path
+from queryable_app.ingest.class_archive import archive_options, archive_path
 from queryable_app.ingest.jvm import class_path, jvm_process
 
 
@@ -34,3 +41,55 @@ def test_jars_that_were_installed_anew_have_another_archive(tmp_path: Path) -> N
     os.utime(jar, (1, 1))
 
     assert archive_path(tmp_path, [jar]) != before
+
+
+def test_a_node_does_not_make_an_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It starts without one and says so: to make it takes a core for half a minute, which reads and hydration need."""
+    jar = tmp_path / "a.jar"
+    jar.touch()
+
+    assert archive_options(tmp_path, [jar]) == []
+
+    assert "class-archive" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [jar]
+
+
+def test_training_has_the_lowest_priority() -> None:
+    """It and the JVM that it starts get only what other processes leave."""
+    code = (
+        "from queryable_app.ingest.training import take_lowest_priority; take_lowest_priority(); import os; "
+    )
+    code += "print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_IDLE)"
+
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+
+    assert said.stdout.split() == ["19", "True"]
+
+
+def trains(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any("ArchiveClassesAtExit" in word for word in process.cmdline())
+    return False
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_training_that_is_ended_leaves_no_jvm(tmp_path: Path, cache: Path, end: signal.Signals) -> None:
+    """Neither when it is asked to end nor when it is killed; and no archive is there that is not whole."""
+    for made in (*cache.glob("row-writer-*.jar"), *cache.glob("spark-kafka-*")):
+        (tmp_path / made.name).symlink_to(made)
+    environ = {**os.environ, "QT_CACHE_DIR": str(tmp_path)}
+    training = subprocess.Popen([sys.executable, "-m", "queryable_app.ingest.training"], env=environ)
+    deadline = time.monotonic() + 300
+    while not (java := [p for p in psutil.Process(training.pid).children() if trains(p)]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    training.send_signal(end)
+    training.wait(120)
+
+    psutil.wait_procs(java, 60)
+    assert not java[0].is_running()
+    assert not list(tmp_path.glob("classes-*.jsa"))
+    assert end == signal.SIGKILL or not list(tmp_path.glob("training-*"))
