@@ -25,6 +25,7 @@ from queryable_operator.observed import NodeSaid
 _STATUS_PATH: Final = "/v1/status"
 _ANSWER_SECONDS: Final = 1.0
 _ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
+_REFUSAL_BYTES_MAX: Final = 1024 * 1024
 _AT_ONCE_MAX: Final = 256
 
 
@@ -55,6 +56,7 @@ class Nodes:
         self._http = httpx.AsyncClient(
             timeout=_ANSWER_SECONDS,
             trust_env=False,
+            headers={"accept-encoding": "identity"},
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=_AT_ONCE_MAX),
         )
         self._turn = asyncio.Semaphore(_AT_ONCE_MAX)
@@ -98,22 +100,31 @@ class Nodes:
     async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> str:
         async with self._http.stream("GET", url, headers=dict(headers or {})) as answer:
             answer.raise_for_status()
-            body = bytearray()
-            async for chunk in answer.aiter_bytes():
-                body += chunk
-                if len(body) > _ANSWER_BYTES_MAX:
-                    raise ValueError(f"{url} answers more than {_ANSWER_BYTES_MAX} bytes")
-        return body.decode()
+            return (await _body(answer, _ANSWER_BYTES_MAX)).decode()
 
     async def _put(self, node: Node, token: str, path: str, body: str) -> None:
         headers = {NODE_HEADER: token, "content-type": "application/json"}
         try:
-            async with self._turn, asyncio.timeout(_ANSWER_SECONDS):
-                answer = await self._http.put(f"{node.url}{path}", content=body, headers=headers)
-        except (httpx.HTTPError, TimeoutError) as error:
+            async with (
+                self._turn,
+                asyncio.timeout(_ANSWER_SECONDS),
+                self._http.stream("PUT", f"{node.url}{path}", content=body, headers=headers) as answer,
+            ):
+                said = await _body(answer, _REFUSAL_BYTES_MAX)
+        except (httpx.HTTPError, TimeoutError, ValueError) as error:
             raise NodeRefused(f"it does not answer: {error!r}") from error
         if not answer.is_success:
-            raise NodeRefused(f"it answers {answer.status_code}: {answer.text[:300]}")
+            raise NodeRefused(f"it answers {answer.status_code}: {said.decode(errors='replace')[:300]}")
+
+
+async def _body(answer: httpx.Response, bytes_max: int) -> bytes:
+    """What came over the network, not unpacked: a resource may name an image whose answers are no node's."""
+    body = bytearray()
+    async for chunk in answer.aiter_raw():
+        body += chunk
+        if len(body) > bytes_max:
+            raise ValueError(f"{answer.url} answers more than {bytes_max} bytes")
+    return bytes(body)
 
 
 def said_in(status: Mapping[str, Any], now: float) -> NodeSaid:

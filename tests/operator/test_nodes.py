@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import socket
+import tracemalloc
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -192,6 +194,31 @@ def test_an_answer_without_end_is_not_kept() -> None:
             return said
 
     assert asyncio.run(ask()) == {}
+
+
+def test_answer_to_what_a_node_is_told_is_not_unpacked() -> None:
+    """A refusal that unpacks to a hundred megabytes costs the operator what came over the network."""
+    bomb = gzip.compress(bytes(100 * 1024 * 1024), 1)
+
+    async def tell() -> int:
+        async def packed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            head = b"HTTP/1.1 400 No\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n"
+            writer.write(head % len(bomb) + bomb)
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(packed, "127.0.0.1", 0) as server:
+            nodes = Nodes()
+            tracemalloc.start()
+            with pytest.raises(NodeRefused):
+                await nodes.tell_read(_node(server.sockets[0].getsockname()[1]), TOKEN, {})
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            await nodes.close()
+            return peak
+
+    assert asyncio.run(tell()) < 20 * 1024 * 1024
 
 
 def test_an_address_of_version_6_is_written_in_brackets() -> None:
