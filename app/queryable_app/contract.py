@@ -81,8 +81,9 @@ class NodeSettings:
     placement_path: str
     """A file with the first placement. A newer one on the node's disk wins."""
 
-    http_host: str = "0.0.0.0"  # noqa: S104  (a pod listens on every address; `qtopic run` says 127.0.0.1)
-    """The address to listen on."""
+    http_host: str = "::"
+    """The address to listen on. `::` is every address of both families; IPv4's where there is no IPv6. `qtopic run` says
+    127.0.0.1."""
 
     http_port: int = DEFAULT_PORT
     """The port to listen on."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from queryable_app.listeners import EVERY_ADDRESS, listen
 from queryable_operator.actions import Event
 from queryable_operator.watched import View
 
@@ -114,6 +115,17 @@ class Health:
         return self._missed
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Over IPv4 and IPv6, where there are both."""
+        self.socket.close()
+        self.socket = listen(EVERY_ADDRESS, self.server_address[1])
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.socket.getsockname()[:2]
+
+
 def serve(port: int, metrics: Metrics, health: Health) -> ThreadingHTTPServer:
     """Answers from now on, in threads, until it is shut down."""
 
@@ -140,7 +152,6 @@ def serve(port: int, metrics: Metrics, health: Health) -> ThreadingHTTPServer:
             self.end_headers()
             self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("", port), Answers)
-    server.daemon_threads = True
+    server = _Server(("", port), Answers)
     Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "app" / "queryable_app"
 
 # They live beside the thinking files, and each acts on what its docstring says.
-ACTING = {"cli.py", "descriptors.py", "jars.py", "kafka_clients.py", "log.py", "mounted.py"}
+ACTING = {"cli.py", "descriptors.py", "jars.py", "kafka_clients.py", "listeners.py", "log.py", "mounted.py"}
 THINKING = sorted(p for p in PACKAGE.glob("*.py") if p.name not in ACTING)
 ALLOWED = sys.stdlib_module_names | {"murmurhash2", "queryable_app"}
 

@@ -130,6 +130,18 @@ def test_the_port_answers() -> None:
     server.server_close()
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
+def test_the_port_answers_over_both_families(address: str) -> None:
+    """The kubelet of an IPv6-only cluster can ask for the operator's health."""
+    server = serve(0, Metrics(), Health())
+    try:
+        url = f"http://{address}:{server.server_port}/healthz"
+        assert httpx.get(url, trust_env=False, timeout=30).status_code == 200
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 def _resync(operator: Operating) -> Resync:
     return Resync(
         operator.cluster, operator.watched, Reconcilers(), operator.health, ("ConfigMap", "Node"), ()

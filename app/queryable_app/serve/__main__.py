@@ -19,6 +19,7 @@ import uvloop
 from queryable_app.contract import NodeSettings, SettingsError
 from queryable_app.descriptors import raise_descriptor_limit
 from queryable_app.kafka_settings import KafkaSettingsError
+from queryable_app.listeners import listen
 from queryable_app.log import event
 from queryable_app.serve.allocator import give_back_large_blocks
 from queryable_app.serve.api.app import create_app
@@ -107,8 +108,7 @@ def main() -> int:
     try:
         settings = NodeSettings.from_env()
         event("starting", node=settings.name, application=settings.application_id)
-        family = socket.AF_INET6 if ":" in settings.http_host else socket.AF_INET
-        listener = socket.create_server((settings.http_host, settings.http_port), family=family, backlog=2048)
+        listener = listen(settings.http_host, settings.http_port, backlog=2048)
         with owned(Path(settings.data_dir)):
             node = Node.open(settings)
             uvloop.run(_serve(node, listener))
