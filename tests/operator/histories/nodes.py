@@ -15,6 +15,7 @@ from queryable_operator.observed import NodeSaid
 NEVER = "SELECT never"  # a view with this SQL never hydrates
 REFUSED = "SELECT nope"  # nor does one with this SQL, and its nodes say why
 SENTENCE = "spec.transform.sql: `nope` cannot be resolved; line 1 pos 7"
+REFUSED_SETTINGS = {"fetch.max.bytes": "many"}  # only Kafka's Java client refuses them; nothing new is read
 
 
 @dataclass
@@ -70,7 +71,7 @@ class Node:
         return self._hold()
 
     def hydrate(self, speed: float) -> None:
-        if self._sql in (NEVER, REFUSED) or self.full:
+        if self._sql == NEVER or self._failure or self.full:
             return
         for partition, there in self.disk.copies.items():
             self.disk.copies[partition] = min(1.0, there + speed)
@@ -79,7 +80,7 @@ class Node:
         self, now: float, kafka_is_there: bool, asked: bool, lag: int, partitions: int | None
     ) -> NodeSaid:
         complete = {p for p, there in self.disk.copies.items() if there >= 1}
-        caught_up = frozenset(complete if kafka_is_there and not self.full else ())
+        caught_up = frozenset(complete if kafka_is_there and not self.full and not self._failure else ())
         return NodeSaid(
             seen=Seen(now, self.placement.epoch, caught_up),
             ready=self.ready,
@@ -94,9 +95,17 @@ class Node:
             mismatches=0,
             disk_paused=self.full,
             placement=self.placement if asked else None,
-            ingest_failed=SENTENCE if self._sql == REFUSED else None,
-            failure=IngestFailure("TransformRefused", SENTENCE) if self._sql == REFUSED else None,
+            ingest_failed=self._failure.message if self._failure else None,
+            failure=self._failure,
         )
+
+    @property
+    def _failure(self) -> IngestFailure | None:
+        if self._sql == REFUSED:
+            return IngestFailure("TransformRefused", SENTENCE)
+        if self.spec["kafka"].get("config") == REFUSED_SETTINGS:
+            return IngestFailure("KafkaSettingsRefused", "spec.kafka: fetch.max.bytes")
+        return None
 
     @property
     def _sql(self) -> str:

@@ -7,7 +7,7 @@ import pytest
 from queryable_operator.conditions import before
 from queryable_operator.live import seconds_of
 from tests.operator.histories.history import History
-from tests.operator.histories.nodes import REFUSED, SENTENCE
+from tests.operator.histories.nodes import REFUSED, REFUSED_SETTINGS, SENTENCE
 from tests.operator.histories.story import change, condition, reasons, settled, status
 
 GOOD = "SELECT key FROM records"
@@ -129,3 +129,41 @@ def test_an_operator_that_starts_anew_repeats_no_event(refused_from_the_beginnin
     history.settle()
 
     assert (status(history), history.operator.events) == (there, [])
+
+
+def kafka(**config: str) -> dict[str, object]:
+    return {"bootstrapServers": "kafka:9092", "config": config}
+
+
+def test_kafka_settings_that_are_refused_from_the_beginning_recover_by_a_roll() -> None:
+    """They make no revision: pods are made anew, and the first revision is read after all."""
+    history = History.begin(7, replicas=2, standbyReplicas=0, kafka=kafka(**REFUSED_SETTINGS))
+    history.settle()
+    assert (status(history)["phase"], condition(history, "SpecValid")) == (
+        "Failed",
+        ("False", "KafkaSettingsRefused"),
+    )
+
+    change(history, kafka=kafka())
+    history.settle()
+
+    assert (status(history)["phase"], status(history)["active"]["revision"]) == ("Ready", "r1")
+    assert condition(history, "SpecValid") == ("True", "Valid")
+    assert condition(history, "Degraded") == ("False", "AsWanted")
+
+
+def test_refused_kafka_settings_stop_at_the_first_pod_of_a_view_that_serves() -> None:
+    """The others read on with the settings that work; put right, all is as before."""
+    history = settled()
+    change(history, kafka=kafka(**REFUSED_SETTINGS))
+    history.settle()
+    refusing = [node for node in history.cluster.nodes.values() if node.spec["kafka"]["config"]]
+    assert (len(refusing), condition(history, "Available")) == (1, ("True", "Serving"))
+    assert condition(history, "SpecValid") == ("False", "KafkaSettingsRefused")
+    assert "fetch.max.bytes" in status(history)["message"]
+
+    change(history, kafka=kafka())
+    history.settle()
+
+    assert status(history)["message"] == "Everything is as it was asked for."
+    assert reasons(history).count("KafkaSettingsRefused") == 1
