@@ -97,12 +97,12 @@ class FastLane(BoundedProtocol):
         if len(answer.body) > PIECE_BYTES:  # so large that the guard bounds what of it is untaken
             self.node.counters.keys_found -= 1  # it is read, and counted, once more
             return False
+        self.node.counters.fast_answers += 1  # before the client can look
         if self.node.draining:
             self.transport.write(self.in_bytes(answer, CLOSE_LINE))
             self.transport.close()
         else:
             self.transport.write(self.in_bytes(answer))
-        self.node.counters.fast_answers += 1
         self.idle_since = self.sweeps
         return True
 
@@ -151,8 +151,8 @@ class FastLane(BoundedProtocol):
 
     def _end(self, answer: bytes, last: bool) -> None:
         self.forward = None
-        self.transport.write(answer)
         self.node.counters.fast_answers += 1
+        self.transport.write(answer)
         self.idle_since = self.sweeps
         if last:
             self.transport.close()
@@ -199,8 +199,8 @@ class FastLane(BoundedProtocol):
             super().data_received(data[at:])
 
     def _write_many(self, answers: list[bytes]) -> None:
-        self.transport.write(b"".join(answers))
         self.node.counters.fast_answers += len(answers)
+        self.transport.write(b"".join(answers))
 
     def _answer_here(self, key: bytes) -> Answer:
         try:
