@@ -27,8 +27,9 @@ def worst(conditions: Iterable[Mapping[str, Any]]) -> str:
     """Return the message of the worst condition that holds, as one line."""
     there = {entry["type"]: entry for entry in conditions}
     for kind, status, reason in _SEVERITY:
-        entry = there.get(kind)
-        if entry and status in ("", entry["status"]) and reason in ("", entry["reason"]):
+        entry = there.get(kind, {})  # anybody may have edited one that stays as it was
+        holds = status in ("", entry.get("status")) and reason in ("", entry.get("reason"))
+        if holds and "message" in entry:
             return one_line(str(entry["message"]))
     return ""
 

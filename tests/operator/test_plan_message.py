@@ -54,6 +54,18 @@ def test_the_message_is_the_worst_condition_that_is_true(worse: int) -> None:
     assert worst([*others, *reversed(beside), ORDERED[worse]]) == ORDERED[worse]["message"]
 
 
+def test_a_condition_that_somebody_broke_says_nothing() -> None:
+    """Status can be edited; one that nothing new is known of stays as it is."""
+    broken: list[dict[str, Any]] = [
+        {"type": "SpecValid"},
+        {"type": "Degraded", "status": "True"},
+        {"type": "Progressing"},
+    ]
+
+    assert worst(broken) == ""
+    assert worst([*broken, entry("PartitionsInSync", "False", "X")]) == "PartitionsInSync X"
+
+
 def test_a_message_is_one_line() -> None:
     """A column has no room for more, and kubectl cuts it off at the first end of a line."""
     assert worst([{**entry("SpecValid", "False", "X"), "message": "a\n b\n\n== SQL ==\nSELEC"}]) == "a b"
