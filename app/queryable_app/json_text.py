@@ -12,9 +12,8 @@ import json
 import re
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from queryable_app.errors import shown
 
@@ -26,9 +25,13 @@ NUMBER_CHARACTERS_MAX: Final = 1000
 
 # Each begins where it can end in one pass, so that no text makes them slow.
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_LONG_NUMBER: Final = re.compile(rb"(?<![-+.0-9eE])[-+.0-9eE]{%d}" % (NUMBER_CHARACTERS_MAX + 1))
+_IN_NUMBERS: Final = bytes(
+    48 if byte in b"-+.0123456789eE" else 32 for byte in range(256)
+)  # others become spaces
+_LONG_NUMBER: Final = b"0" * (NUMBER_CHARACTERS_MAX + 1)
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: one deeper, one less deep
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
+_SPACES: Final = (" ", "\t", "\n", "\r")
 _SPACE: Final = re.compile(r"[ \t\n\r]*+")
 _STRING_OR_BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
 _TOO_DEEP: Final = f"is nested deeper than {DEPTH_MAX}"
@@ -39,8 +42,7 @@ class BadJson(ValueError):
     """What is wrong with a text, in words that go on from its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class JsonText:
+class JsonText(NamedTuple):
     """A good JSON value, and the text that it was read from."""
 
     value: Any
@@ -66,13 +68,18 @@ def parse_json(raw: bytes, unique_names: bool = False) -> JsonText:
 
 def read_json(text: str, at: int) -> tuple[JsonText, int]:
     """Read the JSON value that begins here."""
+    value, end = _read(text, at)
+    piece = text[at:end]
+    if end - at > DEPTH_MAX:  # a shorter text is within both bounds
+        check_bounds(piece.encode())
+    return JsonText(value, piece), end
+
+
+def _read(text: str, at: int) -> tuple[Any, int]:
     try:
-        value, end = _ANY.raw_decode(text, at)
+        return _ANY.raw_decode(text, at)
     except (ValueError, RecursionError) as error:
         raise _words(error) from None
-    piece = text[at:end]
-    check_bounds(piece.encode())
-    return JsonText(value, piece), end
 
 
 def read_stored(text: str, at: int) -> tuple[Any, int]:
@@ -111,11 +118,11 @@ def read_object(
         return members, at + 1
     while True:
         _expect(text, at, '"')
-        name, end = read_json(text, at)
-        if name.value in members:
-            raise BadJson(f"has the name {shown(name.value)} twice")
+        name, end = _read(text, at)
+        if name in members:
+            raise BadJson(f"has the name {shown(name)} twice")
         at = skip_space(text, _expect(text, skip_space(text, end), ":"))
-        members[name.value], end = read(name.value, text, at)
+        members[name], end = read(name, text, at)
         at = skip_space(text, end)
         if text[at : at + 1] == "}":
             return members, at + 1
@@ -132,6 +139,8 @@ def read_document(raw: bytes, read: Callable[[str, int], tuple[T, int]]) -> T:
 
 
 def skip_space(text: str, at: int) -> int:
+    if text[at : at + 1] not in _SPACES:
+        return at
     found = _SPACE.match(text, at)
     assert found is not None  # it matches nothing as well
     return found.end()
@@ -170,11 +179,11 @@ def _expect(text: str, at: int, character: str) -> int:
 def check_bounds(raw: bytes) -> None:
     """Refuse a text, which is JSON, for its depth or a number's length."""
     deep = raw.count(b"[") + raw.count(b"{") > DEPTH_MAX
-    long = len(raw) > NUMBER_CHARACTERS_MAX and _LONG_NUMBER.search(raw) is not None
+    long = len(raw) > NUMBER_CHARACTERS_MAX and _LONG_NUMBER in raw.translate(_IN_NUMBERS)
     if not deep and not long:
         return
-    bare = _STRING.sub(b"", raw)  # brackets and digits in strings do not count
-    if long and _LONG_NUMBER.search(bare):
+    bare = _STRING.sub(b'""', raw)  # brackets and digits in strings do not count
+    if long and _LONG_NUMBER in bare.translate(_IN_NUMBERS):
         raise BadJson(_TOO_LONG)
     steps = array("b", bare.translate(_STEPS, _NO_BRACKETS))
     if max(accumulate(steps), default=0) > DEPTH_MAX:
