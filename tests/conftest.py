@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.kafka import KafkaForTests, embedded_kafka
+
+# Hypothesis fails a test when one example takes more than 200 ms or examples are slow to draw: on a busy machine any may.
+settings.register_profile("suite", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
+
+pytest_plugins = ["tests.support.leftovers"]
 
 
 @pytest.fixture(scope="session")

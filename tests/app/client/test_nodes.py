@@ -242,18 +242,18 @@ def test_a_partition_without_copies_is_not_a_missing_key(tmp_path: Path) -> None
     """NotAvailable, never None; the others are read."""
     with Nodes(tmp_path, 3, 1) as nodes:
         nodes.fill()
-        with QueryableTopic(nodes.urls[0], deadline_ms=500) as users:
+        with QueryableTopic(nodes.urls[0], deadline_ms=20_000) as users:
             users.get(KEYS[0])
             nodes.stop(2)
             lost = [p for p in range(PARTITIONS) if nodes.placement.serving[p] == (2,)]
             for key in KEYS[:20]:
                 if partition_for(key.encode(), "murmur2", PARTITIONS) in lost:
                     with pytest.raises(NotAvailable):
-                        users.get(key)
+                        users.get(key, deadline_ms=500)
                 else:
                     assert users.get(key) is not None
             with pytest.raises(NotAvailable) as caught:
-                list(users.scan())
+                list(users.scan(deadline_ms=3000))
             assert list(caught.value.missing) == lost
 
 
@@ -367,18 +367,21 @@ def test_a_session_never_goes_back(tmp_path: Path) -> None:
     """When the fresher copy goes away, an older value is refused; without a session it is the answer."""
     with Nodes(tmp_path, 2, 2) as nodes:
         key, first, second = behind(nodes)
-        with QueryableTopic(nodes.urls, deadline_ms=1000) as users:
+        with QueryableTopic(nodes.urls, deadline_ms=20_000) as users:
             mine = users.session()
             assert mine.get(key).value == "new"  # type: ignore[union-attr]
             nodes.stop(nodes.running.index(first))
             assert users.get(key).value == "old"  # type: ignore[union-attr]
             with pytest.raises(NotFreshEnough):
-                mine.get(key)
-            for read in (lambda: mine.multi_get([key]), lambda: list(mine.scan())):
+                mine.get(key, deadline_ms=1000)
+            for read in (
+                lambda: mine.multi_get([key], deadline_ms=1000),
+                lambda: list(mine.scan(deadline_ms=1000)),
+            ):
                 with pytest.raises((NotFreshEnough, DeadlineExceeded)):
                     read()
             with pytest.raises(NotFreshEnough):
-                users.session(mine.seen).get(key)
+                users.session(mine.seen).get(key, deadline_ms=1000)
             partition = partition_for(key.encode(), "murmur2", PARTITIONS)
             second.put(key.encode(), b'"new"', partition=partition)
             assert mine.get(key).value == "new"  # type: ignore[union-attr]
@@ -391,11 +394,11 @@ def test_a_session_keeps_the_views_bound(tmp_path: Path) -> None:
         partition = partition_for(key.encode(), "murmur2", PARTITIONS)
         copy = first.node.copies.by_partition[partition]
         fresh_as_of_ms, copy.fresh_as_of_ms = copy.fresh_as_of_ms, moment_ms() - 7_200_000
-        with QueryableTopic(nodes.urls, deadline_ms=1000) as users:
+        with QueryableTopic(nodes.urls, deadline_ms=20_000) as users:
             mine = users.session({partition: copy.position})
             assert users.get(key).value == "old"  # type: ignore[union-attr]
             with pytest.raises(NotFreshEnough):
-                mine.get(key)
+                mine.get(key, deadline_ms=1000)
             copy.fresh_as_of_ms = fresh_as_of_ms
             assert mine.get(key).value == "new"  # type: ignore[union-attr]
 

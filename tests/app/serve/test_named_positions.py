@@ -126,7 +126,7 @@ def test_named_position_is_not_left_to_chance_by_route_local(tmp_path: Path) -> 
         assert (refused.status_code, refused.json()["partition"]) == (421, WRITTEN)
         forwarded = http.get(
             f"/v1/keys/{KEY}?min-position={WRITTEN}:1",
-            headers={"qt-forwarded": TOKEN, "qt-deadline-ms": "300"},
+            headers={"qt-forwarded": TOKEN, "qt-deadline-ms": "10000"},
         )
         assert (forwarded.status_code, forwarded.json()["partition"]) == (421, WRITTEN)
 

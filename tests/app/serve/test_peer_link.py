@@ -310,19 +310,21 @@ async def ask_often(port: int, keys: list[str], dice: random.Random, leave: floa
     """Reads on one connection after the other; now and then the client is gone before its answer."""
     right = 0
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for key in keys:
-        writer.write(get(key))
-        if dice.random() < leave:
-            writer.transport.abort()
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            continue
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), head
-        assert b"\r\nqt-hops: 1\r\n" in head
-        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-        assert await reader.readexactly(length) == b'{"n":%d}' % int(key[4:])
-        right += 1
-    writer.close()
+    try:
+        for key in keys:
+            writer.write(get(key))
+            if dice.random() < leave:
+                writer.transport.abort()
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                continue
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200"), head
+            assert b"\r\nqt-hops: 1\r\n" in head
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            assert await reader.readexactly(length) == b'{"n":%d}' % int(key[4:])
+            right += 1
+    finally:
+        writer.transport.abort()
     return right
 
 
@@ -338,7 +340,9 @@ def test_many_forwarded_reads_at_once_are_not_mixed_up(
 
     async def everyone() -> int:
         clients = (ask_often(nodes[0].port, dice.choices(keys, k=10), dice, leave) for _ in range(200))
-        return sum(await asyncio.gather(*clients))
+        async with asyncio.TaskGroup() as group:  # if one fails, the others end before this does
+            asking = [group.create_task(client) for client in clients]
+        return sum(task.result() for task in asking)
 
     before = nodes[0].node.counters.fast_answers
     right = asyncio.run(everyone())

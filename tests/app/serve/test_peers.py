@@ -81,7 +81,7 @@ def test_a_forwarded_read_is_what_was_asked(cluster: Cluster) -> None:
                 tag = http.get(path).headers["etag"]
                 assert http.get(path, headers={"if-none-match": tag}).status_code == 304
                 assert http.head(path).headers["content-length"] == "7"
-                absent = http.get(path + "x?consistency=bounded&max-lag-ms=100000&deadline-ms=900")
+                absent = http.get(path + "x?consistency=bounded&max-lag-ms=100000&deadline-ms=10000")
                 assert (absent.status_code, absent.json()["reason"]) == (404, "key_not_found")
 
 

@@ -162,17 +162,18 @@ class Storm:
 
     async def _client(self) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._node.port)
-        while not self._over:
-            writer.write(self._request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            status, headers, _ = parsed(head)
-            body = await reader.readexactly(int(headers["content-length"]))
-            self.statuses[status] += 1
-            if status != 200:
-                self.refusals.append(head + body)
-                await asyncio.sleep(0.005)
-        writer.close()
-        await writer.wait_closed()
+        try:
+            while not self._over:
+                writer.write(self._request)
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, headers, _ = parsed(head)
+                body = await reader.readexactly(int(headers["content-length"]))
+                self.statuses[status] += 1
+                if status != 200:
+                    self.refusals.append(head + body)
+                    await asyncio.sleep(0.005)
+        finally:
+            writer.transport.abort()
 
 
 def asked(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:

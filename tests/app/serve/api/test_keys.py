@@ -212,7 +212,7 @@ def test_an_option_may_be_a_header(http: httpx.Client) -> None:
     body = problem(http.get("/v1/keys/a", headers={"qt-max-lag": "1"}))
     assert (body["reason"], "Qt-max-lag-ms" in body["advice"]) == ("invalid_request", True)
 
-    asked = http.get("/v1/keys/a", headers={"qt-min-position": "0:99999", "qt-deadline-ms": "50"})
+    asked = http.get("/v1/keys/a", headers={"qt-min-position": "0:99999", "qt-deadline-ms": "1000"})
     assert asked.status_code in (200, 503)
 
 
@@ -272,7 +272,7 @@ def test_a_bound_on_the_lag_is_kept(tmp_path: Path) -> None:
 def test_a_read_waits_for_its_position(tmp_path: Path) -> None:
     """at-least waits until the copy is there, and says not_fresh_enough at its deadline."""
     with served(tmp_path, partitions=1) as node, node.client() as http:
-        late = http.get("/v1/keys/a?min-position=0:1&deadline-ms=100")
+        late = http.get("/v1/keys/a?min-position=0:1&deadline-ms=1000")
         assert problem(late)["reason"] == "not_fresh_enough"
 
         answers: list[httpx.Response] = []
@@ -308,7 +308,7 @@ def test_a_strong_read_waits_for_the_end_of_the_log(tmp_path: Path) -> None:
         assert node.node.counters.fast_answers == 0
 
         node.node.log_end = _LogEnd({0: 2})  # type: ignore[assignment]
-        assert problem(http.get("/v1/keys/a?deadline-ms=100"))["reason"] == "not_fresh_enough"
+        assert problem(http.get("/v1/keys/a?deadline-ms=1000"))["reason"] == "not_fresh_enough"
 
         node.node.log_end = _LogEnd(None)  # type: ignore[assignment]
         away = problem(http.get("/v1/keys/a"))
@@ -322,10 +322,10 @@ def test_a_strong_read_of_an_empty_partition_answers_at_once(tmp_path: Path) -> 
         node.node.log_end = _LogEnd({0: 0})  # type: ignore[assignment]
 
         began = time.monotonic()
-        answer = http.get("/v1/keys/a?consistency=strong&deadline-ms=10000")
+        answer = http.get("/v1/keys/a?consistency=strong&deadline-ms=60000")
 
         assert (problem(answer)["reason"], problem(answer)["position"]) == ("key_not_found", "0:0")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
 
 
 # Several partitions may hold the key.

@@ -1,0 +1,34 @@
+"""A failed test fails no other one: what it leaves open is closed behind it, and not complained of in a later test.
+
+An open socket is a warning when it is collected, and a warning is a failure. A failed test's traceback keeps its sockets alive,
+so they would be collected in the middle of a later test, which would fail for it.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import warnings
+from collections.abc import Generator
+
+import pytest
+
+_failed: set[str] = set()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _failed.add(report.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    result = yield
+    if item.nodeid in _failed:
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):  # for debuggers, after a run
+            if hasattr(sys, name):
+                delattr(sys, name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+    return result
