@@ -35,11 +35,14 @@ class Isolated:
             raise TimeoutError
         promise: Future[T] = Future()
         running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+        given_up = threading.Event()
 
         async def called() -> T:
             me = asyncio.current_task()
             assert me is not None
             running.append((asyncio.get_running_loop(), me))
+            if given_up.is_set():  # the thread got its first turn after the limit
+                raise TimeoutError
             return await call()
 
         def work() -> None:
@@ -62,6 +65,7 @@ class Isolated:
         finally:
             if not outcome.done():
                 self._overdue = thread
+                given_up.set()
                 outcome.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
                 for loop, task in running:
                     with suppress(RuntimeError):  # it has ended meanwhile
