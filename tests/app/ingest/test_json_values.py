@@ -83,6 +83,27 @@ def test_the_row_writer_keeps_the_rules(spark: SparkSession, kind: str) -> None:
     assert all(len(said) < 120 for said in problems if said is not None)
 
 
+def test_most_values_need_no_parser(spark: SparkSession) -> None:
+    """Plain documents are recognised in one pass; escapes, other characters, and all that is not JSON are left to the parser."""
+    jvm: Any = spark._jvm
+    accepts = jvm.io.queryabletopics.PlainJson.accepts
+    plain = [b"{}", b"[]", b" 1.5e-3 ", b'"a"', b'{"a": [1, {"b": null}], "c": true}', b"[[], [{}], -0]"]
+    others = [
+        b"",
+        b'"\\n"',
+        '"é"'.encode(),
+        b"01",
+        b"1 2",
+        b"[1,]",
+        b'{"a"}',
+        b"{,}",
+        b"tru",
+        b"[" * 61 + b"]" * 61,
+    ]
+    assert [text for text in plain if not accepts(text)] == []
+    assert [text for text in others if accepts(text)] == []
+
+
 @given(st.lists(_TEXTS, min_size=20, max_size=20))
 @settings(
     max_examples=100,

@@ -113,6 +113,9 @@ public final class Checks {
   }
 
   private static String jsonProblem(byte[] data) {
+    if (PlainJson.accepts(data)) {
+      return null;
+    }
     // Jackson guesses the encoding: it would take UTF-16, which has zero bytes, and skip a byte order mark.
     if (data.length > 0 && (data[0] == (byte) 0xef || data[0] == 0) || data.length > 1 && data[1] == 0) {
       return "not JSON at byte 0";
