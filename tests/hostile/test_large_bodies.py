@@ -121,3 +121,13 @@ def test_a_client_that_goes_gives_its_share_back(small: Served) -> None:
             gone.send(head(200_000) + sent)
             eventually("it is known", lambda: small.node.bodies.taken == 200_000)
         eventually("it is given back", lambda: small.node.bodies.taken == 0)
+
+
+def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(node: Served) -> None:
+    """Millions of empty arrays, which would take a second and half a gigabyte to parse, get 413."""
+    with wire(node.port) as connection:
+        connection.send(request(b"POST", b"/v1/multi-get", body=b'{"keys":[' + b"[]," * 5_000_000 + b"[]]}"))
+        answer = connection.answer()
+
+    assert (answer.status, answer.reason) == (413, "too_large")
+    assert b"commas" in answer.body

@@ -29,6 +29,7 @@ IS_HEAD: Final = "qt.head"
 ARRIVED: Final = "qt.arrived"  # loop time
 KEY_ENCODINGS: Final = ("text", "base64url")
 SHARE: Final = "qt.share"
+_COMMAS_MAX: Final = 200_000  # each value costs the parser time and memory, however short it is
 _KEYED: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
 
 Values = dict[str, list[str]]
@@ -121,8 +122,15 @@ def accept_of(request: Request) -> str:
 
 
 async def json_body(request: Request) -> Any:
+    body = await read_body(request)
+    if body.count(b",") > _COMMAS_MAX:
+        raise Failure(
+            Reason.TOO_LARGE,
+            f"the body has more than {_COMMAS_MAX} commas",
+            "split it over several requests",
+        )
     try:
-        return parse_json(await read_body(request), unique_names=True).value
+        return parse_json(body, unique_names=True).value
     except BadJson as bad:
         raise bad_json("body", bad) from None
 
