@@ -99,7 +99,8 @@ def _under_way(picture: Picture) -> tuple[str, str] | None:
         state = "has caught up" if course.candidate.caught_up_since else "hydrates"
         return (
             "HydratingCandidate",
-            f"{candidate} {state}: {there} of {course.candidate.partitions} partitions.",
+            f"{candidate} {state}: {there} of {course.candidate.partitions} partitions."
+            + _ingest_in_trouble(picture.live(course.candidate)),
         )
     if course.phase == "CuttingOver" and course.candidate:
         return "CuttingOver", f"The Service is turned to {names.revision_text(course.candidate.number)}."
@@ -313,6 +314,14 @@ def _pods_in_trouble(live: Live) -> str:
     for _, pod in sorted(live.pods.items()):
         if pod.trouble and not pod.ready:
             return f" {pod.name}: {pod.trouble}"
+    return ""
+
+
+def _ingest_in_trouble(live: Live) -> str:
+    """The first failure that may pass, or that not every node has, in a sentence that follows another."""
+    for ordinal, said in sorted(live.said.items()):
+        if said.ingest_failed is not None:
+            return f" Ingest of node {ordinal} has failed: {said.ingest_failed}"
     return ""
 
 

@@ -13,6 +13,8 @@ from queryable_operator.live import Live, Pod
 from queryable_operator.observed import Observed
 from queryable_operator.plan import plan
 from queryable_operator.progress import refusal
+from tests.operator.histories.history import History
+from tests.operator.histories.nodes import NEVER
 from tests.operator.histories.operator import SETTINGS
 from tests.operator.test_plan import changed, node_says, said, standing
 from tests.operator.test_plan_pods import not_ready
@@ -90,6 +92,24 @@ def test_a_refusal_by_nodes_that_serve_is_the_specs() -> None:
     assert said(planned, "Degraded")[:2] == ("True", "IngestFailed")
     assert said(planned, "Available")[0] == "True"
     assert [event.reason for event in planned.events] == ["KafkaSettingsRefused"]
+
+
+def test_a_failure_of_a_candidate_that_may_pass_is_told_while_it_is_waited_for() -> None:
+    """Its deadline may be hours away."""
+    history = History.begin(3, replicas=1, standbyReplicas=0)
+    history.settle()
+    history.operator.resource["spec"]["transform"] = {"sql": NEVER}
+    history.changed()
+    for _ in range(20):
+        history.round()
+        history.pass_time(1)
+    observed = history.operator.look()
+    nodes = {n: replace(one, ingest_failed="no topic") for n, one in observed.said[2].items()}
+    planned = plan(replace(observed, said={**observed.said, 2: nodes}), SETTINGS)
+
+    assert planned.status is not None
+    assert planned.status["message"].startswith("r2 hydrates: 0 of ")
+    assert planned.status["message"].endswith("Ingest of node 0 has failed: no topic")
 
 
 def live(**failures: IngestFailure | None) -> Live:
