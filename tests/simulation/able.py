@@ -22,6 +22,8 @@ def able(world: World, key: bytes, wish: Wish, now: float) -> dict[int, object]:
         if machine.node is None:
             continue
         copy = machine.node.copies.by_partition.get(partition)
+        if copy is not None and copy._recovered_at is not None and copy._recovered_at >= now:
+            continue  # its store was opened again meanwhile
         if copy is None or not copy.complete or copy.failed is not None or copy.absent is not None:
             continue
         if copy.store.on_disk.spoilt:  # type: ignore[attr-defined]

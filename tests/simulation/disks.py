@@ -19,7 +19,7 @@ from zlib import crc32
 from queryable_app.disk_format import CopyState, Identity
 from queryable_app.errors import Failure, Reason
 from queryable_app.key_sample import KeySample
-from queryable_app.serve.store import SharedMemory, StoreDamaged
+from queryable_app.serve.store import SharedMemory, StoreDamaged, StoreUnavailable
 
 _NAME_FILE = "ROWS"
 _CHECKPOINT_FILE = "CURRENT"
@@ -60,9 +60,13 @@ class Disks:
         self._rows: dict[str, Rows] = {}
         self.born: Callable[[Rows], None] = lambda rows: None
         """Told of each store that is made, with or without rows."""
+        self.refuses: Callable[[Path], bool] = lambda path: False
+        """Whether nothing can be written there at present."""
 
     def open(self, path: Path, identity: Identity, memory: SharedMemory) -> SimulatedStore:
         """In place of `Store.open`."""
+        if self.refuses(path):
+            raise StoreUnavailable(f"{path} cannot be opened (No space left on device)")
         path.mkdir(parents=True, exist_ok=True)
         name_file, checkpoint = path / _NAME_FILE, path / _CHECKPOINT_FILE
         if name_file.exists():
@@ -81,7 +85,12 @@ class Disks:
             raise StoreDamaged(f"{path} is damaged (Corruption)")
         if replace(rows.identity, topic_id=identity.topic_id) != identity:
             raise AssertionError(f"{path} holds {rows.identity}, and was opened as {identity}")
-        return SimulatedStore(path, rows)
+        return SimulatedStore(path, rows, self.refuses)
+
+    def probe(self, path: Path, room_bytes: int) -> None:
+        """In place of `disk_probe.probe`."""
+        if self.refuses(path):
+            raise OSError(f"No space left on device: {path}")
 
     def below(self, directory: Path) -> list[Rows]:
         """The rows that are on this machine now."""
@@ -93,7 +102,7 @@ class Disks:
 
 
 class SimulatedStore:
-    def __init__(self, path: Path, rows: Rows) -> None:
+    def __init__(self, path: Path, rows: Rows, refuses: Callable[[Path], bool]) -> None:
         self.path = path
         self.last_bad: dict[str, Any] | None = None
         self.damaged: str | None = None
@@ -101,6 +110,8 @@ class SimulatedStore:
         self.on_disk = rows
         self._iterators = 0
         self._closed = False
+        self._refuses = refuses
+        self._refused = False
 
     @property
     def state(self) -> CopyState:
@@ -143,6 +154,11 @@ class SimulatedStore:
         self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None
     ) -> None:
         self._must_be_open()
+        if self._refused or self._refuses(
+            self.path
+        ):  # as RocksDB: every later write too, until it is opened again
+            self._refused = True
+            raise StoreUnavailable(f"{self.path} cannot be written (No space left on device)")
         disk = self.on_disk
         if state.position < disk.state.position:
             raise AssertionError(f"{self.path}: the position goes back to {state.position}")
@@ -169,6 +185,9 @@ class SimulatedStore:
 
     def flush(self) -> None:
         pass
+
+    def unflushed_bytes(self) -> int:
+        return 0
 
     def size_bytes(self) -> int:
         return 0

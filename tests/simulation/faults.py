@@ -8,7 +8,7 @@ from dataclasses import replace
 from queryable_app.placement import Wanted
 from tests.simulation.nodes import address_of, host_of
 from tests.simulation.placer import push_late
-from tests.simulation.world import CLIENT, PLACER, World
+from tests.simulation.world import CLIENT, PLACER, SIMULATED, World
 
 _NODES_MAX = 6
 _PROBES = 3
@@ -40,6 +40,10 @@ class Faults:
             (self._stall, 4),
             (self._slow_feed, 3),
             (self._fill_disk, 2),
+            (self._refuse_writes, 3),
+            (self._take_descriptors, 3),
+            (self._lose_task, 3),
+            (self._fail_part, 3),
             (self._restart_placer, 3),
             (self._push_late, 4),
             (self._scale, 6),
@@ -221,6 +225,72 @@ class Faults:
         machine.disk_used_percent = self._random.choice((86.0, 95.0))
         world.note(f"the disk of {machine.host} is full to {machine.disk_used_percent}")
         self._until(self._random.uniform(1, 8), lambda: setattr(machine, "disk_used_percent", 10.0))
+
+    # Resources.
+
+    def _refuse_writes(self) -> None:
+        """For a moment, or for long: a full disk, or one with errors."""
+        world = self._world
+        machine = world.machines[self._random.choice(sorted(world.machines))]
+        world.note(f"the disk of {machine.host} takes nothing")
+        machine.disk_refuses = True
+        seconds = self._random.choice((0.1, 1.0, 8.0)) * self._random.uniform(0.5, 1.5)
+        self._until(seconds, lambda: setattr(machine, "disk_refuses", False))
+
+    def _take_descriptors(self) -> None:
+        """What is open stays open. Nothing else can be opened, connected or accepted."""
+        world = self._world
+        seconds = self._random.choice((0.3, 2.0, 8.0)) * self._random.uniform(0.5, 1.5)
+        ordinal = self._machine(seconds)
+        if ordinal is None:
+            return
+        machine = world.machines[ordinal]
+        process = machine.process
+        world.note(f"{machine.host} has no descriptors")
+        machine.disk_refuses = True
+        world.network.starve(machine.host)
+        world.weather.broken(machine.host)
+
+        def end() -> None:
+            self._free(ordinal)
+            machine.disk_refuses = False
+            world.network.feed(machine.host)
+            if machine.process is process:
+                world.weather.whole(machine.host)
+
+        self._until(seconds, end)
+
+    def _lose_task(self) -> None:
+        world = self._world
+        machine = world.machines[self._random.choice(sorted(world.machines))]
+        if machine.up and machine.ingest is not None:
+            world.note(f"{machine.host} loses a task of its query")
+            machine.ingest.lose_task(self._random.randrange(100))
+
+    def _fail_part(self) -> None:
+        """Something that goes on by itself in a node fails, as a defect would make it."""
+        machine = self._world.machines[self._random.choice(sorted(self._world.machines))]
+        if machine.node is None:
+            return
+        node = machine.node
+        owner, name = self._random.choice(
+            (
+                (node.log_end, "_look_up"),
+                (node._gaps, "_quiet"),
+                (node.disk_guard, "look"),
+                (node.watchdog, "look"),
+                (node.holdings, "_look_at"),
+                (node.copies, "measure"),
+            )
+        )
+
+        def fail(*_: object) -> None:
+            delattr(owner, name)
+            raise RuntimeError(SIMULATED)
+
+        if name not in vars(owner):
+            self._world.note(f"{machine.host}: {type(owner).__name__}.{name} fails")
+            setattr(owner, name, fail)
 
     # People.
 

@@ -8,6 +8,7 @@ connections and refuses new ones; a stopped one accepts them and says nothing.
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections import deque
 from collections.abc import Callable
@@ -34,9 +35,13 @@ class Listener:
 
     def open(self, factory: Callable[[], Protocol]) -> None:
         self.factory = factory
-        for transport in self.waiting:
-            transport.accept(factory)
-        self.waiting.clear()
+        self.accept_waiting()
+
+    def accept_waiting(self) -> None:
+        if self.factory is not None:
+            for transport in self.waiting:
+                transport.accept(self.factory)
+            self.waiting.clear()
 
 
 class Network:
@@ -47,6 +52,7 @@ class Network:
         self.extra_seconds: dict[Link, float] = {}
         self.watch: Callable[[str, str, bytes], None] = lambda source, target, data: None
         """Sees everything that is sent."""
+        self._starved: set[str] = set()
         self._cut: set[Link] = set()
         self._stuck: dict[Link, list[_Way]] = {}
         self._listeners: dict[str, Listener] = {}
@@ -63,6 +69,15 @@ class Network:
         self._listeners.pop(host, None)
         for transport in list(self._transports.pop(host, {})):
             transport.reset_by_death()
+
+    def starve(self, host: str) -> None:
+        """It has no descriptor for another connection; what connects to it waits in its backlog."""
+        self._starved.add(host)
+
+    def feed(self, host: str) -> None:
+        self._starved.discard(host)
+        if listener := self._listeners.get(host):
+            listener.accept_waiting()
 
     def cut(self, link: Link) -> None:
         self._cut.add(link)
@@ -87,6 +102,8 @@ class Network:
         self, process: Process, factory: Callable[[], Protocol], host: str
     ) -> tuple[Transport, Protocol]:
         own = process.name
+        if own in self._starved:
+            raise OSError(errno.EMFILE, "Too many open files")
         there, back = _Way(self, (own, host)), _Way(self, (host, own))
         mine = Transport(self, process, own, there)
         made: asyncio.Future[bool] = process.create_future()
@@ -99,7 +116,7 @@ class Network:
             theirs = Transport(self, listener.process, host, back)
             mine.peer, theirs.peer = theirs, mine
             self._transports.setdefault(host, {})[theirs] = None
-            if listener.factory is None:
+            if listener.factory is None or host in self._starved:
                 listener.waiting.append(theirs)
             else:
                 theirs.accept(listener.factory)

@@ -25,7 +25,9 @@ from queryable_app.frames import NULL_KEY, ROW, SliceHeader, SliceRow, encode_sl
 from queryable_app.partitioners import ALGORITHMS, partition_for
 from queryable_app.placement import Placement
 from queryable_app.serve.api.app import create_app
+from queryable_app.serve.background import Background, supervise
 from queryable_app.serve.fast_lane import protocol_class
+from queryable_app.serve.holdings import Holdings
 from queryable_app.serve.node import Node
 from tests.simulation.clock import Process
 from tests.simulation.topic import Topic
@@ -66,6 +68,9 @@ class Machine:
         self.directory = directory / self.host
         self.feed = Feed()
         self.disk_used_percent = 10.0
+        self.disk_refuses = False
+        """Nothing can be written."""
+        self.ingest: Ingest | None = None
         self.process: Process | None = None
         self.bootstrap: Placement | None = None
         """What it was first started with; much older than the present one, later."""
@@ -113,12 +118,19 @@ class Machine:
         )
 
 
+def background_of(node: Node) -> tuple[Background, ...]:
+    """What goes on by itself in a node of this world."""
+    return (node.peers, node.disk_guard, node.log_end, node._gaps, node.watchdog, node.checkpoints)
+
+
 async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed: random.Random) -> Any:
     """Starts it; returns what makes the protocol of a connection. As `python -m queryable_app.serve`, without what only a
     real process has."""
     node = Node.open(settings)
     ingest = Ingest(node, machine.feed, topic, seed)
+    machine.ingest = ingest
     node.holdings._changed = ingest.announce
+    node.watchdog.restart = ingest.announce
     node.disk_guard._used = lambda directory: machine.disk_used_percent
     node.hydration.records_min = _RECORDS_MIN
     node.peers.hedges = HedgeBudget(HEDGE_SHARE, HEDGE_BURST)
@@ -134,9 +146,11 @@ async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed:
     )
     config.load()
     machine.node = node
-    for part in (node.peers, node.disk_guard, node.holdings, node.log_end, node._gaps, node.checkpoints):
+    first, later = background_of(node)[:2], background_of(node)[2:]
+    parts: list[Background | Holdings] = [*first, node.holdings, *later]
+    for part in parts:
         await part.start()
-    node._measuring = asyncio.create_task(node._measure())
+    node._measuring = asyncio.create_task(supervise("Node.measure", node._measure))
     ingest.announce()
     state, loop = ServerState(), asyncio.get_running_loop()
     return lambda: config.http_protocol_class(config=config, server_state=state, app_state={}, _loop=loop)  # type: ignore[call-arg]
@@ -162,7 +176,13 @@ class Ingest:
             self._starting.cancel()
         self._starting = asyncio.create_task(self._start())
 
+    def lose_task(self, choice: int) -> None:
+        """One of the query's tasks ends, and nothing says so."""
+        if self._streams:
+            self._streams[choice % len(self._streams)].cancel()
+
     async def _start(self) -> None:
+        self._node.ingest_status.become("starting")
         await asyncio.sleep(self._random.uniform(*_START_SECONDS))
         for stream in self._streams:
             stream.cancel()
@@ -171,8 +191,11 @@ class Ingest:
         self._streams = []
         for partition in copies.wanted():
             copy = copies.by_partition[partition]
+            if not copy.writable:
+                continue
             copy.takes_slices = True
             self._streams.append(asyncio.create_task(self._stream(partition, max(0, copy.position))))
+        self._node.ingest_status.become("streaming")
 
     async def _stream(self, partition: int, offset: int) -> None:
         feed, log = self._feed, self._topic.records[partition]

@@ -17,7 +17,9 @@ from typing import Any
 import fastapi.dependencies.models
 
 import queryable_app.serve.api.internal
+import queryable_app.serve.copies
 import queryable_app.serve.gaps
+import queryable_app.serve.holdings
 import queryable_app.serve.log_end
 import queryable_app.serve.scans
 from queryable_app import moments
@@ -67,6 +69,8 @@ def inside(world: World) -> Iterator[None]:
     put(queryable_app.serve.scans, "BATCH_ROWS", 4)
     put(queryable_app.serve.api.internal, "_ROWS_MAX", 5)
     put(Store, "open", staticmethod(open_store))
+    put(queryable_app.serve.holdings, "probe", world.disks.probe)
+    put(queryable_app.serve.copies, "random", world.rng("jitter").random)
 
     begin, step = Attempts.__init__, Attempts.step
 

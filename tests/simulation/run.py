@@ -13,7 +13,7 @@ from tests.simulation.checks import Wish, Wrong
 from tests.simulation.clock import Spinning
 from tests.simulation.faults import Faults
 from tests.simulation.many import ManyReader
-from tests.simulation.nodes import host_of
+from tests.simulation.nodes import background_of, host_of
 from tests.simulation.product import inside
 from tests.simulation.readers import BaitReader, PlainReader
 from tests.simulation.smart import ScanReader, SmartReader
@@ -157,6 +157,12 @@ class _Run:
                 return f"{host} follows {node and node.placement.epoch}"
             if set(node.copies.by_partition) != set(world.placement.held_by(ordinal)) or node.copies.leaving:
                 return f"{host} holds {set(node.copies.by_partition)}, and lets go {set(node.copies.leaving)}"
+            tasks = [part._running for part in background_of(node)] + [
+                node.holdings._looking,
+                node._measuring,
+            ]
+            if any(task is None or task.done() for task in tasks):
+                return f"{host} has a part that runs no more"
             for partition, copy in node.copies.by_partition.items():
                 behind = world.topic.end_at(partition, world.scheduler.now - 1.5)
                 if not copy.complete or max(0, copy.position) < behind:

@@ -24,6 +24,7 @@ from tests.simulation.nodes import APPLICATION_ID, Machine, address_of, host_of,
 from tests.simulation.placer import PlacerProcess
 from tests.simulation.topic import Topic
 
+SIMULATED = "a failure that the world has made"
 CLIENT = "client"
 PLACER = "placer"
 _WATCH_SECONDS = 0.2
@@ -48,6 +49,7 @@ class World:
         self.mixed = choice.random() < 0.2
         self.topic = Topic(self.scheduler, self.partitions)
         self.disks = Disks()
+        self.disks.refuses = self._refuses_writes
         self.weather = Weather(self.scheduler)
         self.hedges = Hedges()
         self.directory = Path(tempfile.mkdtemp(prefix="qt-simulation-", dir=_memory()))
@@ -81,6 +83,9 @@ class World:
         self.client = self.spawn(CLIENT)
         self.placer = PlacerProcess(self.placement, self.wanted, self._stepped)
         self.note(f"world: {nodes} nodes, {self.partitions} partitions, {copies} copies, mixed={self.mixed}")
+
+    def _refuses_writes(self, path: Path) -> bool:
+        return any(m.disk_refuses and path.is_relative_to(m.directory) for m in self.machines.values())
 
     # The books.
 
@@ -358,7 +363,7 @@ class World:
     def heard(self, name: str, fields: dict[str, object]) -> None:
         """An event of the product's log."""
         self.happened[name] += 1
-        if name == "internal-error":
+        if name == "internal-error" and SIMULATED not in str(fields["error"]):
             self._found(f"a defect: {fields}")
         if name == "copy-damaged":  # until now nobody knew, neither its node nor the placer
             self.note_destruction()
