@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
 import socket
 import struct
 import time
 
 import pytest
 
+from queryable_app.serve.api import keys
 from queryable_app.serve.fast_lane import FastLane
+from queryable_app.serve.node import Node
 from tests.support.served import Served, eventually
 from tests.support.wire import request, wire
 
@@ -171,3 +174,37 @@ def test_no_input_holds_the_event_loop(node: Served, monkeypatch: pytest.MonkeyP
         gc.unfreeze()
     print(f"{flood}: {max(held_seconds) * 1000:.2f} ms")
     assert max(held_seconds) < 0.02  # 5 ms; the rest is for a busy machine
+
+
+@pytest.mark.parametrize(
+    ("element", "status"), [(b'"a"', 413), (b"0", 413), (b"{}", 400), (b"[0,0]", 400)], ids=repr
+)
+def test_flood_of_values_in_a_body_holds_nothing(
+    node: Served, monkeypatch: pytest.MonkeyPatch, element: bytes, status: int
+) -> None:
+    """A node refuses a multi-get of 12 MB of small values without parsing them all."""
+    seconds: list[float] = []
+    original = keys._parsed
+
+    def timed(body: bytes, node: Node) -> object:
+        started = time.thread_time()
+        try:
+            return original(body, node)
+        finally:
+            seconds.append(time.thread_time() - started)
+
+    monkeypatch.setattr(keys, "_parsed", timed)
+    count = 12_000_000 // (len(element) + 1)
+    body = b'{"keys":[%b]}' % b",".join([element] * count)
+    with wire(node.port) as connection:
+        connection.send(request(b"POST", b"/v1/multi-get?deadline-ms=60000", body=body))
+        assert connection.answer().status == status
+    assert max(seconds) < 0.2  # it was 300 to 1000 ms
+
+
+def test_many_commas_in_keys_are_keys(node: Served) -> None:
+    """A node answers a multi-get whose keys have more commas than there may be keys."""
+    body = json.dumps({"keys": ["," * 9000, "key-000001", "," * 9000, 'a"\\,']}).encode()
+    with wire(node.port) as connection:
+        connection.send(request(b"POST", b"/v1/multi-get", body=body))
+        assert [item["found"] for item in connection.answer().json()["items"]] == [False, True, False, False]

@@ -11,6 +11,8 @@ from starlette.responses import Response
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.freshness import Asked
 from queryable_app.http_text import BYTES, JSON, body_answer, choice, negotiate
+from queryable_app.json_text import BadJson, parse_json, read_array, read_document, read_json, read_object
+from queryable_app.serde import KeyCodec
 from queryable_app.serve.api.answers import ITEMS, KEYS_BODY, VALUE
 from queryable_app.serve.api.forwarding import forward, is_forwarded, redirect
 from queryable_app.serve.api.parameters import MANY_OPTIONS, POINT_OPTIONS, parameters
@@ -19,8 +21,9 @@ from queryable_app.serve.api.request import (
     accept_of,
     asked_of,
     asked_of_many,
-    json_body,
+    bad_json,
     key_of,
+    read_body,
     respond,
     values_of,
 )
@@ -68,7 +71,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         asked, deadline = asked_of_many(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         async with until(deadline):
-            body = await json_body(request)
+            body = _parsed(await read_body(request), node)
         keys = _keys_in(body, values, node)
         if len(keys) > KEYS_WITHOUT_PAUSE:
             node.turns.require_room()
@@ -104,18 +107,69 @@ async def _seek_out(
     return sought, rows, covered
 
 
+def _parsed(body: bytes, node: Node) -> Any:
+    """Parse a body. A flood of values is refused before it holds the event loop: there are no more values than commas."""
+    bound = node.settings.multi_get_keys_max
+    try:
+        if body.count(b",") <= bound:
+            return parse_json(body, unique_names=True).value
+        return read_document(body, _Keys(node.codec, bound).read)
+    except BadJson as bad:
+        raise bad_json("body", bad) from None
+
+
+class _Keys:
+    """Reads `{"keys": [..]}` key by key, no more of them than may be."""
+
+    def __init__(self, codec: KeyCodec, bound: int) -> None:
+        self._codec = codec
+        self._bound = bound
+        self._count = 0
+
+    def read(self, text: str, at: int) -> tuple[Any, int]:
+        if text[at : at + 1] != "{":
+            raise _no_list()
+        return read_object(text, at, self._member)
+
+    def _member(self, name: str, text: str, at: int) -> tuple[Any, int]:
+        if name != "keys":
+            raise _no_field(name)
+        if text[at : at + 1] != "[":
+            raise _no_list()
+        return read_array(text, at, self._key)
+
+    def _key(self, text: str, at: int) -> tuple[Any, int]:
+        self._count += 1
+        if self._count > self._bound:
+            raise _too_many(f"more than {self._bound} keys")
+        if self._codec.format != "json" and text[at : at + 1] in ("[", "{"):
+            raise invalid("keys", "one is an array or an object", "write each key as text or a number")
+        value, end = read_json(text, at)
+        return value.value, end
+
+
+def _no_list() -> Failure:
+    return invalid("body", 'has no list "keys"', 'send {"keys": ["a", "b"]}')
+
+
+def _no_field(name: str) -> Failure:
+    return invalid(shown(name), "is no field of a multi-get", 'send {"keys": [..]} and nothing else')
+
+
+def _too_many(what: str) -> Failure:
+    return Failure(Reason.TOO_LARGE, f"keys: {what}", "split them over several requests")
+
+
 def _keys_in(body: Any, values: Values, node: Node) -> list[bytes]:
     """The record keys that a body asks for."""
     if not isinstance(body, dict) or not isinstance(body.get("keys"), list):
-        raise invalid("body", 'has no list "keys"', 'send {"keys": ["a", "b"]}')
+        raise _no_list()
     for name in body:
         if name != "keys":
-            raise invalid(shown(name), "is no field of a multi-get", 'send {"keys": [..]} and nothing else')
+            raise _no_field(name)
     keys, bound = body["keys"], node.settings.multi_get_keys_max
     if len(keys) > bound:
-        raise Failure(
-            Reason.TOO_LARGE, f"keys: {len(keys)} keys, more than {bound}", "split them over several requests"
-        )
+        raise _too_many(f"{len(keys)} keys, more than {bound}")
     if choice(values, "key-encoding", ("text", "base64url")) == "text":
         return [node.codec.from_json(key) for key in keys]
     for key in keys:

@@ -398,7 +398,7 @@ def test_multi_get_reaches_keys_that_are_no_text(node: Served, http: httpx.Clien
         ('{"keys": ["a"]}'.encode("utf-16"), "invalid_request", "UTF-8"),
         (b'\xef\xbb\xbf{"keys": ["a"]}', "invalid_request", "byte order mark"),
         (b"\xff\xfe", "invalid_request", "body"),
-        (b'{"keys": [' + b'"a",' * 20_000 + b'"a"]}', "too_large", "20001 keys"),
+        (b'{"keys": [' + b'"a",' * 20_000 + b'"a"]}', "too_large", "more than 10000 keys"),
         (b'{"keys": ["' + b"a" * 1_200_000 + b'"]}', "too_large", "body"),
     ],
     ids=["empty", "truncated", "deep", "no list", "a list", "unknown field", "object", "null", "surrogate",
