@@ -24,6 +24,7 @@ from queryable_app.serve.api.request import (
     bad_json,
     key_of,
     read_body,
+    require_few_values,
     respond,
     values_of,
 )
@@ -110,6 +111,7 @@ async def _seek_out(
 def _parsed(body: bytes, node: Node) -> Any:
     """Parse a body. A flood of values is refused before it holds the event loop: there are no more values than commas."""
     bound = node.settings.multi_get_keys_max
+    require_few_values(body)
     try:
         if body.count(b",") <= bound:
             return parse_json(body, unique_names=True).value
