@@ -124,7 +124,8 @@ class NodeSettings:
     """The bodies of the requests under way, together. One more gets 429 at its head. Small ones do not count."""
 
     untaken_bytes_max: int = 128 * 1024 * 1024
-    """What clients have not taken yet of large answers, together. While it is more, requests get 429."""
+    """What large answers take together: what was gathered for them, and what clients have not taken yet. While it is
+    more, requests get 429. The operator gives the container as much memory for it."""
 
     body_seconds_max: int = 30
     """From the end of a request's head to the end of its body."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from queryable_app.errors import Failure, Reason
 from queryable_app.serve.byte_budget import ByteBudget
 from queryable_app.serve.turns import too_much
 
@@ -53,9 +52,3 @@ class AnswerShare:
     def end(self) -> None:
         self._budget.give_back(self._taken)
         self._needed = self._taken = 0
-
-
-def too_large(what: str, bytes_max: int) -> Failure:
-    return Failure(
-        Reason.TOO_LARGE, f"{what} are larger than {bytes_max} bytes together", "ask for fewer keys at once"
-    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -21,9 +21,18 @@ from queryable_app.freshness import Asked, absent
 from queryable_app.http_text import Answer
 from queryable_app.moments import moment_ms
 from queryable_app.partitioners import SCATTER
+from queryable_app.peer_frames import RawRow
 from queryable_app.serve import peer_reads
+from queryable_app.serve.answer_share import AnswerShare
 from queryable_app.serve.copies import Copy
-from queryable_app.serve.multi_get import Keys, Rows, keep_newest, rows_of_keys
+from queryable_app.serve.multi_get import (
+    VALUE_BYTES_MAX,
+    Keys,
+    Rows,
+    keep_newest,
+    rows_of_keys,
+    too_large,
+)
 from queryable_app.serve.peer_client import PeerAway
 from queryable_app.serve.peer_reads import REFUSALS, Covered, LostCopies, Positions
 from queryable_app.serve.reads import Reads, Standing, found, not_here, standing_of
@@ -31,6 +40,7 @@ from queryable_app.serve.scans import (
     Batches,
     Bounds,
     count_here,
+    counted,
     merged,
     newest_of_each_key,
     rows_here,
@@ -259,10 +269,12 @@ def _all_or_nothing(refusals: Mapping[int, Failure], may_be_partial: bool) -> Fa
 
 
 def rows_of(
-    reads: Reads, covered: Coverage, bounds: Bounds, deadline: float, begins_again: bool = True
+    reads: Reads, covered: Coverage, bounds: Bounds, deadline: float, share: AnswerShare | None
 ) -> Batches:
-    """The rows of all covered partitions in key order; of each key one row, which may be a tombstone. A stream, which does
-    not begin again, has for each batch what it had for the first."""
+    """The rows of all covered partitions in key order; of each key one row, which may be a tombstone. `share` counts the
+    batches that are being read. A stream has none: there are few of them, and one that has begun cannot begin again. It has
+    for each batch the time that it had for the first."""
+    begins_again = share is not None
     here, peers = list(covered.here.values()), reads.node.peers
     left = deadline - asyncio.get_running_loop().time()
     seconds = left / 2 if begins_again else max(_STREAM_SECONDS_MIN, left)
@@ -273,35 +285,55 @@ def rows_of(
         )
         for ordinal, positions in covered.there.items()
     ]
+    if share is not None:
+        sources = [counted(source, share) for source in sources]
     batches = sources[0] if len(sources) == 1 else merged(sources, bounds.reverse)
     return newest_of_each_key(batches) if reads.copies.algorithm == SCATTER else batches
 
 
-async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float) -> Rows:
-    """The newest row of each key, from all covered partitions at once."""
+async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float, share: AnswerShare) -> Rows:
+    """The newest row of each key, from all covered partitions at once. What they weigh together is bounded while they come."""
+    rows: Rows = {}
+    size = 0
 
-    async def there(ordinal: int, covered_there: Positions) -> Rows:
-        positions = {partition: said for partition, said in covered_there.items() if partition in keys}
-        if not positions:  # this node was asked for a position alone
-            return {}
+    def keep(batch: list[RawRow]) -> None:
+        nonlocal size
+        grown = keep_newest(rows, batch)
+        share.take(grown)
+        size += grown
+        if size > VALUE_BYTES_MAX:
+            raise too_large()
+
+    async def look_here() -> None:
+        async with aclosing(rows_of_keys(covered.here, keys, reads.node.turns.pause)) as batches:
+            async for _, batch in batches:
+                keep(batch)
+
+    async def ask(ordinal: int, positions: Positions) -> None:
         may_leave = covered.may_leave(ordinal)
-        answer = await peer_reads.keys(reads.node.peers, ordinal, positions, keys, _half(deadline), may_leave)
-        return {key: (partition, stored) for key, partition, stored in answer}
+        # Of a node that was asked for a position alone no key is wanted.
+        wanted = {partition: position for partition, position in positions.items() if partition in keys}
+        answers = peer_reads.keys(reads.node.peers, ordinal, wanted, keys, _half(deadline), may_leave)
+        async with aclosing(answers) as batches:
+            async for batch in batches:
+                keep(batch)
 
-    rows, *others = await together(
-        (
-            rows_of_keys(covered.here, keys, reads.node.turns.pause),
-            *(there(ordinal, positions) for ordinal, positions in covered.there.items()),
-        )
-    )
-    for answer in others:
-        for key, row in answer.items():
-            keep_newest(rows, key, *row)
+    try:
+        await together((look_here(), *(ask(*there) for there in covered.there.items())))
+    except BaseException:
+        share.give_back(size)  # the read may begin again
+        raise
     return rows
 
 
 async def read_everywhere(
-    reads: Reads, record_key: bytes, asked: Asked, deadline: float, form: str, if_none_match: str | None
+    reads: Reads,
+    record_key: bytes,
+    asked: Asked,
+    deadline: float,
+    form: str,
+    if_none_match: str | None,
+    share: AnswerShare,
 ) -> Answer:
     """Answer a point read that several partitions decide: those that may hold the key, and those whose positions it names."""
     disk_key = reads.node.codec.to_disk(record_key)
@@ -309,12 +341,13 @@ async def read_everywhere(
     keys = dict.fromkeys(partitions, (disk_key,))
 
     async def looking_up(covered: Coverage) -> Rows:
-        return await look_up(reads, covered, keys, deadline)
+        return await look_up(reads, covered, keys, deadline, share)
 
     wanted = {*partitions, *asked.min_positions}
     rows, covered = await read_covered(reads, wanted, asked, deadline, None, looking_up)
     if reads.partitions_of(record_key) != partitions:  # as in a multi-get
-        return await read_everywhere(reads, record_key, asked, deadline, form, if_none_match)
+        share.end()
+        return await read_everywhere(reads, record_key, asked, deadline, form, if_none_match, share)
     row = rows.get(disk_key)
     newest = None if row is None else found(*row)
     return reads.answer(newest, covered.standings, 1, form, if_none_match)

@@ -48,12 +48,15 @@ class _Connection(asyncio.Protocol):
         assert self._transport is not None
         self._answer = asyncio.get_running_loop().create_future()
         self._headers, self._body, self.heard = [], bytearray(), False
+        taken = False
         try:
             self._transport.write(request)
-            return await self._answer
+            answer = await self._answer
+            taken = True
+            return answer
         finally:
-            if not self._answer.done() or self._answer.cancelled() or self._answer.exception():
-                self.close()  # an answer that nobody waits for would be taken for the next one
+            if not taken:
+                self.close()  # an answer that no request takes, even a whole one, would be taken for the next one
 
     def close(self) -> None:
         self.usable = False

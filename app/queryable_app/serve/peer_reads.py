@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -29,6 +29,9 @@ COVER: Final = "/internal/v1/cover"
 ROWS: Final = "/internal/v1/rows"
 KEYS: Final = "/internal/v1/keys"
 COUNT: Final = "/internal/v1/count"
+
+KEYS_BYTES_MAX: Final = 1 << 20
+"""Of one answer with rows of keys: the row that goes beyond it is its last."""
 
 REFUSALS: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
 """Why a copy may not answer; the more there is to do about it, the earlier."""
@@ -92,16 +95,25 @@ async def keys(
     peers: Peers,
     ordinal: int,
     positions: Positions,
-    keys: Mapping[int, Iterable[bytes]],
+    keys: Mapping[int, Sequence[bytes]],
     deadline: float,
     may_leave: bool,
-) -> list[RawRow]:
-    """The rows of the keys of these partitions there."""
-    wanted = {str(partition): [_text(key) for key in keys[partition]] for partition in positions}
-    body = {"positions": _texts(positions), "keys": wanted}
-    return await _read(
-        peers, ordinal, KEYS, body, deadline, lambda _, rows: rows, positions if may_leave else None
-    )
+) -> AsyncGenerator[list[RawRow], None]:
+    """The rows of the keys of these partitions there, in batches of about a megabyte."""
+    wanted = [(partition, key) for partition in positions for key in keys[partition]]
+    at_once = len(wanted)
+    while wanted:
+        texts: dict[str, list[str | None]] = {}
+        for partition, key in wanted[:at_once]:
+            texts.setdefault(str(partition), []).append(_text(key))
+        asked = {partition: positions[int(partition)] for partition in texts}
+        body = {"positions": asked, "keys": texts, "bytesMax": KEYS_BYTES_MAX}
+        leaving = [int(partition) for partition in texts] if may_leave else None
+        answered, batch = await _read(peers, ordinal, KEYS, body, deadline, _keys, leaving)
+        yield batch
+        if answered is None:  # a node of an earlier version answers all of them
+            answered = at_once
+        wanted, at_once = wanted[answered:], 2 * answered
 
 
 async def count(
@@ -204,6 +216,13 @@ def _batch(head: dict[str, Any], rows: list[RawRow]) -> tuple[list[RawRow], bool
     if not rows and not last:
         raise ValueError("no rows, and more of them")
     return rows, last
+
+
+def _keys(head: dict[str, Any], rows: list[RawRow]) -> tuple[int | None, list[RawRow]]:
+    answered = head.get("answered")
+    if answered is not None and int(answered) < 1:
+        raise ValueError("no key is answered")
+    return answered, rows
 
 
 def _text(key: bytes | None) -> str | None:

@@ -21,8 +21,10 @@ from time import time_ns
 from typing import Final, TypeVar
 
 from queryable_app.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
+from queryable_app.errors import Failure, Reason
 from queryable_app.peer_frames import RawRow
 from queryable_app.serde import KeyCodec, value_to_json
+from queryable_app.serve.answer_share import AnswerShare
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.turns import Pause
 from queryable_app.topic_spec import ValueFormat
@@ -198,19 +200,39 @@ def key_json(codec: KeyCodec, record_key: bytes) -> bytes:
     return text if encoding is None else b'%b,"keyEncoding":"%b"' % (text, encoding.encode())
 
 
-async def page(batches: Batches, lines: ToLines, limit: int) -> Page:
-    """The first `limit` rows. A page of large rows ends earlier, and its cursor goes on."""
+async def counted(batches: Batches, share: AnswerShare) -> Batches:
+    """The same batches; each takes of the share for as long as it is read."""
+    async with aclosing(batches):
+        async for batch in batches:
+            size = sum([len(stored) for _, _, stored in batch])
+            share.take(size)
+            try:
+                yield batch
+            finally:
+                share.give_back(size)
+
+
+async def page(batches: Batches, lines: ToLines, limit: int, share: AnswerShare) -> Page:
+    """The first `limit` rows. A page of large rows ends earlier, and so does one for which there is no more memory; its
+    cursor goes on."""
     items: list[bytes] = []
     last_key: bytes | None = None
     size = 0
-    async with aclosing(batches):
-        async for batch in batches:
-            for disk_key, line in lines(batch):
-                if len(items) == limit or size > PAGE_BYTES_MAX:
-                    return Page(items, last_key)
-                items.append(line)
-                last_key = disk_key
-                size += len(line)
+    try:
+        async with aclosing(batches):
+            async for batch in batches:
+                for disk_key, line in lines(batch):
+                    if len(items) == limit or size > PAGE_BYTES_MAX:
+                        return Page(items, last_key)
+                    share.take(len(line))
+                    items.append(line)
+                    last_key = disk_key
+                    size += len(line)
+    except BaseException as error:
+        if items and isinstance(error, Failure) and error.reason is Reason.OVERLOADED:
+            return Page(items, last_key)
+        share.give_back(size)  # it may begin again, with other nodes
+        raise
     return Page(items, None)
 
 

@@ -33,7 +33,7 @@ from queryable_app.serve.api.request import json_body, respond
 from queryable_app.serve.copies import Copy
 from queryable_app.serve.coverage import copies_here, until
 from queryable_app.serve.holdings import PlacementRefused
-from queryable_app.serve.multi_get import rows_of_keys
+from queryable_app.serve.multi_get import VALUE_BYTES_MAX, rows_of_keys, too_large
 from queryable_app.serve.node import Node
 from queryable_app.serve.peer_reads import COUNT, COVER, KEYS, ROWS, refused_to_json
 from queryable_app.serve.peers import DEADLINE_HEADER, HEARTBEAT
@@ -148,10 +148,26 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             positions = field(body, "positions", by_partition(offset))
             if not wanted.keys() <= positions.keys():
                 raise Malformed("positions: not of all partitions of the keys")
+            # A node of an earlier version asks for all of them at once.
+            bytes_max = (
+                field(body, "bytesMax", whole(1, VALUE_BYTES_MAX)) if "bytesMax" in body else VALUE_BYTES_MAX
+            )
         copies = {copy.partition: copy for copy in held({p: positions[p] for p in wanted})}
-        async with until(_deadline(request)):
-            found = await rows_of_keys(copies, wanted, node.turns.pause)
-        return _rows({}, [(key, *row) for key, row in found.items()])
+        found: list[RawRow] = []
+        answered = weight = 0
+        async with (
+            until(_deadline(request)),
+            aclosing(rows_of_keys(copies, wanted, node.turns.pause)) as batches,
+        ):
+            async for looked_up, batch in batches:
+                answered += looked_up
+                found += batch
+                weight += sum([len(stored) for _, _, stored in batch])
+                if weight > bytes_max:
+                    if "bytesMax" not in body:
+                        raise too_large()
+                    break
+        return _rows({"answered": answered}, found)
 
     @router.post(COUNT)
     async def count(request: Request) -> Response:

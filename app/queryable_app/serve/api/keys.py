@@ -10,12 +10,14 @@ from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.freshness import Asked
-from queryable_app.http_text import BYTES, JSON, body_answer, choice, negotiate
+from queryable_app.http_text import BYTES, JSON, choice, negotiate
 from queryable_app.json_text import BadJson, parse_json, read_array, read_document, read_json, read_object
 from queryable_app.serde import KeyCodec
+from queryable_app.serve.answer_share import AnswerShare
 from queryable_app.serve.api.answers import ITEMS, KEYS_BODY, VALUE
 from queryable_app.serve.api.forwarding import forward, is_forwarded, redirect
 from queryable_app.serve.api.parameters import MANY_OPTIONS, POINT_OPTIONS, parameters
+from queryable_app.serve.api.pieces import PiecedResponse
 from queryable_app.serve.api.request import (
     Values,
     accept_of,
@@ -26,6 +28,7 @@ from queryable_app.serve.api.request import (
     read_body,
     require_few_values,
     respond,
+    share_of,
     values_of,
 )
 from queryable_app.serve.coverage import Coverage, look_up, read_covered, read_everywhere, until
@@ -59,7 +62,10 @@ def routes(node: Node, reads: Reads) -> APIRouter:
                 raise
             partition, *others = {*reads.partitions_of(record_key), *asked.min_positions}
             if others:
-                return respond(await read_everywhere(reads, record_key, asked, deadline, form, if_none_match))
+                share = share_of(request)
+                return respond(
+                    await read_everywhere(reads, record_key, asked, deadline, form, if_none_match, share)
+                )
             if asked.route == "redirect":
                 return respond(redirect(request, reads, partition, asked, refusal))
             return respond(await forward(request, values, reads, partition, asked, refusal, deadline))
@@ -76,21 +82,25 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         keys = _keys_in(body, values, node)
         if len(keys) > KEYS_WITHOUT_PAUSE:
             node.turns.require_room()
-        sought, rows, covered = await _seek_out(reads, keys, asked, deadline, partial)
+        share = share_of(request)
+        sought, rows, covered = await _seek_out(reads, keys, asked, deadline, partial, share)
         # A key that was not found may be in a partition that no view reads; or, while a position that the read names is
         # not reached, in another partition than the one in which it was looked for.
         anywhere = reads.copies.unread_partitions or asked.min_positions.keys() & {*covered.missing}
         unknown = range(reads.copies.partitions) if anywhere else covered.missing
-        items = to_items(sought, rows, unknown, node.codec, node.spec.stored_format)
-        return respond(
-            body_answer(b'{"items":[%b]%b' % (b",".join(items), covered.fields()), JSON, covered.headers)
-        )
+        items = to_items(sought, rows, unknown, node.codec, node.spec.stored_format, share)
+        return PiecedResponse([b'{"items":[', *items, b"]", covered.fields()], covered.headers)
 
     return router
 
 
 async def _seek_out(
-    reads: Reads, record_keys: list[bytes], asked: Asked, deadline: float, partial: bool
+    reads: Reads,
+    record_keys: list[bytes],
+    asked: Asked,
+    deadline: float,
+    partial: bool,
+    share: AnswerShare,
 ) -> tuple[list[Sought], Rows, Coverage]:
     """Where each key was looked for, and what was found there."""
     copies = reads.copies
@@ -99,12 +109,13 @@ async def _seek_out(
     keys = keys_by_partition(sought, copies.partitions)
 
     async def looking_up(covered: Coverage) -> Rows:
-        return await look_up(reads, covered, keys, deadline)
+        return await look_up(reads, covered, keys, deadline, share)
 
     partitions = {*keys, *asked.min_positions}
     rows, covered = await read_covered(reads, partitions, asked, deadline, partial, looking_up)
     if copies.algorithm != algorithm:  # another node has just said so; it can happen once for each algorithm
-        return await _seek_out(reads, record_keys, asked, deadline, partial)
+        share.end()
+        return await _seek_out(reads, record_keys, asked, deadline, partial, share)
     return sought, rows, covered
 
 

@@ -18,6 +18,7 @@ from queryable_app.http_text import JSON, NDJSON, Answer, body_answer, choice, n
 from queryable_app.partitioners import SCATTER
 from queryable_app.serve.api.answers import COUNTED, PAGE
 from queryable_app.serve.api.parameters import MANY_OPTIONS, parameters
+from queryable_app.serve.api.pieces import PiecedResponse
 from queryable_app.serve.api.request import (
     IS_HEAD,
     RAW_KEY,
@@ -27,6 +28,7 @@ from queryable_app.serve.api.request import (
     asked_of_many,
     key_parameter,
     respond,
+    share_of,
     values_of,
 )
 from queryable_app.serve.coverage import (
@@ -105,18 +107,21 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         everything = range(reads.copies.partitions)
         if form == NDJSON:
             covered = await coverage(reads, everything, asked, deadline, partial)
-            batches = rows_of(reads, covered, bounds, deadline, begins_again=False)
+            batches = rows_of(reads, covered, bounds, deadline, None)
             return RowStream(ndjson(batches, lines, limit), covered.headers)
 
+        share = share_of(request)
+
         async def one_page(covered: Coverage) -> Page:
-            return await page(rows_of(reads, covered, bounds, deadline), lines, limit or _LIMIT)
+            return await page(rows_of(reads, covered, bounds, deadline, share), lines, limit or _LIMIT, share)
 
         found, covered = await read_covered(reads, everything, asked, deadline, partial, one_page)
         following = b"null"
         if found.last_key is not None:
             following = b'"%b"' % Cursor(found.last_key, cast(Order, order), scope).encode().encode()
-        fields = (b",".join(found.items), following, covered.fields())
-        return respond(body_answer(b'{"items":[%b],"cursor":%b%b' % fields, JSON, covered.headers))
+        items = [item for line in found.items for item in (b",", line)][1:]
+        fields = (following, covered.fields())
+        return PiecedResponse([b'{"items":[', *items, b'],"cursor":%b%b' % fields], covered.headers)
 
     @router.get("/v1/count", openapi_extra=parameters(*MANY_OPTIONS, "approximate"), responses=COUNTED)
     async def count_rows(request: Request) -> Response:
@@ -133,7 +138,9 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
         async def counting(covered: Coverage) -> int:
             if reads.copies.algorithm == SCATTER:
-                async with aclosing(rows_of(reads, covered, Bounds(), deadline)) as batches:
+                async with aclosing(
+                    rows_of(reads, covered, Bounds(), deadline, share_of(request))
+                ) as batches:
                     return await count(batches)
             return await count_everywhere(reads, covered, not exact, deadline)
 
