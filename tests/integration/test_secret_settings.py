@@ -217,7 +217,7 @@ def test_a_password_from_a_secret_opens_kafka_and_is_seen_nowhere(secured: Secur
         said = json.dumps([refused, pod.status()]) + pod.http.get("/metrics").text + pod.logs()
         family = [command_and_environment(process) for process in pod.family()]
         assert sum("queryable_app" in one for one in family) >= 2, "serve and ingest, at the least"
-        assert any("SparkSubmit" in one for one in family), "and the JVM"
+        assert any("PythonGatewayServer" in one for one in family), "and the JVM"
         said += "".join(family)
         for file in tmp_path.rglob("*"):
             if file.is_file() and secret not in file.parents:
