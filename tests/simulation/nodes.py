@@ -181,6 +181,11 @@ class Ingest:
         if self._streams:
             self._streams[choice % len(self._streams)].cancel()
 
+    @property
+    def whole(self) -> bool:
+        """No task of the query has ended: where nothing is written that is not noticed before something is."""
+        return not any(stream.done() for stream in self._streams)
+
     async def _start(self) -> None:
         self._node.ingest_status.become("starting")
         await asyncio.sleep(self._random.uniform(*_START_SECONDS))

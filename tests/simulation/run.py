@@ -163,6 +163,9 @@ class _Run:
             ]
             if any(task is None or task.done() for task in tasks):
                 return f"{host} has a part that runs no more"
+            ingest = world.machines[ordinal].ingest
+            if ingest is None or not ingest.whole:
+                return f"{host} lacks a task of its query"
             for partition, copy in node.copies.by_partition.items():
                 behind = world.topic.end_at(partition, world.scheduler.now - 1.5)
                 if not copy.complete or max(0, copy.position) < behind:
