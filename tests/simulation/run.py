@@ -168,7 +168,7 @@ class _Run:
                 return f"{host} lacks a task of its query"
             for partition, copy in node.copies.by_partition.items():
                 behind = world.topic.end_at(partition, world.scheduler.now - 1.5)
-                if not copy.complete or max(0, copy.position) < behind:
+                if not copy.writable or not copy.complete or max(0, copy.position) < behind:
                     return (
                         f"{host} has partition {partition} up to {copy.position} of {behind}, {copy.complete}"
                     )
