@@ -83,7 +83,7 @@ def test_settings_that_kafkas_client_refuses_are_permanent(
     spark: SparkSession, config: dict[str, str], says: str
 ) -> None:
     """The sentence names the setting and holds nothing of a password."""
-    failure = failure_of(lambda: KafkaAdmin(spark, "127.0.0.1:1", config))
+    failure = failure_of(lambda: KafkaAdmin(spark._jvm, "127.0.0.1:1", config))
 
     assert failure is not None
     assert (failure.reason, failure.is_of_spec) == ("KafkaSettingsRefused", True)
@@ -116,7 +116,7 @@ def test_what_other_moments_or_nodes_may_find_otherwise_can_pass(
     spark: SparkSession, bootstrap: str, config: dict[str, str]
 ) -> None:
     """Kafka's client calls both a wrong configuration."""
-    assert failure_of(lambda: KafkaAdmin(spark, bootstrap, config)) is None
+    assert failure_of(lambda: KafkaAdmin(spark._jvm, bootstrap, config)) is None
 
 
 def test_a_class_that_the_jvm_lacks_is_permanent_for_this_node(spark: SparkSession) -> None:
