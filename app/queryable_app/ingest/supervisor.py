@@ -64,6 +64,7 @@ class Supervisor:
         self._query: StreamingQuery | None = None
         self._begun: Start | None = None  # what the present query began with
         self._rehearsal: Rehearsal | None = None
+        self._hydrated = False  # serve has said that all replicas were complete
         self._query_since = 0.0
         self._starts = 0
         self._deaths = 0  # in a row
@@ -106,6 +107,8 @@ class Supervisor:
         elif message["type"] == "start" and self._told is not None:
             positions = {int(partition): offset for partition, offset in message["positions"].items()}
             self._start(control, message["generation"], positions, message.get("retrying", ()))
+        elif message["type"] == "hydrated":
+            self._hydrated = True
 
     def _tick(self, control: Control) -> None:
         if self._query is not None and not self._moving:
@@ -113,16 +116,17 @@ class Supervisor:
                 self._fail(control, death(self._query))
             elif self._state[0] == "starting" and self._query.status["message"] != "Initializing sources":
                 self._say(control, "streaming")
-                self._rehearse()
             elif self._deaths and time.monotonic() - self._query_since > HEALTHY_SECONDS:
                 self._recover(control)
+        if self._hydrated and self._state[0] == "streaming":
+            self._rehearse()
         if self._rehearsal is not None:
             self._rehearsal.tend()
         if self._wanted is not None and time.monotonic() >= self._look_at:
             self._look(control, self._wanted)
 
     def _rehearse(self) -> None:
-        """Once in the life of the process, as soon as rows arrive."""
+        """Once in the life of the process, when it takes no time from the hydration any more."""
         if self._rehearsal is None and self._begun is not None and self._mode == "realtime":
             self._rehearsal = Rehearsal(self._session, self._begun, self._run_dir, self._scratch)
 

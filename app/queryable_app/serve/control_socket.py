@@ -32,6 +32,7 @@ EARLIEST: Final = -2
 STATES: Final = ("starting", "streaming", "waiting-for-topic", "waiting-for-kafka", "restarting", "failed")
 _DETAIL_CHARS_MAX: Final = 2000
 _SEND_SECONDS_MAX: Final = 5.0
+_HYDRATED: Final = b'{"type": "hydrated"}\n'
 _SETTLE_SECONDS: Final = 1.0
 _WRITE_AGAIN_SECONDS: Final = 0.5
 
@@ -116,6 +117,11 @@ class ControlSocket:
         if self._announcing is None:
             self._announcing = asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._announce)
 
+    def tell_hydrated(self) -> None:
+        """All replicas are complete: from now on ingest may do what would have slowed their hydration down."""
+        if self._current is not None:
+            self._current.write(_HYDRATED)
+
     def _announce(self) -> None:
         self._announcing = None
         wanted, copies = self._copies.wanted(), self._copies.by_partition
@@ -166,6 +172,8 @@ class ControlSocket:
         self._streaming = set()
         self._status.become("starting")
         await _send(writer, self._wanted())
+        if self._copies.ready:
+            await _send(writer, _HYDRATED)
         while (message := await _receive(reader)) is not None and self._current is writer:
             kind = message.get("type")
             if kind == "state":

@@ -226,6 +226,7 @@ class Node:
             self._share_descriptors()
             if self.copies.ready and not ready:
                 ready = True
+                self._control.tell_hydrated()
                 event(
                     "ready",
                     partitions=len(self.copies.by_partition),

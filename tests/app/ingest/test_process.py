@@ -129,6 +129,10 @@ def test_a_topic_arrives_and_goes_on_through_every_restart(
     produce(kafka, "arrives", (1, b"b", b"3"))
     until("a row that is produced while it streams", lambda: serve.rows.rows(1)[-1].offset == 1)
     assert {hello.generation for hello in serve.rows.hellos} == {1}
+    rehearsal = Path(ingest.environ["QT_RUN_DIR"]) / "rehearsal.sock"
+    assert not rehearsal.exists()  # it would take time from the hydration
+    serve.say({"type": "hydrated"})
+    until("the rehearsal begins", rehearsal.exists)
 
     heard = ingest.heard()
     serve.hang_up()

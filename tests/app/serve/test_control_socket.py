@@ -86,6 +86,23 @@ def test_a_start_begins_at_the_stores_positions(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_ingest_hears_when_all_replicas_are_complete(tmp_path: Path) -> None:
+    """serve says it once when they become so, and to each ingest that comes later."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            client = await ingest(node)
+            assert (await client.start(latest=0))["type"] == "start"
+            for copy in node.copies.by_partition.values():
+                copy.sample(1, 0)
+            assert await client.receive() == {"type": "hydrated"}
+
+            later = await ingest(node, pid=78)
+            assert await later.receive() == {"type": "hydrated"}
+
+    asyncio.run(run())
+
+
 def test_a_missing_topic_is_waited_for(tmp_path: Path) -> None:
     """While there is no topic nothing starts; status says what ingest says."""
 
