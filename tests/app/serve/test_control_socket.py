@@ -99,6 +99,8 @@ def test_ingest_hears_when_all_replicas_are_complete(tmp_path: Path) -> None:
 
             later = await ingest(node, pid=78)
             assert await later.receive() == {"type": "hydrated"}
+            client.writer.close()
+            later.writer.close()
 
     asyncio.run(run())
 
