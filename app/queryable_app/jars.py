@@ -199,7 +199,7 @@ def _verify(wanted: _Set, jars: Path, cache: Path) -> None:
 
 
 def download(wanted: _Set, ivy_cache: Path, scratch: Path) -> Path:
-    """Return a directory with the jars as they came, which nobody has checked."""
+    """Return a directory with the jars as they came, not verified yet."""
     into = scratch / "jars"
     module = scratch / "ivy.xml"
     module.write_text(_ivy_module(wanted))

@@ -4,7 +4,7 @@ Strategy: Spark's consumer takes the settings as they are, so the Java names are
 connect are translated; one that aiokafka cannot follow is refused by name, for a connection that is less safe than was
 asked for must not come about. Settings of how a Java client fetches or batches mean nothing here and are left out.
 Certificates are PEM in the setting itself. A path is refused: it means another file in the operator, in a node and on your
-machine, and whoever may write a resource may not choose what the operator opens.
+machine, and the author of a resource may not choose what the operator opens.
 """
 
 from __future__ import annotations

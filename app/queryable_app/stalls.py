@@ -22,7 +22,7 @@ class Watch:
     waited_seconds: float = 0.0
     """For how long it has been expected to move, and did not."""
     restarts: int = 0
-    """Of the query, since the position last moved."""
+    """Starts of the query since the position last moved."""
     stalled: bool = False
 
 

@@ -163,4 +163,4 @@ def test_curl_that_insists_on_http_2_is_refused(node: Served) -> None:
         timeout=60,
         check=False,
     )
-    assert run.returncode not in (0, 28)  # 28: it has waited in vain
+    assert run.returncode not in (0, 28)  # 28: it timed out

@@ -99,7 +99,7 @@ def _resolve_only(monkeypatch: pytest.MonkeyPatch, known: str) -> None:
 
 @pytest.fixture(scope="module")
 def advertised_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a Kafka that advertises `kafka` to whom connects there, as one behind a Service does."""
+    """Return the port of a Kafka that advertises `kafka` to its clients, as one behind a Service does."""
     (port,) = free_ports(1)
 
     def settings(broker: KafkaForTests) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from queryable_app.kafka_clients import KafkaAway
 
 _ASK_MS: Final = 3_000
 WITHOUT_METRICS: Final = {"auto.include.jmx.reporter": "false", "enable.metrics.push": "false"}
-"""For every client of Kafka: nobody reads its metrics, and registering them costs CPU at every start."""
+"""For every client of Kafka: its metrics have no reader, and registering them costs CPU at every start."""
 
 _MISSING: Final = "UnknownTopicOrPartitionException"
 

@@ -75,7 +75,7 @@ class Admission(Generic[C]):
         return None
 
     def _least_worth(self, newcomer: C) -> C:
-        """Of those over the bound: one that is refused, or the one that has waited longest for its first request."""
+        """Return a connection over the bound that is refused, or the one that has waited longest for its first request."""
         waiting = None
         for connection in self.open:
             if connection.refused_since is not None:

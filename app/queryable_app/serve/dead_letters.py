@@ -32,7 +32,7 @@ from queryable_app.serve.slices import DeadLetter
 
 _RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # the broker has the last word; this only bounds what is tried
 _TRUNCATED_BYTES: Final = (512 * 1024, 16 * 1024, 512, 0)
-"""Of key and of value, each: what is tried one after the other."""
+"""The sizes to which key and value are cut, in the order in which they are tried."""
 _SMALL_REASON_BYTES: Final = 200
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 
@@ -47,7 +47,7 @@ class DeadLetterTopic:
         self._topic = topic
         self.name = f"{application_id}.dead-letter"
         self.written: Counter[str] = Counter()
-        """Since the start: `whole`, `truncated`, and `skipped`, which nobody can read any more."""
+        """Since the start: `whole`, `truncated`, and `skipped`, which are lost."""
         self.waiting: dict[int, Retry] = {}
         """Partitions that stand still until their dead letters are written, and why."""
         self._asked_for = False

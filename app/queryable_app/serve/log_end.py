@@ -62,7 +62,7 @@ class LogEnd(Background):
 
     async def _run(self) -> None:
         pause = _AWAY_SECONDS_MIN
-        if self._answering is not None:  # this part is started again: nobody else answers them
+        if self._answering is not None:  # this part is started again, and nothing else answers them
             self._answer_failed("the look-up was broken off")
         while True:
             self._wanted.clear()

@@ -23,7 +23,7 @@ from queryable_app.serve.turns import Pause
 from queryable_app.topic_spec import ValueFormat
 
 VALUE_BYTES_MAX: Final = 64 << 20
-"""Of one answer, over all nodes."""
+"""The bound of one answer, over all nodes."""
 _BATCH_KEYS: Final = 64
 _FIRST_BATCH_KEYS: Final = 4  # how large values are is not known before
 _BATCH_BYTES: Final = 1 << 20  # which batches aim at
@@ -33,7 +33,7 @@ KEYS_WITHOUT_PAUSE: Final = 512  # a few milliseconds; with more of them it is a
 Rows = dict[bytes, tuple[int, bytes]]
 """On-disk key → partition and stored bytes of its newest row; it may be a tombstone."""
 Piece = bytes | memoryview
-"""Of an answer's body."""
+"""The bound of an answer's body."""
 Keys = Mapping[int, Sequence[bytes]]
 """Partition → the on-disk keys to look up in it."""
 

@@ -31,7 +31,7 @@ KEYS: Final = "/internal/v1/keys"
 COUNT: Final = "/internal/v1/count"
 
 KEYS_BYTES_MAX: Final = 1 << 20
-"""Of one answer with rows of keys: the row that goes beyond it is its last."""
+"""The bound of one answer with rows of keys: the row that goes beyond it is its last."""
 
 REFUSALS: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
 """Why a copy may not answer; the more there is to do about it, the earlier."""

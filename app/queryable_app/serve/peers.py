@@ -37,7 +37,7 @@ FORWARDED_HEADER: Final = "qt-forwarded"
 DEADLINE_HEADER: Final = "qt-deadline-ms"
 HEARTBEAT: Final = "/internal/v1/heartbeat"
 WAITING_SHARE: Final = 0.95
-"""Of the time that is left, for another node to wait in: the rest is for it to say how far its replica is."""
+"""The share of the time that is left in which another node may wait. It uses the rest to say how far its replica is."""
 NOT_OUR_NODE: Final = (401, 403)
 """It has another token: what it refuses is this node, and not the client."""
 

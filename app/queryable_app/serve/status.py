@@ -120,7 +120,7 @@ def _copy_status(node: Node, copy: Copy, now_ms: int) -> dict[str, Any]:
 
 
 def _stalled(watch: Watch | None) -> dict[str, Any] | None:
-    """Of a replica that stands still although records are there: how often the query was started again for it."""
+    """Return how often the query was started again for a replica that stands still although records are there."""
     return (
         None if watch is None else {"restarts": watch.restarts, "waitedMs": int(watch.waited_seconds * 1000)}
     )

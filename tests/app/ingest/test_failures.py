@@ -92,7 +92,7 @@ def test_settings_that_kafkas_client_refuses_are_permanent(
 
 
 def test_settings_that_spark_refuses_are_permanent(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's Kafka source takes no deserializer of somebody else's."""
+    """Spark's Kafka source takes no deserializer but its own."""
     kafka = {"bootstrapServers": "127.0.0.1:1", "config": {"key.deserializer": "x"}}
     spec = parse_spec({"kafka": kafka, "topic": "none"})
     start = Start(spec, "127.0.0.1:1", 1, {0: -2}, 1, tmp_path / "rows.sock", "microbatch")

@@ -250,7 +250,7 @@ def test_refused_sql_is_said_and_stays(new_ingest: Callable[..., Ingest]) -> Non
 
 
 def test_a_limit_of_descriptors_that_is_too_low_is_said_and_stays(tmp_path: Path) -> None:
-    """No JVM is started in vain: serve hears the limit and what is needed."""
+    """Ingest starts no JVM below the limit, and tells serve the limit and what is needed."""
     node = settings(tmp_path, "nowhere:1", "any")
     command = ["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", sys.executable, "-m", "queryable_app.ingest"]
     with FakeServe(Path(node.run_dir)) as serve:
