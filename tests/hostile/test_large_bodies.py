@@ -123,10 +123,15 @@ def test_a_client_that_goes_gives_its_share_back(small: Served) -> None:
         eventually("it is given back", lambda: small.node.bodies.taken == 0)
 
 
-def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(node: Served) -> None:
+@pytest.mark.parametrize(
+    ("path", "before"), [(b"/v1/multi-get", b'{"keys":['), (b"/v1/records", b'{"key":"a","value":[')]
+)
+def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(
+    node: Served, path: bytes, before: bytes
+) -> None:
     """Millions of empty arrays, which would take a second and half a gigabyte to parse, get 413."""
     with wire(node.port) as connection:
-        connection.send(request(b"POST", b"/v1/multi-get", body=b'{"keys":[' + b"[]," * 5_000_000 + b"[]]}"))
+        connection.send(request(b"POST", path, body=before + b"[]," * 5_000_000 + b"[]]}"))
         answer = connection.answer()
 
     assert (answer.status, answer.reason) == (413, "too_large")

@@ -21,7 +21,15 @@ from queryable_app.partitioners import ALGORITHMS, SCATTER, partition_for
 from queryable_app.serde import value_from_json
 from queryable_app.serve.api.answers import RECORDS_BODY, WRITTEN
 from queryable_app.serve.api.parameters import parameters
-from queryable_app.serve.api.request import Values, bad_json, key_of, read_body, respond, values_of
+from queryable_app.serve.api.request import (
+    Values,
+    bad_json,
+    key_of,
+    read_body,
+    require_few_values,
+    respond,
+    values_of,
+)
 from queryable_app.serve.node import Node
 from queryable_app.serve.producer import DEADLINE_SECONDS
 from queryable_app.serve.reads import Reads
@@ -45,7 +53,9 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         """Send `{"key", "value"}`, or an array of them, to the topic. Records of one key keep their order."""
         _require_allowed(node)
         values = values_of(request, _OPTIONS, "key-encoding")
-        items, many = _items(await read_body(request))
+        body = await read_body(request)
+        require_few_values(body)
+        items, many = _items(body)
         records = [_record(item, values, node) for item in items]
         sent = [(key, value, _partition(reads, key)) for key, value in records]
         acknowledged = await _send(node, sent, _deadline_seconds(values))
