@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,10 @@ settings.register_profile("suite", settings(), deadline=None, suppress_health_ch
 settings.load_profile("suite")
 
 pytest_plugins = ["tests.support.leftovers"]
+
+# A shell ignores SIGINT for what it starts in the background, and programs that tests interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
