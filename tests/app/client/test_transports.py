@@ -290,7 +290,8 @@ def test_ctrl_c_ends_a_program_at_once() -> None:
             stderr=subprocess.PIPE,
             text=True,
         )
-        with program:
+        with program, ExitStack() as at_end:
+            at_end.callback(program.kill)  # before the program's own `with` waits for its end
             assert program.stdout is not None
             assert program.stdout.readline() == "asking\n"
             stack.enter_context(silent.accept()[0])
