@@ -83,8 +83,8 @@ def refusal(placement: Placement, present: Placement) -> str | None:
         return f"it is of {placement.application_id}, and this node is of {present.application_id}"
     if placement.partitions != present.partitions or len(placement.hydrating) != present.partitions:
         return f"it has {placement.partitions} partitions, and the view has {present.partitions}"
-    if len(placement.addresses) > _NODES_MAX:
-        return f"it has more than {_NODES_MAX} nodes"
+    if placement.epoch > _EPOCH_MAX or len(placement.addresses) > _NODES_MAX:
+        return f"its epoch is above {_EPOCH_MAX}, or it has more than {_NODES_MAX} nodes"
     if not all(_ADDRESS.fullmatch(address) for address in placement.addresses):
         return "an address is no http:// or https:// URL"
     nodes = range(len(placement.addresses))
