@@ -46,7 +46,7 @@ def test_every_file_is_there(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
 def test_every_value_is_the_chart_s(page: Path) -> None:
-    """What is given with --set, and what stands in blocks of YAML, is taken by the chart."""
+    """What is given with --set, and what stands in blocks of YAML, is taken by the chart; a resource is taken by the CRD."""
     for words in commands(page):
         options: list[str] = []
         for option, value in pairwise(words):
@@ -55,7 +55,11 @@ def test_every_value_is_the_chart_s(page: Path) -> None:
         if words[0] == "helm" and "--set" in options:
             render({}, *options)
     for block in blocks(page, "yaml"):
-        render(yaml.safe_load(block))
+        document = yaml.safe_load(block)
+        if "kind" in document:
+            parse_resource(block, page.name)
+        else:
+            render(document)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
