@@ -2,7 +2,7 @@
 
 Strategy: one coroutine a connection reads a frame, applies it, and only then reads on: what serve does not keep up with
 stays in the socket, and Spark waits. All connections share one turn at the event loop, so that twelve of them take no
-more of it than one. While reads are being answered, ingest gives back as much time as it took.
+more of it than one. While reads arrive, ingest takes at most half of the loop's time.
 
 A connection says which generation it belongs to, and only the current one may write.
 """
@@ -25,33 +25,36 @@ from queryable_app.serve.slices import Slices
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECTIONS_MAX: Final = 512
-READING_SECONDS: Final = 0.05  # a read that recent means that someone is reading
-_OWED_SECONDS_MIN: Final = 0.001  # the loop's timers are no finer
+READING_SECONDS: Final = 0.05  # a read that recent means that reads arrive
+_DEBT_SECONDS_MIN: Final = 0.001
 _ACCEPT_AGAIN_SECONDS: Final = 0.2
 _BUFFER_BYTES: Final = 320 * 1024  # a little more than a full slice
 
 
 class LoopShare:
-    """Ingest's turn at the event loop: one slice at a time, and half of the time at most while someone reads."""
+    """Give ingest the event loop for one slice at a time, and for at most half of the time while reads arrive.
+
+    A slice adds its duration to a debt, and time without a slice pays it back. A backlog therefore alternates with reads,
+    and a trickle of small slices never waits.
+    """
 
     def __init__(self, last_read_at: Callable[[], float]) -> None:
         self._last_read_at = last_read_at
         self._turn = asyncio.Lock()
-        self._owed_seconds = 0.0
+        self._debt_seconds = 0.0
+        self._last_end = 0.0
 
     async def run(self, work: Callable[[bytes], None], payload: bytes) -> None:
         async with self._turn:
             started = time.monotonic()
             work(payload)
-            now = time.monotonic()
-            if now - self._last_read_at() > READING_SECONDS:
-                self._owed_seconds = 0.0
-                await asyncio.sleep(0)
-                return
-            self._owed_seconds += now - started
-            if self._owed_seconds >= _OWED_SECONDS_MIN:
-                owed, self._owed_seconds = self._owed_seconds, 0.0
-                await asyncio.sleep(owed)
+            ended = time.monotonic()
+            unpaid = max(0.0, self._debt_seconds - (started - self._last_end))
+            self._debt_seconds, self._last_end = unpaid + ended - started, ended
+            if ended - self._last_read_at() > READING_SECONDS:
+                self._debt_seconds = 0.0
+            # The loop's timers are no finer than a millisecond: a smaller debt is paid later.
+            await asyncio.sleep(self._debt_seconds if self._debt_seconds >= _DEBT_SECONDS_MIN else 0)
 
 
 class RowSocket:

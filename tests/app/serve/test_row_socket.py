@@ -235,6 +235,31 @@ def test_ingest_takes_half_of_the_loop_while_someone_reads() -> None:
     assert asyncio.run(pause_of(reading=False)) < 0.005
 
 
+def test_a_trickle_of_slices_waits_for_nothing() -> None:
+    """A slice whose predecessor ended longer ago than it took yields once and does not sleep, though reads arrive."""
+
+    async def turns_of_the_loop() -> int:
+        loop = asyncio.get_running_loop()
+        share = LoopShare(loop.time)
+
+        def work(_: bytes) -> None:
+            until = loop.time() + 0.0006
+            while loop.time() < until:
+                pass
+
+        slept = 0
+        for _ in range(20):
+            running = asyncio.create_task(share.run(work, b""))
+            for _ in range(3):  # begin, yield once, end
+                await asyncio.sleep(0)
+            slept += not running.done()
+            await running
+            await asyncio.sleep(0.002)
+        return slept
+
+    assert asyncio.run(turns_of_the_loop()) <= 2  # another process may stretch one of them to a millisecond
+
+
 def test_a_socket_left_behind_does_not_hinder_a_start(tmp_path: Path) -> None:
     """After a kill -9 the file of the socket is still there."""
 
