@@ -50,13 +50,14 @@ RUN cd /opt/venv/lib/python3*/site-packages/pyspark \
 
 
 FROM dependencies AS connector
-COPY app/queryable_app/__init__.py app/queryable_app/jars.py app/queryable_app/jars.sha256 /build/queryable_app/
+COPY app/queryable_app/__init__.py /build/queryable_app/
+COPY app/queryable_app/platform/__init__.py app/queryable_app/platform/jars.py app/queryable_app/platform/jars.sha256 /build/queryable_app/platform/
 RUN --mount=type=secret,id=ivy-settings --mount=type=secret,id=java-cacerts \
     cd /build \
  && if [ -e /run/secrets/ivy-settings ]; then export QT_IVY_SETTINGS=/run/secrets/ivy-settings; fi \
  && if [ -e /run/secrets/java-cacerts ]; then \
       export JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=/run/secrets/java-cacerts; fi \
- && python -c "from queryable_app import jars; jars.connector_jars(jars.cache_dir('$QT_CACHE_DIR'))" \
+ && python -c "from queryable_app.platform import jars; jars.connector_jars(jars.cache_dir('$QT_CACHE_DIR'))" \
  && rm -rf "$QT_CACHE_DIR/ivy" "$QT_CACHE_DIR"/.*.lock \
  && touch --date=@1577836800 "$QT_CACHE_DIR"/*/*.jar
 

@@ -26,12 +26,12 @@ from bench.harness import Meter, Result, median, quantiles
 from bench.point_read import closed_loop
 from bench.server import fresh, key_of, value_of
 from queryable_app.contract import NodeSettings
-from queryable_app.disk_format import CopyState, Row, encode_row
-from queryable_app.partitioners import partition_for
-from queryable_app.placement import first_placement
+from queryable_app.placement.assignment import first_placement
 from queryable_app.serve.api.app import create_app
-from queryable_app.serve.fast_lane import protocol_class
+from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node
+from queryable_app.wire.disk_format import CopyState, Row, encode_row
+from queryable_app.wire.partitioners import partition_for
 
 PORTS = (18185, 18186)
 PARTITIONS = 4

@@ -32,10 +32,10 @@ import uvloop
 from bench.harness import Meter, Result, median
 from bench.server import PARTITIONS, key_of, settings
 from queryable_app.contract import NodeSettings
-from queryable_app.disk_format import CopyState, Row, encode_row
-from queryable_app.partitioners import partition_for
-from queryable_app.placement import Placement
+from queryable_app.placement.assignment import Placement
 from queryable_app.serve.node import Node
+from queryable_app.wire.disk_format import CopyState, Row, encode_row
+from queryable_app.wire.partitioners import partition_for
 
 PORT = 18_084
 READS_PER_SECOND = 500

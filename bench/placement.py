@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bench.harness import Result
-from queryable_app.placement import Placement, Wanted, first_placement, next_placement
+from queryable_app.placement.assignment import Placement, Wanted, first_placement, next_placement
 
 PARTITIONS, NODES, COPIES = 1000, 100, 2
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from queryable_app import frames
 from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
-from queryable_app.disk_format import Row, encode_row
-from queryable_app.partitioners import ALGORITHMS, partition_for
+from queryable_app.wire import row_frames as frames
+from queryable_app.wire.disk_format import Row, encode_row
+from queryable_app.wire.partitioners import ALGORITHMS, partition_for
 from tests.integration.system import System, serving
 
 

@@ -22,14 +22,14 @@ import uvloop
 from fastapi import FastAPI, Response
 
 from queryable_app.contract import NodeSettings
-from queryable_app.disk_format import CopyState, Row, encode_row
-from queryable_app.moments import moment_ms
-from queryable_app.partitioners import partition_for
-from queryable_app.placement import first_placement
+from queryable_app.placement.assignment import first_placement
+from queryable_app.platform.clock import moment_ms
 from queryable_app.serve.api.app import create_app
-from queryable_app.serve.fast_lane import protocol_class
+from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node
-from queryable_app.serve.reads import Reads
+from queryable_app.serve.reads.point import Reads
+from queryable_app.wire.disk_format import CopyState, Row, encode_row
+from queryable_app.wire.partitioners import partition_for
 
 PARTITIONS = 4
 TOPIC = "bench"

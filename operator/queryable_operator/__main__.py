@@ -18,17 +18,18 @@ from typing import Final
 import click
 import kopf
 
-from queryable_operator import handlers, logs, names, preflight
-from queryable_operator.cluster import Cluster, NoCluster, configuration
-from queryable_operator.election import Election, LeaseLost
-from queryable_operator.metrics import Health, Metrics, serve
-from queryable_operator.nodes import Nodes
-from queryable_operator.plan import plan
-from queryable_operator.reconciler import Reconcilers, Tools
-from queryable_operator.resync import Resync
-from queryable_operator.settings import OperatorSettings
-from queryable_operator.topics import Topics
-from queryable_operator.watched import Watched
+from queryable_operator.act import handlers, logs, preflight
+from queryable_operator.act.cluster import Cluster, NoCluster, configuration
+from queryable_operator.act.election import Election, LeaseLost
+from queryable_operator.act.metrics import Health, Metrics, serve
+from queryable_operator.act.nodes import Nodes
+from queryable_operator.act.reconciler import Reconcilers, Tools
+from queryable_operator.act.resync import Resync
+from queryable_operator.act.topics import Topics
+from queryable_operator.act.watch_cache import Watched
+from queryable_operator.decide.plan import plan
+from queryable_operator.spec import names
+from queryable_operator.spec.settings import OperatorSettings
 
 _LOG: Final = logging.getLogger("queryable_operator")
 _OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")

@@ -7,8 +7,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from queryable_app.config.topic_spec import duration_ms, parse_spec
 from queryable_app.local.resource_file import crd
-from queryable_app.topic_spec import duration_ms, parse_spec
 
 
 def schema() -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from queryable_app import jars
 from queryable_app.ingest.prepare import main
+from queryable_app.platform import jars
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,4 +1,4 @@
-"""Guards of the house: what must not be in the tree, and what thinking files may import."""
+"""Guards of the layout: what must not be in the tree, and what pure files may import."""
 
 from __future__ import annotations
 
@@ -10,21 +10,37 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "app" / "queryable_app"
-
-# They live beside the thinking files, and each acts on what its docstring says.
-ACTING = {"cli.py", "descriptors.py", "jars.py", "kafka_clients.py", "listeners.py", "log.py", "mounted.py"}
-THINKING = sorted(p for p in PACKAGE.glob("*.py") if p.name not in ACTING)
-ALLOWED = sys.stdlib_module_names | {"murmurhash2", "queryable_app"}
+SOURCE_ROOTS = (ROOT / "app", ROOT / "operator")
+INITS = sorted(path for root in SOURCE_ROOTS for path in root.rglob("__init__.py"))
+FOREIGN_ALLOWED = {"murmurhash2"}  # Kafka's murmur2 in C, for its speed
+IO_MODULES = {"asyncio", "multiprocessing", "selectors", "socket", "ssl", "subprocess", "threading"}
 
 
-def imported(path: Path) -> set[str]:
+def purpose(init: Path) -> str:
+    return ast.get_docstring(ast.parse(init.read_text())) or ""
+
+
+def module_name(path: Path) -> str:
+    root = next(root for root in SOURCE_ROOTS if path.is_relative_to(root))
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+PURE_ROOMS = [init.parent for init in INITS if "\nPure" in purpose(init)]
+PURE_FILES = sorted(path for room in PURE_ROOMS for path in room.rglob("*.py"))
+PURE_FILES += [ROOT / "app" / "queryable_app" / f"{name}.py" for name in ("contract", "errors")]
+PURE_MODULES = {module_name(path) for path in PURE_FILES}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Return the modules that a file imports; `from package import module` names the module."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names.add(node.module or "")
+            module = node.module or ""
+            submodules = {f"{module}.{alias.name}" for alias in node.names} & PURE_MODULES
+            names |= submodules or {module}
     return names
 
 
@@ -45,19 +61,31 @@ def test_operator_is_pythons() -> None:
     assert (run.stdout, run.stderr) == ("b\n", "")
 
 
-@pytest.mark.parametrize("path", THINKING, ids=lambda path: path.name)
-def test_a_thinking_file_imports_nothing_foreign(path: Path) -> None:
-    """A thinking file imports the standard library, other thinking files, and murmurhash2 for its speed."""
-    names = imported(path)
-    assert {name for name in names if name.split(".")[0] not in ALLOWED} == set()
-    rooms = {f"queryable_app.{p.name}" for p in PACKAGE.iterdir() if p.is_dir()}
-    assert {name for name in names if ".".join(name.split(".")[:2]) in rooms} == set()
+def test_rooms_of_both_packages_are_pure() -> None:
+    """Both packages have pure rooms, so that the next test checks files of both."""
+    assert {room.name for room in PURE_ROOMS} >= {
+        "wire",
+        "config",
+        "placement",
+        "policy",
+        "spec",
+        "build",
+        "decide",
+    }
 
 
-def test_every_room_says_who_may_enter() -> None:
+@pytest.mark.parametrize("path", PURE_FILES, ids=module_name)
+def test_a_pure_file_imports_pure_files_only(path: Path) -> None:
+    """A pure file imports pure files and the standard library without its I/O."""
+    names = imported_modules(path)
+    own = {name for name in names if name.split(".")[0] in {"queryable_app", "queryable_operator"}}
+    assert own - PURE_MODULES == set()
+    tops = {name.split(".")[0] for name in names - own}
+    assert tops - FOREIGN_ALLOWED - sys.stdlib_module_names == set()
+    assert tops & IO_MODULES == set()
+
+
+@pytest.mark.parametrize("init", INITS, ids=module_name)
+def test_every_room_says_what_it_is_for(init: Path) -> None:
     """Each package's `__init__` has a docstring."""
-    inits = sorted(PACKAGE.rglob("__init__.py"))
-    assert inits
-    assert [
-        str(p.relative_to(PACKAGE)) for p in inits if not ast.get_docstring(ast.parse(p.read_text()))
-    ] == []
+    assert purpose(init)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from queryable_app.local.resource_file import crd, parse_resource
-from queryable_operator.changes import CHANGES
+from queryable_operator.spec.changes import CHANGES
 from tests.support.helm import CHART, render
 from tests.support.pages import blocks, commands
 

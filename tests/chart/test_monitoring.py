@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from queryable_operator import names
+from queryable_operator.spec import names
 from tests.support.helm import CHART, render
 
 ROOT = Path(__file__).parents[2]
@@ -27,8 +27,8 @@ def rules() -> list[dict[str, Any]]:
 def exposed() -> set[str]:
     """Names of all metrics that the operator and the nodes expose, as their sources have them."""
     files = [
-        ROOT / "app" / "queryable_app" / "serve" / "metrics.py",
-        *(ROOT / "operator" / "queryable_operator").glob("metrics.py"),
+        ROOT / "app" / "queryable_app" / "serve" / "api" / "metrics.py",
+        *(ROOT / "operator" / "queryable_operator").glob("act/metrics.py"),
     ]
     return {name for file in files for name in re.findall(r'"(qt_[a-z_]+)"', file.read_text())}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from queryable_operator.preflight import permissions
+from queryable_operator.act.preflight import permissions
 from tests.support.helm import Rendered, render
 from tests.support.rights import words
 

@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 from aiokafka.admin import AIOKafkaAdminClient
 
-from queryable_app.kafka_clients import client_arguments
-from queryable_app.kafka_settings import kafka_connection
+from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.local import topics
+from queryable_app.platform.kafka_clients import client_arguments
 
 KAFKA = kafka_connection("kafka:9092", {})
 KEYS = [f"key-{number}" for number in range(100)]

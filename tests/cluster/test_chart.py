@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from queryable_operator.preflight import permissions
+from queryable_operator.act.preflight import permissions
 from tests.support.cluster import Namespace, Refused, kubectl
 from tests.support.helm import CHART, helm
 from tests.support.helm import Refused as HelmRefused

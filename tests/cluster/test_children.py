@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from queryable_operator import names
-from queryable_operator.drift import difference
-from queryable_operator.observed import Manifest
-from queryable_operator.policies import token_secret
-from queryable_operator.resource import View, view_of
-from queryable_operator.services import client
-from queryable_operator.workload import pod_template, stateful_set
+from queryable_operator.build.policies import token_secret
+from queryable_operator.build.services import client
+from queryable_operator.build.workload import pod_template, stateful_set
+from queryable_operator.decide.drift import difference
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.resource import View, view_of
 from tests.support.cluster import Namespace, Refused
 from tests.support.view import FULL, SETTINGS, objects
 

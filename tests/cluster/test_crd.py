@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from queryable_app.local.resource_file import crd
-from queryable_operator.defaults import filled
+from queryable_operator.spec.defaults import filled
 from tests.support.bounds import inside, outside, words
 from tests.support.cluster import Namespace
 from tests.support.view import FULL

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queryable_operator import names
+from queryable_operator.spec import names
 from tests.support.cluster import Namespace, Refused, kubectl
 from tests.support.counting_proxy import CountingProxy, counting_proxy
 from tests.support.kafka import KafkaForTests
@@ -38,7 +38,7 @@ ROUNDS = 'qt_reconcile_total{result="ok"}'
 MANY = int(os.environ.get("QT_TEST_RESOURCES", "200"))
 
 # The operator, with less patience for a Kafka that is away: nobody waits five minutes in a test.
-IMPATIENT = "import queryable_operator.deletion as d; d._KAFKA_SECONDS = 3.0"
+IMPATIENT = "import queryable_operator.decide.deletion as d; d._KAFKA_SECONDS = 3.0"
 
 
 class Running:

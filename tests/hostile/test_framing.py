@@ -11,7 +11,7 @@ import time
 import pytest
 
 from queryable_app.serve.api import keys
-from queryable_app.serve.fast_lane import FastLane
+from queryable_app.serve.http.fast_lane import FastLane
 from queryable_app.serve.node import Node
 from tests.support.served import Served, eventually
 from tests.support.wire import request, wire

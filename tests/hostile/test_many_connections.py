@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from queryable_app.contract import NODE_HEADER
-from queryable_app.descriptor_plan import CONNECTIONS_RESERVE
-from queryable_app.partitioners import partition_for
+from queryable_app.policy.descriptor_plan import CONNECTIONS_RESERVE
+from queryable_app.wire.partitioners import partition_for
 from tests.support.served import Served, eventually, served
 from tests.support.wire import WireAnswer, request, wire
 

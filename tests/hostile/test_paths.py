@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queryable_app.cursors import Cursor, Order
+from queryable_app.wire.cursors import Cursor, Order
 from tests.support.served import Served
 from tests.support.wire import WireAnswer, request, wire
 

@@ -21,9 +21,9 @@ import httpx
 
 from queryable_app.client import QueryableTopic, QueryableTopicError, ReadOptions, Session
 from queryable_app.client.options import parse_positions
-from queryable_app.fold import LogRecord
 from tests.integration import topics
 from tests.integration.system import eventually
+from tests.support.fold import LogRecord
 
 PARTITIONS = 6
 WAITS_MS_MAX = 30_000  # of reads that wait for freshness: on a busy machine that is Spark's to say

@@ -19,8 +19,8 @@ import psutil
 import yaml
 
 from queryable_app.contract import CONTROL_SOCKET, NodeSettings
-from queryable_app.fold import LogRecord, fold
-from queryable_app.placement import first_placement
+from queryable_app.placement.assignment import first_placement
+from tests.support.fold import LogRecord, fold
 
 T = TypeVar("T")
 

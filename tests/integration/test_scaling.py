@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from queryable_app.fold import fold
 from tests.integration import topics
 from tests.integration.system import System, eventually, resource, running
+from tests.support.fold import fold
 
 TOPIC, PARTITIONS, SEED = "scaled", 6, 20261121
 STILL = {f"still-{n}": n for n in range(200)}  # nobody writes these any more: there is one right answer

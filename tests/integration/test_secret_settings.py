@@ -17,10 +17,10 @@ import httpx
 import psutil
 import pytest
 
-from queryable_app import jars
 from queryable_app.contract import NodeSettings
 from queryable_app.local.processes import free_ports
-from queryable_app.placement import first_placement
+from queryable_app.placement.assignment import first_placement
+from queryable_app.platform import jars
 from tests.integration import topics
 from tests.integration.system import eventually
 from tests.support.kafka import KafkaForTests, embedded_kafka

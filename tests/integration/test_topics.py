@@ -11,9 +11,9 @@ import httpx
 import pytest
 from confluent_kafka import TopicPartition
 
-from queryable_app.fold import fold
 from tests.integration import topics
 from tests.integration.system import System, eventually, resource, running
+from tests.support.fold import fold
 
 
 def failed(system: System) -> list[str]:

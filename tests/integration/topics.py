@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from queryable_app.fold import LogRecord
+from tests.support.fold import LogRecord
 
 
 def admin(bootstrap: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queryable_operator.cluster import Cluster
+from queryable_operator.act.cluster import Cluster
 from tests.support.fake_api import FakeApi, fake_api
 from tests.support.operating import Operating, operating
 

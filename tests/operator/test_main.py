@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from queryable_operator import names
+from queryable_operator.spec import names
 from tests.support.fake_api import FakeApi
 from tests.support.operating import topic
 from tests.support.operator_process import operator_process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from queryable_app.attempts import Ask, HedgeBudget, Step
+from queryable_app.policy.attempts import Ask, HedgeBudget, Step
 from tests.simulation.clock import Scheduler
 from tests.simulation.nodes import HEDGE_BURST, HEDGE_SHARE
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from queryable_app.fold import LogRecord
 from tests.simulation.topic import Topic
+from tests.support.fold import LogRecord
 
 _CLOCK_SECONDS = 0.003  # lags are whole milliseconds
 _TOLD_SECONDS = 2.0  # the end of the log that a new copy is held against may have been told that long before

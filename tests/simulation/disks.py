@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from queryable_app.disk_format import CopyState, Identity
 from queryable_app.errors import Failure, Reason
-from queryable_app.key_sample import KeySample
-from queryable_app.serve.store import SharedMemory, StoreDamaged, StoreUnavailable
+from queryable_app.serve.store.key_sample import KeySample
+from queryable_app.serve.store.store import SharedMemory, StoreDamaged, StoreUnavailable
+from queryable_app.wire.disk_format import CopyState, Identity
 
 _NAME_FILE = "ROWS"
 _CHECKPOINT_FILE = "CURRENT"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from queryable_app.placement import Wanted
+from queryable_app.placement.assignment import Wanted
 from tests.simulation.nodes import address_of, host_of
 from tests.simulation.placer import push_late
 from tests.simulation.world import CLIENT, PLACER, SIMULATED, World

@@ -9,7 +9,7 @@ import asyncio
 import json
 from typing import Any
 
-from queryable_app.serve.peer_client import PeerAway
+from queryable_app.serve.peers.client import PeerAway
 from tests.simulation.able import able, may_not_fail
 from tests.simulation.checks import Said, Wish, Wrong
 from tests.simulation.nodes import host_of

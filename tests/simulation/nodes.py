@@ -17,20 +17,20 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from queryable_app.attempts import HedgeBudget
 from queryable_app.contract import NodeSettings
-from queryable_app.disk_format import Row, encode_row
-from queryable_app.fold import LogRecord
-from queryable_app.frames import NULL_KEY, ROW, SliceHeader, SliceRow, encode_slice
-from queryable_app.partitioners import ALGORITHMS, partition_for
-from queryable_app.placement import Placement
+from queryable_app.placement.assignment import Placement
+from queryable_app.policy.attempts import HedgeBudget
 from queryable_app.serve.api.app import create_app
-from queryable_app.serve.background import Background, supervise
-from queryable_app.serve.fast_lane import protocol_class
-from queryable_app.serve.holdings import Holdings
+from queryable_app.serve.base.background import Background, supervise
+from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node
+from queryable_app.serve.replication.assigned_replicas import Holdings
+from queryable_app.wire.disk_format import Row, encode_row
+from queryable_app.wire.partitioners import ALGORITHMS, partition_for
+from queryable_app.wire.row_frames import NULL_KEY, ROW, SliceHeader, SliceRow, encode_slice
 from tests.simulation.clock import Process
 from tests.simulation.topic import Topic
+from tests.support.fold import LogRecord
 
 APPLICATION_ID = "simulation.users.r1"
 TOKEN = "simulated"

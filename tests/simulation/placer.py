@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
-from queryable_app.placement import Placement, Wanted, settled
-from queryable_app.placing import Seen, gone_quiet, next_step, seen_in
-from queryable_app.serve.peer_client import PeerAway, PeerClient
+from queryable_app.placement.assignment import Placement, Wanted, settled
+from queryable_app.placement.controller import Seen, gone_quiet, next_step, seen_in
+from queryable_app.serve.peers.client import PeerAway, PeerClient
 from tests.simulation.nodes import TOKEN
 
 _TICK_SECONDS = 0.1

@@ -17,14 +17,14 @@ from typing import Any
 import fastapi.dependencies.models
 
 import queryable_app.serve.api.internal
-import queryable_app.serve.copies
-import queryable_app.serve.gaps
-import queryable_app.serve.holdings
-import queryable_app.serve.log_end
-import queryable_app.serve.scans
-from queryable_app import moments
-from queryable_app.attempts import Attempts, Step
-from queryable_app.serve.store import Store
+import queryable_app.serve.kafka.end_offsets
+import queryable_app.serve.kafka.gaps
+import queryable_app.serve.reads.scans
+import queryable_app.serve.replication.assigned_replicas
+import queryable_app.serve.store.replicas
+from queryable_app.platform import clock as moments
+from queryable_app.policy.attempts import Attempts, Step
+from queryable_app.serve.store.store import Store
 from tests.simulation.topic import TopicConsumer
 from tests.simulation.world import World
 
@@ -54,7 +54,7 @@ def inside(world: World) -> Iterator[None]:
         moments.moment_ms: lambda: int(world.scheduler.monotonic() * 1000),
         time.time: lambda: world.scheduler.wall_ns() / 1e9,
     }
-    real_event = sys.modules["queryable_app.log"].event
+    real_event = sys.modules["queryable_app.platform.log"].event
     for name, module in list(sys.modules.items()):
         if name == "time" or name.startswith("queryable_app."):
             for attribute, value in list(vars(module).items()):
@@ -63,14 +63,14 @@ def inside(world: World) -> Iterator[None]:
                         put(module, attribute, clocks[value])
                     elif value is real_event:
                         put(module, attribute, event)
-    for module in (queryable_app.serve.log_end, queryable_app.serve.gaps):
+    for module in (queryable_app.serve.kafka.end_offsets, queryable_app.serve.kafka.gaps):
         put(module, "AIOKafkaConsumer", consumer)
     # So that the few rows of this world come in several batches, as many do.
-    put(queryable_app.serve.scans, "BATCH_ROWS", 4)
+    put(queryable_app.serve.reads.scans, "BATCH_ROWS", 4)
     put(queryable_app.serve.api.internal, "_ROWS_MAX", 5)
     put(Store, "open", staticmethod(open_store))
-    put(queryable_app.serve.holdings, "probe", world.disks.probe)
-    put(queryable_app.serve.copies, "random", world.rng("jitter").random)
+    put(queryable_app.serve.replication.assigned_replicas, "probe", world.disks.probe)
+    put(queryable_app.serve.store.replicas, "random", world.rng("jitter").random)
 
     begin, step = Attempts.__init__, Attempts.step
 

@@ -11,7 +11,7 @@ import json
 import random
 
 from queryable_app.client.options import parse_positions
-from queryable_app.serve.peer_client import PeerAnswer, PeerAway, PeerClient
+from queryable_app.serve.peers.client import PeerAnswer, PeerAway, PeerClient
 from tests.simulation.able import able, may_not_fail
 from tests.simulation.checks import (
     Said,

@@ -14,7 +14,7 @@ from queryable_app.client.options import Asked, parse_options, parse_positions
 from queryable_app.client.rows import Row
 from queryable_app.client.session import Positions
 from queryable_app.client.steps import Answer, Exchange, How, Lost, Operation
-from queryable_app.serve.peer_client import PeerAway, PeerClient, PeerSilent
+from queryable_app.serve.peers.client import PeerAway, PeerClient, PeerSilent
 from tests.simulation.able import able
 from tests.simulation.checks import Said, Wish, Wrong
 from tests.simulation.nodes import address_of, host_of

@@ -14,9 +14,9 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
-from queryable_app.fold import LogRecord
-from queryable_app.partitioners import partition_for
+from queryable_app.wire.partitioners import partition_for
 from tests.simulation.clock import Scheduler
+from tests.support.fold import LogRecord
 
 _ASKED_SECONDS = (0.001, 0.01)
 

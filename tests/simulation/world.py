@@ -14,7 +14,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 
-from queryable_app.placement import Placement, Wanted, first_placement
+from queryable_app.placement.assignment import Placement, Wanted, first_placement
 from tests.simulation.books import Hedges, Weather
 from tests.simulation.checks import Wrong
 from tests.simulation.clock import Process, Scheduler

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from queryable_app.partitioners import partition_for
-from queryable_app.peer_frames import encode_rows
-from queryable_app.placement import Placement
+from queryable_app.placement.assignment import Placement
+from queryable_app.serve.base.peer_frames import encode_rows
+from queryable_app.wire.partitioners import partition_for
 from tests.support.served import Served, eventually, served
 
 TOKEN = "between-nodes"

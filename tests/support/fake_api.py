@@ -18,8 +18,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from kubernetes.client.configuration import Configuration
 
-from queryable_operator import names
-from queryable_operator.cluster import KINDS, Kind
+from queryable_operator.act.cluster import KINDS, Kind
+from queryable_operator.spec import names
 
 _BY_PLURAL = {kind.plural: (name, kind) for name, kind in KINDS.items()}
 

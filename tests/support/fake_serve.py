@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from queryable_app import frames
 from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
-from queryable_app.frames import Hello, SliceHeader, SliceRow
+from queryable_app.wire import row_frames as frames
+from queryable_app.wire.row_frames import Hello, SliceHeader, SliceRow
 
 
 class RowSink:

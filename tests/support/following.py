@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from queryable_app.disk_format import CopyState, Identity, Row, encode_row
-from queryable_app.placement import Placement
-from queryable_app.serve.holdings import Holdings
+from queryable_app.placement.assignment import Placement
 from queryable_app.serve.node import Node
-from queryable_app.serve.store import SharedMemory, Store
+from queryable_app.serve.replication.assigned_replicas import Holdings
+from queryable_app.serve.store.store import SharedMemory, Store
+from queryable_app.wire.disk_format import CopyState, Identity, Row, encode_row
 from tests.support.node import APPLICATION_ID, node_settings
 
 PARTITIONS = 3

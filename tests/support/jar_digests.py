@@ -1,11 +1,11 @@
-"""Writes `jars.sha256` anew, from jars that are downloaded for it: `make digests`, after a change of versions in jars.py."""
+"""Write `platform/jars.sha256` from freshly downloaded jars: `make digests`, after a change of versions in platform/jars.py."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from queryable_app import jars
+from queryable_app.platform import jars
 
 
 def main() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from queryable_app import jars
-from queryable_app.kafka_settings import kafka_connection
+from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.local import topics
 from queryable_app.local.embedded_kafka import EmbeddedKafka
+from queryable_app.platform import jars
 
 
 class KafkaForTests(EmbeddedKafka):

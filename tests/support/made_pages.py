@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import yaml
 
-from queryable_app.topic_spec import _LATER
-from queryable_operator.changes import CHANGES, Change
+from queryable_app.config.topic_spec import _LATER
+from queryable_operator.spec.changes import CHANGES, Change
 
 ROOT: Final = Path(__file__).parents[2]
 CRD: Final = ROOT / "crds" / "queryabletopic.yaml"

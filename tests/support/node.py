@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from queryable_app.contract import NodeSettings
-from queryable_app.disk_format import Row, encode_row
-from queryable_app.frames import (
+from queryable_app.placement.assignment import first_placement
+from queryable_app.serve.node import Node
+from queryable_app.wire.disk_format import Row, encode_row
+from queryable_app.wire.row_frames import (
     BAD,
     DROPPED,
     NULL_KEY,
@@ -22,8 +24,6 @@ from queryable_app.frames import (
     encode_bad,
     encode_slice,
 )
-from queryable_app.placement import first_placement
-from queryable_app.serve.node import Node
 
 APPLICATION_ID = "tests.users.r1"
 NOBODY = "127.0.0.1:1"  # no Kafka answers there

@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from queryable_operator import names
-from queryable_operator.actions import Plan
-from queryable_operator.children import child
-from queryable_operator.cluster import Cluster
-from queryable_operator.handlers import CHILDREN
-from queryable_operator.metrics import Health, Metrics
-from queryable_operator.nodes import Nodes
-from queryable_operator.observed import Manifest, Observed, Ref
-from queryable_operator.reconciler import Reconciler, Tools
-from queryable_operator.resource import identity_of
-from queryable_operator.settings import OperatorSettings
-from queryable_operator.topics import Topics
-from queryable_operator.watched import Watched
+from queryable_operator.act.cluster import Cluster
+from queryable_operator.act.handlers import CHILDREN
+from queryable_operator.act.metrics import Health, Metrics
+from queryable_operator.act.nodes import Nodes
+from queryable_operator.act.reconciler import Reconciler, Tools
+from queryable_operator.act.topics import Topics
+from queryable_operator.act.watch_cache import Watched
+from queryable_operator.build.children import child
+from queryable_operator.decide.actions import Plan
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Manifest, Observed, Ref
+from queryable_operator.spec.resource import identity_of
+from queryable_operator.spec.settings import OperatorSettings
 from tests.support.fake_api import FakeApi, Object, fake_api
 
 MAP = Ref("ConfigMap", "v-r1")

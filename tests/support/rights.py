@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from queryable_operator.cluster import KINDS
-from queryable_operator.preflight import Permission
+from queryable_operator.act.cluster import KINDS
+from queryable_operator.act.preflight import Permission
 
 
 def words(permission: Permission) -> str:

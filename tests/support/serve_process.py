@@ -20,8 +20,8 @@ from typing import Any, Self
 import httpx
 
 from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, NodeSettings
-from queryable_app.frames import encode_hello
-from queryable_app.partitioners import partition_for
+from queryable_app.wire.partitioners import partition_for
+from queryable_app.wire.row_frames import encode_hello
 from tests.support.node import node_settings, put, slice_frame
 
 TOPIC_ID = "T1"

@@ -19,13 +19,13 @@ import uvicorn
 import uvloop
 
 from queryable_app.contract import NodeSettings
-from queryable_app.disk_format import CopyState, Row, encode_row
-from queryable_app.moments import moment_ms
-from queryable_app.partitioners import ALGORITHMS, partition_for
-from queryable_app.placement import Placement, first_placement
+from queryable_app.placement.assignment import Placement, first_placement
+from queryable_app.platform.clock import moment_ms
 from queryable_app.serve.api.app import create_app
-from queryable_app.serve.fast_lane import FastLane, protocol_class
+from queryable_app.serve.http.fast_lane import FastLane, protocol_class
 from queryable_app.serve.node import Node
+from queryable_app.wire.disk_format import CopyState, Row, encode_row
+from queryable_app.wire.partitioners import ALGORITHMS, partition_for
 
 T = TypeVar("T")
 

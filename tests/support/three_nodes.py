@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from queryable_app.partitioners import partition_for
-from queryable_app.placement import Placement, first_placement
+from queryable_app.placement.assignment import Placement, first_placement
+from queryable_app.wire.partitioners import partition_for
 from tests.support.served import Served, served
 
 TOKEN = "between-nodes"

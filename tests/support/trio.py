@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from queryable_app.checkpoint_files import BeingMade, Manifest
-from queryable_app.disk_format import CopyState, Identity, Row, encode_row
-from queryable_app.placement import Placement
-from queryable_app.serve.hydration import PeerHydration
-from queryable_app.serve.store import SharedMemory, Store
+from queryable_app.placement.assignment import Placement
+from queryable_app.serve.replication.hydration import PeerHydration
+from queryable_app.serve.store.store import SharedMemory, Store
+from queryable_app.wire.checkpoint_files import BeingMade, Manifest
+from queryable_app.wire.disk_format import CopyState, Identity, Row, encode_row
 from tests.support.damage import damage_rows
 from tests.support.served import Served, eventually, served
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queryable_app.placement import first_placement
-from queryable_operator import names
-from queryable_operator.changes import roll_hash, spec_hash
-from queryable_operator.observed import Manifest
-from queryable_operator.policies import disruption_budget, network_policy, service_account
-from queryable_operator.resource import View, view_of
-from queryable_operator.services import client, headless
-from queryable_operator.settings import OperatorSettings
-from queryable_operator.settings_map import RevisionRecord, config_map
-from queryable_operator.workload import pod_template, stateful_set
+from queryable_app.placement.assignment import first_placement
+from queryable_operator.build.policies import disruption_budget, network_policy, service_account
+from queryable_operator.build.services import client, headless
+from queryable_operator.build.settings_map import RevisionRecord, config_map
+from queryable_operator.build.workload import pod_template, stateful_set
+from queryable_operator.spec import names
+from queryable_operator.spec.changes import roll_hash, spec_hash
+from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.resource import View, view_of
+from queryable_operator.spec.settings import OperatorSettings
 
 _DIGEST = "0123456789abcdef"  # of the Kafka Secret
 SETTINGS = OperatorSettings(node_image="example.com/queryable-topics:0.1.0", namespace="queryable-topics")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from queryable_operator import names
+from queryable_operator.spec import names
 from tests.support.cluster import Namespace, Refused
 from tests.support.helm import CHART, helm
 

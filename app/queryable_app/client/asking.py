@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
-from queryable_app.attempts import Ask, Attempts, GiveUp, HedgeBudget
-from queryable_app.client.addresses import Addresses
+from queryable_app.client.address_health import Addresses
 from queryable_app.client.exceptions import (
     DeadlineExceeded,
     OutcomeUnknown,
@@ -28,6 +27,7 @@ from queryable_app.client.exceptions import (
 from queryable_app.client.rows import malformed
 from queryable_app.client.steps import Answer, Exchange, How, Lost, Operation, Request, Step, alone
 from queryable_app.errors import Reason
+from queryable_app.policy.attempts import Ask, Attempts, GiveUp, HedgeBudget
 
 _PAUSE_SECONDS_MIN: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 0.5

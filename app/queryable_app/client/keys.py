@@ -11,7 +11,7 @@ from uuid import UUID
 
 from queryable_app.client.exceptions import InvalidRequest, from_failure
 from queryable_app.errors import Failure, shown
-from queryable_app.serde import KeyCodec
+from queryable_app.wire.serde import KeyCodec
 
 Key = str | bytes | int | float | UUID
 """Text in the view's key format; a number or a UUID where keys are that; or the record key's own bytes, in any format."""

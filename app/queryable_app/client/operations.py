@@ -20,6 +20,7 @@ from queryable_app.client.asking import Targets
 from queryable_app.client.exceptions import InvalidRequest, NotAvailable, NotFreshEnough, TooLarge
 from queryable_app.client.keys import Key, base64url, in_request, record_key
 from queryable_app.client.options import COUNT_DEADLINE_MS, DEADLINE_MS, PAGE_DEADLINE_MS, Asked, Order
+from queryable_app.client.placement_cache import Whereabouts
 from queryable_app.client.placement_map import PlacementMap
 from queryable_app.client.rows import (
     UNKNOWN,
@@ -39,9 +40,8 @@ from queryable_app.client.rows import (
 from queryable_app.client.scan import Scan, new_scan
 from queryable_app.client.session import Positions
 from queryable_app.client.steps import Answer, Exchange, Operation, Request, alone, together
-from queryable_app.client.whereabouts import Whereabouts
 from queryable_app.errors import shown
-from queryable_app.json_text import BadJson, check_bounds
+from queryable_app.wire.json_text import BadJson, check_bounds
 
 KEYS_AT_ONCE: Final = 2_000  # of a multi-get that one node gets; more go in several requests
 _KEY_BYTES_MAX: Final = 16 * 1024  # a key that is longer goes in a body

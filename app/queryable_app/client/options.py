@@ -9,7 +9,7 @@ from typing import Final, Literal, TypedDict, get_args
 
 from queryable_app.client.exceptions import InvalidRequest
 from queryable_app.errors import shown
-from queryable_app.freshness import DEADLINE_MS_MAX, LAG_MAX, OFFSET_MAX, Consistency
+from queryable_app.policy.freshness import DEADLINE_MS_MAX, LAG_MAX, OFFSET_MAX, Consistency
 
 ConsistencyName = Literal["any", "bounded", "at-least", "strong"]
 Order = Literal["asc", "desc"]

@@ -7,10 +7,10 @@ from typing import Any, Final, cast, get_args
 from urllib.parse import urlsplit
 
 from queryable_app.client.exceptions import InvalidRequest
+from queryable_app.config.topic_spec import KeyFormat
 from queryable_app.errors import shown
-from queryable_app.partitioners import ALGORITHMS, SCATTER, partition_for
-from queryable_app.serde import KeyCodec, key_codec
-from queryable_app.topic_spec import KeyFormat
+from queryable_app.wire.partitioners import ALGORITHMS, SCATTER, partition_for
+from queryable_app.wire.serde import KeyCodec, key_codec
 
 _PARTITIONS_MAX: Final = 100_000
 

@@ -13,7 +13,7 @@ from queryable_app.client.exceptions import InvalidRequest, Unreachable
 from queryable_app.client.keys import Key
 from queryable_app.client.options import parse_positions
 from queryable_app.client.steps import Answer
-from queryable_app.json_text import read_array, read_document, read_object, read_stored
+from queryable_app.wire.json_text import read_array, read_document, read_object, read_stored
 
 T = TypeVar("T")
 

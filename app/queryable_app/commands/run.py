@@ -10,9 +10,9 @@ import click
 from rich.console import Console
 
 from queryable_app.commands.common import BROKEN, INVALID, UNREACHABLE, fail, with_exit_codes
+from queryable_app.config.kafka_settings import KafkaSettingsError
+from queryable_app.config.topic_spec import SpecError, duration_ms
 from queryable_app.contract import SettingsError
-from queryable_app.jars import JarsError
-from queryable_app.kafka_settings import KafkaSettingsError
 from queryable_app.local.data_directory import DirectoryError
 from queryable_app.local.embedded_kafka import BrokerError
 from queryable_app.local.progress import Progress
@@ -20,7 +20,7 @@ from queryable_app.local.resource_file import ResourceError, load_resource
 from queryable_app.local.run import Options, RunError, SpecRefused
 from queryable_app.local.run import run as run_resource
 from queryable_app.local.topics import KafkaUnreachable, TopicRefused
-from queryable_app.topic_spec import SpecError, duration_ms
+from queryable_app.platform.jars import JarsError
 
 _ADDRESSES: Final = re.compile(r"[^\s,]+:\d{1,5}(,[^\s,]+:\d{1,5})*")
 

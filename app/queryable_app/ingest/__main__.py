@@ -17,9 +17,8 @@ import threading
 from pathlib import Path
 from typing import Final, NoReturn
 
+from queryable_app.config.topic_spec import SpecError, TopicSpec
 from queryable_app.contract import NodeSettings, SettingsError
-from queryable_app.descriptor_plan import too_few_for_ingest
-from queryable_app.descriptors import descriptor_limit, raise_descriptor_limit
 from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.failures import DescriptorsTooFew, permanent_failure
 from queryable_app.ingest.session import Profile, prepare_jvm, start_session
@@ -28,11 +27,12 @@ from queryable_app.ingest.supervisor import Supervisor, first_line, report_faile
 from queryable_app.ingest.transform import check_sql
 from queryable_app.ingest.warm_up import warm_up
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
-from queryable_app.jars import JarsError, cache_dir
-from queryable_app.log import event
-from queryable_app.mounted import read_spec
-from queryable_app.placement import Placement
-from queryable_app.topic_spec import SpecError, TopicSpec
+from queryable_app.placement.assignment import Placement
+from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit
+from queryable_app.platform.jars import JarsError, cache_dir
+from queryable_app.platform.log import event
+from queryable_app.platform.mounted_files import read_spec
+from queryable_app.policy.descriptor_plan import too_few_for_ingest
 
 JVM_DIED: Final = 3
 """The exit code when the JVM has ended by itself."""

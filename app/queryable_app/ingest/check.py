@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from queryable_app.config.topic_spec import SpecError
 from queryable_app.contract import NodeSettings, SettingsError
 from queryable_app.ingest.jvm import jvm_process
 from queryable_app.ingest.session import Profile, start_session
 from queryable_app.ingest.stream import view_of
 from queryable_app.ingest.transform import SqlError, check_sql
-from queryable_app.jars import JarsError, cache_dir
-from queryable_app.mounted import read_spec
-from queryable_app.topic_spec import SpecError
+from queryable_app.platform.jars import JarsError, cache_dir
+from queryable_app.platform.mounted_files import read_spec
 
 
 def main() -> int:

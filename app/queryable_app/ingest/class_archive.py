@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from queryable_app.jars import find_java, java_release
-from queryable_app.log import event
+from queryable_app.platform.jars import find_java, java_release
+from queryable_app.platform.log import event
 
 _KEPT: Final = 3  # of 190 MB each; older ones belong to installations that are likely gone
 

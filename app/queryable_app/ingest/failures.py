@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from queryable_app.ingest.transform import SqlError
 from queryable_app.ingest.writer_check import WriterBroken
-from queryable_app.ingest_failures import IngestFailure, one_line
-from queryable_app.jars import JavaMissing
+from queryable_app.platform.jars import JavaMissing
+from queryable_app.wire.ingest_failures import IngestFailure, one_line
 
 _MESSAGE_CHARACTERS_MAX: Final = 600
 _MAY_PASS: Final = ("java.io.", "java.net.", "java.nio.", "java.util.zip.", "java.util.concurrent.")

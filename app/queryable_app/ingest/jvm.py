@@ -26,7 +26,7 @@ from pyspark.java_gateway import launch_gateway
 
 from queryable_app.contract import ENV_PREFIX
 from queryable_app.ingest.writer_jar import REPACKED, writer_jar
-from queryable_app.jars import JarsError, connector_jars, find_java, pyspark_jars
+from queryable_app.platform.jars import JarsError, connector_jars, find_java, pyspark_jars
 
 _GATEWAY: Final = "org.apache.spark.api.python.PythonGatewayServer"
 _START_SECONDS_MAX: Final = 120

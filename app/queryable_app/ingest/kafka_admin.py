@@ -11,7 +11,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 
 from queryable_app.contract import TopicSeen
-from queryable_app.kafka_clients import KafkaAway
+from queryable_app.platform.kafka_clients import KafkaAway
 
 _ASK_MS: Final = 3_000
 WITHOUT_METRICS: Final = {"auto.include.jmx.reporter": "false", "enable.metrics.push": "false"}

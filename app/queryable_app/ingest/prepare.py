@@ -12,7 +12,7 @@ import sys
 from queryable_app.ingest.jvm import class_path
 from queryable_app.ingest.training import make_archive
 from queryable_app.ingest.writer_jar import writer_jar
-from queryable_app.jars import JarsError, cache_dir
+from queryable_app.platform.jars import JarsError, cache_dir
 
 _SECOND_NS = 1_000_000_000
 

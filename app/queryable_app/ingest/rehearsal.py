@@ -17,10 +17,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from queryable_app import frames
 from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import Start, start_query
-from queryable_app.log import event
+from queryable_app.platform.log import event
+from queryable_app.wire import row_frames as frames
 
 _BATCH_MS: Final = 1_000
 _BATCHES: Final = 3

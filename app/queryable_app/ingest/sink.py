@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from queryable_app import frames
+from queryable_app.wire import row_frames as frames
 
 
 class Sink:

@@ -17,9 +17,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from queryable_app.config.topic_spec import IngestMode, TopicSpec
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS
 from queryable_app.ingest.transform import View, rows
-from queryable_app.topic_spec import IngestMode, TopicSpec
 
 # A task that waits for records holds one request at the broker. With Kafka's own settings that costs nothing; in
 # micro-batches each task waits for its answer, so that there the broker must not wait for records.

@@ -19,16 +19,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, TopicSeen
 from queryable_app.ingest.control import Control, ServeGone
 from queryable_app.ingest.failures import PermanentFailure, permanent_failure
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.rehearsal import Rehearsal
 from queryable_app.ingest.stream import Start, refused_real_time, start_query
-from queryable_app.ingest_failures import IngestFailure
-from queryable_app.kafka_clients import KafkaAway
-from queryable_app.log import event
-from queryable_app.topic_spec import TopicSpec
+from queryable_app.platform.kafka_clients import KafkaAway
+from queryable_app.platform.log import event
+from queryable_app.wire.ingest_failures import IngestFailure
 
 TICK_SECONDS: Final = 0.2
 LOOK_SECONDS: Final = 5.0  # how soon a topic that was made again, or has grown, is noticed

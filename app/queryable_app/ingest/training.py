@@ -23,8 +23,7 @@ from typing import Any, Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from queryable_app import frames
-from queryable_app.file_lock import locked
+from queryable_app.config.topic_spec import parse_spec
 from queryable_app.ingest.class_archive import archive_path, remove_old_archives
 from queryable_app.ingest.jvm import class_path, jvm_process
 from queryable_app.ingest.kafka_admin import KafkaAdmin
@@ -32,10 +31,11 @@ from queryable_app.ingest.session import Profile, start_session
 from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import Start, row_writer, view_of
 from queryable_app.ingest.transform import rows
-from queryable_app.jars import JarsError, cache_dir, connector_jars
-from queryable_app.kafka_clients import KafkaAway
-from queryable_app.log import event
-from queryable_app.topic_spec import parse_spec
+from queryable_app.platform.file_lock import locked
+from queryable_app.platform.jars import JarsError, cache_dir, connector_jars
+from queryable_app.platform.kafka_clients import KafkaAway
+from queryable_app.platform.log import event
+from queryable_app.wire import row_frames as frames
 
 _NOBODY: Final = "127.0.0.1:1"
 _BATCHES: Final = 4

@@ -14,7 +14,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin
-from queryable_app.kafka_clients import KafkaAway
+from queryable_app.platform.kafka_clients import KafkaAway
 
 _POLL_MS: Final = 1_000
 _CLASS: Final = "public class WarmUp { public long add(long a, int b) { return a + b; } }"

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from queryable_app import frames
-from queryable_app.disk_format import Row, encode_row
-from queryable_app.frames import SliceRow
 from queryable_app.ingest.sink import Sink
+from queryable_app.wire import row_frames as frames
+from queryable_app.wire.disk_format import Row, encode_row
+from queryable_app.wire.row_frames import SliceRow
 
 _TIMESTAMP_MS: Final = 1_700_000_000_000
 _ROWS: Final = ((0, 7, _TIMESTAMP_MS, b"k", b"1"), (0, 8, _TIMESTAMP_MS, b"k", None))

@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from queryable_app.jars import JarsError, find_java, locked, pyspark_jars
+from queryable_app.platform.jars import JarsError, find_java, locked, pyspark_jars
 
 _COMPILE_SECONDS_MAX: Final = 120
 REPACKED: Final = ("janino-", "commons-compiler-")

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from queryable_app.file_lock import locked
+from queryable_app.platform.file_lock import locked
 
 _LEFTOVERS_SECONDS: Final = 20
 _RUN_FILE: Final = "run.json"

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any, Final
 
-from queryable_app.kafka_settings import kafka_connection
+from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.local.topics import Send, producing
 
 _USERS: Final = 1000

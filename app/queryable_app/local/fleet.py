@@ -17,7 +17,7 @@ from queryable_app.local.nodes import Node, new_address, node_settings
 from queryable_app.local.placer import Placer
 from queryable_app.local.processes import Process
 from queryable_app.local.wish import WISH_FILE, Wish
-from queryable_app.placement import Placement, Wanted
+from queryable_app.placement.assignment import Placement, Wanted
 
 _NOTICE_SECONDS: Final = 2.0
 _STOP_SECONDS: Final = 15.0

@@ -13,12 +13,12 @@ from typing import Any, Final
 import httpx
 
 from queryable_app.contract import ENV_PREFIX, NodeSettings
-from queryable_app.ingest_failures import IngestFailure, failure_in
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.placer import PLACEMENT_FILE
 from queryable_app.local.processes import Kept, Process, free_ports, is_free
 from queryable_app.local.wish import Wish
-from queryable_app.placement import Placement, first_placement
+from queryable_app.placement.assignment import Placement, first_placement
+from queryable_app.wire.ingest_failures import IngestFailure, failure_in
 
 HOST: Final = "127.0.0.1"
 _SPEC_FILE: Final = "spec.json"

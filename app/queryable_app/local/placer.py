@@ -15,8 +15,8 @@ import httpx
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
 from queryable_app.local.data_directory import DataDirectory
-from queryable_app.placement import Placement, Wanted, settled
-from queryable_app.placing import Seen, gone_quiet, next_step, seen_in
+from queryable_app.placement.assignment import Placement, Wanted, settled
+from queryable_app.placement.controller import Seen, gone_quiet, next_step, seen_in
 
 PLACEMENT_FILE: Final = "placement.json"
 

@@ -20,7 +20,7 @@ import yaml
 from jsonschema import Draft202012Validator, ValidationError, validators
 from jsonschema.protocols import Validator
 
-from queryable_app.topic_spec import SpecError, TopicSpec, parse_spec
+from queryable_app.config.topic_spec import SpecError, TopicSpec, parse_spec
 
 API_VERSION: Final = "queryabletopics.io/v1alpha1"
 KIND: Final = "QueryableTopic"

@@ -18,10 +18,7 @@ from urllib.parse import quote
 
 import httpx
 
-from queryable_app import jars
-from queryable_app.descriptor_plan import too_few_for_ingest
-from queryable_app.descriptors import descriptor_limit, raise_descriptor_limit
-from queryable_app.kafka_settings import kafka_connection
+from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.local import data_directory, revision, topics
 from queryable_app.local.class_training import ClassTraining
 from queryable_app.local.data_directory import DataDirectory
@@ -34,7 +31,10 @@ from queryable_app.local.progress import Progress
 from queryable_app.local.resource_file import Resource
 from queryable_app.local.stopping import Stop, Stopped
 from queryable_app.local.wish import Wish
-from queryable_app.placement import first_placement
+from queryable_app.placement.assignment import first_placement
+from queryable_app.platform import jars
+from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit
+from queryable_app.policy.descriptor_plan import too_few_for_ingest
 
 RESOURCE_FILE: Final = "resource.json"
 _VIEW_FILE: Final = "view.json"

@@ -13,9 +13,9 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from queryable_app import partitioners
-from queryable_app.kafka_clients import client_arguments
-from queryable_app.kafka_settings import KafkaConnection
+from queryable_app.config.kafka_settings import KafkaConnection
+from queryable_app.platform.kafka_clients import client_arguments
+from queryable_app.wire import partitioners
 
 Send = Callable[[bytes, bytes | None], Awaitable[tuple[int, int]]]
 

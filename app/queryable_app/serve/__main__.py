@@ -16,18 +16,18 @@ from typing import Final
 import uvicorn
 import uvloop
 
+from queryable_app.config.kafka_settings import KafkaSettingsError
+from queryable_app.config.topic_spec import SpecError
 from queryable_app.contract import NodeSettings, SettingsError
-from queryable_app.descriptors import raise_descriptor_limit
-from queryable_app.kafka_settings import KafkaSettingsError
-from queryable_app.listeners import listen
-from queryable_app.log import event
-from queryable_app.serve.allocator import give_back_large_blocks
+from queryable_app.platform.descriptors import raise_descriptor_limit
+from queryable_app.platform.listeners import listen
+from queryable_app.platform.log import event
 from queryable_app.serve.api.app import create_app
-from queryable_app.serve.background import note_unhandled
-from queryable_app.serve.fast_lane import protocol_class
+from queryable_app.serve.base.allocator import give_back_large_blocks
+from queryable_app.serve.base.background import note_unhandled
+from queryable_app.serve.base.sole_owner import owned
+from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node, say_descriptors
-from queryable_app.serve.sole_owner import owned
-from queryable_app.topic_spec import SpecError
 
 _LAST_ANSWERS_SECONDS: Final = 10
 """For what was asked before the node ended."""

@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from queryable_app.config.kafka_settings import kafka_connection
+from queryable_app.config.topic_spec import Read, TopicSpec
 from queryable_app.contract import (
     CHECKPOINTS_DIRECTORY,
     CONTRADICTIONS_FILE,
@@ -22,39 +24,37 @@ from queryable_app.contract import (
     ROW_SOCKET,
     NodeSettings,
 )
-from queryable_app.descriptor_plan import DescriptorPlan, plan_descriptors
-from queryable_app.descriptors import descriptor_limit
-from queryable_app.disk_format import Identity
-from queryable_app.kafka_clients import client_arguments
-from queryable_app.kafka_settings import kafka_connection
-from queryable_app.log import event
-from queryable_app.moments import moment_ms
-from queryable_app.mounted import read_spec
-from queryable_app.placement import Placement, refusal
-from queryable_app.serde import key_codec
-from queryable_app.serve.background import supervise
-from queryable_app.serve.byte_budget import ByteBudget
-from queryable_app.serve.checkpoints import Checkpoints
-from queryable_app.serve.contradictions import Contradictions
-from queryable_app.serve.control_socket import ControlSocket, IngestStatus
-from queryable_app.serve.copies import Copies, Copy
-from queryable_app.serve.counters import Counters
-from queryable_app.serve.dead_letters import DeadLetterTopic
-from queryable_app.serve.disk_guard import DiskGuard
-from queryable_app.serve.gaps import Gaps
-from queryable_app.serve.group_positions import GroupPositions
-from queryable_app.serve.holdings import Holdings, role_of, store_path
-from queryable_app.serve.hydration import PeerHydration
-from queryable_app.serve.log_end import LogEnd
-from queryable_app.serve.peers import Peers
-from queryable_app.serve.producer import Producer
-from queryable_app.serve.row_socket import RowSocket
-from queryable_app.serve.slices import Slices
-from queryable_app.serve.store import SharedMemory, Store, StoreError, StoreUnavailable
-from queryable_app.serve.sweeper import Sweeper
-from queryable_app.serve.turns import Turns
-from queryable_app.serve.watchdog import Watchdog
-from queryable_app.topic_spec import Read, TopicSpec
+from queryable_app.placement.assignment import Placement, refusal
+from queryable_app.platform.clock import moment_ms
+from queryable_app.platform.descriptors import descriptor_limit
+from queryable_app.platform.kafka_clients import client_arguments
+from queryable_app.platform.log import event
+from queryable_app.platform.mounted_files import read_spec
+from queryable_app.policy.descriptor_plan import DescriptorPlan, plan_descriptors
+from queryable_app.serve.base.admission import Turns
+from queryable_app.serve.base.background import supervise
+from queryable_app.serve.base.byte_budget import ByteBudget
+from queryable_app.serve.base.counters import Counters
+from queryable_app.serve.feed.control_socket import ControlSocket, IngestStatus
+from queryable_app.serve.feed.dead_letters import DeadLetterTopic
+from queryable_app.serve.feed.row_socket import RowSocket
+from queryable_app.serve.feed.slices import Slices
+from queryable_app.serve.feed.watchdog import Watchdog
+from queryable_app.serve.kafka.end_offsets import LogEnd
+from queryable_app.serve.kafka.gaps import Gaps
+from queryable_app.serve.kafka.group_positions import GroupPositions
+from queryable_app.serve.kafka.producer import Producer
+from queryable_app.serve.peers.peers import Peers
+from queryable_app.serve.replication.assigned_replicas import Holdings, role_of, store_path
+from queryable_app.serve.replication.checkpoints import Checkpoints
+from queryable_app.serve.replication.hydration import PeerHydration
+from queryable_app.serve.store.disk_guard import DiskGuard
+from queryable_app.serve.store.partitioner_mismatches import Contradictions
+from queryable_app.serve.store.replicas import Copies, Copy
+from queryable_app.serve.store.store import SharedMemory, Store, StoreError, StoreUnavailable
+from queryable_app.serve.store.sweeper import Sweeper
+from queryable_app.wire.disk_format import Identity
+from queryable_app.wire.serde import key_codec
 
 _MEASURE_SECONDS: Final = 0.5
 

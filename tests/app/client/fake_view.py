@@ -16,7 +16,7 @@ from queryable_app.client.options import Asked
 from queryable_app.client.rows import Row
 from queryable_app.client.steps import Answer, Event, Exchange, How, Lost, Operation
 from queryable_app.errors import Failure, Reason
-from queryable_app.partitioners import partition_for
+from queryable_app.wire.partitioners import partition_for
 
 T = TypeVar("T")
 

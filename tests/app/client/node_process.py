@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from queryable_app.placement import Placement
+from queryable_app.placement.assignment import Placement
 from tests.support.served import served
 
 if __name__ == "__main__":

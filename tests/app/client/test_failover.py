@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from queryable_app.client import AsyncQueryableTopic, QueryableTopic
-from queryable_app.placement import Placement, first_placement
+from queryable_app.placement.assignment import Placement, first_placement
 
 KEYS = [f"key-{n:06d}" for n in range(100)]
 SECONDS_MAX = (

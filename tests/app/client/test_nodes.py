@@ -29,9 +29,9 @@ from queryable_app.client import (
     Unknown,
     Unreachable,
 )
-from queryable_app.moments import moment_ms
-from queryable_app.partitioners import partition_for
-from queryable_app.placement import Placement, first_placement
+from queryable_app.placement.assignment import Placement, first_placement
+from queryable_app.platform.clock import moment_ms
+from queryable_app.wire.partitioners import partition_for
 from tests.support.served import Served, eventually, served
 
 PARTITIONS = 6

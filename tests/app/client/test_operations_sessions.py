@@ -10,7 +10,7 @@ from queryable_app.client.exceptions import (
 )
 from queryable_app.client.options import Asked
 from queryable_app.client.session import Positions
-from queryable_app.partitioners import partition_for
+from queryable_app.wire.partitioners import partition_for
 from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, knowing, owners
 
 

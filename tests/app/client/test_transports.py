@@ -29,7 +29,7 @@ from queryable_app.client import (
     async_client,
     sync_client,
 )
-from queryable_app.placement import first_placement
+from queryable_app.placement.assignment import first_placement
 from tests.support.served import Served, eventually, served
 
 Get = Callable[..., list[Row | None]]

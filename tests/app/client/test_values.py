@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryable_app import freshness
 from queryable_app.client import exceptions
 from queryable_app.client.exceptions import InvalidRequest, QueryableTopicError, from_problem, more_telling
 from queryable_app.client.keys import Key, in_request, record_key
 from queryable_app.client.options import Asked, ReadOptions, parse_options, parse_positions
 from queryable_app.client.placement_map import checked_address, parse_placement
 from queryable_app.client.rows import Freshness, item_row
+from queryable_app.config.topic_spec import KeyFormat
 from queryable_app.errors import Failure, Reason
-from queryable_app.freshness import ASKED_NAMES, Consistency, parse_asked
-from queryable_app.http_text import parse_query
-from queryable_app.serde import key_codec
-from queryable_app.topic_spec import KeyFormat
+from queryable_app.policy import freshness
+from queryable_app.policy.freshness import ASKED_NAMES, Consistency, parse_asked
+from queryable_app.wire.http_text import parse_query
+from queryable_app.wire.serde import key_codec
 
 KEYS: dict[str, st.SearchStrategy[Any]] = {
     "string": st.text(st.characters(codec="utf-8")),

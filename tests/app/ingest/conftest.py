@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from queryable_app.ingest.jvm import jvm_process
 from queryable_app.ingest.session import Profile, start_session
-from queryable_app.jars import cache_dir
+from queryable_app.platform.jars import cache_dir
 
 
 @pytest.fixture(scope="session")

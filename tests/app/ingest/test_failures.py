@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from queryable_app.config.topic_spec import parse_spec
 from queryable_app.ingest import supervisor as supervision
 from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.failures import PermanentFailure, permanent_failure
@@ -20,10 +21,9 @@ from queryable_app.ingest.stream import Start, start_query
 from queryable_app.ingest.supervisor import Supervisor
 from queryable_app.ingest.transform import View, check_sql
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
-from queryable_app.ingest_failures import IngestFailure
-from queryable_app.jars import JarsError, JavaMissing
-from queryable_app.kafka_clients import KafkaAway
-from queryable_app.topic_spec import parse_spec
+from queryable_app.platform.jars import JarsError, JavaMissing
+from queryable_app.platform.kafka_clients import KafkaAway
+from queryable_app.wire.ingest_failures import IngestFailure
 from tests.support.fake_serve import FakeServe
 from tests.support.kafka import KafkaForTests
 

@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
+from queryable_app.config.topic_spec import parse_spec_json
 from queryable_app.ingest import stream, transform
 from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.supervisor import Supervisor
-from queryable_app.topic_spec import parse_spec_json
 from tests.support.fake_serve import FakeServe
 from tests.support.kafka import KafkaForTests
 

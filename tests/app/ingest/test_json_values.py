@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 
-from queryable_app.json_text import BadJson, parse_json
+from queryable_app.wire.json_text import BadJson, parse_json
 from tests.support.golden import json_values, shortened
 
 _PIECES = st.sampled_from(

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from queryable_app.contract import NodeSettings
-from queryable_app.placement import first_placement
+from queryable_app.placement.assignment import first_placement
 from tests.support.fake_serve import FakeServe
 from tests.support.kafka import KafkaForTests
 

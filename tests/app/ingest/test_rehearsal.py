@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from queryable_app.config.topic_spec import parse_spec
 from queryable_app.ingest.rehearsal import Rehearsal
 from queryable_app.ingest.stream import Start
-from queryable_app.topic_spec import parse_spec
 from tests.support.kafka import KafkaForTests
 
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from queryable_app.ingest.jvm import jvm_process, prepare_environment, start_jvm
-from queryable_app.jars import JarsError
+from queryable_app.platform.jars import JarsError
 
 
 def test_the_jvm_does_not_learn_what_the_node_was_told() -> None:

@@ -13,11 +13,11 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from queryable_app import frames
-from queryable_app.disk_format import KeyOrder, Row, encode_row, to_disk_key
-from queryable_app.frames import SliceHeader, SliceRow
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
-from queryable_app.partitioners import ALGORITHMS, partition_for
+from queryable_app.wire import row_frames as frames
+from queryable_app.wire.disk_format import KeyOrder, Row, encode_row, to_disk_key
+from queryable_app.wire.partitioners import ALGORITHMS, partition_for
+from queryable_app.wire.row_frames import SliceHeader, SliceRow
 from tests.support.fake_serve import RowSink
 
 AT_MS = 1_700_000_000_000

@@ -15,8 +15,8 @@ import pytest
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.placer import PLACEMENT_FILE, Placer
-from queryable_app.placement import Placement, Wanted, first_placement
-from queryable_app.placing import Seen, next_step, seen_in
+from queryable_app.placement.assignment import Placement, Wanted, first_placement
+from queryable_app.placement.controller import Seen, next_step, seen_in
 
 SECONDS = 10.0
 

@@ -11,7 +11,7 @@ import pytest
 from queryable_app.local.nodes import start_placement
 from queryable_app.local.revision import next_revision, view_of
 from queryable_app.local.wish import Wish
-from queryable_app.placement import Placement
+from queryable_app.placement.assignment import Placement
 
 SPEC: dict[str, Any] = {"topic": "users", "transform": {"sql": "SELECT 1"}, "replicas": 1}
 

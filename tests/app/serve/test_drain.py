@@ -21,11 +21,11 @@ import httpx
 import pytest
 
 from queryable_app.contract import NodeSettings
-from queryable_app.disk_format import CopyState, Row, encode_row
 from queryable_app.local.processes import free_ports
-from queryable_app.partitioners import partition_for
-from queryable_app.placement import Placement, first_placement
+from queryable_app.placement.assignment import Placement, first_placement
 from queryable_app.serve.node import Node
+from queryable_app.wire.disk_format import CopyState, Row, encode_row
+from queryable_app.wire.partitioners import partition_for
 from tests.support.node import APPLICATION_ID, node_settings
 
 NODES = 3

@@ -11,8 +11,8 @@ import pytest
 
 from queryable_app.client import QueryableTopic
 from queryable_app.contract import NodeSettings
-from queryable_app.partitioners import partition_for
-from queryable_app.placement import first_placement
+from queryable_app.placement.assignment import first_placement
+from queryable_app.wire.partitioners import partition_for
 from tests.support.serve_process import serve_process
 from tests.support.served import eventually, served
 

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from queryable_app.contract import NodeSettings
-from queryable_app.serve.sole_owner import owned
+from queryable_app.serve.base.sole_owner import owned
 from tests.support.node import node_settings, open_node, put, slice_payload
 
 

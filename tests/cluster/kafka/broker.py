@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from queryable_app import jars
 from queryable_app.local.embedded_kafka import EmbeddedKafka
+from queryable_app.platform import jars
 
 
 class Broker(EmbeddedKafka):

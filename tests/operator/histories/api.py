@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from queryable_operator.live import text_of
-from queryable_operator.observed import Manifest, Ref
+from queryable_operator.rollout.live import text_of
+from queryable_operator.spec.observed import Manifest, Ref
 
 Live = dict[str, Any]
 _NO_COPY: Manifest = {"metadata": {"resourceVersion": ""}}

@@ -9,10 +9,10 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from queryable_operator import names
-from queryable_operator.live import condition, seconds_of, text_of
-from queryable_operator.observed import Host, Ref
-from queryable_operator.status import service_of
+from queryable_operator.report.status import service_of
+from queryable_operator.rollout.live import condition, seconds_of, text_of
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Host, Ref
 from tests.operator.histories.api import Api, Live
 from tests.operator.histories.nodes import Disk, Node
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from queryable_operator import names
-from queryable_operator.observed import Ref
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Ref
 from tests.operator.histories.api import Live
 from tests.operator.histories.nodes import NEVER, REFUSED
 

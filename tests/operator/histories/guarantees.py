@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from queryable_app.topic_spec import duration_ms
-from queryable_operator import names
-from queryable_operator.live import Live, revisions_of, seconds_of
-from queryable_operator.observed import Observed, Ref
-from queryable_operator.settings_map import record_of
-from queryable_operator.status import service_of
+from queryable_app.config.topic_spec import duration_ms
+from queryable_operator.build.settings_map import record_of
+from queryable_operator.report.status import service_of
+from queryable_operator.rollout.live import Live, revisions_of, seconds_of
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Observed, Ref
 from tests.operator.histories.cluster import Cluster, is_ready
 from tests.operator.histories.operator import Operator
 

@@ -6,11 +6,11 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from queryable_operator import names
-from queryable_operator.conditions import before
-from queryable_operator.defaults import filled
-from queryable_operator.live import text_of
-from queryable_operator.observed import Ref
+from queryable_operator.report.conditions import before
+from queryable_operator.rollout.live import text_of
+from queryable_operator.spec import names
+from queryable_operator.spec.defaults import filled
+from queryable_operator.spec.observed import Ref
 from tests.operator.histories.cluster import Cluster, SimulatedHost
 from tests.operator.histories.faults import FAULTS
 from tests.operator.histories.guarantees import Guarantees

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from queryable_app.ingest_failures import IngestFailure
-from queryable_app.placement import Placement, refusal
-from queryable_app.placing import Seen
-from queryable_operator.observed import NodeSaid
+from queryable_app.placement.assignment import Placement, refusal
+from queryable_app.placement.controller import Seen
+from queryable_app.wire.ingest_failures import IngestFailure
+from queryable_operator.spec.observed import NodeSaid
 
 NEVER = "SELECT never"  # a view with this SQL never hydrates
 REFUSED = "SELECT nope"  # nor does one with this SQL, and its nodes say why

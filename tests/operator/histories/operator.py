@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from queryable_operator import names
-from queryable_operator.actions import Event, Plan
-from queryable_operator.children import child
-from queryable_operator.drift import difference
-from queryable_operator.observed import (
+from queryable_operator.build.children import child
+from queryable_operator.build.settings_map import record_of
+from queryable_operator.decide.actions import Event, Plan
+from queryable_operator.decide.drift import difference
+from queryable_operator.decide.plan import plan
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import (
     KafkaAway,
     Manifest,
     NodeSaid,
@@ -20,10 +22,8 @@ from queryable_operator.observed import (
     TopicFound,
     TopicMissing,
 )
-from queryable_operator.plan import plan
-from queryable_operator.resource import identity_of
-from queryable_operator.settings import OperatorSettings
-from queryable_operator.settings_map import record_of
+from queryable_operator.spec.resource import identity_of
+from queryable_operator.spec.settings import OperatorSettings
 from tests.operator.histories.api import Conflict
 from tests.operator.histories.cluster import Cluster
 from tests.operator.histories.nodes import silent

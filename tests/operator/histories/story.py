@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from queryable_operator.conditions import before
+from queryable_operator.report.conditions import before
 from tests.operator.histories.cluster import Cluster, SimulatedHost, is_ready
 from tests.operator.histories.guarantees import Guarantees
 from tests.operator.histories.history import History, resource

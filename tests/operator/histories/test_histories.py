@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from queryable_operator.changes import spec_hash
-from queryable_operator.conditions import before
-from queryable_operator.plan import plan
+from queryable_operator.decide.plan import plan
+from queryable_operator.report.conditions import before
+from queryable_operator.spec.changes import spec_hash
 from tests.operator.histories.history import History, delete_resource
 from tests.operator.histories.operator import SETTINGS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queryable_operator.observed import Ref
-from queryable_operator.status import service_of
+from queryable_operator.report.status import service_of
+from queryable_operator.spec.observed import Ref
 from tests.operator.histories.nodes import NEVER
 from tests.operator.histories.operator import SETTINGS
 from tests.operator.histories.story import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queryable_operator.conditions import before
-from queryable_operator.live import seconds_of
+from queryable_operator.report.conditions import before
+from queryable_operator.rollout.live import seconds_of
 from tests.operator.histories.history import History
 from tests.operator.histories.nodes import REFUSED, REFUSED_SETTINGS, SENTENCE
 from tests.operator.histories.story import change, condition, reasons, settled, status

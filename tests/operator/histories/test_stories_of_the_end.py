@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queryable_operator.observed import Ref
+from queryable_operator.spec.observed import Ref
 from tests.operator.histories.cluster import Cluster, SimulatedHost
 from tests.operator.histories.history import delete_resource
 from tests.operator.histories.story import change, condition, is_gone_after, reasons, settled, status

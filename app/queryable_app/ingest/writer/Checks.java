@@ -11,7 +11,7 @@ import java.io.IOException;
  * Whether a record can be decoded in its declared formats, or what is wrong with it, in words.
  *
  * Nothing that passes here may later fail to be answered as JSON: text is strict UTF-8, and a JSON value is exactly one
- * document in it. The rules of JSON are those of json_text.py; tests/golden/json_values.json is held against both.
+ * document in it. The rules of JSON are those of wire/json_text.py; tests/golden/json_values.json is held against both.
  */
 public final class Checks {
   private static final int DEPTH_MAX = 100; // json_text.DEPTH_MAX

@@ -2,7 +2,7 @@ package io.queryabletopics;
 
 import java.util.zip.CRC32;
 
-/** Key bytes to partition, as producers compute it: the same as partitioners.py. */
+/** Key bytes to partition, as producers compute it: the same as wire/partitioners.py. */
 public final class Partitioners {
   private Partitioners() {}
 

@@ -6,14 +6,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from queryable_app.http_text import Answer, body_answer, json_answer, matches_etag
-from queryable_app.serve import metrics
+from queryable_app.serve.api import metrics
 from queryable_app.serve.api.answers import METRICS, PLACEMENT, READINESS, SOME_OBJECT
+from queryable_app.serve.api.page import HTML, PAGE_HEADERS, page_html
 from queryable_app.serve.api.request import respond
+from queryable_app.serve.api.status import placement_of, readiness, status_of
 from queryable_app.serve.node import Node
-from queryable_app.serve.page import HTML, PAGE_HEADERS, page_html
-from queryable_app.serve.reads import Reads
-from queryable_app.serve.status import placement_of, readiness, status_of
+from queryable_app.serve.reads.point import Reads
+from queryable_app.wire.http_text import Answer, body_answer, json_answer, matches_etag
 
 
 def routes(node: Node, reads: Reads) -> APIRouter:

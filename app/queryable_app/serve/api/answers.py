@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from queryable_app.errors import Reason
-from queryable_app.http_text import BYTES, JSON, NDJSON, PROBLEM
+from queryable_app.wire.http_text import BYTES, JSON, NDJSON, PROBLEM
 
 Schema = dict[str, Any]
 Responses = dict[int | str, dict[str, Any]]

@@ -9,7 +9,7 @@ from queryable_app.serve.api import about, checkpoints, internal, keys, records,
 from queryable_app.serve.api.answers import PROBLEMS
 from queryable_app.serve.api.guard import Guard, router_refusals
 from queryable_app.serve.node import Node
-from queryable_app.serve.reads import Reads
+from queryable_app.serve.reads.point import Reads
 
 _DESCRIPTION = """Every answer says how fresh it is (`Qt-` headers), and every failure is `application/problem+json`
 with one of a closed set of reasons."""

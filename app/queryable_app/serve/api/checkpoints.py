@@ -8,13 +8,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from queryable_app.checked import OFFSET_MAX, field, partition, whole
-from queryable_app.checkpoint_files import RANGE_BYTES_MAX, BeingMade, Manifest
-from queryable_app.http_text import BYTES, JSON, body_answer, json_answer, parse_query, whole_number
 from queryable_app.serve.api.internal import require_token, well_formed
 from queryable_app.serve.api.request import json_body, respond
-from queryable_app.serve.hydration import CHECKPOINTS
 from queryable_app.serve.node import Node
+from queryable_app.serve.replication.hydration import CHECKPOINTS
+from queryable_app.wire.checked import OFFSET_MAX, field, partition, whole
+from queryable_app.wire.checkpoint_files import RANGE_BYTES_MAX, BeingMade, Manifest
+from queryable_app.wire.http_text import BYTES, JSON, body_answer, json_answer, parse_query, whole_number
 
 _OFFSET_MAX: Final = 1 << 40
 

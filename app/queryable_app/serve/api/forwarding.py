@@ -7,16 +7,16 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 
-from queryable_app.attempts import nobody_else
 from queryable_app.errors import Failure, Reason
-from queryable_app.freshness import Asked
-from queryable_app.http_text import Answer
+from queryable_app.policy.attempts import nobody_else
+from queryable_app.policy.freshness import Asked
 from queryable_app.serve.api.request import Values
-from queryable_app.serve.first_answer import first_answer
 from queryable_app.serve.node import Node
-from queryable_app.serve.peer_client import PeerAnswer
-from queryable_app.serve.peers import FORWARDED_HEADER
-from queryable_app.serve.reads import Reads
+from queryable_app.serve.peers.client import PeerAnswer
+from queryable_app.serve.peers.first_answer import first_answer
+from queryable_app.serve.peers.peers import FORWARDED_HEADER
+from queryable_app.serve.reads.point import Reads
+from queryable_app.wire.http_text import Answer
 
 _PASSED_ON: Final = ("accept", "authorization", "if-none-match")
 # What speaks of the connection, or what the server adds by itself.

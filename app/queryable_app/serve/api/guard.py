@@ -17,13 +17,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryable_app.errors import Failure, Reason, invalid, shown
-from queryable_app.http_text import no_such_resource, problem_answer
-from queryable_app.log import event
-from queryable_app.serve.answer_share import AnswerShare
+from queryable_app.platform.log import event
 from queryable_app.serve.api.request import IS_HEAD, SHARE, Gone, keyed_path, respond
+from queryable_app.serve.base.admission import too_much
+from queryable_app.serve.base.answer_share import AnswerShare
 from queryable_app.serve.node import Node
-from queryable_app.serve.peers import FORWARDED_HEADER
-from queryable_app.serve.turns import too_much
+from queryable_app.serve.peers.peers import FORWARDED_HEADER
+from queryable_app.wire.http_text import no_such_resource, problem_answer
 
 _ALWAYS_ANSWERED: Final = ("/livez", "/readyz", "/metrics")
 PROBES: Final = tuple(path.encode() for path in _ALWAYS_ANSWERED)

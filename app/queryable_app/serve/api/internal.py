@@ -11,7 +11,25 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from queryable_app.checked import (
+from queryable_app.config.topic_spec import READ_FIELDS, SpecError, parse_read
+from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, READ_PATH
+from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.placement.assignment import Placement
+from queryable_app.platform.clock import moment_ms
+from queryable_app.policy.freshness import DEADLINE_MS_MAX, next_offset
+from queryable_app.serve.api.request import json_body, respond
+from queryable_app.serve.api.status import read_of
+from queryable_app.serve.base.peer_frames import RawRow, asked_from_json, encode_rows
+from queryable_app.serve.node import Node
+from queryable_app.serve.peers.peers import DEADLINE_HEADER, HEARTBEAT
+from queryable_app.serve.reads.coverage import copies_here, until
+from queryable_app.serve.reads.multi_get import VALUE_BYTES_MAX, rows_of_keys, too_large
+from queryable_app.serve.reads.peer_reads import COUNT, COVER, KEYS, ROWS, refused_to_json
+from queryable_app.serve.reads.point import Reads, not_here, standing_of
+from queryable_app.serve.reads.scans import Bounds, count_here, rows_here
+from queryable_app.serve.replication.assigned_replicas import PlacementRefused
+from queryable_app.serve.store.replicas import Copy
+from queryable_app.wire.checked import (
     Malformed,
     base64_bytes,
     by_partition,
@@ -22,25 +40,7 @@ from queryable_app.checked import (
     optional,
     whole,
 )
-from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, READ_PATH
-from queryable_app.errors import Failure, Reason, invalid, shown
-from queryable_app.freshness import DEADLINE_MS_MAX, next_offset
-from queryable_app.http_text import BYTES, JSON, body_answer, json_answer
-from queryable_app.moments import moment_ms
-from queryable_app.peer_frames import RawRow, asked_from_json, encode_rows
-from queryable_app.placement import Placement
-from queryable_app.serve.api.request import json_body, respond
-from queryable_app.serve.copies import Copy
-from queryable_app.serve.coverage import copies_here, until
-from queryable_app.serve.holdings import PlacementRefused
-from queryable_app.serve.multi_get import VALUE_BYTES_MAX, rows_of_keys, too_large
-from queryable_app.serve.node import Node
-from queryable_app.serve.peer_reads import COUNT, COVER, KEYS, ROWS, refused_to_json
-from queryable_app.serve.peers import DEADLINE_HEADER, HEARTBEAT
-from queryable_app.serve.reads import Reads, not_here, standing_of
-from queryable_app.serve.scans import Bounds, count_here, rows_here
-from queryable_app.serve.status import read_of
-from queryable_app.topic_spec import READ_FIELDS, SpecError, parse_read
+from queryable_app.wire.http_text import BYTES, JSON, body_answer, json_answer
 
 _ROWS_MAX: Final = 2048  # of one answer, and the rest of its last key
 _BYTES_MAX: Final = 1 << 20

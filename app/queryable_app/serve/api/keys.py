@@ -9,11 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid, shown
-from queryable_app.freshness import Asked
-from queryable_app.http_text import BYTES, JSON, choice, negotiate
-from queryable_app.json_text import BadJson, parse_json, read_array, read_document, read_json, read_object
-from queryable_app.serde import KeyCodec
-from queryable_app.serve.answer_share import AnswerShare
+from queryable_app.policy.freshness import Asked
 from queryable_app.serve.api.answers import ITEMS, KEYS_BODY, VALUE
 from queryable_app.serve.api.forwarding import forward, is_forwarded, redirect
 from queryable_app.serve.api.parameters import MANY_OPTIONS, POINT_OPTIONS, parameters
@@ -31,10 +27,28 @@ from queryable_app.serve.api.request import (
     share_of,
     values_of,
 )
-from queryable_app.serve.coverage import Coverage, look_up, read_covered, read_everywhere, until
-from queryable_app.serve.multi_get import KEYS_WITHOUT_PAUSE, Rows, Sought, keys_by_partition, seek, to_items
+from queryable_app.serve.base.answer_share import AnswerShare
 from queryable_app.serve.node import Node
-from queryable_app.serve.reads import Reads
+from queryable_app.serve.reads.coverage import Coverage, look_up, read_covered, read_everywhere, until
+from queryable_app.serve.reads.multi_get import (
+    KEYS_WITHOUT_PAUSE,
+    Rows,
+    Sought,
+    keys_by_partition,
+    seek,
+    to_items,
+)
+from queryable_app.serve.reads.point import Reads
+from queryable_app.wire.http_text import BYTES, JSON, choice, negotiate
+from queryable_app.wire.json_text import (
+    BadJson,
+    parse_json,
+    read_array,
+    read_document,
+    read_json,
+    read_object,
+)
+from queryable_app.wire.serde import KeyCodec
 
 _POINT: Final = (*POINT_OPTIONS, "key-encoding")
 _MANY: Final = (*MANY_OPTIONS, "key-encoding")

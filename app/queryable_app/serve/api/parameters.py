@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from queryable_app.freshness import ASKED_NAMES, DEADLINE_MS_MAX, LAG_MAX, ROUTES, Consistency
+from queryable_app.policy.freshness import ASKED_NAMES, DEADLINE_MS_MAX, LAG_MAX, ROUTES, Consistency
 
 POINT_OPTIONS: Final = ASKED_NAMES
 """May be parameters or headers with the prefix `Qt-`."""

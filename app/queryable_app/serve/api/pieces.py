@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from queryable_app.http_text import JSON, Answer
 from queryable_app.serve.api.guard import PIECE_BYTES
-from queryable_app.serve.multi_get import Piece
+from queryable_app.serve.reads.multi_get import Piece
+from queryable_app.wire.http_text import JSON, Answer
 
 
 class PiecedResponse(Response):

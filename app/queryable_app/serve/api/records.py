@@ -14,11 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid, shown
-from queryable_app.freshness import DEADLINE_MS_MAX
-from queryable_app.http_text import choice, json_answer, whole_number
-from queryable_app.json_text import BadJson, JsonText, read_array, read_document, read_json, read_object
-from queryable_app.partitioners import ALGORITHMS, SCATTER, partition_for
-from queryable_app.serde import value_from_json
+from queryable_app.policy.freshness import DEADLINE_MS_MAX
 from queryable_app.serve.api.answers import RECORDS_BODY, WRITTEN
 from queryable_app.serve.api.parameters import parameters
 from queryable_app.serve.api.request import (
@@ -30,9 +26,13 @@ from queryable_app.serve.api.request import (
     respond,
     values_of,
 )
+from queryable_app.serve.kafka.producer import DEADLINE_SECONDS
 from queryable_app.serve.node import Node
-from queryable_app.serve.producer import DEADLINE_SECONDS
-from queryable_app.serve.reads import Reads
+from queryable_app.serve.reads.point import Reads
+from queryable_app.wire.http_text import choice, json_answer, whole_number
+from queryable_app.wire.json_text import BadJson, JsonText, read_array, read_document, read_json, read_object
+from queryable_app.wire.partitioners import ALGORITHMS, SCATTER, partition_for
+from queryable_app.wire.serde import value_from_json
 
 RECORDS_MAX: Final = 1000
 _OPTIONS: Final = ("deadline-ms",)

@@ -16,12 +16,12 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from queryable_app.errors import Failure, Reason, invalid
-from queryable_app.freshness import Asked, parse_asked
-from queryable_app.http_text import Answer, as_bytes, choice, parse_options, parse_query
-from queryable_app.json_text import BadJson, parse_json
-from queryable_app.serde import KeyCodec
-from queryable_app.serve.answer_share import AnswerShare
-from queryable_app.serve.reads import Reads
+from queryable_app.policy.freshness import Asked, parse_asked
+from queryable_app.serve.base.answer_share import AnswerShare
+from queryable_app.serve.reads.point import Reads
+from queryable_app.wire.http_text import Answer, as_bytes, choice, parse_options, parse_query
+from queryable_app.wire.json_text import BadJson, parse_json
+from queryable_app.wire.serde import KeyCodec
 
 # In the scope.
 RAW_KEY: Final = "qt.key"

@@ -12,10 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from queryable_app.cursors import Cursor, Order, decode_cursor
 from queryable_app.errors import invalid
-from queryable_app.http_text import JSON, NDJSON, Answer, body_answer, choice, negotiate, single, whole_number
-from queryable_app.partitioners import SCATTER
 from queryable_app.serve.api.answers import COUNTED, PAGE
 from queryable_app.serve.api.parameters import MANY_OPTIONS, parameters
 from queryable_app.serve.api.pieces import PiecedResponse
@@ -31,16 +28,28 @@ from queryable_app.serve.api.request import (
     share_of,
     values_of,
 )
-from queryable_app.serve.coverage import (
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads.coverage import (
     Coverage,
     count_everywhere,
     coverage,
     read_covered,
     rows_of,
 )
-from queryable_app.serve.node import Node
-from queryable_app.serve.reads import Reads
-from queryable_app.serve.scans import BATCH_ROWS, Bounds, Page, count, ndjson, page, to_lines
+from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, Page, count, ndjson, page, to_lines
+from queryable_app.wire.cursors import Cursor, Order, decode_cursor
+from queryable_app.wire.http_text import (
+    JSON,
+    NDJSON,
+    Answer,
+    body_answer,
+    choice,
+    negotiate,
+    single,
+    whole_number,
+)
+from queryable_app.wire.partitioners import SCATTER
 
 _LIMIT: Final = 100
 _SCAN: Final = ("limit", "order", "cursor", "key-encoding")

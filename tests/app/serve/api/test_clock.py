@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from queryable_app.moments import moment_ms
-from queryable_app.serve import reads
+from queryable_app.platform.clock import moment_ms
+from queryable_app.serve.reads import point as reads
 from tests.support.served import served
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queryable_app.kafka_clients import KafkaAway
+from queryable_app.platform.kafka_clients import KafkaAway
 from tests.support.served import Served, eventually, exchange, now_ms, parsed, served
 
 

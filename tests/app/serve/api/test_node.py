@@ -13,10 +13,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from queryable_app.disk_format import CopyState
 from queryable_app.errors import Reason
-from queryable_app.serve.copies import Copy
-from queryable_app.serve.reads import Reads
+from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.store.replicas import Copy
+from queryable_app.wire.disk_format import CopyState
 from tests.support.served import Served, eventually, served
 
 

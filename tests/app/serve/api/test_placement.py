@@ -16,12 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
-from queryable_app.disk_format import CopyState
-from queryable_app.freshness import Asked
-from queryable_app.moments import moment_ms
-from queryable_app.peer_frames import asked_to_json, decode_rows
-from queryable_app.placement import Placement
-from queryable_app.serve.status import readiness
+from queryable_app.placement.assignment import Placement
+from queryable_app.platform.clock import moment_ms
+from queryable_app.policy.freshness import Asked
+from queryable_app.serve.api.status import readiness
+from queryable_app.serve.base.peer_frames import asked_to_json, decode_rows
+from queryable_app.wire.disk_format import CopyState
 from tests.support.served import Served, eventually, served
 
 TOKEN = "between-nodes"

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queryable_app.moments import moment_ms
+from queryable_app.platform.clock import moment_ms
 from tests.support.served import Served, eventually, served
 
 PATH = "/internal/v1/read"

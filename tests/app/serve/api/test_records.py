@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.partitioners import partition_for
+from queryable_app.wire.partitioners import partition_for
 from tests.support.golden import json_values, shortened
 from tests.support.served import Served, served
 

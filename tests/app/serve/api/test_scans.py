@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from queryable_app.freshness import Asked
+from queryable_app.policy.freshness import Asked
 from queryable_app.serve.api import keys as keys_routes
 from queryable_app.serve.api import scans as scans_routes
 from queryable_app.serve.api.request import Values, asked_of
-from queryable_app.serve.reads import Reads
+from queryable_app.serve.reads.point import Reads
 from tests.support.served import Served, eventually, served
 
 NDJSON = {"accept": "application/x-ndjson"}

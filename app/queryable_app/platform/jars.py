@@ -1,0 +1,259 @@
+"""The JVM libraries that pip does not bring, and the Java that runs them. Nowhere else are Maven coordinates.
+
+Strategy: pyspark ships Ivy, and Ivy has a command line, so a Java and the wheel are all that is needed: no
+Maven, no Docker. What was resolved once lies in the cache under its version; a lock keeps parallel callers
+from doing it twice, and a rename makes it appear whole or not at all. Spark's connector is four named jars
+without what they depend on, because pyspark has the rest. What was downloaded is held against `platform/jars.sha256` before
+it counts as there: a mirror, a proxy or an attacker cannot put another jar in its place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+JAVA_MIN: Final = 17
+IVY_SETTINGS_VARIABLE: Final = "QT_IVY_SETTINGS"
+_RESOLVE_SECONDS_MAX: Final = 900
+DIGESTS_FILE: Final = Path(__file__).with_name("jars.sha256")
+"""As `sha256sum` writes it, of paths below the cache. `make digests` writes it anew after a change of versions."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Jar:
+    organisation: str
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """Jars that are resolved together, into one directory."""
+
+    directory: str
+    what: str
+    jars: tuple[_Jar, ...]
+    transitive: bool
+
+
+# The connector of the very Spark that is pinned in pyproject.toml. Its token provider was not published in
+# that version; it is loaded but not used, for it serves Kerberos delegation tokens.
+_CONNECTOR: Final = _Set(
+    "spark-kafka-4.2.0",
+    "Spark's Kafka connector (10 MB)",
+    (
+        _Jar("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+        _Jar("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
+        _Jar("org.apache.kafka", "kafka-clients", "3.9.2"),
+        _Jar("org.apache.commons", "commons-pool2", "2.13.1"),
+    ),
+    transitive=False,
+)
+
+_BROKER: Final = _Set(
+    "kafka-4.3.1",
+    "Apache Kafka (44 MB)",
+    (
+        _Jar("org.apache.kafka", "kafka_2.13", "4.3.1"),
+        _Jar(
+            "org.slf4j", "slf4j-simple", "1.7.36"
+        ),  # without a binding the broker would not say that it is up
+    ),
+    transitive=True,
+)
+
+
+SETS: Final = (_CONNECTOR, _BROKER)
+
+
+class JarsError(Exception):
+    """Java or a library is missing; the message is one sentence that says what to do."""
+
+
+class JavaMissing(JarsError):
+    """There is no Java that can be used. Another one is not downloaded."""
+
+
+def cache_dir(setting: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where downloads and what is made of them are kept: the setting, or the user's cache directory."""
+    if setting:
+        return Path(setting)
+    base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "queryable-topics"
+
+
+def connector_jars(cache: Path, progress: Progress | None = None) -> list[Path]:
+    """The four jars that Spark needs to read Kafka."""
+    return sorted(_resolved(_CONNECTOR, cache, progress or _say).glob("*.jar"))
+
+
+def broker_jars(cache: Path, progress: Progress | None = None) -> Path:
+    """A directory whose jars are a complete Kafka broker."""
+    return _resolved(_BROKER, cache, progress or _say)
+
+
+@functools.cache
+def find_java() -> Path:
+    """The Java to run: `$JAVA_HOME`, or else the one on the path."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not found or not os.access(found, os.X_OK):
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
+        raise JavaMissing(
+            f"Java {JAVA_MIN} or newer is needed and {where}: install a JRE, or set JAVA_HOME to one."
+        )
+    version = java_version(Path(found))
+    if version < JAVA_MIN:
+        raise JavaMissing(
+            f"Java {JAVA_MIN} or newer is needed and {found} is {version}: set JAVA_HOME to a newer one."
+        )
+    return Path(found)
+
+
+def java_version(java: Path) -> int:
+    """The major version, such as 17."""
+    match = re.search(r'version "(?:1\.)?(\d+)', java_release(java))
+    if match is None:
+        raise JarsError(f"{java} does not say its version: set JAVA_HOME to a Java {JAVA_MIN} or newer.")
+    return int(match[1])
+
+
+@functools.cache
+def java_release(java: Path) -> str:
+    """All that it says of itself: two that say the same are the same."""
+    try:
+        return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JarsError(
+            f"{java} does not run ({error}): set JAVA_HOME to a Java {JAVA_MIN} or newer."
+        ) from error
+
+
+def pyspark_jars() -> Path:
+    """The directory of the jars that pyspark brings."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise JarsError("pyspark is not installed: install queryable-topics[app].")
+    return Path(spec.origin).parent / "jars"
+
+
+@contextmanager
+def locked(cache: Path, name: str) -> Iterator[None]:
+    """One process at a time makes the thing called `name`; the kernel frees the lock when its owner dies."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f".{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _resolved(wanted: _Set, cache: Path, progress: Progress) -> Path:
+    target = cache / wanted.directory
+    if target.is_dir():
+        return target
+    try:
+        with locked(cache, wanted.directory), tempfile.TemporaryDirectory(dir=cache) as scratch:
+            if not target.is_dir():  # another process may have been faster
+                progress(f"Downloading {wanted.what} once, into {target}")
+                jars = download(wanted, cache / "ivy", Path(scratch))
+                _verify(wanted, jars, cache)
+                jars.rename(target)
+    except OSError as error:
+        raise JarsError(
+            f"The cache {cache} cannot be written ({error.strerror}): set QT_CACHE_DIR."
+        ) from error
+    return target
+
+
+def digest_lines(wanted: _Set, jars: Path) -> list[str]:
+    """Return a line of `platform/jars.sha256` for each file."""
+    return [
+        f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {wanted.directory}/{jar.name}"
+        for jar in sorted(jars.iterdir())
+    ]
+
+
+def _verify(wanted: _Set, jars: Path, cache: Path) -> None:
+    known = {line for line in DIGESTS_FILE.read_text().splitlines() if f"  {wanted.directory}/" in line}
+    if differing := known.symmetric_difference(digest_lines(wanted, jars)):
+        name = min(differing).rpartition("/")[2]
+        raise JarsError(
+            f"{wanted.what} came with another {name} than the one that this version was tested with (its SHA-256 differs): "
+            f"check the mirror that {IVY_SETTINGS_VARIABLE} names and what is between here and it, delete {cache / 'ivy'}, "
+            "and try again."
+        )
+
+
+def download(wanted: _Set, ivy_cache: Path, scratch: Path) -> Path:
+    """Return a directory with the jars as they came, not verified yet."""
+    into = scratch / "jars"
+    module = scratch / "ivy.xml"
+    module.write_text(_ivy_module(wanted))
+    ivy = next(pyspark_jars().glob("ivy-*.jar"), None)
+    if ivy is None:
+        raise JarsError("This pyspark ships no Ivy: install the pyspark that queryable-topics asks for.")
+    command = [str(find_java()), "-jar", str(ivy), "-cache", str(ivy_cache), "-ivy", str(module)]
+    # Some libraries are published as `bundle`, which is a jar by another name.
+    command += ["-confs", "default", "-types", "jar", "bundle"]
+    command += ["-retrieve", f"{into}/[artifact]-[revision].[ext]"]
+    if settings := os.environ.get(IVY_SETTINGS_VARIABLE):
+        command += ["-settings", settings]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_RESOLVE_SECONDS_MAX)
+    except subprocess.TimeoutExpired as error:
+        raise JarsError(_download_failed(wanted, f"it took longer than {_RESOLVE_SECONDS_MAX} s")) from error
+    missing = [j.name for j in wanted.jars if not (into / f"{j.name}-{j.version}.jar").is_file()]
+    if done.returncode or missing:
+        raise JarsError(_download_failed(wanted, _ivy_reason(done.stdout + done.stderr)))
+    return into
+
+
+def _ivy_module(wanted: _Set) -> str:
+    dependencies = "".join(
+        f'<dependency org="{j.organisation}" name="{j.name}" rev="{j.version}" conf="default->default"'
+        f' transitive="{str(wanted.transitive).lower()}"/>'
+        for j in wanted.jars
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="queryabletopics" module="jars"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+    )
+
+
+def _ivy_reason(output: str) -> str:
+    """The line of Ivy's long report that says what was wrong."""
+    for pattern in (
+        r"Server access [Ee]rror:? (.+)",
+        r"UnknownHostException: (.+)",
+        r":: (\S+): (?:not found|configuration not found)",
+    ):
+        if match := re.search(pattern, output):
+            return match[0].strip(": ")
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1] if lines else "Ivy said nothing"
+
+
+def _download_failed(wanted: _Set, why: str) -> str:
+    return (
+        f"{wanted.what} could not be downloaded ({why}): check the network, or set {IVY_SETTINGS_VARIABLE} "
+        "to an Ivy settings file that names a mirror of Maven Central."
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

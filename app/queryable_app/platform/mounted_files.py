@@ -1,0 +1,63 @@
+"""What is mounted into a node as files: the resource's spec, and the settings of Kafka's clients that are secret.
+
+Strategy: both are read once, at the start; whoever changes them starts the node anew. Messages name a file and never say
+what is in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from queryable_app.config.topic_spec import TopicSpec, parse_spec_json
+from queryable_app.contract import NodeSettings, SettingsError
+
+_SPEC_BYTES_MAX: Final = 2 << 20  # a resource is at most 1.5 MiB
+_SECRET_BYTES_MAX: Final = 1 << 20  # of all files together, as in a Secret
+_SETTINGS_MAX: Final = 200
+_SETTING_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
+
+
+def read_spec(settings: NodeSettings) -> TopicSpec:
+    """The spec, with the settings of `kafka_secret_dir` laid over its own. Raises SettingsError, SpecError or OSError."""
+    path = Path(settings.spec_path)
+    try:
+        spec = parse_spec_json(_text(path, _SPEC_BYTES_MAX))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SettingsError(f"{path} (QT_SPEC_PATH) is not a resource's spec: {error!r}") from None
+    if not settings.kafka_secret_dir:
+        return spec
+    return replace(spec, kafka_config={**spec.kafka_config, **kafka_secret(Path(settings.kafka_secret_dir))})
+
+
+def kafka_secret(directory: Path) -> Mapping[str, str]:
+    """A setting for each file. Kubernetes keeps the files in directories that begin with `..`, and links to them."""
+    config: dict[str, str] = {}
+    left = _SECRET_BYTES_MAX
+    for file in sorted(directory.iterdir()):
+        if file.name.startswith("..") or not file.is_file():
+            continue
+        if _SETTING_NAME.fullmatch(file.name) is None:
+            raise SettingsError(
+                f"{file} (QT_KAFKA_SECRET_DIR) is not named as a setting of Kafka's clients is"
+            )
+        try:
+            text = _text(file, left)
+        except UnicodeDecodeError:
+            raise SettingsError(f"{file} (QT_KAFKA_SECRET_DIR) is not text in UTF-8") from None
+        left -= len(text)
+        config[file.name] = text.removesuffix("\n").removesuffix("\r")
+        if len(config) > _SETTINGS_MAX:
+            raise SettingsError(f"{directory} (QT_KAFKA_SECRET_DIR) has more than {_SETTINGS_MAX} files")
+    return config
+
+
+def _text(file: Path, bytes_max: int) -> str:
+    with file.open("rb") as opened:
+        content = opened.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        raise SettingsError(f"{file} is too large: {bytes_max} bytes are read, of all such files together")
+    return content.decode()

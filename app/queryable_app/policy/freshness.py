@@ -1,0 +1,246 @@
+"""May this copy answer this request? The consistency levels, as one decision.
+
+Strategy: `parse_asked` turns what a caller sent into a frozen value, or names the field that is wrong.
+`judge` looks at one copy at one moment and says None or why not; waiting for a copy to catch up is for the
+caller, who asks again. The table is in docs/architecture.md, "Freshness".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol
+
+from queryable_app.errors import Failure, Reason, invalid, shown
+
+DEADLINE_MS_MAX: Final = 60_000
+LAG_MAX: Final = 10**12  # both in ms and in records: beyond any log, within a double
+OFFSET_MAX: Final = 2**63 - 1
+ROUTES: Final = ("forward", "redirect", "local")
+
+# What a read may ask for; as a header each has the prefix `Qt-`.
+ASKED_NAMES: Final = (
+    "consistency",
+    "max-lag-ms",
+    "max-lag-records",
+    "min-position",
+    "deadline-ms",
+    "route",
+)
+
+_RETRY_MS: Final = 500  # the log's end is looked up that often
+_RETRY_INCOMPLETE_MS: Final = 1000
+
+
+class Consistency(Enum):
+    ANY = "any"
+    BOUNDED = "bounded"
+    AT_LEAST = "at-least"
+    STRONG = "strong"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    consistency: Consistency = Consistency.BOUNDED
+    max_lag_ms: int | None = None  # for bounded and at-least, as is the next one
+    max_lag_records: int | None = None
+    min_positions: Mapping[int, int] = field(default_factory=dict)  # partition → next offset
+    deadline_ms: int = 2000
+    route: str = "forward"
+
+
+class CopyLike(Protocol):
+    """What freshness needs to know of a copy."""
+
+    @property
+    def partition(self) -> int: ...
+    @property
+    def position(self) -> int: ...  # offset of the next record; -1: nothing applied yet
+    @property
+    def complete(self) -> bool: ...
+    @property
+    def end(self) -> int: ...  # the log's end; -1: unknown
+    @property
+    def fresh_as_of_ms(self) -> int: ...  # it held everything in the log then; -1: never
+    @property
+    def failed(self) -> str | None: ...  # why it stopped
+    @property
+    def absent(self) -> str | None: ...  # why nothing of it is here for the moment
+
+
+def next_offset(copy: CopyLike) -> int:
+    """A copy that has applied nothing has reached offset 0: an empty log is up to date at once."""
+    return max(copy.position, 0)
+
+
+def position_text(copy: CopyLike) -> str:
+    """`<partition>:<next offset>`, as in `Qt-Position` and `min-position`."""
+    return f"{copy.partition}:{next_offset(copy)}"
+
+
+def lag_records(copy: CopyLike) -> int:
+    """Records between the copy and the log's end; -1 when the end is not known."""
+    return -1 if copy.end < 0 else max(0, copy.end - next_offset(copy))
+
+
+def lag_ms(copy: CopyLike, now_ms: int) -> int:
+    """Return the age up to which the replica holds the whole log; -1 when it never did.
+
+    `now_ms` comes from `platform/clock.py`, so that a step of the wall clock makes nothing fresh.
+    """
+    return -1 if copy.fresh_as_of_ms < 0 else max(0, now_ms - copy.fresh_as_of_ms)
+
+
+def judge(copy: CopyLike, asked: Asked, now_ms: int, needed_position: int | None) -> Failure | None:
+    """None when the copy may answer. `needed_position` is from `min-position`, or the log's end for strong."""
+    if asked.consistency is Consistency.ANY:
+        return None
+    if copy.absent is not None:
+        return absent(copy, copy.absent)
+    if not copy.complete:
+        return _not_available(copy)
+    if needed_position is None and asked.consistency is Consistency.STRONG:
+        return _not_fresh(copy, "has come to this node since it was asked where the log ends")
+    if needed_position is not None and next_offset(copy) < needed_position:
+        short = needed_position - next_offset(copy)
+        return _not_fresh(
+            copy, f"is {short} records short of the position {copy.partition}:{needed_position}"
+        )
+    for bound, lag, unit in (
+        (asked.max_lag_ms, lag_ms(copy, now_ms), "ms"),
+        (asked.max_lag_records, lag_records(copy), "records"),
+    ):
+        if bound is None:
+            continue
+        if lag < 0:
+            return _not_fresh(copy, f"may be more than {bound} {unit} behind: the log's end is not known yet")
+        if lag > bound:
+            return _not_fresh(copy, f"is {lag} {unit} behind, {lag - bound} more than the {bound} asked for")
+    return None
+
+
+def absent(copy: CopyLike, why: str) -> Failure:
+    return Failure(
+        Reason.NOT_AVAILABLE,
+        f"the copy of partition {copy.partition} {why}",
+        f"retry after {_RETRY_INCOMPLETE_MS} ms; /v1/status shows how far it is",
+        partition=copy.partition,
+        retry_after_ms=_RETRY_INCOMPLETE_MS,
+    )
+
+
+def _not_available(copy: CopyLike) -> Failure:
+    progress = f"{next_offset(copy)} of {copy.end}" if copy.end >= 0 else str(next_offset(copy))
+    detail = f"the copy of partition {copy.partition} is still being built, at offset {progress}"
+    return _failure(copy, Reason.NOT_AVAILABLE, detail, _RETRY_INCOMPLETE_MS)
+
+
+def _not_fresh(copy: CopyLike, how_far: str) -> Failure:
+    detail = f"the copy of partition {copy.partition} {how_far}"
+    return _failure(copy, Reason.NOT_FRESH_ENOUGH, detail, _RETRY_MS)
+
+
+def _failure(copy: CopyLike, reason: Reason, detail: str, retry_after_ms: int) -> Failure:
+    """A copy that has stopped does not catch up by waiting: it says why, and names no time to come back."""
+    stopped = copy.failed is not None
+    return Failure(
+        reason,
+        f"{detail}; it has stopped: {copy.failed}" if stopped else detail,
+        "mend what stopped the copy (see /v1/status), or ask with consistency=any to read what is there"
+        if stopped
+        else f"retry after {retry_after_ms} ms, or ask with consistency=any to read what is there",
+        partition=copy.partition,
+        position=position_text(copy),
+        retry_after_ms=None if stopped else retry_after_ms,
+    )
+
+
+def parse_asked(values: Mapping[str, Sequence[str]], defaults: Asked, partitions: int) -> Asked:
+    """`values` has the query's parameters, or the `Qt-` headers without their prefix; other names are ignored.
+
+    A bound implies the consistency that has it: `min-position` is for at-least, `max-lag-*` for bounded and beside
+    `min-position`. With another one it would be ignored in silence, so it is refused.
+    """
+    min_positions = _min_positions(values.get("min-position", ()), partitions)
+    max_lag_ms = _number(values, "max-lag-ms", 0, LAG_MAX)
+    max_lag_records = _number(values, "max-lag-records", 0, LAG_MAX)
+    named = _one_of(values, "consistency", tuple(c.value for c in Consistency))
+
+    if named is not None:
+        consistency = Consistency(named)
+    elif min_positions:
+        consistency = Consistency.AT_LEAST
+    elif max_lag_ms is not None or max_lag_records is not None:
+        consistency = Consistency.BOUNDED
+    else:
+        consistency = defaults.consistency
+
+    has_bounds = consistency in (Consistency.BOUNDED, Consistency.AT_LEAST)
+    for name, given in (("max-lag-ms", max_lag_ms), ("max-lag-records", max_lag_records)):
+        if given is not None and not has_bounds:
+            raise invalid(
+                name, f"means nothing to {consistency.value}", "leave it out, or ask with consistency=bounded"
+            )
+    if min_positions and consistency is not Consistency.AT_LEAST:
+        advice = "leave it out, or ask with consistency=at-least"
+        raise invalid("min-position", f"means nothing to {consistency.value}", advice)
+    if consistency is Consistency.AT_LEAST and not min_positions:
+        raise invalid("min-position", "is missing, and at-least needs it", "give it as <partition>:<offset>")
+
+    deadline_ms = _number(values, "deadline-ms", 1, DEADLINE_MS_MAX)
+    return Asked(
+        consistency,
+        (defaults.max_lag_ms if max_lag_ms is None else max_lag_ms) if has_bounds else None,
+        (defaults.max_lag_records if max_lag_records is None else max_lag_records) if has_bounds else None,
+        min_positions,
+        defaults.deadline_ms if deadline_ms is None else deadline_ms,
+        _one_of(values, "route", ROUTES) or defaults.route,
+    )
+
+
+def _single(values: Mapping[str, Sequence[str]], name: str) -> str | None:
+    given = values.get(name, ())
+    if len(given) > 1:
+        raise invalid(name, f"is given {len(given)} times", "give it once")
+    return given[0] if given else None
+
+
+def _one_of(values: Mapping[str, Sequence[str]], name: str, allowed: Sequence[str]) -> str | None:
+    text = _single(values, name)
+    if text is not None and text not in allowed:
+        raise invalid(
+            name, f"{shown(text)} is not one of {', '.join(allowed)}", f"ask with {name}={allowed[0]}"
+        )
+    return text
+
+
+def _number(values: Mapping[str, Sequence[str]], name: str, low: int, high: int) -> int | None:
+    text = _single(values, name)
+    if text is None:
+        return None
+    number = _digits(text)
+    if number is None or not low <= number <= high:
+        raise invalid(name, f"{shown(text)} is not allowed", f"give a whole number from {low} to {high}")
+    return number
+
+
+def _min_positions(texts: Sequence[str], partitions: int) -> dict[int, int]:
+    """Repeatable, and joined by commas when it was a header. The highest of a partition counts."""
+    positions: dict[int, int] = {}
+    for text in (part.strip() for joined in texts for part in joined.split(",")):
+        left, _, right = text.partition(":")
+        partition, offset = _digits(left), _digits(right)
+        if partition is None or offset is None or partition >= partitions or offset > OFFSET_MAX:
+            raise invalid(
+                "min-position",
+                f"{shown(text)} is no position of this topic",
+                f"give <partition>:<offset> with a partition from 0 to {partitions - 1} "
+                f"and an offset from 0 to {OFFSET_MAX}",
+            )
+        positions[partition] = max(offset, positions.get(partition, 0))
+    return positions
+
+
+def _digits(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else None

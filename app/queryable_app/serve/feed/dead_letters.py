@@ -1,0 +1,173 @@
+"""Writes bad records to the dead letter topic, before the slices that they came in are applied.
+
+Strategy: the slice waits for its dead letters, and Spark for the slice, so each failure has an end or says what it waits for. A
+letter that Kafka finds too large is truncated, in steps, and headers say how large the record was; if even the smallest one is
+refused it is skipped and counted. All else (Kafka away, no permission, a policy) is tried again with back-off, since the topic's
+owner can mend it: status names the partition and the reason, and other partitions go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from random import random
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import (
+    KafkaError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    TopicAlreadyExistsError,
+    for_code,
+)
+
+from queryable_app.platform.log import event
+from queryable_app.policy.retries import Retry, next_retry
+from queryable_app.serve.base.background import KeptClient
+from queryable_app.serve.feed.slices import DeadLetter
+
+_RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # the broker has the last word; this only bounds what is tried
+_TRUNCATED_BYTES: Final = (512 * 1024, 16 * 1024, 512, 0)
+"""The sizes to which key and value are cut, in the order in which they are tried."""
+_SMALL_REASON_BYTES: Final = 200
+_TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+
+Headers = list[tuple[str, bytes]]
+
+
+class DeadLetterTopic:
+    """Needs no start. `arguments` are those of an aiokafka client."""
+
+    def __init__(self, arguments: dict[str, Any], topic: str, application_id: str) -> None:
+        self._arguments = arguments
+        self._topic = topic
+        self.name = f"{application_id}.dead-letter"
+        self.written: Counter[str] = Counter()
+        """Since the start: `whole`, `truncated`, and `skipped`, which are lost."""
+        self.waiting: dict[int, Retry] = {}
+        """Partitions that stand still until their dead letters are written, and why."""
+        self._asked_for = False
+        self._producer = KeptClient(
+            lambda: AIOKafkaProducer(
+                **arguments, acks="all", enable_idempotence=True, max_request_size=_RECORD_BYTES_MAX
+            )
+        )
+
+    async def send_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Return when each one is acknowledged or skipped. After a crash the same ones are sent again."""
+        partition, left, together = letters[0].partition, list(letters), True
+        try:
+            while left:
+                try:
+                    await self._ensure_topic()
+                    if together:
+                        await self._send_together(left)
+                        left.clear()
+                    else:
+                        await self._send_first(left)
+                except _TOO_LARGE:  # one of them, or the batch that they make
+                    together = False
+                except (KafkaError, OSError, TimeoutError) as error:
+                    await self._wait(partition, error)
+        finally:
+            self.waiting.pop(partition, None)
+
+    async def stop(self) -> None:
+        await self._producer.drop()
+
+    async def _send_together(self, letters: Sequence[DeadLetter]) -> None:
+        producer = await self._producer.connected()
+        headers = [_headers(self._topic, letter) for letter in letters]
+        sent: list[asyncio.Future[Any]] = []
+        try:
+            for letter, said in zip(letters, headers, strict=True):
+                sent.append(
+                    await producer.send(self.name, value=letter.bad.value, key=letter.key, headers=said)
+                )
+        finally:
+            outcomes = await asyncio.gather(*sent, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        self.written["whole"] += len(letters)
+
+    async def _send_first(self, left: list[DeadLetter]) -> None:
+        """The others follow once it is written or skipped. Raises what is not about its size."""
+        letter = left[0]
+        producer = await self._producer.connected()
+        for key, value, headers, how in _attempts(self._topic, letter):
+            try:
+                await producer.send_and_wait(self.name, value=value, key=key, headers=headers)
+            except _TOO_LARGE as error:
+                reason = str(error)
+            else:
+                self.written[how] += 1
+                break
+        else:
+            self.written["skipped"] += 1
+            event(
+                "dead-letter-skipped",
+                topic=self.name,
+                partition=letter.partition,
+                offset=letter.offset,
+                reason=reason,
+            )
+        del left[0]
+
+    async def _wait(self, partition: int, error: BaseException) -> None:
+        now, why = time.monotonic(), str(error) or type(error).__name__
+        before = self.waiting.get(partition)
+        retry = self.waiting[partition] = next_retry(before, why, now, random())  # noqa: S311
+        if before is None or before.reason != why:
+            event("dead-letter-waits", topic=self.name, partition=partition, reason=why)
+        await self._producer.drop()
+        await asyncio.sleep(retry.next_at - now)
+
+    async def _ensure_topic(self) -> None:
+        """Make the topic if it may be made. Where that is refused it may be there all the same: writing shows it."""
+        if self._asked_for:
+            return
+        admin = AIOKafkaAdminClient(**self._arguments)
+        await admin.start()
+        # No replica assignments, and not None either: that is how this class is told to leave replication to the broker.
+        topic = NewTopic(self.name, 1, -1, replica_assignments={})
+        try:
+            response = await admin.create_topics([topic])
+        finally:
+            await admin.close()
+        for name, code, *_ in response.topic_errors:
+            error = for_code(code)
+            if code and error is not TopicAlreadyExistsError:
+                if error.retriable:
+                    raise error(name)
+                event("dead-letter-topic-refused", topic=name, reason=error.__name__)
+        self._asked_for = True
+
+
+def _attempts(topic: str, letter: DeadLetter) -> Iterator[tuple[bytes, bytes, Headers, str]]:
+    """Key, value and headers, whole and then smaller and smaller."""
+    key, value, headers = letter.key, letter.bad.value, _headers(topic, letter)
+    yield key, value, headers, "whole"
+    sizes = [
+        ("truncated", b"true"),
+        ("original-key-bytes", str(len(key)).encode()),
+        ("original-value-bytes", str(len(value)).encode()),
+    ]
+    short = [(name, text[:_SMALL_REASON_BYTES]) for name, text in headers]
+    for size in _TRUNCATED_BYTES:
+        if size < max(len(key), len(value)) or size == _TRUNCATED_BYTES[-1]:
+            yield key[:size], value[:size], short + sizes, "truncated"
+
+
+def _headers(topic: str, letter: DeadLetter) -> Headers:
+    """Where the record came from, and what is wrong with it."""
+    return [
+        ("topic", topic.encode()),
+        ("partition", str(letter.partition).encode()),
+        ("offset", str(letter.offset).encode()),
+        ("reason", letter.bad.reason.encode()),
+    ]

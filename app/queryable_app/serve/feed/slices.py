@@ -1,0 +1,187 @@
+"""A slice of rows becomes one write to its copy.
+
+Strategy: what comes whole and with nothing but rows to put, nearly everything, goes straight from the frame into the batch,
+with the counters its header brings. A slice of which a part was applied before (a replay), or that has other rows too, is
+looked at row by row, and counts what it applies: the kinds of its rows say all that its header does. Offsets above the
+position are a gap, and normal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol
+
+from queryable_app.config.topic_spec import OnBadRecord
+from queryable_app.serve.store.replicas import Copies, Copy
+from queryable_app.wire import row_frames as frames
+from queryable_app.wire.disk_format import TOMBSTONE, CopyState
+from queryable_app.wire.partitioners import ALGORITHMS, partition_for
+from queryable_app.wire.row_frames import BadRecord, FrameError, SliceHeader, SliceRow
+from queryable_app.wire.serde import KeyCodec
+
+_PUT: Final = (frames.ROW, frames.DROPPED)
+_SHOWN_KEY_BYTES: Final = 200
+_SHOWN_REASON_CHARS: Final = 500
+
+
+class DeadLetter(NamedTuple):
+    partition: int
+    offset: int
+    key: bytes
+    bad: BadRecord
+
+
+class DeadLetters(Protocol):
+    """Who keeps them. Returns when every one is acknowledged, however long that takes."""
+
+    async def send_dead_letters(self, letters: Sequence[DeadLetter]) -> None: ...
+
+
+class Slices:
+    """Applies slices to the copies of this node."""
+
+    def __init__(
+        self,
+        copies: Copies,
+        codec: KeyCodec,
+        on_bad_record: OnBadRecord,
+        dead_letters: DeadLetters | None = None,
+    ) -> None:
+        self._copies = copies
+        self._codec = codec
+        self._fail_on_bad = on_bad_record == "Fail"
+        self._dead_letters = dead_letters if on_bad_record == "DeadLetter" else None
+
+    async def before(self, payload: bytes) -> None:
+        """What must have happened before the slice is applied: its dead letters are safe."""
+        if self._dead_letters is None:
+            return
+        header, copy = self._addressed(payload)
+        if copy is None or header.bad == 0 or not copy.writable:
+            return
+        letters = [
+            DeadLetter(header.partition, row.offset, row.disk_key, frames.decode_bad(row.stored))
+            for row in frames.rows(payload, header)
+            if row.kind == frames.BAD and row.offset >= copy.position
+        ]
+        if letters:
+            await self._dead_letters.send_dead_letters(letters)
+
+    def apply(self, payload: bytes) -> None:
+        """One slice, one write. A copy that has failed takes nothing more; other copies go on."""
+        header, copy = self._addressed(payload)
+        if copy is None or not copy.writable or header.last_offset < copy.position:
+            return
+        before = copy.state.mismatches
+        if header.first_offset >= copy.position and header.bad == 0 and header.null_keys == 0:
+            self._apply_whole(copy, header, payload)
+        else:
+            self._apply_row_by_row(copy, header, payload)
+        if _contradicted(copy.state.mismatches) != _contradicted(before):
+            self._copies.note_mismatches()
+
+    def _addressed(self, payload: bytes) -> tuple[SliceHeader, Copy | None]:
+        """None: the copy has left, or has been opened anew, since the query was started. The next one follows soon."""
+        header = frames.decode_slice_header(payload)
+        if not 0 <= header.partition < self._copies.partitions:
+            raise FrameError(
+                f"a slice of partition {header.partition}, and there are {self._copies.partitions}"
+            )
+        copy = self._copies.by_partition.get(header.partition)
+        return header, copy if copy is not None and copy.takes_slices else None
+
+    def _apply_whole(self, copy: Copy, header: SliceHeader, payload: bytes) -> None:
+        puts = frames.puts(payload, header)
+        tombstones = sum([stored[0] & TOMBSTONE for _, stored in puts])
+        state = copy.state
+        copy.apply(
+            puts,
+            CopyState(
+                position=header.last_offset + 1,
+                complete=state.complete,
+                rows=state.rows + len(puts) - tombstones,
+                deletes=state.deletes + tombstones - header.dropped,
+                null_keys=state.null_keys,
+                bad=state.bad,
+                dropped=state.dropped + header.dropped,
+                last_timestamp_ms=header.last_timestamp_ms,
+                mismatches=_mismatches_of_all(state, header),
+            ),
+        )
+
+    def _apply_row_by_row(self, copy: Copy, header: SliceHeader, payload: bytes) -> None:
+        state, position = copy.state, header.last_offset + 1
+        kept = [row for row in frames.rows(payload, header) if row.offset >= state.position]
+        bad = [row for row in kept if row.kind == frames.BAD]
+        stopped = bool(bad) and self._fail_on_bad
+        if stopped:  # nothing from the record on has been passed, so that it is not counted either
+            position = bad[0].offset
+            kept = [row for row in kept if row.offset < position]
+        puts = [(row.disk_key, row.stored) for row in kept if row.kind in _PUT]
+        kinds = Counter(row.kind for row in kept)
+        tombstones = sum(stored[0] & TOMBSTONE for _, stored in puts)
+        last_bad = _shown(bad[0 if stopped else -1], header) if bad else None
+        whole = header.first_offset >= state.position and not stopped
+        copy.apply(
+            puts,
+            replace(
+                state,
+                position=max(position, state.position),
+                rows=state.rows + len(puts) - tombstones,
+                deletes=state.deletes + tombstones - kinds[frames.DROPPED],
+                null_keys=state.null_keys + kinds[frames.NULL_KEY],
+                bad=state.bad + kinds[frames.BAD],
+                dropped=state.dropped + kinds[frames.DROPPED],
+                last_timestamp_ms=header.last_timestamp_ms,
+                mismatches=_mismatches_of_all(state, header)
+                if whole
+                else self._mismatches(state, kept, header.partition),
+            ),
+            last_bad,
+        )
+        if stopped and last_bad is not None and copy.writable:
+            copy.fail(
+                f"the record at offset {position} cannot be decoded ({last_bad['reason']}) and onBadRecord is Fail; "
+                f"set it to Skip or DeadLetter, or mend the producer and go on with a new revision"
+            )
+
+    def _mismatches(self, state: CopyState, rows: Sequence[SliceRow], partition: int) -> tuple[int, int, int]:
+        """With those of some of a slice's rows: the header speaks of all of them."""
+        keys = [
+            row.disk_key if row.kind == frames.BAD else self._codec.to_record(row.disk_key)
+            for row in rows
+            if row.kind != frames.NULL_KEY
+        ]
+        murmur2, crc32, fnv1a = (
+            sum(partition_for(key, algorithm, self._copies.partitions) != partition for key in keys)
+            for algorithm in ALGORITHMS
+        )
+        before = state.mismatches
+        return before[0] + murmur2, before[1] + crc32, before[2] + fnv1a
+
+
+def _contradicted(mismatches: tuple[int, int, int]) -> tuple[bool, bool, bool]:
+    """Of which there is one at all: more of them, as nearly every slice brings, change nothing."""
+    murmur2, crc32, fnv1a = mismatches
+    return murmur2 > 0, crc32 > 0, fnv1a > 0
+
+
+def _mismatches_of_all(state: CopyState, header: SliceHeader) -> tuple[int, int, int]:
+    murmur2, crc32, fnv1a = state.mismatches
+    return (
+        murmur2 + header.mismatches_murmur2,
+        crc32 + header.mismatches_crc32,
+        fnv1a + header.mismatches_fnv1a,
+    )
+
+
+def _shown(row: SliceRow, header: SliceHeader) -> dict[str, Any]:
+    """A bad record for people: bounded, and as text. The timestamp is the slice's, the record's own does not come along."""
+    return {
+        "offset": row.offset,
+        "timestampMs": header.last_timestamp_ms,
+        "reason": frames.decode_bad(row.stored).reason[:_SHOWN_REASON_CHARS],
+        "key": row.disk_key[:_SHOWN_KEY_BYTES].decode(errors="replace"),
+    }

@@ -1,0 +1,322 @@
+"""uvicorn's HTTP protocol with the bounds that need the bytes, and with answers that are written without a task.
+
+Strategy: size and time of a request's head, time of its body, connections, silence, and clients that do not read. One
+sweep a second over all connections keeps the times, so that a request sets no timer. A request that takes a task waits for
+its turn first, and is refused here when there is too much to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar, Final, NamedTuple
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from queryable_app.errors import Failure, Reason, invalid
+from queryable_app.serve.api.guard import always_answered, between_nodes
+from queryable_app.serve.api.request import ARRIVED
+from queryable_app.serve.base.background import guarded
+from queryable_app.serve.http.body_budget import BodyShare
+from queryable_app.serve.http.connections import Admission, gets_in, over_bound
+from queryable_app.serve.http.strict_protocol import StrictProtocol
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads.point import Reads
+from queryable_app.wire.http_text import Answer, problem_answer
+
+CLOSE_LINE: Final = b"connection: close\r\n"
+_SWEEP_SECONDS: Final = 1.0
+_LINGER_SWEEPS: Final = (
+    2  # for a refused client to read why: closing on unread bytes would reset the connection
+)
+
+
+class BoundedProtocol(StrictProtocol):
+    """Moments are counted in sweeps."""
+
+    node: ClassVar[Node]
+    reads: ClassVar[Reads]
+    admission: ClassVar[Admission[BoundedProtocol]]
+    open: ClassVar[dict[BoundedProtocol, None]]  # those of `admission`
+    too_much: ClassVar[Answer]  # to do; made once, since it has to be cheap
+    sweeps: ClassVar[int] = 0
+    sweeping: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.idle_since: int | None = None  # between two messages, with nothing left to answer
+        self.head_since: int | None = None
+        self.body_since: int | None = None
+        self.unread_since: int | None = None  # the client does not take what it asked for
+        self.refused_since: int | None = None  # the refusal is said
+        self.eof = False  # the client sends no more
+        self.body_share: BodyShare | None = None  # of the request that is being answered
+        self.over_bound = False  # until its first request is one that gets in
+        self.server_headers: list[tuple[bytes, bytes]] | None = None
+        self.server_lines = b""
+
+    def in_bytes(self, answer: Answer, more: bytes = b"") -> bytes:
+        """As it goes over the wire. `more` are header lines."""
+        state = self.server_state
+        if self.server_headers is not state.default_headers:  # made anew when the date changes
+            self.server_headers = state.default_headers
+            self.server_lines = b"".join(b"%b: %b\r\n" % header for header in self.server_headers)
+        state.total_requests += 1
+        return b"%b%b%b%b\r\n%b" % (
+            STATUS_LINE[answer.status],
+            self.server_lines,
+            answer.headers,
+            more,
+            answer.body,
+        )
+
+    # Where the connection is, as uvicorn's parser tells.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self.sweeping:
+            self._sweep_later()
+        self.idle_since = self.sweeps
+        self.admission.admit(self, self.node.connections_max, self.sweeps)
+        self.node.counters.connections = len(self.open)
+        if self.over_bound:  # then the fast lane leaves its first request to `on_headers_complete`
+            self.idle_since, self.head_since = None, self.sweeps
+
+    @property
+    def waiting_since(self) -> int | None:
+        """When the connection began to wait for its client; None while it has work to do."""
+        if self.idle_since is not None:
+            return self.idle_since
+        answering = self.cycle is not None and not self.cycle.response_complete
+        return None if answering else self.head_since
+
+    def end(self) -> None:
+        """Close at once, and count no longer."""
+        self.node.counters.connections_closed_for_others += 1
+        self._forget()
+        self.transport.abort()
+
+    def _forget(self) -> None:
+        self.open.pop(self, None)
+        self.node.counters.connections = len(self.open)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        if self.body_share is not None:
+            self.body_share.end()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A client that sends no more may still listen. True keeps the connection open until it has its answers."""
+        self.eof = True
+        if self.refused_since is not None:
+            return False
+        if self.held:
+            return True  # `release` comes to the end of it
+        if self.refusal is None and (self.head_since is not None or self._mid_body()):
+            field = "body" if self.in_body else "request"
+            self.refuse(invalid(field, "ends before its time", "send as much as its length says"))
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self.refusal is None:
+                self.cycle.keep_alive = False  # it is the last one that came
+            return True
+        return False
+
+    def release(self) -> None:
+        super().release()
+        if self.eof and not self.held and not self.eof_received():
+            self.transport.close()
+
+    def _mid_body(self) -> bool:
+        return self.body_since is not None and not self.cycle.response_complete
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.idle_since = None
+        self.head_since = self.sweeps
+
+    def request_begins(self) -> None:
+        self.head_since = None
+        if self.over_bound:
+            bound = self.node.connections_max
+            path = self.url.partition(b"?")[0]
+            if len(self.open) > bound and not gets_in(path, self.headers, self.node.peers):
+                self.node.counters.failures[Reason.OVERLOADED.slug] += 1
+                raise over_bound(bound)
+            self.over_bound = False
+        self.body_since = self.sweeps
+
+    def request_ends(self) -> None:
+        self.body_since = None
+        self._note_idle()
+
+    def on_response_complete(self) -> None:
+        last = not self.pipeline
+        super().on_response_complete()
+        if self.refusal is None:
+            self._note_idle()
+        elif last and self.refused_since is None:
+            self._say_refusal(self.refusal)
+
+    def _note_idle(self) -> None:
+        if self.head_since is None and self.body_since is None and self.cycle.response_complete:
+            self.idle_since = self.sweeps
+
+    # Requests that take a task.
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope[ARRIVED] = self.loop.time()  # type: ignore[typeddict-unknown-key]
+        if cycle.disconnected and self.refusal is not None:
+            self._say_refusal(self.refusal)
+            return
+        bound = self.node.settings.body_bytes_max
+        share = self.body_share = BodyShare(self.node.bodies, bound, cycle.scope["headers"])
+        refused = share.receive(len(cycle.body))
+        if refused is not None:
+            self._refuse_body(cycle, refused)
+        elif always_answered(cycle.scope["path"]):
+            super()._start_asgi_task(cycle, share.around(app))
+        else:
+            self.node.turns.wait(_Waiting(self, cycle, share.around(app)))
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if self.body_share is not None and not self.pipeline and not self.cycle.response_complete:
+            refused = self.body_share.receive(len(body))
+            if refused is not None:
+                self.refuse(refused)
+
+    def _refuse_body(self, cycle: RequestResponseCycle, failure: Failure) -> None:
+        """At its head. What is one too many is received and dropped, so that the connection goes on behind it; what is too
+        large is not received."""
+        if failure.reason is Reason.OVERLOADED or cycle is not self.cycle:
+            cycle.keep_alive &= failure.reason is Reason.OVERLOADED
+            self._turn_away(cycle, problem_answer(failure, self.reads.identity))
+        else:
+            self.refuse(failure)
+
+    def _turn_away(self, cycle: RequestResponseCycle, answer: Answer) -> None:
+        if self.body_share is not None:
+            self.body_share.end()
+        if self.node.draining and not between_nodes(cycle.scope["path"], cycle.scope["headers"]):
+            cycle.keep_alive = False
+        self.node.counters.failures[Reason.OVERLOADED.slug] += 1
+        self.node.counters.answers["", answer.status] += 1
+        said = self.in_bytes(answer, b"" if cycle.keep_alive else CLOSE_LINE)
+        if cycle.scope["method"] == "HEAD":
+            said = said[: len(said) - len(answer.body)]
+        self.transport.write(said)
+        cycle.response_started = cycle.response_complete = True  # of its body nothing is kept
+        if not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    # Bytes that the client does not take.
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unread_since = self.sweeps
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.unread_since = None
+
+    # Bounds.
+
+    def timeout_keep_alive_handler(self) -> None:
+        """uvicorn's timer would not know of fast reads; the sweep closes idle connections."""
+
+    def refuse(self, failure: Failure) -> None:
+        if self.refusal is not None:
+            return
+        self.refusal = failure
+        own = self._mid_body()  # it is about the request that came last, and not about one behind that
+        self.idle_since = self.head_since = self.body_since = None
+        self.held = b""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            self._say_refusal(failure)
+        elif own:
+            cycle.disconnected = True  # its task stops
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.close()
+            elif not self.pipeline:  # otherwise `_start_asgi_task` says it when those before it are answered
+                self._say_refusal(failure)
+
+    def _say_refusal(self, failure: Failure) -> None:
+        """Closing lingers, so that the client can read it."""
+        self.refused_since = self.sweeps
+        self.idle_since = None
+        if self.transport.is_closing():
+            return
+        self.transport.write(self.in_bytes(problem_answer(failure, self.reads.identity), CLOSE_LINE))
+        if self.eof:
+            self.transport.close()
+        elif self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    @classmethod
+    def _sweep_later(cls) -> None:
+        cls.sweeping = True
+        asyncio.get_running_loop().call_later(_SWEEP_SECONDS, cls._sweep)
+
+    @classmethod
+    def _sweep(cls) -> None:
+        cls.sweeps += 1
+        cls.sweeping = False
+        for connection in tuple(cls.open):
+            with guarded("BoundedProtocol.sweep"):
+                connection._check_times()
+        if cls.open:
+            cls._sweep_later()
+
+    def _check_times(self) -> None:
+        settings, now = self.node.settings, self.sweeps
+        if self.refused_since is not None:
+            if now - self.refused_since > _LINGER_SWEEPS:
+                self.transport.abort()
+        elif self.unread_since is not None:
+            if now - self.unread_since > settings.idle_seconds_max:
+                self.transport.abort()  # closing would wait for the client to read
+        elif self.idle_since is not None:
+            if now - self.idle_since > settings.idle_seconds_max:
+                self.transport.close()
+        elif self.head_since is not None:
+            if now - self.head_since > settings.head_seconds_max:
+                self.refuse(_too_slow("request", "head", settings.head_seconds_max))
+        elif self.body_since is not None and now - self.body_since > settings.body_seconds_max:
+            self.refuse(_too_slow("body", "body", settings.body_seconds_max))
+
+
+def _too_slow(field: str, what: str, seconds: int) -> Failure:
+    return invalid(
+        field, f"its {what} did not arrive within {seconds} s", "send it faster, or in smaller requests"
+    )
+
+
+class _Waiting(NamedTuple):
+    """A request that waits for its turn."""
+
+    connection: BoundedProtocol
+    cycle: RequestResponseCycle
+    app: Any
+
+    def gone(self) -> bool:
+        return self.cycle.disconnected
+
+    def begin(self) -> None:
+        StrictProtocol._start_asgi_task(self.connection, self.cycle, self.app)
+
+    def refuse(self) -> None:
+        if self.connection.flow.write_paused:
+            self.begin()  # its answer waits until the client takes those before
+        else:
+            self.connection._turn_away(self.cycle, self.connection.too_much)

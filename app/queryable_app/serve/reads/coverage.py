@@ -1,0 +1,388 @@
+"""Reads over several partitions: whose copies answer, which are missing, and what the answer says about that.
+
+Strategy: the copies here come first, then those of other nodes, in the placement's order, until every partition has one
+or nobody is left to ask. A partition whose copies may not answer is never left out in silence: either the whole read
+fails and names it, or the caller allowed a part, and the answer names it. With `any` a copy that is still being built
+answers with what it has, and is named as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from queryable_app.errors import Failure, Reason
+from queryable_app.platform.clock import moment_ms
+from queryable_app.policy.attempts import Ask, Attempts, Wait, nobody_else
+from queryable_app.policy.freshness import Asked, absent
+from queryable_app.serve.base.answer_share import AnswerShare
+from queryable_app.serve.base.peer_frames import RawRow
+from queryable_app.serve.peers.client import PeerAway
+from queryable_app.serve.reads import peer_reads
+from queryable_app.serve.reads.multi_get import (
+    VALUE_BYTES_MAX,
+    Keys,
+    Rows,
+    keep_newest,
+    rows_of_keys,
+    too_large,
+)
+from queryable_app.serve.reads.peer_reads import REFUSALS, Covered, LostCopies, Positions
+from queryable_app.serve.reads.point import Reads, Standing, found, not_here, standing_of
+from queryable_app.serve.reads.scans import (
+    Batches,
+    Bounds,
+    count_here,
+    counted,
+    merged,
+    newest_of_each_key,
+    rows_here,
+    together,
+)
+from queryable_app.serve.store.replicas import Copy
+from queryable_app.wire.http_text import Answer
+from queryable_app.wire.partitioners import SCATTER
+
+T = TypeVar("T")
+
+_ATTEMPTS: Final = 3
+_LAST_WORD_SECONDS: Final = 0.01  # another node that ran out of time says so a little before this one does
+_STREAM_SECONDS_MIN: Final = 1.0
+_NOTHING: Final = Covered({}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    here: Mapping[int, Copy]
+    there: Mapping[int, Positions]  # ordinal → the partitions that it answers
+    missing: tuple[int, ...]  # of these there may be rows that the answer does not have
+    standings: tuple[Standing, ...]  # as of which the answer holds; later rows may be in it too
+    headers: bytes
+    lost: frozenset[int]  # nodes that this read has left
+
+    def may_leave(self, ordinal: int) -> bool:
+        """Once. A node that has been left, and is asked again, is the only one."""
+        return ordinal not in self.lost
+
+    def fields(self) -> bytes:
+        """The end of the answer's JSON object."""
+        positions = {standing.partition: standing.position for standing in self.standings}
+        about = {"complete": not self.missing, "missing": self.missing, "positions": positions}
+        return b"," + json.dumps(about, separators=(",", ":")).encode()[1:]
+
+
+async def read_covered(
+    reads: Reads,
+    partitions: Collection[int],
+    asked: Asked,
+    deadline: float,
+    partial: bool | None,
+    read: Callable[[Coverage], Awaitable[T]],
+) -> tuple[T, Coverage]:
+    """Looks for copies that may answer, and reads what they have. Each ends at the deadline in words of its own: the
+    search knows what is missing, the reading that time is over. Where producers place keys may be known better after the
+    search than before it."""
+    lost: frozenset[int] = frozenset()
+    whole = False
+    for left in reversed(range(_ATTEMPTS)):
+        covered = await coverage(reads, partitions, asked, deadline, partial, lost, whole)
+        try:
+            async with until(deadline):
+                return await read(covered), covered
+        except LostCopies as error:
+            if asyncio.get_running_loop().time() > deadline - _LAST_WORD_SECONDS:
+                raise _too_late() from None
+            if not left:
+                raise Failure(
+                    Reason.NOT_AVAILABLE, f"other nodes went away: {error}", "retry", retry_after_ms=1000
+                ) from None
+            lost |= {error.ordinal}
+        except Failure as failure:
+            if failure.reason is not Reason.NOT_AVAILABLE or not left:
+                raise
+            whole = True  # a part of a copy here cannot be read, or it has left this node
+    raise AssertionError("not reached")
+
+
+async def coverage(
+    reads: Reads,
+    partitions: Collection[int],
+    asked: Asked,
+    deadline: float,
+    partial: bool | None,
+    lost: frozenset[int] = frozenset(),
+    whole: bool = False,
+) -> Coverage:
+    """Copies that may answer, caught up as far as was asked for; `lost` are nodes to ask last, and with `whole` no copy here
+    is taken that is damaged. Raises Failure, naming what is missing. It ends by itself, and nobody may cut it off: that time
+    is over says less than what it found missing. Where a part is enough it takes half of the time, so that the part can be
+    read in the other half; None: this kind of read takes no part."""
+    if partial:
+        deadline = _half(deadline)
+    held = reads.copies.by_partition.keys() & partitions
+    elsewhere = {partition: not_here(partition) for partition in {*partitions} - held}
+    alone = asked.route == "local"
+    here: dict[int, Copy] = {}
+    there: dict[int, Positions] = {}
+    standings: dict[int, Standing] = {}
+    refusals: dict[int, Failure] = {}
+
+    async def ask_others(refused: dict[int, Failure]) -> None:
+        if refused and not alone:
+            await _cover_elsewhere(reads, asked, deadline, there, standings, refused, lost)
+        refusals.update(refused)
+
+    async def look_here() -> None:
+        copies, refused = await copies_here(reads, sorted(held), asked, deadline, alone, whole)
+        here.update(copies)
+        now_ms = moment_ms()
+        standings.update({partition: standing_of(copy, now_ms) for partition, copy in copies.items()})
+        await ask_others(refused)
+
+    if elsewhere:  # while the replicas here catch up
+        await together((look_here(), ask_others(elsewhere)))
+    else:
+        await look_here()
+    if refusals and not partial:
+        raise _all_or_nothing(refusals, partial is not None)
+    incomplete = [partition for partition, standing in standings.items() if not standing.complete]
+    ordered = tuple(standings[partition] for partition in sorted(standings))
+    headers = reads.freshness_lines(ordered, 1 if there else 0) + reads.identity
+    return Coverage(here, there, tuple(sorted([*refusals, *incomplete])), ordered, headers, lost)
+
+
+async def copies_here(
+    reads: Reads, partitions: list[int], asked: Asked, deadline: float, last: bool, whole: bool = False
+) -> tuple[dict[int, Copy], dict[int, Failure]]:
+    """The copies of this node that may answer, and why the others may not. `last`: no other node is asked for those."""
+    needed = await reads.caught_up(asked, partitions, deadline, last)
+    now_ms = moment_ms()
+    reads.note_read()
+    copies: dict[int, Copy] = {}
+    refusals: dict[int, Failure] = {}
+    for partition in partitions:
+        try:
+            copy = reads.judged(partition, asked, needed, now_ms)
+            _ = copy.store  # one that could not be opened says so
+            if whole and copy.damaged is not None:
+                raise absent(copy, "on this node is damaged")
+            copies[partition] = copy
+        except Failure as refusal:
+            refusals[partition] = refusal
+    return copies, refusals
+
+
+async def _cover_elsewhere(
+    reads: Reads,
+    asked: Asked,
+    deadline: float,
+    there: dict[int, Positions],
+    standings: dict[int, Standing],
+    refusals: dict[int, Failure],
+    lost: Collection[int],
+) -> None:
+    """Ask other nodes for the refused partitions, each node for several at once, until all are covered or no node is left.
+    What is covered leaves `refusals` and enters `there` and `standings`."""
+    peers, loop = reads.node.peers, asyncio.get_running_loop()
+    attempts = {
+        partition: attempt
+        for partition in refusals
+        if (attempt := peers.attempts(partition, deadline, asked, lost)) is not None
+    }
+    running: dict[asyncio.Task[Covered], tuple[int, list[int]]] = {}
+    try:
+        while True:
+            now = loop.time()
+            asking: dict[int, list[int]] = {}
+            until = 0.0
+            for partition in refusals.keys() & attempts.keys():
+                while isinstance(step := attempts[partition].step(now), Ask):
+                    asking.setdefault(step.ordinal, []).append(partition)
+                if isinstance(step, Wait):
+                    until = min(until or step.until, step.until)
+                else:
+                    del attempts[partition]
+                    refusals[partition] = nobody_else(refusals[partition])
+            for ordinal, partitions in asking.items():
+                task = asyncio.create_task(peer_reads.cover(peers, ordinal, partitions, asked, deadline))
+                running[task] = ordinal, partitions
+            if not until:
+                return
+            done, _ = await asyncio.wait(
+                running, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                ordinal, partitions = running.pop(task)
+                said = _said(task)
+                reads.copies.note_contradicted(said.contradicted)
+                covered = _note_covered(said, partitions, attempts, ordinal, standings, refusals)
+                if covered:
+                    positions = {partition: standings[partition].position for partition in covered}
+                    there[ordinal] = {**there.get(ordinal, {}), **positions}
+    finally:
+        for task in running:
+            task.cancel()
+
+
+def _said(task: asyncio.Task[Covered]) -> Covered:
+    try:
+        return task.result()
+    except PeerAway:
+        return _NOTHING
+
+
+def _note_covered(
+    said: Covered,
+    partitions: list[int],
+    attempts: Mapping[int, Attempts],
+    ordinal: int,
+    standings: dict[int, Standing],
+    refusals: dict[int, Failure],
+) -> tuple[int, ...]:
+    """What a node has said it covers, without what another one has covered meanwhile."""
+    open_yet = refusals.keys() & partitions
+    covered = tuple(partition for partition in said.standings if partition in open_yet)
+    for partition in covered:
+        standings[partition] = said.standings[partition]
+        del refusals[partition]
+    for partition in open_yet.difference(covered):
+        attempts[partition].failed(ordinal)
+        refusals[partition] = said.refused.get(partition, refusals[partition])
+    return covered
+
+
+def _all_or_nothing(refusals: Mapping[int, Failure], may_be_partial: bool) -> Failure:
+    """One failure for all of them; a partition that is not there weighs more than one that is behind."""
+    worst = min(refusals.values(), key=lambda refusal: REFUSALS.index(refusal.reason))
+    more = f" (and {len(refusals) - 1} more partitions)" if len(refusals) > 1 else ""
+    return Failure(
+        worst.reason,
+        worst.detail + more,
+        worst.advice + ("; or read the other partitions with partial=allow" if may_be_partial else ""),
+        retry_after_ms=worst.retry_after_ms,
+        missing=tuple(sorted(refusals)),
+    )
+
+
+def rows_of(
+    reads: Reads, covered: Coverage, bounds: Bounds, deadline: float, share: AnswerShare | None
+) -> Batches:
+    """The rows of all covered partitions in key order; of each key one row, which may be a tombstone. `share` counts the
+    batches that are being read. A stream has none: there are few of them, and one that has begun cannot begin again. It has
+    for each batch the time that it had for the first."""
+    begins_again = share is not None
+    here, peers = list(covered.here.values()), reads.node.peers
+    left = deadline - asyncio.get_running_loop().time()
+    seconds = left / 2 if begins_again else max(_STREAM_SECONDS_MIN, left)
+    sources: list[Batches] = [rows_here(here, bounds, reads.node.turns.pause)] if here else []
+    sources += [
+        peer_reads.rows(
+            peers, ordinal, positions, bounds, seconds, begins_again and covered.may_leave(ordinal)
+        )
+        for ordinal, positions in covered.there.items()
+    ]
+    if share is not None:
+        sources = [counted(source, share) for source in sources]
+    batches = sources[0] if len(sources) == 1 else merged(sources, bounds.reverse)
+    return newest_of_each_key(batches) if reads.copies.algorithm == SCATTER else batches
+
+
+async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float, share: AnswerShare) -> Rows:
+    """The newest row of each key, from all covered partitions at once. What they weigh together is bounded while they come."""
+    rows: Rows = {}
+    size = 0
+
+    def keep(batch: list[RawRow]) -> None:
+        nonlocal size
+        grown = keep_newest(rows, batch)
+        share.take(grown)
+        size += grown
+        if size > VALUE_BYTES_MAX:
+            raise too_large()
+
+    async def look_here() -> None:
+        async with aclosing(rows_of_keys(covered.here, keys, reads.node.turns.pause)) as batches:
+            async for _, batch in batches:
+                keep(batch)
+
+    async def ask(ordinal: int, positions: Positions) -> None:
+        may_leave = covered.may_leave(ordinal)
+        # Of a node that was asked for a position alone no key is wanted.
+        wanted = {partition: position for partition, position in positions.items() if partition in keys}
+        answers = peer_reads.keys(reads.node.peers, ordinal, wanted, keys, _half(deadline), may_leave)
+        async with aclosing(answers) as batches:
+            async for batch in batches:
+                keep(batch)
+
+    try:
+        await together((look_here(), *(ask(*there) for there in covered.there.items())))
+    except BaseException:
+        share.give_back(size)  # the read may begin again
+        raise
+    return rows
+
+
+async def read_everywhere(
+    reads: Reads,
+    record_key: bytes,
+    asked: Asked,
+    deadline: float,
+    form: str,
+    if_none_match: str | None,
+    share: AnswerShare,
+) -> Answer:
+    """Answer a point read that several partitions decide: those that may hold the key, and those whose positions it names."""
+    disk_key = reads.node.codec.to_disk(record_key)
+    partitions = reads.partitions_of(record_key)
+    keys = dict.fromkeys(partitions, (disk_key,))
+
+    async def looking_up(covered: Coverage) -> Rows:
+        return await look_up(reads, covered, keys, deadline, share)
+
+    wanted = {*partitions, *asked.min_positions}
+    rows, covered = await read_covered(reads, wanted, asked, deadline, None, looking_up)
+    if reads.partitions_of(record_key) != partitions:  # as in a multi-get
+        share.end()
+        return await read_everywhere(reads, record_key, asked, deadline, form, if_none_match, share)
+    row = rows.get(disk_key)
+    newest = None if row is None else found(*row)
+    return reads.answer(newest, covered.standings, 1, form, if_none_match)
+
+
+async def count_everywhere(reads: Reads, covered: Coverage, approximate: bool, deadline: float) -> int:
+    """The counts of all covered partitions together: each key is in one of them."""
+    peers = reads.node.peers
+    there = (
+        peer_reads.count(peers, ordinal, positions, approximate, deadline, covered.may_leave(ordinal))
+        for ordinal, positions in covered.there.items()
+    )
+    here = count_here(list(covered.here.values()), approximate, reads.node.turns.pause)
+    return sum(await together((here, *there)))
+
+
+def _half(deadline: float) -> float:
+    """Of the time that is left."""
+    now = asyncio.get_running_loop().time()
+    return now + (deadline - now) / 2
+
+
+@asynccontextmanager
+async def until(deadline: float) -> AsyncIterator[None]:
+    """Work that ends at the deadline (loop time), finished or not."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            yield
+    except TimeoutError:
+        raise _too_late() from None
+
+
+def _too_late() -> Failure:
+    return Failure(
+        Reason.DEADLINE_EXCEEDED,
+        "the answer was not finished in time",
+        "ask for less at once, or for more time with deadline-ms",
+    )

@@ -1,0 +1,85 @@
+"""Keeps the disk from filling up: above the high-water mark ingest pauses, and reads go on.
+
+Strategy: one look a second at the file system of the data directory, as `df` shows it, so that whatever else is on it
+counts too. What follows from a look is decided in policy/disk_mark.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from queryable_app.platform.log import event
+from queryable_app.policy.disk_mark import DiskMark, Pause, look
+from queryable_app.serve.base.background import Background
+
+_LOOK_SECONDS: Final = 1.0
+
+
+def used_percent(directory: Path) -> float:
+    """Of what this process may use: the blocks that are reserved for root are nobody's."""
+    usage = shutil.disk_usage(directory)
+    return 100 * usage.used / max(1, usage.used + usage.free)
+
+
+class DiskGuard(Background):
+    """Runs from `start` to `stop`. `pause` is called on each change."""
+
+    def __init__(
+        self,
+        directory: Path,
+        high_water_percent: float,
+        pause: Callable[[Pause], None],
+        used: Callable[[Path], float] = used_percent,
+        look_seconds: float = _LOOK_SECONDS,
+    ) -> None:
+        self._directory = directory
+        self._pause = pause
+        self._used = used
+        self._look_seconds = look_seconds
+        self._mark = DiskMark()
+        self.high_water_percent = high_water_percent
+        self.used_percent = -1.0
+        """As of the last look; -1 before the first."""
+
+    @property
+    def paused(self) -> Pause:
+        return self._mark.paused
+
+    @property
+    def why_paused(self) -> str:
+        return (
+            f"ingest is paused: the disk is {self.used_percent:.1f} % full, and the mark is "
+            f"{self.high_water_percent:g} %"
+        )
+
+    def look(self) -> None:
+        self.used_percent = self._used(self._directory)
+        before, self._mark = (
+            self._mark,
+            look(self._mark, self.used_percent, self.high_water_percent, time.monotonic()),
+        )
+        if self._mark.paused != before.paused:
+            event(
+                "disk-high-water",
+                paused=self._mark.paused,
+                was=before.paused,
+                used_percent=round(self.used_percent, 1),
+                high_water_percent=self.high_water_percent,
+            )
+            self._pause(self._mark.paused)
+
+    async def start(self) -> None:
+        """Knows how full it is before anything is read."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self.look()
+        await super().start()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_seconds)
+            self.look()

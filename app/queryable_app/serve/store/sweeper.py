@@ -1,0 +1,115 @@
+"""Takes away rows that nobody can read any more: expired ones, and old tombstones.
+
+Strategy: a pass walks every store in steps of at most 2 ms, and rests nine times as long after each, so that it never takes
+more than a tenth of the loop. Between looking at a row and deleting it the loop is not given back, so no newer row of
+the key can come between. After a pass that deleted much, the range is compacted in a thread, and the space is free.
+
+A pass sees every key. So the pass that completes a store's estimate of its keys comes right after the store was opened.
+
+Tombstones stay while keys may be in several partitions: without its tombstone, an older record of another partition
+would come back to life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+from weakref import WeakSet
+
+from queryable_app.errors import Failure
+from queryable_app.serve.base.background import Background, guarded
+from queryable_app.serve.store.replicas import Copies, Copy
+from queryable_app.serve.store.store import Store, StoreError
+from queryable_app.wire.disk_format import ROW_HEADER, TOMBSTONE, TOMBSTONE_KEPT_MS
+from queryable_app.wire.partitioners import SCATTER
+
+STEP_SECONDS: Final = 0.002
+_REST_FACTOR: Final = 9
+_COMPACT_ROWS_MIN: Final = 10_000
+_LOOK_SECONDS: Final = 1.0
+_PASS_SECONDS_MIN: Final = 1.0
+_PASS_SECONDS_MAX: Final = 600.0
+
+
+class Sweeper(Background):
+    """Runs from `start` to `stop`."""
+
+    def __init__(self, copies: Copies, ttl_ms: int | None) -> None:
+        self._copies = copies
+        # Rows are gone for readers at once; their space may take another quarter of their lives.
+        wanted = _PASS_SECONDS_MAX if ttl_ms is None else ttl_ms / 4000
+        self._pass_seconds = min(max(wanted, _PASS_SECONDS_MIN), _PASS_SECONDS_MAX)
+        self._walked: WeakSet[Store] = WeakSet()
+
+    async def _run(self) -> None:
+        next_pass = time.monotonic() + self._pass_seconds
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            everything = time.monotonic() >= next_pass
+            for copy in list(self._copies.by_partition.values()):
+                if copy.writable and (everything or self._is_uncounted(copy.store)):
+                    with guarded("Sweeper"):
+                        await self.sweep(copy)
+            if everything:
+                next_pass = time.monotonic() + self._pass_seconds
+
+    def _is_uncounted(self, store: Store) -> bool:
+        """True once for each store that is opened with rows. If that walk fails, the next pass repeats it."""
+        return not store.keys.whole and store not in self._walked
+
+    async def sweep(self, copy: Copy) -> int:
+        """One pass over one copy; returns how many rows it deleted."""
+        next_key: bytes | None = b""
+        walked = copy.store if copy.opened else None
+        if walked is not None:
+            self._walked.add(walked)
+        deleted, first, last = 0, b"", b""
+        try:
+            while next_key is not None:
+                started = time.monotonic()
+                dead, next_key = self._step(copy.store, next_key)
+                if dead:
+                    first, last = (first if deleted else dead[0]), dead[-1]
+                    deleted += len(dead)
+                await asyncio.sleep(_REST_FACTOR * (time.monotonic() - started))
+        except StoreError as error:
+            copy.note_unwritten(error)
+        except Failure:
+            pass  # the copy has left the node
+        else:
+            if walked is not None and copy.opened and copy.store is walked:
+                walked.keys.whole = True
+            if deleted >= _COMPACT_ROWS_MIN and copy.opened:
+                await _compact(copy.store, first, last + b"\0")
+        return deleted
+
+    def _step(self, store: Store, start: bytes) -> tuple[list[bytes], bytes | None]:
+        """Delete what is dead from `start` on; returns it, and where to go on, or None at the end."""
+        now_ms = time.time_ns() // 1_000_000
+        tombstones_before_ms = 0 if self._copies.algorithm == SCATTER else now_ms - TOMBSTONE_KEPT_MS
+        deadline = time.monotonic() + STEP_SECONDS
+        dead: list[bytes] = []
+        next_key = None
+        note = store.keys.note
+        for key, stored in store.rows(start):
+            note(key, stored)
+            flags, _, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(stored)
+            if 0 < expiry_ms <= now_ms or (flags & TOMBSTONE and timestamp_ms < tombstones_before_ms):
+                dead.append(key)
+            if time.monotonic() > deadline:
+                next_key = key + b"\0"
+                break
+        if dead:
+            store.delete(dead)
+        return dead, next_key
+
+
+async def _compact(store: Store, start: bytes, stop: bytes) -> None:
+    compacting = asyncio.create_task(asyncio.to_thread(store.compact, start, stop))
+    try:
+        await asyncio.shield(compacting)
+    except asyncio.CancelledError:
+        store.cancel_compaction()  # the node is stopping, and the store is about to be closed
+        await asyncio.wait([compacting])
+        raise

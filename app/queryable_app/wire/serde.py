@@ -1,0 +1,216 @@
+"""Text and JSON ↔ the bytes of Kafka's serializers, for keys and values.
+
+Strategy: one pair of functions knows the scalar formats (string, int, long, double, uuid); keys and values
+differ only in what `bytes` and `json` look like. A key is text in a URL and a JSON value in a body; a value
+is JSON. What a format cannot express is reachable all the same: a key as base64url of its bytes, and an
+answer marks such keys.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from queryable_app.config.topic_spec import KeyFormat, ValueFormat
+from queryable_app.errors import Failure, invalid, shown
+from queryable_app.wire.disk_format import KeyOrder, to_disk_key, to_record_key
+from queryable_app.wire.json_text import BadJson, JsonText, parse_json
+
+_WHOLE_NUMBERS: Final = {"int": struct.Struct(">i"), "long": struct.Struct(">q")}
+_DOUBLE: Final = struct.Struct(">d")
+_WIDTHS: Final = {"int": 4, "long": 8, "double": 8}
+_NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+# Bounded: Python's own parser takes any number of digits, and time for them.
+_WHOLE_NUMBER_TEXT: Final = re.compile(r"-?[0-9]{1,19}")
+_DOUBLE_TEXT: Final = re.compile(
+    r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,4})?"
+)
+_UUID_TEXT: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_BASE64URL_TEXT: Final = re.compile(r"[A-Za-z0-9_-]*={0,2}")
+
+_to_json: Final = json.JSONEncoder(ensure_ascii=False).encode  # made once: `json.dumps` would for every row
+
+_RAW_KEY_ADVICE: Final = (
+    "write it as its format asks for, or give the key's bytes with key-encoding=base64url"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCodec:
+    """A key's shapes: text or JSON from outside, the record's bytes, the on-disk bytes, JSON to outside."""
+
+    format: KeyFormat
+    order: str
+    width: int
+
+    def from_url_bytes(self, raw: bytes) -> bytes:
+        """`raw` is a percent-decoded piece of a path or query; returns the record's key."""
+        if self.format in ("string", "bytes"):
+            return raw
+        try:
+            return self.from_text(raw.decode())
+        except UnicodeDecodeError:
+            raise invalid("key", f"is not UTF-8, and so no {self.format}", _RAW_KEY_ADVICE) from None
+
+    def from_text(self, text: str) -> bytes:
+        if self.format in ("json", "bytes"):
+            raw = _utf8(text, "key")
+            if self.format == "json":
+                _require_json(text, raw)
+            return raw
+        return _encode_text(text, self.format, "key")
+
+    def from_json(self, value: object) -> bytes:
+        """An element of a body's `keys`: for int, long and double a number or its text, else text."""
+        if isinstance(value, str):
+            return self.from_text(value)
+        if self.format in _WIDTHS:
+            return _encode_number(value, self.format, "key")
+        raise invalid(
+            "key", f"{shown(value)} is not text", "write each key as a JSON string, as it stands in a URL"
+        )
+
+    @staticmethod
+    def from_base64url(text: str) -> bytes:
+        """The record's key itself, whatever the format; padding may be left out."""
+        bare = text.rstrip("=")
+        if not _BASE64URL_TEXT.fullmatch(text) or len(bare) % 4 == 1:
+            raise invalid("key", f"{shown(text)} is not base64url", "use A-Z a-z 0-9 - _ without line breaks")
+        return base64.urlsafe_b64decode(bare + "=" * (-len(bare) % 4))
+
+    def to_disk(self, record_key: bytes) -> bytes:
+        return to_disk_key(record_key, self.order, self.width)
+
+    def to_record(self, disk_key: bytes) -> bytes:
+        return to_record_key(disk_key, self.order, self.width)
+
+    def to_json(self, record_key: bytes) -> tuple[bytes, str | None]:
+        """JSON that `from_json` turns into these very bytes, or base64url and the name of that encoding."""
+        try:
+            number = self.format in _WIDTHS
+            value = _decode_number(record_key, self.format) if number else record_key.decode()
+            if self.from_json(value) == record_key:
+                return _to_json(value).encode(), None
+        except (UnicodeDecodeError, struct.error, Failure):
+            pass
+        return b'"' + base64.urlsafe_b64encode(record_key).rstrip(b"=") + b'"', "base64url"
+
+
+def key_codec(format: KeyFormat) -> KeyCodec:
+    order = {"int": KeyOrder.SIGNED, "long": KeyOrder.SIGNED, "double": KeyOrder.DOUBLE}.get(
+        format, KeyOrder.PLAIN
+    )
+    return KeyCodec(format, order, _WIDTHS.get(format, 0))
+
+
+def value_to_json(stored_value: bytes, format: ValueFormat) -> bytes:
+    """The JSON text of a stored value, which has passed the format's check on its way in."""
+    if format == "json":
+        return stored_value
+    if format == "bytes":
+        return b'"' + base64.b64encode(stored_value) + b'"'
+    if format in _WIDTHS:
+        return _to_json(_decode_number(stored_value, format)).encode()
+    return _to_json(stored_value.decode()).encode()
+
+
+def value_from_json(given: JsonText, format: ValueFormat) -> bytes:
+    """Return the bytes that a producer with the format's serializer sends. Deletion is the caller's to tell apart."""
+    if format == "json":
+        return given.text.encode()  # as it came: nothing is rounded, sorted or shortened
+    if format in _WIDTHS and not isinstance(given.value, str):
+        return _encode_number(given.value, format, "value")
+    if not isinstance(given.value, str):
+        raise invalid(
+            "value", f"{shown(given.value)} is not text", f"write a {format} value as a JSON string"
+        )
+    return value_from_text(given.value, format)
+
+
+def value_from_text(text: str, format: ValueFormat) -> bytes:
+    """Return the bytes of a value in any format but `json`."""
+    if format == "bytes":
+        try:
+            return base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            raise invalid(
+                "value", f"{shown(text)} is not base64", "write the value's bytes as base64"
+            ) from None
+    return _encode_text(text, format, "value")
+
+
+def _encode_text(text: str, format: str, field: str) -> bytes:
+    if format == "string":
+        return _utf8(text, field)
+    if format == "uuid":
+        lower = text.lower()
+        if not _UUID_TEXT.fullmatch(lower):
+            raise invalid(
+                field, f"{shown(text)} is not a UUID", "write it like 123e4567-e89b-12d3-a456-426614174000"
+            )
+        return lower.encode()
+    if format == "double":
+        if text in _NOT_FINITE:
+            return _DOUBLE.pack(_NOT_FINITE[text])
+        if _DOUBLE_TEXT.fullmatch(text) and math.isfinite(number := float(text)):
+            return _DOUBLE.pack(number)
+        raise invalid(
+            field, f"{shown(text)} is not a double", "write it like 2.5, -1e300, NaN, Infinity or -Infinity"
+        )
+    if not _WHOLE_NUMBER_TEXT.fullmatch(text):
+        raise invalid(field, f"{shown(text)} is not a whole number", f"write {_range(format)}")
+    return _encode_number(int(text), format, field)
+
+
+def _encode_number(value: object, format: str, field: str) -> bytes:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        if format == "double":
+            return _DOUBLE.pack(value)
+        return _WHOLE_NUMBERS[format].pack(value)
+    except (struct.error, OverflowError, TypeError):
+        raise invalid(field, f"{shown(value)} is no {format}", f"write {_range(format)}") from None
+
+
+def _decode_number(raw: bytes, format: str) -> float | str:
+    if format != "double":
+        return int(_WHOLE_NUMBERS[format].unpack(raw)[0])
+    number: float = _DOUBLE.unpack(raw)[0]
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def _range(format: str) -> str:
+    if format == "double":
+        return 'a number, "NaN", "Infinity" or "-Infinity"'
+    top = 2 ** (8 * _WIDTHS[format] - 1)
+    return f"a whole number from {-top} to {top - 1}"
+
+
+def _utf8(text: str, field: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise invalid(
+            field, "has half of a surrogate pair, which UTF-8 cannot carry", _RAW_KEY_ADVICE
+        ) from None
+
+
+def _require_json(text: str, raw: bytes) -> None:
+    try:
+        parse_json(raw)
+    except BadJson as bad:
+        raise invalid(
+            "key",
+            f"{shown(text)} {bad}",
+            'a JSON key is its exact text, e.g. "a" with the quotes, or {"id":1}',
+        ) from None

@@ -1,0 +1,274 @@
+"""Carries out what `plan` decided, in the order of the plan's fields.
+
+Strategy: the first thing that the API server does not do ends the round, and the next one begins with a fresh look. What is
+said to nodes and to Kafka, an eviction that a budget forbids and an event do not end it: they are seen not to have
+happened. Nothing is written that is so already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from queryable_operator.act.cluster import Cluster, ClusterError
+from queryable_operator.act.nodes import NodeRefused, Nodes
+from queryable_operator.act.observer import Looked, Observer, is_owned, revision_of
+from queryable_operator.act.topics import Cleaned, Topics
+from queryable_operator.act.watch_cache import View
+from queryable_operator.build.children import WANTED_ANNOTATION
+from queryable_operator.build.policies import token_secret
+from queryable_operator.decide.actions import Event, Plan, Tell
+from queryable_operator.decide.drift import difference
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Manifest, Ref
+from queryable_operator.spec.resource import identity_of
+
+_TOKEN_BYTES: Final = 32
+_EVENT_CHARACTERS_MAX: Final = 1000
+_FIGHT_SECONDS: Final = 10.0  # what somebody edits again and again is put back this often
+_FORBIDDEN: Final = (403, 422)
+_STATUS: Final = Ref(names.KIND, "status")
+
+
+class LookAgain(Exception):
+    """What was observed is no longer so."""
+
+
+@dataclass(slots=True)
+class Executor:
+    """Of one resource."""
+
+    view: View
+    cluster: Cluster
+    nodes: Nodes
+    topics: Topics
+    observer: Observer
+    log: logging.LoggerAdapter[logging.Logger]
+    _answered: dict[Ref, tuple[str, str]] = field(default_factory=dict)
+    """Digests of what was wanted and of what the API server made of it, where they differ."""
+
+    _put_back: dict[Ref, float] = field(default_factory=dict)
+    """When it was, last. The watch may not have brought that yet, or another controller may want it otherwise."""
+
+    _refused: dict[str, str] = field(default_factory=dict)
+    """What was refused last, by whom: it is logged once."""
+
+    async def carry_out(self, plan: Plan, looked: Looked) -> bool:
+        """Whether there was anything to do."""
+        acted = bool(plan.secrets or plan.tell or plan.evict or plan.delete or plan.force_delete)
+        for wanted in plan.apply:
+            acted |= await self._apply(wanted, looked, plan.expect_unchanged)
+        for ref in plan.secrets:
+            await self._make_token(ref, looked)
+        await asyncio.gather(*(self._tell(tell, looked) for tell in plan.tell))
+        for pod in plan.evict:
+            if (uid := _uid(looked, Ref("Pod", pod))) is not None:
+                self._note(f"evict {pod}", await self.cluster.evict(self.view[0], pod, uid))
+        for ref in plan.delete:
+            await self._delete(ref, looked)
+        for ref in plan.force_delete:
+            await self._delete(ref, looked, force=True)
+        if plan.clean_kafka:
+            await self._clean_kafka(looked)
+        resource = looked.observed.resource
+        if plan.status is not None:
+            resource = await self._write_status(resource, plan.status)
+        for event in plan.events:
+            await self.post(event, resource)
+        if plan.release:
+            await self._release(resource)
+        return acted or plan.clean_kafka or plan.release or resource is not looked.observed.resource
+
+    async def post(self, event: Event, resource: Manifest) -> None:
+        """An event that cannot be written is in the log, and holds up nothing: a namespace that ends takes none."""
+        level = logging.WARNING if event.type == "Warning" else logging.INFO
+        self.log.log(level, "%s: %s", event.reason, event.message)
+        try:
+            await self.cluster.create(self.view[0], _event(event, resource, time.time()))
+        except ClusterError as error:
+            self.log.info("%s", error)
+
+    async def _apply(self, wanted: Manifest, looked: Looked, expect_unchanged: frozenset[Ref]) -> bool:
+        ref = Ref(wanted["kind"], wanted["metadata"]["name"])
+        uid = looked.observed.resource["metadata"]["uid"]
+        observed = looked.observed.children.get(ref)
+        live = observed
+        if live is None:
+            live = await self.cluster.get(ref.kind, self.view[0], ref.name)
+            if live is not None and not is_owned(live, uid):
+                self.observer.taken.add(ref)
+                raise LookAgain(f"{ref.kind} {ref.name} is somebody else's")
+        why = None if live is None else difference(wanted, live)
+        if live is not None and (why is None or self._answered.get(ref) == _digests(wanted, live)):
+            return False
+        drifted = live is not None and _marked(live) is not None and _marked(live) == _marked(wanted)
+        if drifted and time.monotonic() - self._put_back.get(ref, -_FIGHT_SECONDS) < _FIGHT_SECONDS:
+            return False
+        version = None
+        if ref in expect_unchanged and live is not None:
+            # One that has lost its label will be seen by no watch: its label is what has to be put back.
+            if observed is None and names.VIEW_LABEL in (live["metadata"].get("labels") or {}):
+                raise LookAgain(f"{ref.kind} {ref.name} had not been seen yet")
+            version = live["metadata"]["resourceVersion"]
+        if ref.name not in self._refused:
+            self.log.info("Applying %s %s: %s", ref.kind, ref.name, why or "it is not there")
+        try:
+            answer = await self.cluster.apply(self.view[0], wanted, version)
+        except ClusterError as error:
+            if ref.kind != "PersistentVolumeClaim" or error.status not in _FORBIDDEN:
+                raise
+            await self._cannot_enlarge(ref, error, looked)
+            return False
+        self._refused.pop(ref.name, None)
+        self._remember(ref, wanted, answer)
+        if drifted:
+            self._put_back[ref] = time.monotonic()
+            message = f"{ref.kind} {ref.name} was put back: {why}"
+            await self.post(Event("Normal", "DriftCorrected", message), looked.observed.resource)
+        return True
+
+    async def _cannot_enlarge(self, claim: Ref, error: ClusterError, looked: Looked) -> None:
+        """A storage class whose volumes cannot grow holds up nothing else. It is told once."""
+        if self._refused.get(claim.name) != str(error):
+            self._refused[claim.name] = str(error)
+            await self.post(Event("Warning", "ReconcileFailed", str(error)), looked.observed.resource)
+
+    async def _make_token(self, ref: Ref, looked: Looked) -> None:
+        resource = looked.observed.resource
+        revision = revision_of(self.view[1], ref)
+        assert revision is not None
+        secret = token_secret(identity_of(resource), revision, secrets.token_urlsafe(_TOKEN_BYTES))
+        made = await self.cluster.create(self.view[0], secret)
+        self.observer.forget_token(ref.name)
+        if made is None:
+            live = await self.cluster.get(ref.kind, self.view[0], ref.name)
+            if live is not None and not is_owned(live, resource["metadata"]["uid"]):
+                self.observer.taken.add(ref)
+                raise LookAgain(f"{ref.kind} {ref.name} is somebody else's")
+
+    async def _tell(self, tell: Tell, looked: Looked) -> None:
+        node = looked.nodes.get((tell.revision, tell.ordinal))
+        token = looked.tokens.get(tell.revision)
+        if node is None or token is None:
+            return
+        refused = None
+        try:
+            if tell.placement is not None:
+                await self.nodes.tell_placement(node, token, tell.placement)
+            if tell.read is not None:
+                await self.nodes.tell_read(node, token, tell.read)
+        except NodeRefused as error:
+            refused = str(error)
+        self._note(f"tell node {tell.ordinal} of r{tell.revision} what to follow", refused)
+
+    async def _delete(self, ref: Ref, looked: Looked, *, force: bool = False) -> None:
+        if (uid := _uid(looked, ref)) is None:
+            return
+        self.log.info("Deleting %s %s", ref.kind, ref.name)
+        await self.cluster.delete(self.view[0], ref, uid, force=force)
+        if ref.kind == "Secret":
+            self.observer.forget_token(ref.name)
+
+    async def _clean_kafka(self, looked: Looked) -> None:
+        resource = looked.observed.resource
+        kafka = resource["spec"]["kafka"]
+        if looked.kafka is None:
+            secret = kafka.get("secretRef", {}).get("name")
+            cleaned = Cleaned(refused=f"there is no Secret {secret} to reach Kafka with")
+        else:
+            identity = identity_of(resource)
+            cleaned = await self.topics.clean(identity, kafka["bootstrapServers"], looked.kafka)
+        self.observer.kafka_refused, self.observer.kafka_clean = cleaned.refused, cleaned.refused is None
+        self.observer.kafka_unproven = cleaned.unproven
+        self._note("clean up in Kafka", cleaned.refused)
+
+    async def _write_status(self, resource: Manifest, status: Mapping[str, Any]) -> Manifest:
+        live = resource.get("status", {})
+        if live == status or self._answered.get(_STATUS) == _digests(status, live):
+            return resource
+        answer = await self.cluster.replace_status(resource, status)
+        self._remember(_STATUS, status, answer.get("status", {}))
+        return answer
+
+    async def _release(self, resource: Manifest) -> None:
+        kept = [f for f in resource["metadata"].get("finalizers", ()) if f != names.FINALIZER]
+        try:
+            await self.cluster.set_finalizers(resource, kept)
+        except ClusterError as error:
+            if not error.absent:
+                raise
+
+    def _remember(self, ref: Ref, wanted: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        """An API server that writes something in another way would be told the same for ever."""
+        same = answer == wanted if ref is _STATUS else difference(wanted, answer) is None
+        if same:
+            self._answered.pop(ref, None)
+        else:
+            self._answered[ref] = _digests(wanted, answer)
+
+    def _note(self, doing: str, refused: str | None) -> None:
+        if refused is None:
+            self._refused.pop(doing, None)
+        elif self._refused.get(doing) != refused:
+            self._refused[doing] = refused
+            self.log.warning("Could not %s: %s", doing, refused)
+
+
+def _uid(looked: Looked, ref: Ref) -> str | None:
+    live = looked.observed.children.get(ref)
+    return live["metadata"].get("uid") if live else None
+
+
+def _marked(manifest: Manifest) -> str | None:
+    mark: str | None = (manifest["metadata"].get("annotations") or {}).get(WANTED_ANNOTATION)
+    return mark
+
+
+def _digests(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> tuple[str, str]:
+    return _digest(wanted), _digest(live)
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    """Of what somebody decides: not of what the API server counts, nor of what a controller reports."""
+    kept = dict(value)
+    if "metadata" in value:
+        kept.pop("status", None)
+        meta = value["metadata"]
+        kept["metadata"] = {
+            k: meta.get(k) for k in ("labels", "annotations", "ownerReferences", "finalizers")
+        }
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _event(event: Event, resource: Manifest, now: float) -> Manifest:
+    meta = resource["metadata"]
+    at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
+        "involvedObject": {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "name": meta["name"],
+            "namespace": meta["namespace"],
+            "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"],
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:_EVENT_CHARACTERS_MAX],
+        "source": {"component": names.FIELD_MANAGER},
+        "reportingComponent": names.FIELD_MANAGER,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }

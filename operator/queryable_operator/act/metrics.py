@@ -1,0 +1,157 @@
+"""What the operator says of itself on a port of its own: `/metrics` for Prometheus, and `/healthz` for the kubelet.
+
+Strategy: threads answer, so that an event loop that hangs is seen to hang rather than silent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from queryable_app.platform.listeners import EVERY_ADDRESS, listen
+from queryable_operator.act.watch_cache import View
+from queryable_operator.decide.actions import Event
+
+_STALE_SECONDS: Final = 300.0
+_LOOP_SECONDS: Final = 60.0
+_REQUEST_SECONDS: Final = 5.0
+_OUTCOMES: Final = {"CutOver": "succeeded", "RolloutFailed": "failed", "RolledBack": "rolled_back"}
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        view = ("namespace", "name")
+        own: dict[str, Any] = {"registry": self.registry}
+        self._reconciled = Counter("qt_reconcile", "Rounds, by how they ended", ("result",), **own)
+        self._seconds = Histogram("qt_reconcile_duration_seconds", "What a round takes", **own)
+        self._phase = Gauge("qt_phase", "1 for the phase that a resource is in", (*view, "phase"), **own)
+        self._lag = Gauge("qt_active_lag", "Records that the active revision is behind", view, **own)
+        self._progress = Gauge(
+            "qt_candidate_progress_ratio", "Hydrated partitions of the candidate, of all", view, **own
+        )
+        self._rollouts = Counter("qt_rollouts", "Changes of revision, by how they ended", ("outcome",), **own)
+        self._last = Gauge(
+            "qt_last_reconcile_timestamp_seconds", "When a round last ended without an error", view, **own
+        )
+        self._phases: dict[View, str] = {}
+
+    def reconciled(self, view: View, result: str, seconds: float) -> None:
+        self._reconciled.labels(result).inc()
+        self._seconds.observe(seconds)
+        if result == "ok":
+            self._last.labels(*view).set_to_current_time()
+
+    def decided(self, view: View, status: Mapping[str, Any], events: Iterable[Event]) -> None:
+        phase = str(status.get("phase", ""))
+        before = self._phases.get(view)
+        if phase != before:
+            if before:
+                self._phase.remove(*view, before)
+            if phase:
+                self._phase.labels(*view, phase).set(1)
+            self._phases[view] = phase
+        lag = (status.get("active") or {}).get("lag")
+        _set(self._lag, view, None if lag is None else float(lag))
+        candidate = status.get("candidate") or {}
+        total = candidate.get("totalPartitions")
+        _set(self._progress, view, candidate.get("hydratedPartitions", 0) / total if total else None)
+        for event in events:
+            if event.reason in _OUTCOMES:
+                self._rollouts.labels(_OUTCOMES[event.reason]).inc()
+
+    def forget(self, view: View) -> None:
+        self.decided(view, {}, ())
+        self._phases.pop(view, None)
+        _set(self._last, view, None)
+
+
+def _set(gauge: Gauge, view: View, value: float | None) -> None:
+    if value is None:
+        with suppress(KeyError):
+            gauge.remove(*view)
+    else:
+        gauge.labels(*view).set(value)
+
+
+@dataclass(slots=True)
+class Health:
+    """When things last went on. Called from the loop; asked from a thread."""
+
+    clock: Callable[[], float] = time.monotonic
+    _beat_at: float | None = None
+    _finished: dict[View, float] = field(default_factory=dict)
+    _missed: str | None = None
+
+    def beat(self) -> None:
+        """The event loop turns."""
+        self._beat_at = self.clock()
+
+    def finished(self, view: View) -> None:
+        self._finished[view] = self.clock()
+
+    def forget(self, view: View) -> None:
+        self._finished.pop(view, None)
+
+    def missed(self, what: str | None) -> None:
+        """What a watch has not brought; None: all is as it is listed."""
+        self._missed = what
+
+    def problem(self) -> str | None:
+        now = self.clock()
+        if self._beat_at is not None and now - self._beat_at > _LOOP_SECONDS:
+            return f"the event loop has not turned for {now - self._beat_at:.0f} s"
+        for (namespace, name), at in list(self._finished.items()):
+            if now - at > _STALE_SECONDS:
+                return f"{namespace}/{name} was not looked at for {now - at:.0f} s"
+        return self._missed
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Over IPv4 and IPv6, where there are both."""
+        self.socket.close()
+        self.socket = listen(EVERY_ADDRESS, self.server_address[1])
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.socket.getsockname()[:2]
+
+
+def serve(port: int, metrics: Metrics, health: Health) -> ThreadingHTTPServer:
+    """Answers from now on, in threads, until it is shut down."""
+
+    class Answers(BaseHTTPRequestHandler):
+        timeout = _REQUEST_SECONDS
+
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self._answer(200, CONTENT_TYPE_LATEST, generate_latest(metrics.registry))
+            elif self.path == "/healthz":
+                problem = health.problem()
+                text = f"{problem or 'ok'}\n".encode()
+                self._answer(503 if problem else 200, "text/plain; charset=utf-8", text)
+            else:
+                self._answer(404, "text/plain; charset=utf-8", b"there are /metrics and /healthz\n")
+
+        def log_message(self, *_: Any) -> None:
+            """No line for each probe."""
+
+        def _answer(self, status: int, content_type: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = _Server(("", port), Answers)
+    Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server

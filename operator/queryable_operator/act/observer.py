@@ -1,0 +1,250 @@
+"""Gathers what is seen of one resource at one moment.
+
+Strategy: objects come from the watches, the resource itself is read anew, and nodes and Kafka are asked at the same time.
+What is remembered from one look to the next only spares questions; a new process that knows nothing sees the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from queryable_app.placement.assignment import Placement
+from queryable_operator.act.cluster import Cluster
+from queryable_operator.act.nodes import Node, Nodes
+from queryable_operator.act.topics import Topics
+from queryable_operator.act.watch_cache import View, Watched, endpoints_of, trimmed
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Manifest, NodeSaid, Observed, Ref, SettingsWrong, TopicSeen
+
+_TOKEN_SECONDS: Final = 60.0  # so long a token Secret is believed to be there
+_SETTINGS_SECONDS: Final = 30.0  # and the user's Secret with Kafka's settings to be as it was
+_UNOWNED: Final = ("Pod", "PersistentVolumeClaim")  # the StatefulSet owns the first, and nobody the second
+
+
+@dataclass(slots=True)
+class Looked:
+    """One look: what `plan` gets, and what carrying out its answer takes beside that."""
+
+    observed: Observed
+    tokens: Mapping[int, str]
+    """Between the operator and the nodes of a revision."""
+
+    nodes: Mapping[tuple[int, int], Node]
+    """By revision and ordinal, those that can be spoken to."""
+
+    kafka: Mapping[str, str] | None
+    """Settings of Kafka's clients. None: the Secret is not there."""
+
+
+@dataclass(slots=True)
+class _Token:
+    at: float
+    manifest: Manifest
+    token: str
+
+
+@dataclass(slots=True)
+class _Settings:
+    at: float = float("-inf")
+    key: str = ""  # of what in the spec they came from
+    config: dict[str, str] | None = None
+    digest: str = ""
+    wrong: str | None = None
+
+
+@dataclass(slots=True)
+class Observer:
+    """Of one resource."""
+
+    view: View
+    cluster: Cluster
+    watched: Watched
+    nodes: Nodes
+    topics: Topics
+    taken: set[Ref] = field(default_factory=set)
+    """Names of our children that were found to be somebody else's."""
+
+    kafka_clean: bool = False
+    kafka_unproven: tuple[str, ...] = ()
+    kafka_refused: str | None = None
+    _tokens: dict[str, _Token] = field(default_factory=dict)
+    _settings: _Settings = field(default_factory=_Settings)
+    _said: dict[str, NodeSaid] = field(default_factory=dict)
+
+    async def look(self, resource: Manifest) -> Looked:
+        uid = resource["metadata"]["uid"]
+        objects = self.watched.of(self.view)
+        children, taken = _sorted_out(objects, uid, self.view[1])
+        taken |= await self._still_taken(uid)
+        revisions = sorted({r for ref in children if (r := revision_of(self.view[1], ref)) is not None})
+        tokens = await self._token_secrets(uid, revisions, children, taken)
+        nodes = _reachable(self.view[1], children)
+        settings = await self._kafka_settings(resource)
+        topic, said = await asyncio.gather(
+            self._topic(resource, settings),
+            self.nodes.ask({node: tokens.get(node.revision, "") for node in nodes.values()}, self._said),
+        )
+        self._said = {node.uid: said[r][o] for (r, o), node in nodes.items() if o in said.get(r, {})}
+        observed = Observed(
+            now=time.time(),
+            resource=resource,
+            children=children,
+            taken=frozenset(taken),
+            hosts=self.watched.hosts,
+            topic=topic,
+            kafka_secret_digest=settings.digest,
+            said=said,
+            endpoints=endpoints_of(self.view[1], objects),
+            kafka_clean=self.kafka_clean,
+            kafka_unproven=self.kafka_unproven,
+            kafka_refused=self.kafka_refused,
+        )
+        return Looked(observed, tokens, nodes, settings.config)
+
+    def forget_token(self, name: str) -> None:
+        """It was made or deleted just now."""
+        self._tokens.pop(name, None)
+
+    async def _still_taken(self, uid: str) -> set[Ref]:
+        for ref in list(self.taken):
+            live = await self.cluster.get(ref.kind, self.view[0], ref.name)
+            if live is None or is_owned(live, uid):
+                self.taken.discard(ref)
+        return set(self.taken)
+
+    async def _token_secrets(
+        self, uid: str, revisions: list[int], children: dict[Ref, Manifest], taken: set[Ref]
+    ) -> dict[int, str]:
+        """Adds them to `children`, without their contents. Secrets are not watched, and read as seldom as possible."""
+        now, tokens = time.monotonic(), {}
+        for revision in revisions:
+            name = names.child(self.view[1], revision)
+            known = self._tokens.get(name)
+            if known is None or now - known.at > _TOKEN_SECONDS:
+                self._tokens.pop(name, None)
+                live = await self.cluster.get("Secret", self.view[0], name)
+                if live is None:
+                    continue
+                if not is_owned(live, uid):
+                    taken.add(Ref("Secret", name))
+                    continue
+                known = _Token(now, trimmed("Secret", live), _decoded(live).get("token", ""))
+                self._tokens[name] = known
+            children[Ref("Secret", name)] = known.manifest
+            tokens[revision] = known.token
+        return tokens
+
+    async def _kafka_settings(self, resource: Manifest) -> _Settings:
+        """The Secret's over those of the spec. Once the Secret has gone with its namespace, those that it had are
+        still good for cleaning up."""
+        kafka = resource["spec"].get("kafka", {})
+        key = json.dumps(kafka, sort_keys=True)
+        now, before = time.monotonic(), self._settings
+        if before.key == key and now - before.at < _SETTINGS_SECONDS and before.wrong is None:
+            return before
+        config = {name: str(value) for name, value in kafka.get("config", {}).items()}
+        digest, wrong = "", None
+        if reference := kafka.get("secretRef"):
+            live = await self.cluster.get("Secret", self.view[0], reference["name"])
+            if live is None:
+                wrong = f"there is no Secret {reference['name']}"
+            else:
+                digest = hashlib.sha256(json.dumps(live.get("data"), sort_keys=True).encode()).hexdigest()
+                config |= _decoded(live)
+        if wrong is None:
+            self._settings = _Settings(now, key, config, digest)
+        elif before.key == key:
+            self._settings = _Settings(now, key, before.config, before.digest, wrong)
+        else:
+            self._settings = _Settings(now, key, None, "", wrong)
+        return self._settings
+
+    async def _topic(self, resource: Manifest, settings: _Settings) -> TopicSeen | None:
+        if "deletionTimestamp" in resource["metadata"]:
+            return None
+        if settings.wrong is not None or settings.config is None:
+            return SettingsWrong(settings.wrong or "there are no settings")
+        spec = resource["spec"]
+        bootstrap_servers = spec["kafka"]["bootstrapServers"]
+        return await self.topics.seen(self.view[0], bootstrap_servers, settings.config, spec["topic"])
+
+
+def is_owned(live: Manifest, uid: str) -> bool:
+    return any(owner.get("uid") == uid for owner in live["metadata"].get("ownerReferences") or ())
+
+
+def revision_of(view: str, ref: Ref) -> int | None:
+    """Of a child that is called after its revision."""
+    prefix, _, text = ref.name.rpartition("-")
+    return names.revision_number(text) if prefix == view else None
+
+
+def _sorted_out(objects: Mapping[Ref, Manifest], uid: str, view: str) -> tuple[dict[Ref, Manifest], set[Ref]]:
+    """Our children, and the names that others have. A label alone makes nobody a child."""
+    children: dict[Ref, Manifest] = {}
+    taken: set[Ref] = set()
+    for ref, live in objects.items():
+        if ref.kind == "EndpointSlice":
+            continue
+        if ref.kind in _UNOWNED:
+            if _place_of(view, ref, live) is not None:
+                children[ref] = live
+        elif is_owned(live, uid):
+            children[ref] = live
+        elif ref.name == view or revision_of(view, ref) is not None:
+            taken.add(ref)
+    return children, taken
+
+
+def _place_of(view: str, ref: Ref, live: Manifest) -> tuple[int, int] | None:
+    """Revision and ordinal of a pod or a volume claim, when it is one of a StatefulSet of this view."""
+    revision = names.revision_number(live["metadata"].get("labels", {}).get(names.REVISION_LABEL))
+    text = ref.name.rpartition("-")[2]
+    if revision is None or not (text.isascii() and text.isdecimal()) or len(text) > 6:
+        return None
+    make = names.pod if ref.kind == "Pod" else names.volume_claim
+    if ref.name != make(view, revision, int(text)):
+        return None
+    owners = live["metadata"].get("ownerReferences") or ()
+    if ref.kind == "Pod" and not any(o["kind"] == "StatefulSet" for o in owners):
+        return None
+    return revision, int(text)
+
+
+def _reachable(view: str, children: Mapping[Ref, Manifest]) -> dict[tuple[int, int], Node]:
+    """Pods that have an address and may answer; those that are ending as well, since they drain."""
+    nodes: dict[tuple[int, int], Node] = {}
+    for ref, live in children.items():
+        ip = live.get("status", {}).get("podIP")
+        if ref.kind != "Pod" or not ip or live["status"].get("phase") != "Running":
+            continue
+        if (place := _place_of(view, ref, live)) is not None:
+            record = children.get(Ref("ConfigMap", names.child(view, place[0])))
+            nodes[place] = Node(*place, live["metadata"]["uid"], ip, _epoch(record))
+    return nodes
+
+
+def _epoch(record: Manifest | None) -> int | None:
+    try:
+        return Placement.from_json((record or {})["data"]["placement.json"]).epoch
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def _decoded(secret: Mapping[str, Any]) -> dict[str, str]:
+    """What is no text is left out: no setting of Kafka is."""
+    decoded = {}
+    for name, value in (secret.get("data") or {}).items():
+        try:
+            decoded[name] = base64.b64decode(value).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            continue
+    return decoded

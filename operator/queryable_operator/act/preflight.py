@@ -1,0 +1,96 @@
+"""What must be so before the operator begins: a cluster that answers, the resource's definition, and permissions.
+
+Strategy: everything that is missing is said at once, in words that name it, rather than one thing after another in a log of
+retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from queryable_operator.act.cluster import KINDS, Cluster, ClusterError
+from queryable_operator.spec import names
+
+# By kind, or by kind and subresource.
+_IN_NAMESPACES: Final = {
+    names.KIND: ("get", "list", "watch", "patch"),
+    f"{names.KIND}/status": ("patch",),
+    "ConfigMap": ("get", "list", "watch", "create", "patch", "delete"),
+    "EndpointSlice": ("list", "watch"),
+    "Event": ("create",),
+    "NetworkPolicy": ("get", "list", "watch", "create", "patch", "delete"),
+    "PersistentVolumeClaim": ("get", "list", "watch", "patch", "delete"),
+    "Pod": ("list", "watch", "delete"),
+    "Pod/eviction": ("create",),
+    "PodDisruptionBudget": ("get", "list", "watch", "create", "patch", "delete"),
+    "Secret": ("get", "create", "delete"),
+    "Service": ("get", "list", "watch", "create", "patch", "delete"),
+    "ServiceAccount": ("get", "list", "watch", "create", "patch", "delete"),
+    "StatefulSet": ("get", "list", "watch", "create", "patch", "delete"),
+}
+_HOSTS: Final = {"Node": ("list", "watch")}
+
+_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    verb: str
+    kind: str  # or kind/subresource
+    namespace: str | None  # None: all of them
+    name: str = ""
+    """Of the one object that is meant; empty: of all."""
+
+
+class NotReady(Exception):
+    """What is missing, a line each."""
+
+
+def permissions(namespaces: Sequence[str], lease: tuple[str, str] | None) -> Iterator[Permission]:
+    """All that the operator does. `lease`: namespace and name."""
+    for namespace in namespaces or (None,):
+        for kind, verbs in _IN_NAMESPACES.items():
+            yield from (Permission(verb, kind, namespace) for verb in verbs)
+    if not namespaces:
+        for kind, verbs in _HOSTS.items():
+            yield from (Permission(verb, kind, None) for verb in verbs)
+    if lease is not None:
+        yield Permission("create", "Lease", lease[0])  # a name cannot be asked for before there is one
+        yield from (Permission(verb, "Lease", *lease) for verb in ("get", "update"))
+
+
+async def check(cluster: Cluster, namespaces: Sequence[str], lease: tuple[str, str] | None) -> None:
+    """Returns when nothing is missing. `namespaces`: empty for all."""
+    try:
+        if not await cluster.serves(names.KIND):
+            raise NotReady(
+                f"The cluster has no {names.PLURAL}.{names.GROUP}: apply crds/queryabletopic.yaml first"
+            )
+        denied = await _denied(cluster, list(permissions(namespaces, lease)))
+    except ClusterError as error:
+        raise NotReady(f"The cluster is not there, or does not know us: {error}") from error
+    if denied:
+        raise NotReady("\n".join(["The operator's service account may not", *denied]))
+
+
+async def _denied(cluster: Cluster, wanted: Sequence[Permission]) -> list[str]:
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(wish: Permission) -> bool:
+        kind, _, subresource = wish.kind.partition("/")
+        resource = KINDS[kind].plural + (f"/{subresource}" if subresource else "")
+        async with turn:
+            return await cluster.may(wish.verb, KINDS[kind].group, resource, wish.namespace, wish.name)
+
+    allowed = await asyncio.gather(*(ask(wish) for wish in wanted))
+    missing: dict[tuple[str, str | None], list[str]] = {}
+    for wish, may in zip(wanted, allowed, strict=True):
+        if not may:
+            missing.setdefault((f"{wish.kind} {wish.name}".rstrip(), wish.namespace), []).append(wish.verb)
+    return [
+        f"  {', '.join(verbs)} {what} in {'the namespace ' + namespace if namespace else 'all namespaces'}"
+        for (what, namespace), verbs in missing.items()
+    ]

@@ -1,0 +1,222 @@
+"""One resource, again and again: look at what is, plan, carry it out. And all of them together.
+
+Strategy: a round begins when something has changed, or when the last one said so. Nothing that a round finds out is needed
+by the next. A round that fails is followed by another, later each time; why is said once, in the log, and to the user
+when it is for him to mend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queryable_operator.act.cluster import Cluster, ClusterError
+from queryable_operator.act.executor import Executor, LookAgain
+from queryable_operator.act.metrics import Health, Metrics
+from queryable_operator.act.nodes import Nodes
+from queryable_operator.act.observer import Observer
+from queryable_operator.act.topics import Topics
+from queryable_operator.act.watch_cache import View, Watched
+from queryable_operator.decide.actions import Event, Plan
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Manifest, Observed
+from queryable_operator.spec.settings import OperatorSettings
+
+Planner = Callable[[Observed, OperatorSettings], Plan]
+
+_GATHER_SECONDS: Final = 0.2  # changes come in groups
+_BACK_OFF_SECONDS: Final = 0.5
+_BACK_OFF_SECONDS_MAX: Final = 60.0
+_AWAY_SECONDS: Final = 60.0  # others' finalizers hold the resource, and nothing is left to do
+
+_LOG: Final = logging.getLogger("queryable_operator")
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What all resources share."""
+
+    cluster: Cluster
+    watched: Watched
+    nodes: Nodes
+    topics: Topics
+    metrics: Metrics
+    health: Health
+    settings: OperatorSettings
+    plan: Planner
+    interval_seconds: float
+    """No resource is left alone for longer."""
+
+
+class Reconciler:
+    """One resource."""
+
+    def __init__(self, view: View, tools: Tools) -> None:
+        self._view = view
+        self._tools = tools
+        self._log = logging.LoggerAdapter(_LOG, {"namespace": view[0], "object": view[1]})
+        self._changed = asyncio.Event()
+        self._failures = 0
+        self._said: str | None = None
+        self._uid = ""
+        self._begin_anew()
+
+    def wake(self) -> None:
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until the resource is gone."""
+        while (seconds := await self.round()) is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), seconds)
+            await asyncio.sleep(_GATHER_SECONDS if not self._failures else min(seconds, _BACK_OFF_SECONDS))
+            self._changed.clear()
+        self._tools.metrics.forget(self._view)
+        self._tools.health.forget(self._view)
+
+    async def round(self) -> float | None:
+        """The seconds until the next one. None: the resource is gone."""
+        began = time.monotonic()
+        resource: Manifest | None = None
+        try:
+            resource = await self._tools.cluster.get(names.KIND, *self._view)
+            if resource is None:
+                return None
+            again_seconds = await self._reconcile(resource)
+            result = "ok"
+            self._failures, self._said = 0, None
+        except LookAgain as error:
+            self._log.info("%s", error)
+            result, again_seconds = "conflict", self._back_off()
+        except ClusterError as error:
+            result = "conflict" if error.conflict else "error"
+            again_seconds = max(self._back_off(), error.retry_after_seconds)
+            await self._say(error, resource)
+        except (
+            Exception
+        ) as error:  # a defect; the other resources go on, and so does this one when it has been mended
+            result, again_seconds = "error", self._back_off()
+            if self._said != repr(error):
+                self._said = repr(error)
+                self._log.exception("A round failed, which is a defect of the operator")
+        self._tools.metrics.reconciled(self._view, result, time.monotonic() - began)
+        self._tools.health.finished(self._view)
+        return again_seconds
+
+    async def _reconcile(self, resource: Manifest) -> float:
+        meta = resource["metadata"]
+        if meta["uid"] != self._uid:
+            self._uid = meta["uid"]
+            self._begin_anew()
+        finalizers = meta.get("finalizers", ())
+        if names.FINALIZER not in finalizers:
+            if "deletionTimestamp" in meta:
+                return _AWAY_SECONDS
+            resource = await self._tools.cluster.set_finalizers(resource, [*finalizers, names.FINALIZER])
+        looked = await self._observer.look(resource)
+        plan = self._tools.plan(looked.observed, self._tools.settings)
+        before, phase = (status.get("phase") for status in (resource.get("status", {}), plan.status or {}))
+        if plan.status is not None and phase != before:
+            self._log.info("%s, after %s", phase, before or "nothing")
+        acted = await self._executor.carry_out(plan, looked)
+        self._tools.metrics.decided(self._view, plan.status or resource.get("status", {}), plan.events)
+        interval = self._tools.interval_seconds
+        if not acted and not looked.nodes:
+            return interval  # there is nobody to ask, and whatever changes otherwise begins a round
+        return max(_GATHER_SECONDS, min(plan.again_seconds, interval))
+
+    def _begin_anew(self) -> None:
+        """For this resource, or for another one of the same name."""
+        tools = self._tools
+        self._observer = Observer(self._view, tools.cluster, tools.watched, tools.nodes, tools.topics)
+        self._executor = Executor(
+            self._view, tools.cluster, tools.nodes, tools.topics, self._observer, self._log
+        )
+
+    def _back_off(self) -> float:
+        seconds = min(_BACK_OFF_SECONDS_MAX, _BACK_OFF_SECONDS * 2.0**self._failures)
+        self._failures = min(self._failures + 1, 16)
+        return seconds * random.uniform(0.5, 1.0)  # noqa: S311
+
+    async def _say(self, error: ClusterError, resource: Manifest | None) -> None:
+        if self._said == str(error):
+            return
+        self._said = str(error)
+        if error.conflict:
+            self._log.info("%s", error)
+        elif 400 <= error.status < 500 and error.status != 429 and resource is not None:
+            await self._executor.post(Event("Warning", "ReconcileFailed", str(error)), resource)
+        else:
+            self._log.warning("%s", error)
+
+
+class Reconcilers:
+    """All resources."""
+
+    def __init__(self) -> None:
+        self.tools: Tools
+        self._running: dict[View, tuple[Reconciler, asyncio.Task[None]]] = {}
+        self._seen: dict[View, tuple[str, tuple[Any, ...]]] = {}
+        self._came_again: set[View] = set()
+
+    def noticed(self, resource: Mapping[str, Any]) -> None:
+        """A resource is there, or has changed."""
+        meta = resource["metadata"]
+        view = (meta["namespace"], meta["name"])
+        what_matters = (
+            meta["uid"],
+            meta.get("generation"),
+            meta.get("deletionTimestamp"),
+            meta.get("annotations"),
+            meta.get("finalizers"),
+        )
+        before = self._seen.get(view)
+        self._seen[view] = (meta["resourceVersion"], what_matters)
+        if view not in self._running:
+            self._start(view)
+        elif before is None or before[1] != what_matters:  # our own writes of the status are no news
+            if before is None or before[1][0] != meta["uid"]:
+                self._came_again.add(view)
+            self.wake(view)
+
+    def gone(self, view: View) -> None:
+        """It will find out by itself, at once."""
+        self._seen.pop(view, None)
+        self.wake(view)
+
+    def wake(self, view: View) -> None:
+        if view in self._running:
+            self._running[view][0].wake()
+
+    def known(self) -> dict[View, str]:
+        """`resourceVersion` by namespace and name, as the watch has brought it."""
+        return {view: version for view, (version, _) in self._seen.items()}
+
+    async def stop(self) -> None:
+        tasks = [task for _, task in self._running.values()]
+        self._came_again.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _start(self, view: View) -> None:
+        reconciler = Reconciler(view, self.tools)
+        task = asyncio.create_task(reconciler.run(), name=f"reconciler of {view[0]}/{view[1]}")
+        self._running[view] = (reconciler, task)
+        task.add_done_callback(lambda _: self._ended(view))
+
+    def _ended(self, view: View) -> None:
+        """The resource was found gone; another one of its name may have come since."""
+        del self._running[view]
+        if view in self._came_again:
+            self._came_again.discard(view)
+            self._start(view)
+        else:
+            self._seen.pop(view, None)

@@ -1,0 +1,76 @@
+"""Holds what the watches have brought against what is.
+
+Strategy: a watch that had to begin anew lists what there is and says nothing of what has gone, so what is no longer listed is
+taken away here. What was listed and has not been brought until the next time shows a watch that is dead, and health fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from queryable_operator.act.cluster import Cluster, ClusterError
+from queryable_operator.act.metrics import Health
+from queryable_operator.act.reconciler import Reconcilers
+from queryable_operator.act.watch_cache import Watched
+from queryable_operator.spec import names
+
+_EVERY_SECONDS: Final = 120.0
+
+_LOG: Final = logging.getLogger("queryable_operator.act.resync")
+
+Versions = Mapping[tuple[str, str], str]
+
+
+@dataclass(slots=True)
+class Resync:
+    cluster: Cluster
+    watched: Watched
+    reconcilers: Reconcilers
+    health: Health
+    kinds: Sequence[str]
+    namespaces: Sequence[str]  # empty: all
+    # By kind, of what was listed and had not been brought: the version that was known.
+    _late: dict[str, dict[tuple[str, str], str | None]] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Does not return."""
+        while True:
+            await asyncio.sleep(_EVERY_SECONDS)
+            try:
+                await self.once()
+            except ClusterError as error:
+                _LOG.warning("%s", error)
+
+    async def once(self) -> None:
+        missed = None
+        for kind in (*self.kinds, names.KIND):
+            known, gone = self._hands(kind)
+            before = known()
+            listed: dict[tuple[str, str], str] = {}
+            for namespace in self.namespaces or (None,):
+                listed |= await self.cluster.versions(kind, None if kind == "Node" else namespace)
+            now = known()
+            for place in before.keys() - listed.keys():
+                if now.get(place) == before[place]:
+                    _LOG.info("%s %s/%s had gone unnoticed", kind, *place)
+                    gone(*place)
+            late = {
+                place: now.get(place)
+                for place in listed
+                if before.get(place) == now.get(place) != listed[place]
+            }
+            if late.items() & self._late.get(kind, {}).items():
+                missed = f"the watch of {kind} has brought nothing for {_EVERY_SECONDS:g} s, though there was something"
+            self._late[kind] = late
+        self.health.missed(missed)
+
+    def _hands(self, kind: str) -> tuple[Callable[[], Versions], Callable[[str, str], None]]:
+        if kind == names.KIND:
+            return self.reconcilers.known, lambda namespace, name: self.reconcilers.gone((namespace, name))
+        return lambda: self.watched.known(kind), lambda namespace, name: self.watched.gone(
+            kind, namespace, name
+        )

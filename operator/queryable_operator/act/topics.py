@@ -1,0 +1,234 @@
+"""Kafka, as far as the operator asks it: how many partitions a topic has, and taking away what a view left there.
+
+Strategy: resources that reach Kafka in the same way share one look at it, so that a hundred of them cost one connection
+every half minute, and one broker that is away costs one wait. Names are those of the resource's namespace. Whatever a
+resource's settings can block (certificates, name servers, a broker that asks for endless arithmetic) runs beside the
+operator's loop and has an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaConnectionError, for_code
+from aiokafka.protocol.admin import DeleteGroupsRequest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from queryable_app.config.kafka_settings import KafkaConnection, KafkaSettingsError, kafka_connection
+from queryable_app.platform.kafka_clients import client_arguments
+from queryable_operator.act.isolated import Isolated
+from queryable_operator.act.resolver import NamespaceLoop, own_search_path, search_path
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
+from queryable_operator.spec.resource import Identity
+
+_LOOK_SECONDS: Final = 5.0
+_CLEAN_SECONDS: Final = 15.0
+_FOUND_SECONDS: Final = 30.0  # so long an answer is believed
+_MISSED_SECONDS: Final = 10.0
+_ASKED_SECONDS: Final = 300.0  # a topic that nobody has asked for since is not looked for any more
+
+# What Kafka calls errors by.
+_UNKNOWN_TOPIC: Final = 3
+_INVALID_TOPIC: Final = 17
+_NOT_AUTHORIZED: Final = 29
+_GROUP_UNKNOWN: Final = 69
+
+
+@dataclass(slots=True)
+class _Kafka:
+    """What is known of one way to reach Kafka."""
+
+    connection: KafkaConnection
+    calls: Isolated
+    asked: dict[str, float] = field(default_factory=dict)  # when somebody last asked for a topic
+    found: dict[str, TopicSeen] = field(default_factory=dict)
+    failed: KafkaAway | SettingsWrong | None = None
+    at: float = float("-inf")
+    looking: asyncio.Task[None] | None = None
+
+    def known(self, topic: str, now: float) -> TopicSeen | None:
+        """None when it is time to look."""
+        age = now - self.at
+        if self.failed is not None:
+            return self.failed if age < _MISSED_SECONDS else None
+        seen = self.found.get(topic)
+        return seen if age < (_FOUND_SECONDS if isinstance(seen, TopicFound) else _MISSED_SECONDS) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What came of taking away what a resource left in Kafka."""
+
+    refused: str | None = None
+    """None: nothing is left that is proven to be the resource's."""
+
+    unproven: tuple[str, ...] = ()
+    """What has a name that earlier releases gave: a view of another cluster may own it, so it stays."""
+
+
+class Topics:
+    def __init__(
+        self, cluster_domain: str = "cluster.local", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cluster_domain = cluster_domain
+        self._clock = clock
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say is in our own sentence
+        self._kafkas: dict[str, _Kafka] = {}
+
+    async def seen(
+        self, namespace: str, bootstrap_servers: str, config: Mapping[str, str], topic: str
+    ) -> TopicSeen:
+        try:
+            kafka = self._kafka(namespace, bootstrap_servers, config)
+        except KafkaSettingsError as error:
+            return SettingsWrong(str(error))
+        kafka.asked[topic] = self._clock()
+        for _ in range(2):  # a look that was under way may not have been for this topic
+            if (seen := kafka.known(topic, self._clock())) is not None:
+                return seen
+            await self._look(kafka)
+        return kafka.known(topic, self._clock()) or KafkaAway("Kafka has not answered yet")
+
+    async def clean(self, identity: Identity, bootstrap_servers: str, config: Mapping[str, str]) -> Cleaned:
+        """Delete the groups and dead-letter topics of every revision of the resource, and nothing of any other one."""
+        try:
+            kafka = self._kafka(identity.namespace, bootstrap_servers, config)
+
+            async def clean() -> Cleaned:
+                async with _admin(kafka.connection) as admin:
+                    return await _clean(admin, identity)
+
+            return await kafka.calls.run(clean, _CLEAN_SECONDS)
+        except Exception as error:  # whatever may be at the address, and whatever it answers
+            return Cleaned(_reason(error, bootstrap_servers))
+
+    def _kafka(self, namespace: str, bootstrap_servers: str, config: Mapping[str, str]) -> _Kafka:
+        now = self._clock()
+        for key, kafka in list(self._kafkas.items()):
+            kafka.asked = {t: at for t, at in kafka.asked.items() if now - at < _ASKED_SECONDS}
+            if not kafka.asked and kafka.looking is None and not kafka.calls.is_blocked:
+                del self._kafkas[key]
+        # Brokers advertise names, and a name means another broker in another namespace.
+        key = hashlib.sha256(
+            json.dumps([namespace, bootstrap_servers, dict(config)], sort_keys=True).encode()
+        ).hexdigest()
+        if key not in self._kafkas:
+            connection = kafka_connection(bootstrap_servers, config)
+            path = search_path(namespace, self._cluster_domain, own_search_path())
+            self._kafkas[key] = _Kafka(connection, Isolated(lambda: NamespaceLoop(path)))
+        return self._kafkas[key]
+
+    async def _look(self, kafka: _Kafka) -> None:
+        if kafka.looking is None:
+            kafka.looking = asyncio.create_task(_look(kafka, self._clock))
+        await asyncio.shield(kafka.looking)
+
+
+async def _look(kafka: _Kafka, clock: Callable[[], float]) -> None:
+    """Fills in what is known; never raises."""
+    topics = sorted(kafka.asked)
+
+    async def look() -> dict[str, TopicSeen]:
+        async with _admin(kafka.connection) as admin:
+            # A topic that is asked for must not be made by that, as many brokers would.
+            answer = await admin._send_request(MetadataRequest(topics, allow_auto_topic_creation=False))
+        return {found["topic"]: _seen(found) for found in answer.to_object()["topics"]}
+
+    try:
+        kafka.found = await kafka.calls.run(look, _LOOK_SECONDS)
+        kafka.failed = None
+    except KafkaSettingsError as error:
+        kafka.failed = SettingsWrong(str(error))
+    except Exception as error:  # whatever may be at the address, and whatever it answers
+        kafka.failed = KafkaAway(_reason(error, ",".join(kafka.connection.arguments["bootstrap_servers"])))
+    finally:
+        kafka.at, kafka.looking = clock(), None
+
+
+def _seen(found: Mapping[str, Any]) -> TopicSeen:
+    code = found["error_code"]
+    if code in (_UNKNOWN_TOPIC, _INVALID_TOPIC):
+        return TopicMissing()
+    if code == _NOT_AUTHORIZED:
+        return SettingsWrong("these credentials may not describe the topic")
+    partitions = len(found["partitions"])
+    return (
+        TopicFound(partitions)
+        if partitions
+        else KafkaAway(f"the topic is not ready: {for_code(code).__name__}")
+    )
+
+
+async def _clean(admin: Any, identity: Identity) -> Cleaned:
+    def is_ours(application_id: str) -> bool:
+        return names.is_application_of(application_id, identity.namespace, identity.name, identity.uid)
+
+    def may_be_ours(application_id: str) -> bool:
+        return names.is_shared_application_of(application_id, identity.namespace, identity.name)
+
+    await _delete_groups(admin, await _groups(admin, is_ours))
+    if topics := await _dead_letter_topics(admin, is_ours):
+        answer = await admin.delete_topics(topics)
+        for topic, code, *_ in answer.topic_error_codes:
+            if code not in (0, _UNKNOWN_TOPIC):
+                return Cleaned(f"the topic {topic} cannot be deleted: {for_code(code).__name__}")
+    if left := await _groups(admin, is_ours) + await _dead_letter_topics(admin, is_ours):
+        return Cleaned(f"still there: {', '.join(sorted(left)[:5])}")
+    unproven = await _groups(admin, may_be_ours) + await _dead_letter_topics(admin, may_be_ours)
+    return Cleaned(unproven=tuple(sorted(unproven)))
+
+
+async def _delete_groups(admin: Any, groups: list[str]) -> None:
+    for group in groups:
+        coordinator = await admin.find_coordinator(group)
+        answer = await admin._send_request(DeleteGroupsRequest([group]), coordinator)
+        for name, code in answer.results:
+            if code not in (0, _GROUP_UNKNOWN):
+                raise for_code(code)(f"the group {name} cannot be deleted")
+
+
+async def _groups(admin: Any, wanted: Callable[[str], bool]) -> list[str]:
+    return [group for group, *_ in await admin.list_consumer_groups() if wanted(group)]
+
+
+async def _dead_letter_topics(admin: Any, wanted: Callable[[str], bool]) -> list[str]:
+    suffix = names.DEAD_LETTER_SUFFIX
+    return [
+        topic
+        for topic in await admin.list_topics()
+        if topic.endswith(suffix) and wanted(topic.removesuffix(suffix))
+    ]
+
+
+@asynccontextmanager
+async def _admin(kafka: KafkaConnection) -> AsyncIterator[Any]:
+    try:
+        admin = AIOKafkaAdminClient(**client_arguments(kafka))
+    except (OSError, ValueError) as error:  # OpenSSL's errors are among them
+        raise KafkaSettingsError(f"the certificates of Kafka's settings cannot be used: {error}") from error
+    try:
+        await admin.start()
+        yield admin
+    finally:
+        await admin.close()
+
+
+def _reason(error: Exception, bootstrap_servers: str) -> str:
+    """In words, without a value of a setting."""
+    if isinstance(error, KafkaSettingsError):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return f"Kafka at {bootstrap_servers} does not answer in time"
+    if isinstance(error, KafkaConnectionError):
+        return f"Kafka at {bootstrap_servers} cannot be reached, or does not take the connection settings"
+    return f"Kafka at {bootstrap_servers}: {type(error).__name__}: {error}"[:300]

@@ -1,0 +1,126 @@
+"""What the watches have brought of our objects, cut down to what somebody looks at.
+
+Strategy: whoever feeds it tells of every change; it remembers the last state of each object and whom to wake. A watch
+that had to begin anew does not tell what has gone in the meantime, so from time to time it is held against a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Host, Manifest, Ref
+
+_ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+_SERVICE_LABEL: Final = "kubernetes.io/service-name"
+
+View = tuple[str, str]
+"""Namespace and name of a resource."""
+
+
+class Watched:
+    def __init__(self, hosts_are_watched: bool, changed: Callable[[View], None]) -> None:
+        self._changed = changed
+        self._objects: dict[View, dict[Ref, Manifest]] = {}
+        self._views: dict[tuple[str, Ref], View] = {}
+        self._hosts: dict[str, Host] | None = {} if hosts_are_watched else None
+        self._host_versions: dict[str, str] = {}
+
+    @property
+    def hosts(self) -> Mapping[str, Host] | None:
+        """A copy. None: nobody may look at them."""
+        return None if self._hosts is None else dict(self._hosts)
+
+    def of(self, view: View) -> dict[Ref, Manifest]:
+        """A copy, by kind and name; EndpointSlices among them."""
+        return dict(self._objects.get(view, ()))
+
+    def put(self, kind: str, live: Mapping[str, Any]) -> None:
+        meta = live["metadata"]
+        if kind == "Node":
+            self._put_host(meta, live)
+            return
+        view = (meta["namespace"], meta.get("labels", {}).get(names.VIEW_LABEL, ""))
+        ref = Ref(kind, meta["name"])
+        before = self._views.get((view[0], ref))
+        if before is not None and before != view:  # somebody gave it to another view
+            self.gone(kind, *_place(live))
+        self._views[view[0], ref] = view
+        self._objects.setdefault(view, {})[ref] = trimmed(kind, live)
+        self._changed(view)
+
+    def gone(self, kind: str, namespace: str, name: str) -> None:
+        if kind == "Node":
+            if self._hosts is not None:
+                self._hosts.pop(name, None)
+            self._host_versions.pop(name, None)
+            return
+        ref = Ref(kind, name)
+        view = self._views.pop((namespace, ref), None)
+        if view is None:
+            return
+        objects = self._objects[view]
+        objects.pop(ref, None)
+        if not objects:
+            del self._objects[view]
+        self._changed(view)
+
+    def known(self, kind: str) -> dict[tuple[str, str], str]:
+        """`resourceVersion` by namespace and name."""
+        if kind == "Node":
+            return {("", name): version for name, version in self._host_versions.items()}
+        return {
+            (view[0], ref.name): objects[ref]["metadata"].get("resourceVersion", "")
+            for view, objects in self._objects.items()
+            for ref in objects
+            if ref.kind == kind
+        }
+
+    def _put_host(self, meta: Mapping[str, Any], live: Mapping[str, Any]) -> None:
+        if self._hosts is None:
+            return
+        conditions = live.get("status", {}).get("conditions", ())
+        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+        host = Host(
+            ready, not live.get("spec", {}).get("unschedulable"), meta.get("labels", {}).get(_ZONE_LABEL)
+        )
+        name = meta["name"]
+        self._host_versions[name] = meta.get("resourceVersion", "")
+        before = self._hosts.get(name)
+        self._hosts[name] = host
+        if before is not None and before != host:
+            for view in self._on_host(name):
+                self._changed(view)
+
+    def _on_host(self, name: str) -> Iterator[View]:
+        for view, objects in list(self._objects.items()):
+            if any(r.kind == "Pod" and o["spec"].get("nodeName") == name for r, o in objects.items()):
+                yield view
+
+
+def endpoints_of(service: str, objects: Mapping[Ref, Manifest]) -> frozenset[str]:
+    """The pods to which a Service sends requests."""
+    return frozenset(
+        endpoint["targetRef"]["name"]
+        for ref, live in objects.items()
+        if ref.kind == "EndpointSlice" and live["metadata"].get("labels", {}).get(_SERVICE_LABEL) == service
+        for endpoint in live.get("endpoints") or ()
+        if endpoint.get("conditions", {}).get("ready") is not False
+        and endpoint.get("targetRef", {}).get("kind") == "Pod"
+    )
+
+
+def trimmed(kind: str, live: Mapping[str, Any]) -> Manifest:
+    """Without what nobody reads: thousands of these are kept."""
+    meta = {k: v for k, v in live["metadata"].items() if k != "managedFields"}
+    kept = {**live, "kind": kind, "metadata": meta}
+    if kind == "Pod":
+        kept["spec"] = {"nodeName": live.get("spec", {}).get("nodeName")}
+    if kind == "Secret":
+        kept = {"apiVersion": live.get("apiVersion"), "kind": kind, "metadata": meta}
+    return kept
+
+
+def _place(live: Mapping[str, Any]) -> tuple[str, str]:
+    return live["metadata"]["namespace"], live["metadata"]["name"]

@@ -1,0 +1,48 @@
+"""What every child has in common: its name, labels, owner, and a digest of all that is wanted of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.resource import Identity
+
+API_VERSIONS: Final[Mapping[str, str]] = {
+    "ConfigMap": "v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
+    "PodDisruptionBudget": "policy/v1",
+    "Secret": "v1",
+    "Service": "v1",
+    "ServiceAccount": "v1",
+    "StatefulSet": "apps/v1",
+}
+
+WANTED_ANNOTATION: Final = f"{names.GROUP}/wanted"
+"""A field that is wanted no longer is not missed in the live object; another digest shows that something was taken away, and
+the next apply takes it away there."""
+
+
+def child(
+    identity: Identity,
+    revision: int | None,
+    kind: str,
+    body: Mapping[str, Any],
+    annotations: Mapping[str, str] | None = None,
+) -> Manifest:
+    """Without a revision it belongs to the view as a whole, and is called as the view is."""
+    view = identity.name
+    metadata: dict[str, Any] = {
+        "name": view if revision is None else names.child(view, revision),
+        "namespace": identity.namespace,
+        "labels": dict(names.labels(view) if revision is None else names.revision_labels(view, revision)),
+        "annotations": dict(annotations or {}),
+        "ownerReferences": [identity.owner],
+    }
+    manifest = {"apiVersion": API_VERSIONS[kind], "kind": kind, "metadata": metadata, **body}
+    wanted = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    metadata["annotations"][WANTED_ANNOTATION] = hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    return manifest

@@ -1,0 +1,34 @@
+"""The two Services: one gives the pods of a revision their names, the other is where clients ask."""
+
+from __future__ import annotations
+
+from queryable_app.contract import DEFAULT_PORT
+from queryable_operator.spec import names
+from queryable_operator.build.children import child
+from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.resource import View
+
+_HTTP = "http"
+
+
+def headless(view: View, revision: int) -> Manifest:
+    """Names for the pods of a revision. Nodes find one another before they are ready."""
+    spec = {
+        "type": "ClusterIP",
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": dict(names.selector(view.name, revision)),
+        "ports": [{"name": _HTTP, "protocol": "TCP", "port": DEFAULT_PORT, "targetPort": _HTTP}],
+    }
+    return child(view, revision, "Service", {"spec": spec})
+
+
+def client(view: View, active: int) -> Manifest:
+    """Where clients ask: the ready pods of the active revision."""
+    service = view.raw["service"]
+    spec = {
+        "type": "ClusterIP",
+        "selector": dict(names.selector(view.name, active)),
+        "ports": [{"name": _HTTP, "protocol": "TCP", "port": service["port"], "targetPort": _HTTP}],
+    }
+    return child(view, None, "Service", {"spec": spec}, service.get("annotations"))

@@ -1,0 +1,115 @@
+"""A revision's ConfigMap: what its nodes follow, and what the operator must know of it again. A revision exists when it does.
+
+It carries a digest of all that it holds. One that a user has edited is no record any more: a copy may be where an edited
+placement does not name it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queryable_app.wire.disk_format import FORMAT_VERSION
+from queryable_app.placement.assignment import Placement
+from queryable_operator.spec import names
+from queryable_operator.build.children import child
+from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.resource import View
+
+SPEC_KEY: Final = "spec.json"
+PLACEMENT_KEY: Final = "placement.json"
+_TEMPLATE_KEY: Final = "template.json"
+_DOMAINS_KEY: Final = "domains.json"
+
+_SPEC_HASH: Final = f"{names.GROUP}/spec-hash"
+_ROLL_HASH: Final = f"{names.GROUP}/roll-hash"
+_PARTITIONS: Final = f"{names.GROUP}/partitions"
+_DISK_FORMAT: Final = f"{names.GROUP}/disk-format"
+_IMAGE: Final = f"{names.GROUP}/image"
+_DIGEST: Final = f"{names.GROUP}/digest"
+_DIGESTED: Final = (_SPEC_HASH, _ROLL_HASH, _PARTITIONS, _DISK_FORMAT, _IMAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionRecord:
+    spec: Mapping[str, Any]
+    """What its nodes follow."""
+
+    placement: Placement
+    template: Manifest
+    """The pod template as it was built last."""
+
+    domains: Mapping[int, str]
+    """The failure domain in which each ordinal was last seen."""
+
+    spec_hash: str
+    roll_hash: str
+    partitions: int
+    image: str
+    disk_format: int = FORMAT_VERSION
+
+
+def config_map(view: View, revision: int, record: RevisionRecord) -> Manifest:
+    data = {
+        SPEC_KEY: _json(record.spec),
+        PLACEMENT_KEY: record.placement.to_json(),
+        _TEMPLATE_KEY: _json(record.template),
+        _DOMAINS_KEY: _json({str(ordinal): domain for ordinal, domain in record.domains.items()}),
+    }
+    annotations = {
+        _SPEC_HASH: record.spec_hash,
+        _ROLL_HASH: record.roll_hash,
+        _PARTITIONS: str(record.partitions),
+        _DISK_FORMAT: str(record.disk_format),
+        _IMAGE: record.image,
+    }
+    annotations[_DIGEST] = _digest(data, annotations)
+    return child(view, revision, "ConfigMap", {"data": data}, annotations)
+
+
+def record_of(live: Manifest) -> RevisionRecord:
+    """Raises ValueError when somebody broke it."""
+    try:
+        data, annotations = live["data"], live["metadata"]["annotations"]
+        if annotations[_DIGEST] != _digest(data, annotations):
+            raise ValueError("it was edited")
+        record = RevisionRecord(
+            spec=_object(data[SPEC_KEY]),
+            placement=Placement.from_json(data[PLACEMENT_KEY]),
+            template=_object(data[_TEMPLATE_KEY]),
+            domains={int(ordinal): str(domain) for ordinal, domain in _object(data[_DOMAINS_KEY]).items()},
+            spec_hash=annotations[_SPEC_HASH],
+            roll_hash=annotations[_ROLL_HASH],
+            partitions=int(annotations[_PARTITIONS]),
+            image=annotations[_IMAGE],
+            disk_format=int(annotations[_DISK_FORMAT]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise ValueError(
+            f"ConfigMap {live['metadata']['name']} is not as the operator wrote it: {e!r}"
+        ) from e
+    placement = record.placement
+    if not placement.partitions == len(placement.hydrating) == record.partitions:
+        raise ValueError(
+            f"ConfigMap {live['metadata']['name']} does not place {record.partitions} partitions"
+        )
+    return record
+
+
+def _digest(data: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+    whole = {"data": dict(data), "annotations": {name: annotations[name] for name in _DIGESTED}}
+    return hashlib.sha256(_json(whole).encode()).hexdigest()[:16]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value

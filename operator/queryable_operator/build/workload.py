@@ -1,0 +1,242 @@
+"""The pods of a revision: the template of one, and the StatefulSet that makes them.
+
+A pod is two containers of one image that share a volume with data, a directory with sockets, and the same variables. They run
+under the restricted Pod Security Standard, with a root file system that nobody writes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from queryable_app.contract import DEFAULT_PORT, ENV_PREFIX
+from queryable_operator.spec import names
+from queryable_operator.build.children import child
+from queryable_operator.spec.observed import Manifest
+from queryable_operator.build.policies import TOKEN_KEY
+from queryable_operator.spec.quantity import quantity
+from queryable_operator.spec.requirements import requirements
+from queryable_operator.spec.resource import View
+from queryable_operator.spec.settings import OperatorSettings
+from queryable_operator.build.settings_map import PLACEMENT_KEY, SPEC_KEY
+
+ROLL_HASH_ANNOTATION: Final = f"{names.GROUP}/roll-hash"
+
+_USER: Final = 10001
+_DRAIN_SECONDS: Final = 10  # Services and peers have noticed by then
+_GRACE_SECONDS: Final = 45  # draining, and then the longest requests
+
+_VIEW_DIR: Final = "/etc/qt/view"
+_TOKEN_DIR: Final = "/etc/qt/token"  # noqa: S105  (a directory)
+_KAFKA_DIR: Final = "/etc/qt/kafka"
+_DATA_DIR: Final = "/var/lib/qt"
+_RUN_DIR: Final = "/run/qt"
+_GROUP_READS: Final = 0o440
+_CLAIM: Final = "data"
+_APPLICATION_ID: Final = "APPLICATION_ID"
+
+
+def pod_template(
+    view: View, revision: int, application_id: str, image: str, roll_hash: str, settings: OperatorSettings
+) -> Manifest:
+    asked = view.raw.get("podTemplate", {})
+    spec: dict[str, Any] = {
+        "serviceAccountName": view.name,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": _GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": _spread(view, revision),
+        "containers": _containers(view, revision, application_id, image, settings),
+        "volumes": _volumes(view, revision),
+    }
+    for field in _AS_GIVEN:
+        if asked.get(field):
+            spec[field] = asked[field]
+    metadata = {
+        "labels": {**asked.get("labels", {}), **names.revision_labels(view.name, revision)},
+        "annotations": {**asked.get("annotations", {}), ROLL_HASH_ANNOTATION: roll_hash},
+    }
+    return {"metadata": metadata, "spec": spec}
+
+
+_AS_GIVEN: Final = ("nodeSelector", "affinity", "tolerations", "priorityClassName", "imagePullSecrets")
+
+
+def application_id_in(template: Any) -> str | None:
+    """Return the application id that a template's pods have. None: it is no template of ours."""
+    try:
+        (found,) = {
+            variable["value"]
+            for variable in template["spec"]["containers"][0]["env"]
+            if variable["name"] == ENV_PREFIX + _APPLICATION_ID
+        }
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def stateful_set(
+    view: View, revision: int, template: Manifest, replicas: int, live: Manifest | None = None
+) -> Manifest:
+    """`live` is the one that is there: its claim templates cannot be changed, so a larger volume does not show in them."""
+    spec: dict[str, Any] = {
+        "replicas": replicas,
+        "serviceName": names.child(view.name, revision),
+        "selector": {"matchLabels": dict(names.selector(view.name, revision))},
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete"},
+        # Volumes go when the operator says so, never because somebody deletes this.
+        "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Retain", "whenDeleted": "Retain"},
+        "template": template,
+    }
+    if not view.raw["storage"]["ephemeral"]:
+        spec["volumeClaimTemplates"] = [_claim(view, revision, live)]
+    return child(view, revision, "StatefulSet", {"spec": spec})
+
+
+def larger_claim(view: View, revision: int, ordinal: int) -> Manifest:
+    """Of a volume claim that is there, what makes it as large as is wanted now."""
+    metadata = {
+        "name": names.volume_claim(view.name, revision, ordinal),
+        "namespace": view.namespace,
+    }
+    spec = {"resources": {"requests": {"storage": view.raw["storage"]["size"]}}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+
+
+def _claim(view: View, revision: int, live: Manifest | None) -> Manifest:
+    storage = view.raw["storage"]
+    size = storage["size"]
+    if live is not None:
+        there = live["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
+        size = size if quantity(size) == quantity(there) else there
+    spec: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": size}},
+    }
+    if "storageClassName" in storage:
+        spec["storageClassName"] = storage["storageClassName"]
+    metadata = {"name": _CLAIM, "labels": dict(names.revision_labels(view.name, revision))}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+
+
+def _containers(
+    view: View, revision: int, application_id: str, image: str, settings: OperatorSettings
+) -> Sequence[Mapping[str, Any]]:
+    env = _env(view, revision, application_id, settings)
+    mounts = [
+        {"name": "view", "mountPath": _VIEW_DIR, "readOnly": True},
+        {"name": "token", "mountPath": _TOKEN_DIR, "readOnly": True},
+        {"name": _CLAIM, "mountPath": _DATA_DIR},
+        {"name": "run", "mountPath": _RUN_DIR},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  (the pod's own)
+    ]
+    if "secretRef" in view.raw["kafka"]:
+        mounts.append({"name": "kafka", "mountPath": _KAFKA_DIR, "readOnly": True})
+
+    def container(name: str) -> dict[str, Any]:
+        return {
+            "name": name,
+            "image": image,
+            "command": ["python", "-m", f"queryable_app.{name}"],
+            "env": env,
+            "resources": requirements(view.raw, name),
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "readOnlyRootFilesystem": True,
+            },
+            "volumeMounts": mounts,
+        }
+
+    ports = [{"name": "http", "containerPort": DEFAULT_PORT, "protocol": "TCP"}]
+    return [container("serve") | {"ports": ports} | _PROBES, container("ingest")]
+
+
+def _probe(path: str, period_seconds: int, timeout_seconds: int, failures: int) -> Mapping[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
+        "periodSeconds": period_seconds,
+        "timeoutSeconds": timeout_seconds,
+        "failureThreshold": failures,
+    }
+
+
+# A node that has many copies to open takes its time, and a busy one is not a dead one.
+_PROBES: Final = {
+    "startupProbe": _probe("/livez", period_seconds=1, timeout_seconds=1, failures=300),
+    "livenessProbe": _probe("/livez", period_seconds=10, timeout_seconds=5, failures=6),
+    "readinessProbe": _probe("/readyz", period_seconds=2, timeout_seconds=2, failures=2),
+}
+
+
+def _env(
+    view: View, revision: int, application_id: str, settings: OperatorSettings
+) -> Sequence[Mapping[str, Any]]:
+    # The cluster puts the pod's own name in place of $(QT_NAME).
+    url = names.advertised_url(view.namespace, view.name, revision, 0, settings.cluster_domain)
+    values = {
+        _APPLICATION_ID: application_id,
+        "BOOTSTRAP_SERVERS": view.spec.bootstrap_servers,
+        "ADVERTISED_URL": url.replace(names.pod(view.name, revision, 0), f"$({ENV_PREFIX}NAME)", 1),
+        "SPEC_PATH": f"{_VIEW_DIR}/{SPEC_KEY}",
+        "PLACEMENT_PATH": f"{_VIEW_DIR}/{PLACEMENT_KEY}",
+        "INTERNAL_TOKEN_PATH": f"{_TOKEN_DIR}/{TOKEN_KEY}",
+        "DATA_DIR": _DATA_DIR,
+        "RUN_DIR": _RUN_DIR,
+        "DRAIN_SECONDS": str(_DRAIN_SECONDS),
+    }
+    if "secretRef" in view.raw["kafka"]:
+        values["KAFKA_SECRET_DIR"] = _KAFKA_DIR
+    return [
+        _from_pod("NAME", "metadata.name"),
+        _from_pod("ORDINAL", "metadata.labels['apps.kubernetes.io/pod-index']"),
+        *({"name": ENV_PREFIX + name, "value": value} for name, value in values.items()),
+        *view.raw.get("podTemplate", {}).get("env", []),
+    ]
+
+
+def _from_pod(name: str, path: str) -> Mapping[str, Any]:
+    return {
+        "name": ENV_PREFIX + name,
+        "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}},
+    }
+
+
+def _volumes(view: View, revision: int) -> Sequence[Mapping[str, Any]]:
+    of_revision = names.child(view.name, revision)
+    files = [{"key": key, "path": key} for key in (SPEC_KEY, PLACEMENT_KEY)]
+    volumes: list[Mapping[str, Any]] = [
+        {"name": "view", "configMap": {"name": of_revision, "items": files}},
+        {"name": "token", "secret": {"secretName": of_revision, "defaultMode": _GROUP_READS}},
+        {"name": "run", "emptyDir": {"sizeLimit": "16Mi"}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
+    ]
+    if (secret := view.raw["kafka"].get("secretRef")) is not None:
+        volumes.append(
+            {"name": "kafka", "secret": {"secretName": secret["name"], "defaultMode": _GROUP_READS}}
+        )
+    storage = view.raw["storage"]
+    if storage["ephemeral"]:
+        volumes.append({"name": _CLAIM, "emptyDir": {"sizeLimit": storage["size"]}})
+    return volumes
+
+
+def _spread(view: View, revision: int) -> Sequence[Mapping[str, Any]]:
+    """Over hosts and zones as far as that goes. A constraint that does not say of which pods is of this revision's."""
+    ours = {"labelSelector": {"matchLabels": dict(names.selector(view.name, revision))}}
+    given = view.raw.get("podTemplate", {}).get("topologySpreadConstraints")
+    if given is None:
+        given = [
+            {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway"}
+            for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+        ]
+    return [ours | constraint for constraint in given]

@@ -1,0 +1,140 @@
+"""The end: of a revision that nobody needs any more, and of the resource with everything that it left in Kafka.
+
+Strategy: what makes pods goes first, then one waits until they are gone, and the ConfigMap, by which a revision is known,
+goes last. Everything is asked for again until it has happened, and each wait has an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from queryable_operator.decide.actions import Event, Plan
+from queryable_operator.report import conditions
+from queryable_operator.rollout.live import Live, Pod, revisions_of, seconds_of
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Host, Observed, Ref
+
+_RETIRED_SECONDS: Final = 10.0  # after the cut-over, connections that are kept alive are still answered
+_STUCK_SECONDS: Final = 300.0  # a pod that should have ended so long ago has nobody who says that it did
+_KAFKA_SECONDS: Final = 300.0
+_NAMED_MAX: Final = 8  # an event has 1000 characters
+_CLEANUP_FAILED: Final = "CleanupFailed"
+
+
+def may_go(number: int, retired: float | None, service: int | None, now: float) -> bool:
+    """Whether a revision that is needed no more can be taken away: the Service, which is at `service`, sends it nothing."""
+    return number != service and (retired is None or now >= retired + _RETIRED_SECONDS)
+
+
+def remains(view: str, live: Live) -> tuple[Ref, ...]:
+    """Of a revision that goes, what can be deleted now."""
+    name = names.child(view, live.number)
+    objects = [Ref(kind, name) for kind in sorted(live.objects) if kind != "ConfigMap"]
+    if objects:
+        return tuple(objects)
+    if live.pods or live.claims:  # nobody makes them again
+        return (*_pods(live), *_claims(view, live))
+    return (Ref("ConfigMap", name),)
+
+
+def stuck(live: Live, hosts: Mapping[str, Host] | None, now: float) -> Iterator[Ref]:
+    """Pods that were asked to end and never will have ended, for nobody is there to say so."""
+    for pod in live.pods.values():
+        if pod.ending is not None and now >= pod.ending and (_is_overdue(pod, now) or _is_alone(pod, hosts)):
+            yield Ref("Pod", pod.name)
+
+
+def ending(observed: Observed) -> Plan:
+    """Of a resource that is being deleted. Whether its spec is right matters no more. What has an owner goes with it."""
+    metadata, spec = observed.resource["metadata"], observed.resource.get("spec") or {}
+    if names.FINALIZER not in (metadata.get("finalizers") or ()):
+        return Plan()
+    view, retain = str(metadata["name"]), spec.get("deletionPolicy") == "Retain"
+    lives = revisions_of(observed).values()
+    delete = tuple(ref for live in lives for ref in _ends(view, live, retain))
+    if any(live.pods or "StatefulSet" in live.objects for live in lives):
+        forced = tuple(ref for live in lives for ref in stuck(live, observed.hosts, observed.now))
+        status = _status(observed, "Its pods are ending.")
+        return Plan(delete=delete, force_delete=forced, status=status, again_seconds=1.0)
+    if retain or observed.kafka_clean or not (lives or _began(observed)):
+        return Plan(delete=delete, events=_unproven(observed), release=True)
+    refused = observed.kafka_refused
+    if refused is None or not _has_waited(observed):
+        why = f"Kafka cannot be cleaned up: {refused}" if refused else "Kafka is being cleaned up."
+        status = _status(observed, why, refused is not None)
+        return Plan(delete=delete, clean_kafka=True, status=status, again_seconds=2.0)
+    left = names.application_id(metadata["namespace"], view, 1, str(metadata["uid"])).replace(".r1-", ".r*-")
+    message = f"Groups and dead-letter topics called {left} may be left in Kafka: {refused}"
+    return Plan(delete=delete, events=(Event("Warning", _CLEANUP_FAILED, message),), release=True)
+
+
+def _unproven(observed: Observed) -> tuple[Event, ...]:
+    """What an earlier release named after the view alone: another cluster's view of this name would lose its own."""
+    if not (unproven := observed.kafka_unproven):
+        return ()
+    more = f" and {len(unproven) - _NAMED_MAX} more" if len(unproven) > _NAMED_MAX else ""
+    message = (
+        f"Left in Kafka, since a view of this name in another cluster may own it: "
+        f"{', '.join(unproven[:_NAMED_MAX])}{more}. Delete it if there is no such view"
+    )
+    return (Event("Warning", _CLEANUP_FAILED, message),)
+
+
+def _began(observed: Observed) -> bool:
+    """Whether there may have been a revision: status names one before anything of it is made, in Kubernetes or in Kafka. A
+    status that says nothing at all may have been lost."""
+    status = observed.resource.get("status") or {}
+    return status.get("phase") != "Pending" or any(
+        status.get(name) for name in ("active", "candidate", "history")
+    )
+
+
+def _ends(view: str, live: Live, retain: bool) -> tuple[Ref, ...]:
+    if "StatefulSet" in live.objects:
+        return (Ref("StatefulSet", names.child(view, live.number)),)
+    return (*_pods(live), *(() if retain else _claims(view, live)))
+
+
+def _pods(live: Live) -> Iterator[Ref]:
+    return (Ref("Pod", pod.name) for pod in live.pods.values() if pod.ending is None)
+
+
+def _claims(view: str, live: Live) -> Iterator[Ref]:
+    for ordinal, claim in sorted(live.claims.items()):
+        if "deletionTimestamp" not in claim.get("metadata", {}):
+            yield Ref("PersistentVolumeClaim", names.volume_claim(view, live.number, ordinal))
+
+
+def _is_overdue(pod: Pod, now: float) -> bool:
+    return pod.ending is not None and now >= pod.ending + _STUCK_SECONDS
+
+
+def _is_alone(pod: Pod, hosts: Mapping[str, Host] | None) -> bool:
+    if hosts is None or pod.host is None:
+        return False
+    host = hosts.get(pod.host)
+    return host is None or not host.ready
+
+
+def _status(observed: Observed, message: str, failed: bool = False) -> Mapping[str, Any] | None:
+    before = observed.resource.get("status") or {}
+    reason = _CLEANUP_FAILED if failed else "Deleting"
+    said = (
+        conditions.Condition("Progressing", True, "Deleting", message),
+        conditions.Condition("Degraded", failed, reason, message),
+    )
+    generation = observed.resource["metadata"].get("generation", 1)
+    after = {
+        **before,
+        "message": message,
+        "conditions": conditions.merged(said, before, generation, observed.now),
+    }
+    return None if after == before else after
+
+
+def _has_waited(observed: Observed) -> bool:
+    degraded = conditions.before(observed.resource.get("status") or {}).get("Degraded", {})
+    since = seconds_of(degraded.get("lastTransitionTime"))
+    failing = degraded.get("status") == "True" and degraded.get("reason") == _CLEANUP_FAILED
+    return failing and since is not None and observed.now >= since + _KAFKA_SECONDS

@@ -1,0 +1,88 @@
+"""Events: what is different between the status that was there and the one that is written. One for each transition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from queryable_app.wire.ingest_failures import REASONS
+from queryable_operator.decide.actions import Event
+from queryable_operator.report.conditions import before
+
+# A condition that begins to say this is an event. Those that tell of a trouble are warnings.
+_BY_REASON: Final[Mapping[tuple[str, str], str]] = {
+    ("Progressing", "TopicNotFound"): "TopicNotFound",
+    ("Degraded", "TopicNotFound"): "TopicNotFound",
+    ("Degraded", "DiskHighWater"): "DiskHighWater",
+    ("Degraded", "NameTaken"): "NameTaken",
+    ("PartitionsInSync", "PartitionsChanged"): "PartitionsChanged",
+    ("PartitionerMatches", "PartitionerMismatch"): "PartitionerMismatch",
+    ("SpecValid", "SpecInvalid"): "SpecInvalid",
+    **{
+        ("SpecValid" if cause == "spec" else "Progressing", reason): reason
+        for reason, cause in REASONS.items()
+    },
+}
+
+
+def events_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Event]:
+    yield from _of_phases(old, new)
+    yield from _of_conditions(old, new)
+
+
+def _of_phases(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Event]:
+    phases = (old.get("phase"), new.get("phase"))
+    active, candidate = _revision(new, "active"), _revision(new, "candidate")
+    if phases == ("Provisioning", "Hydrating"):
+        yield _normal("Provisioned", f"The nodes of {active} are there.")
+        yield _normal("HydrationStarted", f"{active} reads the topic.")
+    if phases in (("Hydrating", "Ready"), ("Failed", "Ready")):
+        yield _normal("HydrationComplete", f"{active} is complete and serves.")
+    if candidate and candidate != _revision(old, "candidate"):
+        yield _normal("RolloutStarted", f"{candidate} hydrates beside {active}.")
+    if phases == ("HydratingCandidate", "CuttingOver"):
+        yield _normal("HydrationComplete", f"{candidate} has caught up.")
+    if "failedHash" in new and new["failedHash"] != old.get("failedHash"):
+        yield Event("Warning", "RolloutFailed", _rollout_failed(new))
+    if phases[0] == "CuttingOver" and active != _revision(old, "active"):
+        yield _normal("CutOver", f"{active} serves; {_revision(old, 'active')} is taken away.")
+    if _revision(old, "previous") and not _revision(new, "previous"):
+        yield _normal("Retired", f"{_revision(old, 'previous')} is gone.")
+    if active and active == _revision(old, "active") and _moved(old, new):
+        yield _normal("PlacementChanged", f"{active} follows placement {new['placementEpoch']}.")
+
+
+def _rollout_failed(new: Mapping[str, Any]) -> str:
+    """The sentence of the revision's entry in the history, which is the newest that failed."""
+    history = new.get("history") or ()
+    ended: Mapping[str, Any] = next((entry for entry in history if entry.get("outcome") == "Failed"), {})
+    return f"{ended.get('revision')} was given up, and {_revision(new, 'active')} stays active: {ended.get('reason')}"
+
+
+def _of_conditions(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Event]:
+    was = before(old)
+    for kind, condition in before(new).items():
+        reason = _BY_REASON.get((kind, str(condition.get("reason"))))
+        if reason and was.get(kind, {}).get("reason") != condition.get("reason"):
+            yield Event("Warning", reason, str(condition.get("message")))
+    if _holds(new, "Paused") and not _holds(old, "Paused"):
+        yield _normal("Paused", "spec.paused is set: nothing is changed.")
+
+
+def _moved(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    epochs = (old.get("placementEpoch"), new.get("placementEpoch"))
+    return None not in epochs and epochs[0] != epochs[1]
+
+
+def _holds(status: Mapping[str, Any], kind: str) -> bool:
+    return before(status).get(kind, {}).get("status") == "True"
+
+
+def _revision(status: Mapping[str, Any], role: str) -> str | None:
+    there = status.get(role)
+    name = there.get("revision") if isinstance(there, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def _normal(reason: str, message: str) -> Event:
+    return Event("Normal", reason, message)

@@ -1,0 +1,4 @@
+"""Write the resource's status: conditions, messages, progress.
+
+Pure. `decide` imports it.
+"""

@@ -1,0 +1,281 @@
+"""The resource's status: what is persisted of a change, and what people see.
+
+Strategy: it is written whole, and only where it differs from the one that is there. Figures that never rest are rounded, and
+times are those of changes. Reading it, nothing is relied upon: what cannot be understood counts as lost, and is made again
+from the objects that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import floor, log10
+from typing import Any, Final, cast, get_args
+
+from queryable_app.wire.ingest_failures import failure_in
+from queryable_operator.build.workload import application_id_in
+from queryable_operator.report.condition_rules import judged, worst
+from queryable_operator.report.conditions import merged
+from queryable_operator.rollout.live import Live, seconds_of, text_of
+from queryable_operator.rollout.placements import all_heard
+from queryable_operator.rollout.progress import hydrated, lag, records_per_second, remaining_seconds
+from queryable_operator.rollout.revisions import Course, Named, Phase
+from queryable_operator.rollout.status_inputs import Picture
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Manifest, TopicFound
+from queryable_operator.spec.resource import Identity
+
+_HISTORY_MAX: Final = 10
+
+
+def course_of(
+    identity: Identity, status: Mapping[str, Any], lives: Mapping[int, Live], service: int | None, now: float
+) -> Course:
+    """What status says, and what objects say where it says nothing. `service` is the revision that the Service is at."""
+    active = _named(identity, status.get("active"), lives, now)
+    if active is None:
+        return _rebuilt(identity, status, lives, service, now)
+    candidate = _named(identity, status.get("candidate"), lives, now)
+    previous = _named(identity, status.get("previous"), {}, now)
+    if candidate is not None and candidate.number == active.number:
+        candidate = None
+    if previous is not None and previous.number in (active.number, candidate and candidate.number):
+        previous = None
+    failed = status.get("failedHash")
+    course = Course(
+        phase="Ready",
+        active=active,
+        candidate=candidate,
+        previous=previous,
+        failed_hash=failed if isinstance(failed, str) else None,
+        failure=failure_in(status.get("failure")) if isinstance(failed, str) else None,
+        history=_history(status),
+    )
+    return replace(course, phase=_phase(status.get("phase"), course))
+
+
+def is_lost(status: Mapping[str, Any], course: Course) -> bool:
+    """Whether status did not say what there is."""
+    return course.active is not None and _number(status.get("active")) is None
+
+
+def service_of(observed_service: Manifest | None) -> int | None:
+    """The revision that the Service is seen to send requests to."""
+    selector = (observed_service or {}).get("spec", {}).get("selector") or {}
+    return names.revision_number(selector.get(names.REVISION_LABEL))
+
+
+def status_of(picture: Picture) -> Mapping[str, Any]:
+    course, identity, view = picture.course, picture.identity, picture.view
+    conditions = merged(judged(picture), picture.status, identity.generation, picture.observed.now)
+    whole: dict[str, Any] = {
+        "observedGeneration": identity.generation,
+        "phase": course.phase,
+        "message": worst(conditions),
+        **_nodes(picture),
+        "partitions": _partitions(picture),
+        "active": _active(picture),
+        "candidate": _candidate(picture),
+        "previous": None if course.previous is None else _revision(course.previous),
+        "failedHash": course.failed_hash,
+        "failure": None if course.failure is None else course.failure.to_json(),
+        "history": list(course.history) or None,
+        "conditions": conditions,
+    }
+    if view is not None:
+        host = f"{view.name}.{view.namespace}.svc.{picture.settings.cluster_domain}"
+        whole["url"] = f"http://{host}:{view.raw['service']['port']}"
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+# --- reading
+
+
+def _number(raw: Any) -> int | None:
+    revision = raw.get("revision") if isinstance(raw, Mapping) else None
+    return names.revision_number(revision) if isinstance(revision, str) else None
+
+
+def _named(identity: Identity, raw: Any, lives: Mapping[int, Live], now: float) -> Named | None:
+    """A ConfigMap that is as it was written is believed before status, which anybody may have edited."""
+    number = _number(raw)
+    if number is None:
+        return None
+    partitions, live = raw.get("totalPartitions"), lives.get(number)
+    named = Named(
+        number=number,
+        spec_hash=str(raw.get("specHash", "")),
+        since=_at(raw.get("since"), now),
+        partitions=partitions if isinstance(partitions, int) else 0,
+        application_id=_application_id(identity, number, raw.get("applicationId"), live),
+        caught_up_since=seconds_of(raw.get("caughtUpSince")),
+    )
+    return named if live is None else _as_recorded(named, live)
+
+
+def _application_id(identity: Identity, number: int, said: Any, live: Live | None) -> str:
+    """Return a revision's identity, which it keeps: a release that gives others finds its data under the old one."""
+    known = [said]
+    if live is not None:
+        recorded = live.record.placement.application_id if live.record is not None else None
+        stateful_set = live.objects.get("StatefulSet", {})
+        known = [recorded, said, application_id_in(stateful_set.get("spec", {}).get("template"))]
+    shared = names.shared_application_id(identity.namespace, identity.name, number)
+    own = names.application_id(identity.namespace, identity.name, number, identity.uid)
+    return next((each for each in known if each in (shared, own)), own)
+
+
+def _as_recorded(named: Named, live: Live) -> Named:
+    if live.record is not None:
+        return replace(named, spec_hash=live.record.spec_hash, partitions=live.record.partitions)
+    if live.made_of is not None and not named.spec_hash:
+        return replace(named, spec_hash=live.made_of.spec_hash, partitions=live.made_of.partitions)
+    return named
+
+
+def _phase(said: Any, course: Course) -> Phase:
+    if course.candidate is not None and course.candidate.spec_hash != course.failed_hash:
+        return "CuttingOver" if said == "CuttingOver" else "HydratingCandidate"
+    if course.previous is not None:
+        return "Retiring"
+    if said in ("Pending", "Provisioning"):
+        return "Provisioning"
+    if said == "Failed":
+        return "Failed"
+    return "Ready" if said in get_args(Phase) and said != "Hydrating" else "Hydrating"
+
+
+def _rebuilt(
+    identity: Identity, status: Mapping[str, Any], lives: Mapping[int, Live], service: int | None, now: float
+) -> Course:
+    """The Service names the active revision; a higher one is the candidate, a lower one the previous."""
+    there = sorted(n for n, live in lives.items() if {"ConfigMap", "StatefulSet"} & live.objects.keys())
+    if not there:
+        return Course(history=_history(status))
+    active = service if service in there else min(there, key=lambda n: (not lives[n].ready, n))
+    course = Course(
+        active=_found(identity, lives[active], now),
+        candidate=_found(identity, lives[there[-1]], now) if there[-1] > active else None,
+        previous=_found(identity, lives[there[0]], now) if there[0] < active else None,
+        history=_history(status),
+    )
+    return replace(course, phase=_phase(None, course))
+
+
+def _found(identity: Identity, live: Live, now: float) -> Named:
+    made = live.objects.get("ConfigMap", {}).get("metadata", {}).get("creationTimestamp")
+    application_id = _application_id(identity, live.number, None, live)
+    return _as_recorded(Named(live.number, "", _at(made, now), 0, application_id), live)
+
+
+def _at(text: Any, now: float) -> float:
+    """A time that is none, or has not come yet, is now: a deadline that was moved away comes all the same."""
+    at = seconds_of(text)
+    return now if at is None else min(at, now)
+
+
+def _history(status: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    there = status.get("history")
+    entries = there if isinstance(there, list) else []
+    return tuple(entry for entry in entries if isinstance(entry, Mapping))[:_HISTORY_MAX]
+
+
+# --- writing
+
+
+def _nodes(picture: Picture) -> Mapping[str, Any]:
+    course, view, active = picture.course, picture.view, picture.active
+    if course.active is None or view is None:
+        return {name: picture.status.get(name) for name in ("nodes", "replicas", "selector")}
+    wanted = 0 if view.suspended else view.spec.replicas
+    selector = names.selector(view.name, course.active.number)
+    return {
+        "nodes": f"{len(active.ready & set(range(wanted)))}/{wanted}",
+        "replicas": active.replicas,
+        "selector": ",".join(f"{label}={value}" for label, value in selector.items()),
+        "placementEpoch": _epoch(picture, active),
+    }
+
+
+def _epoch(picture: Picture, active: Live) -> int | None:
+    """A ConfigMap that had to be made from nothing takes no epoch back before every node has spoken."""
+    there = picture.status.get("placementEpoch") if _is_active(picture) else None
+    if active.record is None:
+        return there
+    epoch = active.record.placement.epoch
+    heard = all_heard(active, picture.observed.now)
+    return epoch if heard or not isinstance(there, int) else max(epoch, there)
+
+
+def _is_active(picture: Picture) -> bool:
+    """Whether the revision that is active was so before."""
+    active, there = picture.course.active, picture.status.get("active")
+    name = there.get("revision") if isinstance(there, Mapping) else None
+    return active is not None and name == names.revision_text(active.number)
+
+
+def _partitions(picture: Picture) -> int | None:
+    topic = picture.observed.topic
+    if isinstance(topic, TopicFound):
+        return topic.partitions
+    there = picture.status.get("partitions")
+    return there if isinstance(there, int) else None
+
+
+def _revision(named: Named) -> dict[str, Any]:
+    return {
+        "revision": names.revision_text(named.number),
+        "applicationId": named.application_id,
+        "specHash": named.spec_hash,
+        "since": text_of(named.since),
+        "totalPartitions": named.partitions,
+    }
+
+
+def _active(picture: Picture) -> Mapping[str, Any] | None:
+    named = picture.course.active
+    if named is None:
+        return None
+    return _revision(named) | _progress(picture, named)
+
+
+def _candidate(picture: Picture) -> Mapping[str, Any] | None:
+    named, view = picture.course.candidate, picture.view
+    if named is None:
+        return None
+    live, whole = picture.live(named), _revision(named) | _progress(picture, named)
+    whole["progress"] = f"{whole['hydratedPartitions']}/{named.partitions}"
+    whole["recordsPerSecond"] = _round(records_per_second(live))
+    if (remaining := remaining_seconds(live)) is not None:
+        whole["remainingSeconds"] = _round(remaining)
+    if view is not None:
+        whole["deadline"] = text_of(named.since + view.rollout.hydration_deadline_seconds)
+    if named.caught_up_since is not None:
+        whole["caughtUpSince"] = text_of(named.caught_up_since)
+    return whole
+
+
+def _progress(picture: Picture, named: Named) -> dict[str, Any]:
+    live = picture.live(named)
+    behind = lag(live)
+    if behind is not None:
+        return {"hydratedPartitions": hydrated(live), "lag": _round(behind)}
+    there = _there(picture.status, named)
+    return {"hydratedPartitions": hydrated(live)} | ({"lag": there["lag"]} if "lag" in there else {})
+
+
+def _there(status: Mapping[str, Any], named: Named) -> Mapping[str, Any]:
+    """What was said of this revision last."""
+    entries: Iterable[Any] = (status.get("active"), status.get("candidate"))
+    for entry in entries:
+        if isinstance(entry, Mapping) and entry.get("revision") == names.revision_text(named.number):
+            return cast(Mapping[str, Any], entry)
+    return {}
+
+
+def _round(value: float) -> int:
+    """To one digit and a half, so that it does not change with every look."""
+    if value < 1:
+        return 0
+    step = max(1, 10 ** floor(log10(value)) // 2)
+    return int(round(value / step) * step)

@@ -1,0 +1,228 @@
+"""The live objects of one resource, sorted by the revision that they belong to. Anything of it may be missing or broken.
+
+What somebody broke counts as missing: a ConfigMap that is not as it was written, a time that is none, a pod whose name is no
+node's. So nobody who reads these values has to expect rubbish.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from queryable_operator.build.settings_map import RevisionRecord, record_of
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Manifest, NodeSaid, Observed, Ref
+
+_ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,3})$")
+MADE_OF: Final = f"{names.GROUP}/made-of"
+"""On the StatefulSet: what its revision was made of, as `MadeOf`. So that a ConfigMap that somebody deleted can be made again
+also when the spec has become another one."""
+
+_TEMPLATE_LABEL: Final = "controller-revision-hash"
+# As the kubelet calls them, where it takes turns between two in one word.
+_TROUBLES: Final = {
+    "CrashLoopBackOff": "CrashLoopBackOff",
+    "CreateContainerConfigError": "CreateContainerConfigError",
+    "ErrImagePull": "ImagePullBackOff",
+    "ImagePullBackOff": "ImagePullBackOff",
+    "InvalidImageName": "InvalidImageName",
+}
+_CLAIM: Final = "PersistentVolumeClaim"
+_CLAIM_PREFIX: Final = names.volume_claim("", 1, 0).partition("-")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The pod of one node."""
+
+    name: str
+    ready: bool
+    changed: float
+    """When it became ready, or stopped being so; when it was made, if it never was."""
+
+    created: float
+    host: str | None
+    template: str | None
+    """The name that the StatefulSet gave to the template that it was made of."""
+
+    ending: float | None
+    """When it should have ended at the latest, if it was asked to."""
+
+    volume_is_astray: bool = False
+    """Whether no host can run it because of where its volume is."""
+
+    trouble: str | None = None
+    """What keeps it from running, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOf:
+    spec: Mapping[str, Any]
+    """Only the fields that make a revision."""
+
+    spec_hash: str
+    partitions: int
+    disk_format: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> MadeOf:
+        return MadeOf(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What there is of one revision."""
+
+    number: int
+    objects: Mapping[str, Manifest] = field(default_factory=dict)
+    """By kind: those of which a revision has one."""
+
+    pods: Mapping[int, Pod] = field(default_factory=dict)
+    claims: Mapping[int, Manifest] = field(default_factory=dict)
+    said: Mapping[int, NodeSaid] = field(default_factory=dict)
+    record: RevisionRecord | None = None
+    """Of its ConfigMap."""
+
+    made_of: MadeOf | None = None
+    """Of its StatefulSet. To be held against a hash: anybody may have edited it."""
+
+    @property
+    def ready(self) -> frozenset[int]:
+        return frozenset(ordinal for ordinal, pod in self.pods.items() if pod.ready)
+
+    @property
+    def replicas(self) -> int:
+        """Of the StatefulSet as it is."""
+        replicas = self.objects.get("StatefulSet", {}).get("spec", {}).get("replicas")
+        return replicas if isinstance(replicas, int) else 0
+
+
+def revisions_of(observed: Observed) -> Mapping[int, Live]:
+    """Every revision of which anything is left. By names, since labels can be edited."""
+    view = str(observed.resource["metadata"]["name"])
+    by_revision: dict[int, dict[Ref, Manifest]] = {}
+    for ref, manifest in observed.children.items():
+        number = _revision_of(view, ref)
+        if number is not None:
+            by_revision.setdefault(number, {})[ref] = manifest
+    return {
+        number: _live(view, number, objects, observed.said.get(number, {}))
+        for number, objects in by_revision.items()
+    }
+
+
+def labels(manifest: Manifest) -> Mapping[str, Any]:
+    return manifest.get("metadata", {}).get("labels") or {}
+
+
+def seconds_of(text: Any) -> float | None:
+    """Of a time as Kubernetes writes it; None when it is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def text_of(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def condition(manifest: Manifest, kind: str) -> Mapping[str, Any]:
+    for one in manifest.get("status", {}).get("conditions") or ():
+        if one.get("type") == kind:
+            return dict(one)
+    return {}
+
+
+def _revision_of(view: str, ref: Ref) -> int | None:
+    name = ref.name.removeprefix(f"{_CLAIM_PREFIX}-") if ref.kind == _CLAIM else ref.name
+    if ref.kind in (_CLAIM, "Pod"):
+        name = _ORDINAL.sub("", name)
+    prefix, _, revision = name.rpartition("-")
+    return names.revision_number(revision) if prefix == view else None
+
+
+def _live(view: str, number: int, objects: Mapping[Ref, Manifest], said: Mapping[int, NodeSaid]) -> Live:
+    pods, claims, single = {}, {}, {}
+    for ref, manifest in objects.items():
+        match = _ORDINAL.search(ref.name)
+        if ref.kind not in (_CLAIM, "Pod"):
+            single[ref.kind] = manifest
+        elif match and ref.kind == "Pod":
+            claim = objects.get(Ref(_CLAIM, f"{_CLAIM_PREFIX}-{ref.name}"), {})
+            pods[int(match[1])] = _pod(ref.name, manifest, claim)
+        elif match:
+            claims[int(match[1])] = manifest
+    record, made_of = _record(single.get("ConfigMap")), _made_of(single.get("StatefulSet", {}))
+    return Live(number, single, pods, claims, said, record, made_of)
+
+
+def _record(config_map: Manifest | None) -> RevisionRecord | None:
+    try:
+        return None if config_map is None else record_of(config_map)
+    except (KeyError, ValueError):
+        return None
+
+
+def _made_of(stateful_set: Manifest) -> MadeOf | None:
+    try:
+        made_of = MadeOf.from_json(stateful_set["metadata"]["annotations"][MADE_OF])
+    except (KeyError, TypeError, ValueError):
+        return None
+    sound = isinstance(made_of.spec, dict) and isinstance(made_of.spec_hash, str)
+    return made_of if sound and isinstance(made_of.partitions, int) else None
+
+
+def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
+    metadata, said = manifest.get("metadata", {}), condition(manifest, "Ready")
+    ending = seconds_of(metadata.get("deletionTimestamp"))
+    created = seconds_of(metadata.get("creationTimestamp")) or 0.0
+    ready, changed = said.get("status") == "True", seconds_of(said.get("lastTransitionTime"))
+    if ready and ending is not None:  # it stops being so by being asked to end
+        ready, changed = False, ending - _grace_seconds(metadata)
+    unscheduled = _unscheduled(manifest)
+    return Pod(
+        name=name,
+        ready=ready,
+        changed=changed or created,
+        created=created,
+        host=manifest.get("spec", {}).get("nodeName"),
+        template=labels(manifest).get(_TEMPLATE_LABEL),
+        ending=ending,
+        volume_is_astray=_is_placed(claim) and "volume" in unscheduled.lower(),
+        trouble=unscheduled or _waiting(manifest),
+    )
+
+
+def _grace_seconds(metadata: Mapping[str, Any]) -> int:
+    """How long it was given to end."""
+    seconds = metadata.get("deletionGracePeriodSeconds")
+    return seconds if isinstance(seconds, int) else 0
+
+
+def _unscheduled(manifest: Manifest) -> str:
+    """Why no host runs it; empty when one does."""
+    scheduled = condition(manifest, "PodScheduled")
+    return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else ""
+
+
+def _is_placed(claim: Manifest) -> bool:
+    """A claim that has no volume yet is in nobody's way."""
+    return claim.get("status", {}).get("phase") in ("Bound", "Lost")
+
+
+def _waiting(manifest: Manifest) -> str | None:
+    """What its containers wait for, when that is a trouble."""
+    for container in manifest.get("status", {}).get("containerStatuses") or ():
+        reason = (container.get("state") or {}).get("waiting", {}).get("reason")
+        if reason in _TROUBLES:
+            return _TROUBLES[reason]
+    return None

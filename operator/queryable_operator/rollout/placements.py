@@ -1,0 +1,169 @@
+"""Who holds what in one revision, and how many pods that takes; which nodes are lost, and what of them is in the way.
+
+Strategy: `placing` takes the steps. Here is decided what they go to: nodes that are to hold nothing more, that have gone for
+good, and that are not there yet are told apart. The placement of the observed ConfigMap is the truth, unless nodes follow a
+later one: then somebody has put back an old ConfigMap, and what nodes say is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from queryable_app.placement.assignment import Placement, Wanted, first_placement, settled
+from queryable_app.placement.controller import Seen, next_step
+from queryable_operator.rollout.live import Live, Pod
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Host, Ref
+from queryable_operator.spec.resource import View
+
+HEARD_SECONDS: Final = 10.0  # a node that has said nothing for so long is silent
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known beside the revision itself."""
+
+    now: float
+    cluster_domain: str
+    hosts: Mapping[str, Host] | None
+    epoch_told: int = 0
+    """The latest that status speaks of."""
+
+
+def first(view: View, number: int, application_id: str, partitions: int, cluster_domain: str) -> Placement:
+    addresses = _addresses(view, number, cluster_domain)
+    return first_placement(application_id, partitions, addresses, copies_of(view))
+
+
+def followed(live: Live, application_id: str, partitions: int, record: Placement | None) -> Placement | None:
+    """The latest that is known: the ConfigMap's, or one that nodes follow."""
+    told = [record] if record is not None else []
+    for said in live.said.values():
+        there = said.placement
+        if there and there.application_id == application_id and there.partitions == partitions:
+            told.append(there)
+    return max(told, key=lambda placement: placement.epoch, default=None)
+
+
+def next_placement(view: View, live: Live, placement: Placement, situation: Situation) -> Placement:
+    """The step that can be taken now; the same while there is none."""
+    if view.suspended or _may_be_old(live, placement, situation):
+        return placement
+    return next_step(placement, wanted(view, live, placement, situation), seen(live), situation.now)
+
+
+def is_settled(view: View, live: Live, placement: Placement, situation: Situation) -> bool:
+    return settled(placement, wanted(view, live, placement, situation))
+
+
+def wanted(view: View, live: Live, placement: Placement, situation: Situation) -> Wanted:
+    lost = set(lost_nodes(view, live, situation))
+    absent = set(range(view.spec.replicas)) - _present(live, situation.now)
+    lost |= {ordinal for ordinal in absent if not placement.held_by(ordinal)}
+    return Wanted(
+        _addresses(view, live.number, situation.cluster_domain),
+        copies_of(view),
+        _domains(view, live, situation.hosts),
+        frozenset(lost),
+    )
+
+
+def domains_seen(live: Live, hosts: Mapping[str, Host] | None) -> Mapping[int, str]:
+    """The failure domain of each node: its zone where there are several, else its host. The last one while it has none."""
+    zones = {host.zone for host in (hosts or {}).values() if host.zone}
+    domains = dict(live.record.domains) if live.record else {}
+    for ordinal, pod in live.pods.items():
+        if pod.host:
+            host = (hosts or {}).get(pod.host)
+            domains[ordinal] = host.zone if len(zones) > 1 and host and host.zone else pod.host
+    return domains
+
+
+def replicas(view: View, live: Live, placement: Placement, now: float) -> int:
+    """How many pods there shall be. One that the placement names no longer stays until every node knows that."""
+    if view.suspended:
+        return 0
+    enough = max(len(placement.addresses), view.spec.replicas)
+    return enough if is_known(live, placement, now) else max(enough, live.replicas)
+
+
+def is_known(live: Live, placement: Placement, now: float) -> bool:
+    return not any(
+        said.seen.epoch < placement.epoch and now - said.seen.at < HEARD_SECONDS
+        for said in live.said.values()
+    )
+
+
+def lost_nodes(view: View, live: Live, situation: Situation) -> frozenset[int]:
+    """Nodes that do not come back where they are: their host is gone, or their volume lets them run nowhere."""
+    return frozenset(
+        ordinal
+        for ordinal, pod in live.pods.items()
+        if not pod.ready
+        and situation.now - pod.changed >= view.replace_after_seconds
+        and (pod.volume_is_astray or host_is_gone(view, pod, situation))
+    )
+
+
+def host_is_gone(view: View, pod: Pod, situation: Situation) -> bool:
+    if situation.hosts is None:  # nobody says how hosts are; but one that does not end its pods is gone
+        return pod.ending is not None and situation.now - pod.ending >= view.replace_after_seconds
+    host = situation.hosts.get(pod.host) if pod.host else None
+    return pod.host is not None and (host is None or not host.ready)
+
+
+def in_the_way(view: View, live: Live, placement: Placement, situation: Situation) -> Iterator[Ref]:
+    """Of lost nodes, what keeps the StatefulSet from making them anew elsewhere. First the others take over what they served.
+    Where nobody can, the volume may still come back with the data, unless it can be reached from nowhere."""
+    lost = lost_nodes(view, live, situation)
+    for ordinal in sorted(lost):
+        listed = [set(serving) for serving in placement.serving if ordinal in serving]
+        if not all(serving <= lost for serving in listed):
+            continue
+        pod = live.pods[ordinal]
+        if ordinal in live.claims and (not listed or pod.volume_is_astray):
+            yield Ref("PersistentVolumeClaim", names.volume_claim(view.name, live.number, ordinal))
+        yield Ref("Pod", pod.name)
+
+
+def left_over(view: View, live: Live, placement: Placement) -> Iterator[Ref]:
+    """Volumes of nodes that are no more."""
+    nodes = max(len(placement.addresses), view.spec.replicas, live.replicas)
+    for ordinal in sorted(live.claims):
+        if ordinal >= nodes and ordinal not in live.pods:
+            yield Ref("PersistentVolumeClaim", names.volume_claim(view.name, live.number, ordinal))
+
+
+def seen(live: Live) -> Mapping[int, Seen]:
+    return {ordinal: said.seen for ordinal, said in live.said.items()}
+
+
+def _may_be_old(live: Live, placement: Placement, situation: Situation) -> bool:
+    """A ConfigMap that had to be made from nothing knows less than nodes that have not spoken yet."""
+    return placement.epoch < situation.epoch_told and not all_heard(live, situation.now)
+
+
+def all_heard(live: Live, now: float) -> bool:
+    return live.pods.keys() <= _present(live, now) and len(live.pods) >= live.replicas
+
+
+def _present(live: Live, now: float) -> set[int]:
+    return {ordinal for ordinal, said in live.said.items() if now - said.seen.at < HEARD_SECONDS}
+
+
+def _addresses(view: View, number: int, cluster_domain: str) -> tuple[str, ...]:
+    return tuple(
+        names.advertised_url(view.namespace, view.name, number, ordinal, cluster_domain)
+        for ordinal in range(view.spec.replicas)
+    )
+
+
+def copies_of(view: View) -> int:
+    return min(view.spec.copies, view.spec.replicas)
+
+
+def _domains(view: View, live: Live, hosts: Mapping[str, Host] | None) -> tuple[str, ...]:
+    domains = domains_seen(live, hosts)
+    return tuple(domains.get(ordinal, f"node {ordinal}") for ordinal in range(view.spec.replicas))

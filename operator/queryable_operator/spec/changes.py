@@ -1,0 +1,111 @@
+"""What a change of each field does: a table, and the hashes that follow from it.
+
+A field that is not in the table makes a revision, so that a forgotten one costs time and not correctness. Hashes are made
+without defaults: another release of the operator gives an unchanged resource the same ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from enum import Enum
+from typing import Any, Final
+
+from queryable_app.wire.disk_format import FORMAT_VERSION
+from queryable_operator.spec.defaults import without_defaults
+
+
+class Change(Enum):
+    PATCH = "children are applied and nodes are told; no pod restarts"
+    ROLL = "one pod after the other restarts, with the data that it has"
+    REVISION = "a new revision hydrates beside the old one and takes over"
+    REJECT = "refused; a new resource is needed"
+
+
+CHANGES: Final[Mapping[str, Change]] = {
+    "kafka.bootstrapServers": Change.REVISION,
+    "kafka.secretRef": Change.ROLL,
+    "kafka.config": Change.ROLL,
+    "topic": Change.REVISION,
+    "key": Change.REVISION,
+    "value": Change.REVISION,
+    "onBadRecord": Change.REVISION,
+    "partitioner": Change.REVISION,
+    "transform": Change.REVISION,
+    "view": Change.REVISION,
+    "replicas": Change.PATCH,
+    "standbyReplicas": Change.PATCH,
+    "read": Change.PATCH,
+    "auth": Change.ROLL,
+    "tls": Change.ROLL,
+    "storage.size": Change.PATCH,
+    "storage.storageClassName": Change.REJECT,
+    "storage.ephemeral": Change.REJECT,
+    "storage.highWaterPercent": Change.ROLL,
+    "ingest": Change.ROLL,
+    "image": Change.ROLL,
+    "podTemplate": Change.ROLL,
+    "service": Change.PATCH,
+    "networkPolicy": Change.PATCH,
+    "rollout": Change.PATCH,
+    "replaceAfter": Change.PATCH,
+    "onPartitionsChanged": Change.PATCH,
+    "onDataLoss": Change.ROLL,
+    "deletionPolicy": Change.PATCH,
+    "paused": Change.PATCH,
+    "suspended": Change.PATCH,
+    "redeployNonce": Change.REVISION,
+}
+"""By path below `spec`; a path speaks of everything below it."""
+
+_KEPT: Final = (Change.REVISION, Change.REJECT)
+
+
+def spec_hash(spec: Mapping[str, Any], partitions: int, disk_format: int = FORMAT_VERSION) -> str:
+    """Of everything that makes a revision. Two specs with the same hash are read by the same nodes."""
+    fields = without_defaults(_fields(spec, (Change.REVISION,)))
+    return _digest({"spec": fields, "partitions": partitions, "diskFormat": disk_format})
+
+
+def roll_hash(spec: Mapping[str, Any], image: str, kafka_secret_digest: str) -> str:
+    """Of everything that makes pods restart. `image` is the one that is used, whether the spec names it or not."""
+    fields = without_defaults(_fields(spec, (Change.ROLL,)))
+    fields.pop("image", None)
+    return _digest({"spec": fields, "image": image, "kafkaSecret": kafka_secret_digest})
+
+
+def carried(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """What the nodes of a revision follow that was made of `old`, when the resource now says `new`."""
+    free = tuple(change for change in Change if change not in _KEPT)
+    return _merged(_fields(new, free), _fields(old, _KEPT))
+
+
+def _fields(spec: Mapping[str, Any], changes: Collection[Change], prefix: str = "") -> dict[str, Any]:
+    """The part of a spec that has one of these classes."""
+    part = {}
+    for name, value in spec.items():
+        path = f"{prefix}{name}"
+        if path in _PARENTS and isinstance(value, Mapping):
+            if below := _fields(value, changes, f"{path}."):
+                part[name] = below
+        elif CHANGES.get(path, Change.REVISION) in changes:
+            part[name] = value
+    return part
+
+
+_PARENTS: Final = frozenset(path.rpartition(".")[0] for path in CHANGES if "." in path)
+
+
+def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    whole = dict(one)
+    for name, value in other.items():
+        there = whole.get(name)
+        both = isinstance(there, Mapping) and isinstance(value, Mapping)
+        whole[name] = _merged(there, value) if both else value  # type: ignore[arg-type]
+    return whole
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

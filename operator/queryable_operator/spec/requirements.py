@@ -1,0 +1,98 @@
+"""What a node's two containers ask of the machine: computed from what they hold, or as the resource says.
+
+A container's memory is what was measured of it plus what it is allowed to fill. serve's limit also has room for all that
+clients may have under way at one time; ingest's heap and what the JVM needs beside it are both filled sooner or later.
+There is no limit on the processor: it would stop a node for tenths of a second while the machine is idle.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+from queryable_app.config.topic_spec import SpecError
+from queryable_app.contract import NodeSettings
+from queryable_operator.spec.quantity import quantity
+
+CONTAINERS: Final = ("serve", "ingest")
+
+_MIB: Final = 1024 * 1024
+_SERVE_MIB: Final = 150  # the interpreter and its libraries, without caches
+_SERVE_SPARE_MIB: Final = 128  # what the allocator keeps, and reads that hold a lot for a moment
+_INGEST_MIB: Final = 640  # Python, and the JVM beside its heap
+_HEAP_MIN_MIB: Final = 512  # Spark itself wants 450 of what collectors leave it
+_HEAP: Final = re.compile(r"([0-9]+)([kmg])", re.IGNORECASE)
+_HEAP_BYTES: Final = {"k": 1024, "m": _MIB, "g": 1024 * _MIB}
+
+
+def requirements(spec: Mapping[str, Any], container: str) -> Mapping[str, Any]:
+    """Kubernetes ResourceRequirements. `spec` has its defaults. What it says of a container takes the place of all of this."""
+    given = _given(spec, container)
+    if given:
+        return given
+    return _of_serve() if container == "serve" else _of_ingest(spec["ingest"]["driverMemory"])
+
+
+def check_requirements(spec: Mapping[str, Any]) -> None:
+    """What the API server would refuse much later, with the StatefulSet, or what could only end in a JVM that is killed or
+    does not start."""
+    heap = spec["ingest"]["driverMemory"]
+    if _heap_bytes(heap) < _HEAP_MIN_MIB * _MIB:
+        raise SpecError(f"spec.ingest.driverMemory: Spark does not start with less than {_HEAP_MIN_MIB}m")
+    for container in CONTAINERS:
+        path = f"spec.podTemplate.resources.{container}"
+        given = _given(spec, container)
+        limits = {n: _amount(v, f"{path}.limits.{n}") for n, v in given.get("limits", {}).items()}
+        for name, asked in given.get("requests", {}).items():
+            if _amount(asked, f"{path}.requests.{name}") > limits.get(name, math.inf):
+                limit = given["limits"][name]
+                raise SpecError(f"{path}.requests.{name}: {asked} is more than the limit of {limit}")
+        if container == "ingest" and limits.get("memory", math.inf) <= _heap_bytes(heap):
+            raise SpecError(
+                f"{path}.limits.memory: {given['limits']['memory']} has no room for the JVM's heap, "
+                f"spec.ingest.driverMemory {heap}, and some {_INGEST_MIB}Mi beside it"
+            )
+
+
+def _given(spec: Mapping[str, Any], container: str) -> Mapping[str, Any]:
+    given: Mapping[str, Any] = spec.get("podTemplate", {}).get("resources", {}).get(container, {})
+    return given
+
+
+def _amount(text: str | int, path: str) -> Fraction:
+    try:
+        return quantity(text)
+    except ValueError as e:
+        raise SpecError(f"{path}: {e}") from None
+
+
+def _of_serve() -> Mapping[str, Any]:
+    node = _NODE_DEFAULTS
+    held = _SERVE_MIB + node["block_cache_mb"] + node["write_buffer_mb"]
+    under_way = (node["bodies_bytes_max"] + node["untaken_bytes_max"]) // _MIB
+    return {
+        "requests": {"cpu": "100m", "memory": f"{held}Mi"},
+        "limits": {"memory": f"{held + under_way + _SERVE_SPARE_MIB}Mi"},
+    }
+
+
+def _of_ingest(heap: str) -> Mapping[str, Any]:
+    memory = f"{-(-_heap_bytes(heap) // _MIB) + _INGEST_MIB}Mi"
+    return {"requests": {"cpu": "200m", "memory": memory}, "limits": {"memory": memory}}
+
+
+def _heap_bytes(text: str) -> int:
+    match = _HEAP.fullmatch(text)
+    if match is None:
+        raise SpecError(f"spec.ingest.driverMemory: {text!r} is not an amount of memory, like 512m or 2g")
+    return int(match[1]) * _HEAP_BYTES[match[2].lower()]
+
+
+_NODE_DEFAULTS: Final[Mapping[str, int]] = {
+    name: field.default
+    for name, field in NodeSettings.__dataclass_fields__.items()
+    if isinstance(field.default, int)
+}

@@ -1,0 +1,156 @@
+"""The resource's spec as frozen values, or an error that names the field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryable_app.config.topic_spec import (
+    Ingest,
+    Read,
+    SpecError,
+    TopicSpec,
+    duration_ms,
+    parse_spec,
+    parse_spec_json,
+)
+
+SMALL: dict[str, Any] = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
+
+
+def test_a_small_spec() -> None:
+    """Kafka and the topic are enough; everything else has its default."""
+    assert parse_spec(SMALL) == TopicSpec("kafka:9092", "users")
+
+
+def test_a_full_spec() -> None:
+    """Every field that this version carries out is taken over."""
+    spec = {
+        "kafka": {
+            "bootstrapServers": "a:1,b:2",
+            "config": {"isolation.level": "read_committed", "retries": 3},
+        },
+        "topic": "page-views",
+        "key": {"format": "long"},
+        "value": {"format": "json", "schema": "user STRING"},
+        "onBadRecord": "DeadLetter",
+        "partitioner": "crc32",
+        "transform": {"sql": "SELECT key, value.user AS user FROM records"},
+        "view": {"kind": "latest", "ttl": "30d"},
+        "replicas": 3,
+        "standbyReplicas": 1,
+        "read": {"consistency": "any", "maxLagMs": 100, "ingest": True, "maxConcurrent": 5},
+        "ingest": {
+            "mode": "microbatch",
+            "batch": "30s",
+            "trigger": "1s",
+            "maxOffsetsPerTrigger": 9,
+            "driverMemory": "1g",
+        },
+        "onDataLoss": "Rebuild",
+        "storage": {"highWaterPercent": 70},
+    }
+    assert parse_spec_json(json.dumps(spec)) == TopicSpec(
+        bootstrap_servers="a:1,b:2",
+        topic="page-views",
+        kafka_config={"isolation.level": "read_committed", "retries": "3"},
+        key_format="long",
+        value_format="json",
+        value_schema="user STRING",
+        on_bad_record="DeadLetter",
+        partitioner="crc32",
+        sql="SELECT key, value.user AS user FROM records",
+        ttl_ms=30 * 86_400_000,
+        replicas=3,
+        standby_replicas=1,
+        read=Read("any", 100, True, 5),
+        ingest=Ingest("microbatch", 30_000, 1000, 9, "1g"),
+        on_data_loss="Rebuild",
+        high_water_percent=70,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"key": {"format": "avro"}}, "spec.key.format"),
+        ({"value": {"format": "protobuf"}}, "spec.value.format"),
+        ({"value": {"format": "string", "schema": "a INT"}}, "spec.value.schema"),
+        ({"value": {"schemaFrom": {"inline": "{}"}}}, "spec.value.schemaFrom"),
+        ({"partitioner": "custom"}, "spec.partitioner"),
+        ({"onBadRecord": "Panic"}, "spec.onBadRecord"),
+        ({"onDataLoss": "Shrug"}, "spec.onDataLoss"),
+        ({"view": {"kind": "aggregate"}}, "spec.view.kind"),
+        ({"view": {"keyBy": ["user"]}}, "spec.view.keyBy"),
+        ({"view": {"aggregate": {"groupBy": ["page"]}}}, "spec.view.aggregate"),
+        ({"view": {"history": {"retention": "7d"}}}, "spec.view.history"),
+        ({"view": {"indexes": [{"name": "by-user"}]}}, "spec.view.indexes"),
+        ({"view": {"changes": True}}, "spec.view.changes"),
+        ({"view": {"ttl": "0s"}}, "spec.view.ttl"),
+        ({"view": {"ttl": "soon"}}, "spec.view.ttl"),
+        ({"auth": {"jwt": {}}}, "spec.auth"),
+        ({"tls": {"secretRef": {"name": "tls"}}}, "spec.tls"),
+        ({"replicas": 2, "standbyReplicas": 2}, "spec.standbyReplicas"),
+        ({"read": {"consistency": "at-least"}}, "spec.read.consistency"),
+        ({"read": {"consistency": "eventual"}}, "spec.read.consistency"),
+        ({"ingest": {"mode": "batch"}}, "spec.ingest.mode"),
+        ({"ingest": {"batch": "4s"}}, "spec.ingest.batch"),
+        ({"ingest": {"trigger": "1"}}, "spec.ingest.trigger"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_field_is_named(fields: dict[str, Any], path: str) -> None:
+    """A field that is wrong, or not carried out in this version, is refused by its path."""
+    with pytest.raises(SpecError) as error:
+        parse_spec(SMALL | fields)
+    assert str(error.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"view": {"changes": False}}, {"view": {"indexes": []}}, {"auth": {}}], ids=str
+)
+def test_a_later_feature_that_is_off(fields: dict[str, Any]) -> None:
+    """A later feature that the file turns off, or leaves empty, is no error."""
+    assert parse_spec(SMALL | fields) == parse_spec(SMALL)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("0s", 0), ("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("12h", 43_200_000), ("7d", 604_800_000)],
+)
+def test_durations(text: str, ms: int) -> None:
+    """A duration is a whole number and a unit."""
+    assert duration_ms(text, "spec.view.ttl") == ms
+
+
+@given(
+    st.text(max_size=12)
+    | st.sampled_from(("1.5s", "-1s", "s", "1", "1S", "1 s", "1s\n", "٤s", "9" * 5000 + "d"))
+)
+def test_other_durations(text: str) -> None:
+    """Any other text is refused by the path of its field."""
+    try:
+        assert duration_ms(text, "spec.view.ttl") >= 0
+    except SpecError as error:
+        assert str(error).startswith("spec.view.ttl: ")  # noqa: PT017
+
+
+def test_a_view_with_sql_stores_json() -> None:
+    """What the SQL makes of a value of any format is stored as JSON."""
+    sql = {"transform": {"sql": "SELECT key, value FROM records"}, "value": {"format": "int"}}
+    assert (
+        parse_spec(SMALL | sql).stored_format,
+        parse_spec(SMALL | {"value": {"format": "int"}}).stored_format,
+    ) == (
+        "json",
+        "int",
+    )
+
+
+def test_copies_are_standbys_and_one() -> None:
+    """A partition has one copy and its standbys."""
+    assert parse_spec(SMALL | {"replicas": 3, "standbyReplicas": 2}).copies == 3

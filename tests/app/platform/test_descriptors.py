@@ -1,0 +1,30 @@
+"""The limit of open descriptors, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+
+import pytest
+
+_RAISE = """
+import json, resource, sys
+from queryable_app.platform.descriptors import raise_descriptor_limit
+resource.setrlimit(resource.RLIMIT_NOFILE, tuple(json.loads(sys.argv[1])))
+said = raise_descriptor_limit()
+print(json.dumps([said, *resource.getrlimit(resource.RLIMIT_NOFILE)]))
+"""
+
+
+@pytest.mark.parametrize(("soft", "hard"), [(128, 512), (512, 512)])
+def test_the_soft_limit_is_raised_to_the_hard_limit(soft: int, hard: int) -> None:
+    """A process may open as many files as its hard limit says, and knows how many that are."""
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= hard
+
+    said = subprocess.run(
+        [sys.executable, "-c", _RAISE, json.dumps([soft, hard])], capture_output=True, text=True, check=True
+    )
+
+    assert json.loads(said.stdout) == [hard, hard, hard]

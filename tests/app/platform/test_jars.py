@@ -1,0 +1,116 @@
+"""The JVM libraries: where they are kept, and what is said when they cannot be had."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from queryable_app.ingest.writer_jar import writer_jar
+from queryable_app.platform import jars
+
+
+@pytest.fixture(autouse=True)
+def _fresh_java() -> None:
+    jars.find_java.cache_clear()
+
+
+def test_the_cache_is_where_the_setting_says() -> None:
+    """A setting wins; without one it is the user's cache directory, as XDG has it."""
+    assert jars.cache_dir("/x") == Path("/x")
+    assert jars.cache_dir("", {"XDG_CACHE_HOME": "/c"}) == Path("/c/queryable-topics")
+    assert jars.cache_dir("", {}) == Path.home() / ".cache" / "queryable-topics"
+
+
+def test_the_connector_is_four_jars_and_fetched_once() -> None:
+    """What is in the cache is taken from there, without a word."""
+    cache = jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))
+    jars.connector_jars(cache)
+    said: list[str] = []
+    assert [jar.name.rpartition("-")[0] for jar in jars.connector_jars(cache, said.append)][:2] == [
+        "commons-pool2",
+        "kafka-clients",
+    ]
+    assert len(jars.connector_jars(cache, said.append)) == 4
+    assert said == []
+
+
+def test_every_jar_has_its_digest() -> None:
+    """The digests are of exactly the jars that a download brings."""
+    cache = jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))
+    jars.connector_jars(cache)
+    jars.broker_jars(cache)
+    lines = [line for wanted in jars.SETS for line in jars.digest_lines(wanted, cache / wanted.directory)]
+    assert jars.DIGESTS_FILE.read_text().splitlines() == lines
+
+
+@pytest.mark.parametrize("change", ["other bytes", "one more", "one less"])
+def test_another_jar_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """What a mirror has changed is never used; one sentence names the file and says what to do."""
+    good = {jar.name: jar for jar in jars.connector_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", "")))}
+
+    def download(_: object, __: Path, scratch: Path) -> Path:
+        into = scratch / "jars"
+        into.mkdir()
+        for name, jar in good.items():
+            (into / name).write_bytes(jar.read_bytes())
+        changed = into / ("evil-1.jar" if change == "one more" else "commons-pool2-2.13.1.jar")
+        if change == "one less":
+            changed.unlink()
+        else:
+            changed.write_bytes(b"evil")
+        return into
+
+    monkeypatch.setattr(jars, "download", download)
+    with pytest.raises(jars.JarsError, match=r"another (evil-1|commons-pool2-2\.13\.1)\.jar than") as refused:
+        jars.connector_jars(tmp_path, lambda _: None)
+    assert "\n" not in str(refused.value)
+    assert not list(tmp_path.glob("spark-kafka-*"))
+
+
+def test_without_network_one_sentence_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The download is announced, fails with advice, and leaves nothing behind that looks complete."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1")
+    said: list[str] = []
+    with pytest.raises(jars.JarsError, match=r"could not be downloaded .*QT_IVY_SETTINGS") as failed:
+        jars.connector_jars(tmp_path, said.append)
+    assert "\n" not in str(failed.value)
+    assert said[0].startswith("Downloading Spark's Kafka connector")
+    assert not list(tmp_path.glob("spark-kafka-*"))
+
+
+def test_without_java_one_sentence_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither on the path nor where JAVA_HOME points."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(jars.JarsError, match=r"^Java 17 or newer is needed and there is no java on the PATH"):
+        jars.find_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(jars.JarsError, match=r"JAVA_HOME is .*, which has no bin/java"):
+        jars.find_java()
+
+
+@pytest.mark.parametrize(("says", "version"), [("1.8.0_392", 8), ("11.0.21", 11)])
+def test_an_old_java_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, version: int
+) -> None:
+    """Its version is said, and what to set."""
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{says}\" 2023' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(jars.JarsError, match=f"bin/java is {version}: set JAVA_HOME"):
+        jars.find_java()
+
+
+def test_the_writer_is_compiled_once_by_parallel_callers(tmp_path: Path) -> None:
+    """Without a JDK; who comes second waits for the first and takes what it made."""
+    with ThreadPoolExecutor(4) as pool:
+        made = set(pool.map(writer_jar, [tmp_path] * 4))
+    assert [path.suffix for path in made] == [".jar"]
+    assert [path for path in tmp_path.iterdir() if not path.name.startswith(".")] == list(made)

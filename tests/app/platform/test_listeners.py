@@ -1,0 +1,47 @@
+"""Which addresses a listening socket takes."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from queryable_app.platform.listeners import EVERY_ADDRESS, listen
+
+
+def reachable(listener: socket.socket, host: str) -> bool:
+    try:
+        with socket.create_connection((host, listener.getsockname()[1]), timeout=10):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("host", "over_ipv4", "over_ipv6"),
+    [
+        (EVERY_ADDRESS, True, True),
+        ("127.0.0.1", True, False),
+        ("0.0.0.0", True, False),
+        ("::1", False, True),
+        ("[::1]", False, True),
+    ],
+)
+def test_a_listener_takes_the_families_of_its_address(host: str, over_ipv4: bool, over_ipv6: bool) -> None:
+    """Every address means both families, and one address means its own."""
+    with listen(host, 0) as listener:
+        assert (reachable(listener, "127.0.0.1"), reachable(listener, "::1")) == (over_ipv4, over_ipv6)
+
+
+def test_without_ipv6_every_address_is_over_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host without IPv6 listens on all of its IPv4 addresses."""
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+
+    with listen(EVERY_ADDRESS, 0) as listener:
+        assert (listener.family, reachable(listener, "127.0.0.1")) == (socket.AF_INET, True)
+
+
+def test_a_port_that_is_taken_is_not_taken_over_the_other_family() -> None:
+    """A listener on every address fails when its port is in use over IPv6."""
+    with listen("::1", 0) as other, pytest.raises(OSError, match="in use"):
+        listen(EVERY_ADDRESS, other.getsockname()[1])

@@ -1,0 +1,291 @@
+"""Requests take turns, and are refused when too many do: on a real loop, and over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queryable_app.contract import NODE_HEADER
+from queryable_app.policy.overload import A_WHILE_SECONDS, FEW
+from queryable_app.serve.base.admission import Turns
+from queryable_app.serve.peers.peers import HEARTBEAT
+from tests.support.served import Served, eventually, parsed, read_answers, served
+
+KEYS = json.dumps({"keys": [f"key-{n:06d}" for n in range(500)]}).encode()
+VERY_MANY_KEYS = json.dumps({"keys": [f"key-{n:06d}" for n in range(3_000)]}).encode()
+MANY = b"POST /v1/multi-get%b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+HEAVY = MANY % (b"", len(KEYS), KEYS)
+
+
+class Request:
+    """One that notes what becomes of it."""
+
+    def __init__(self, story: list[str], name: str, gone: bool = False) -> None:
+        self.story, self.name, self.is_gone = story, name, gone
+
+    def gone(self) -> bool:
+        return self.is_gone
+
+    def begin(self) -> None:
+        self.story.append(f"{self.name} begins")
+
+    def refuse(self) -> None:
+        self.story.append(f"{self.name} is refused")
+
+
+def test_the_loop_is_free_between_two_turns() -> None:
+    """What comes meanwhile does not wait for all who wait for a turn; those keep their order."""
+
+    async def story() -> list[str]:
+        told: list[str] = []
+        turns = Turns()
+        for name in "abc":
+            turns.wait(Request(told, name))
+        for n in range(3):
+            await asyncio.sleep(0)
+            told.append(f"pass {n}")
+        return told
+
+    assert asyncio.run(story()) == ["a begins", "pass 0", "b begins", "pass 1", "c begins", "pass 2"]
+
+
+def test_a_request_whose_client_has_gone_takes_no_turn() -> None:
+    """It is left out, and the next one begins in its place."""
+
+    async def story() -> list[str]:
+        told: list[str] = []
+        turns = Turns()
+        for name, gone in (("a", True), ("b", True), ("c", False)):
+            turns.wait(Request(told, name, gone))
+        await asyncio.sleep(0)
+        return told
+
+    assert asyncio.run(story()) == ["c begins"]
+
+
+def test_whoever_has_waited_too_long_is_refused() -> None:
+    """The loop stood still: of those who wait the last few are answered, the others are refused."""
+
+    async def story() -> list[str]:
+        told: list[str] = []
+        turns = Turns()
+        for n in range(FEW + 2):
+            turns.wait(Request(told, str(n)))
+        time.sleep(1.1 * A_WHILE_SECONDS)  # noqa: ASYNC251  (the loop is to stand still)
+        while len(told) < FEW + 2:
+            await asyncio.sleep(0)
+        return told
+
+    assert asyncio.run(story()) == ["0 is refused", "1 is refused", *(f"{n + 2} begins" for n in range(FEW))]
+
+
+def test_long_reads_go_on_one_at_a_time() -> None:
+    """Between two of their steps the loop is free; beginnings come in between, and do not keep them from going on."""
+
+    async def story() -> list[str]:
+        told: list[str] = []
+        turns = Turns()
+
+        async def long_read(name: str) -> None:
+            for _ in range(2):
+                await turns.pause()
+                told.append(f"{name} goes on")
+
+        reads = asyncio.gather(long_read("x"), long_read("y"))
+        await asyncio.sleep(0)
+        for n in range(6):
+            turns.wait(Request(told, str(n)))
+        await reads
+        return told
+
+    told = asyncio.run(story())
+    assert [line for line in told if "goes" in line] == ["x goes on", "y goes on"] * 2
+    first, second = told.index("x goes on"), told.index("y goes on")
+    assert (first, second - first) <= (3, 4)
+    assert told.index("5 begins") < told.index("y goes on", second + 1)
+
+
+def test_a_long_read_that_is_given_up_takes_no_turn() -> None:
+    """Its place is the next one's."""
+
+    async def run() -> None:
+        turns = Turns()
+        first, second = (asyncio.create_task(turns.pause()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait_for(second, 5)
+        assert first.cancelled()
+
+    asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp("turns")
+    token = directory / "token"
+    token.write_text("between-nodes")
+    with served(directory, settings={"internal_token_path": str(token)}) as running:
+        running.fill(500)
+        yield running
+
+
+class Storm:
+    """Clients that ask for much, each again as soon as it has its answer."""
+
+    def __init__(self, node: Served, clients: int, request: bytes = HEAVY) -> None:
+        self._request = request
+        self.statuses: Counter[int] = Counter()
+        self.refusals: list[bytes] = []
+        self._node, self._clients = node, clients
+        self._over = False
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    def __enter__(self) -> Storm:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    async def _run(self) -> None:
+        await asyncio.gather(*(self._client() for _ in range(self._clients)))
+
+    async def _client(self) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._node.port)
+        try:
+            while not self._over:
+                writer.write(self._request)
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, headers, _ = parsed(head)
+                body = await reader.readexactly(int(headers["content-length"]))
+                self.statuses[status] += 1
+                if status != 200:
+                    self.refusals.append(head + body)
+                    await asyncio.sleep(0.005)
+        finally:
+            writer.transport.abort()
+
+
+def asked(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(request)
+        return parsed(read_answers(connection, 1))
+
+
+def test_a_node_with_too_much_to_do(node: Served) -> None:
+    """Some are answered, and the others told to come back; probes, metrics, heartbeats and plain reads are all answered
+    meanwhile, and everything is when it is over."""
+    always = [
+        *(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in (b"/livez", b"/readyz", b"/metrics")),
+        b"GET %b HTTP/1.1\r\nHost: x\r\n%b: between-nodes\r\n\r\n"
+        % (HEARTBEAT.encode(), NODE_HEADER.encode()),
+        b"GET /v1/keys/key-000001 HTTP/1.1\r\nHost: x\r\n\r\n",
+    ]
+    with Storm(node, 64) as storm:
+        eventually("there is too much to do", lambda: storm.statuses[429] > 50, 30)
+        before = storm.statuses[200]
+        for request in always * 5:
+            assert asked(node.port, request)[0] == 200, request
+        eventually("others are answered as well", lambda: storm.statuses[200] > before + 20, 30)
+
+    assert set(storm.statuses) == {200, 429}
+    _, headers, body = parsed(storm.refusals[-1])
+    problem = json.loads(body)
+    assert (headers["retry-after"], headers["content-type"]) == ("1", "application/problem+json")
+    assert (problem["status"], problem["reason"], problem["retryAfterMs"]) == (429, "overloaded", 1000)
+    assert headers["qt-served-by"] == "users-r1-0"
+    assert node.node.counters.failures["overloaded"] == storm.statuses[429]
+    for _ in range(20):
+        assert asked(node.port, HEAVY)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "long",
+    [
+        b"GET /v1/scan?limit=10000&deadline-ms=20000 HTTP/1.1\r\nHost: x\r\n\r\n",
+        MANY % (b"?deadline-ms=20000", len(VERY_MANY_KEYS), VERY_MANY_KEYS),
+    ],
+    ids=["page", "multi-get"],
+)
+def test_long_reads_that_are_too_many_are_refused(tmp_path: Path, long: bytes) -> None:
+    """As many as can be answered in time are, and the others are told to come back; short reads go on meanwhile."""
+    with served(tmp_path, partitions=1) as node:
+        node.fill(3_000)
+        with Storm(node, 48, long) as storm:
+            eventually("there is too much to do", lambda: storm.statuses[429] > 50, 60)
+            before = storm.statuses[200]
+            assert asked(node.port, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200
+            eventually("a short read is answered", lambda: asked(node.port, HEAVY)[0] == 200)
+            eventually("others are answered as well", lambda: storm.statuses[200] > before + 5, 60)
+        assert set(storm.statuses) == {200, 429}
+        eventually("there is room again", lambda: asked(node.port, long)[0] == 200)
+
+
+def behind(node: Served, others: int, request: bytes) -> socket.socket:
+    """A connection whose request comes when that many heavy ones wait already."""
+    connections = [socket.create_connection(("127.0.0.1", node.port), timeout=20) for _ in range(others + 1)]
+    eventually("all are connected", lambda: node.on_loop(lambda: len(node.protocol.open)) >= others + 1)
+
+    def send() -> None:  # while the loop stands still, so that it finds them together
+        for connection in connections[:-1]:
+            connection.sendall(HEAVY)
+        connections[-1].sendall(request)
+
+    node.on_loop(send)
+    for connection in connections[:-1]:
+        assert parsed(read_answers(connection, 1))[0] == 200
+        connection.close()
+    return connections[-1]
+
+
+def test_a_request_whose_time_has_passed_is_not_worked_on(node: Served) -> None:
+    """Its deadline counts from when it came, not from when its turn comes."""
+    with behind(node, 6, MANY % (b"?deadline-ms=1", len(KEYS), KEYS)) as connection:
+        status, _, body = parsed(read_answers(connection, 1))
+
+    problem = json.loads(body)
+    assert (status, problem["reason"]) == (504, "deadline_exceeded")
+    assert problem["detail"] == "the request waited for longer than it had time"
+
+
+@pytest.mark.parametrize(
+    ("request_", "keeps"),
+    [
+        (HEAVY, True),
+        (b"HEAD /v1/scan HTTP/1.1\r\nHost: x\r\n\r\n", True),
+        (b"GET /v1/scan HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", False),
+        (b"GET /v1/scan HTTP/1.0\r\n\r\n", False),
+        (HEAVY[:-1], True),
+    ],
+    ids=["post", "head", "close", "http 1.0", "half of a body"],
+)
+def test_a_refusal_is_well_formed(
+    node: Served, monkeypatch: pytest.MonkeyPatch, request_: bytes, keeps: bool
+) -> None:
+    """With a body or without one as the method has it; the connection goes on where the client wants it to."""
+    with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
+        with monkeypatch.context() as patch:
+            patch.setattr("queryable_app.policy.overload.Backlog.accepts", lambda *_: False)
+            connection.sendall(request_)
+            answer = b""
+            while not answer.endswith((b"}", b"\r\n\r\n")):
+                answer += connection.recv(1 << 16)
+        status, headers, body = parsed(answer)
+        assert (status, headers.get("connection")) == (429, None if keeps else "close")
+        assert len(body) == (0 if request_.startswith(b"HEAD") else int(headers["content-length"]))
+        if keeps:
+            rest = b"}" if request_ == HEAVY[:-1] else b""
+            connection.sendall(rest + b"GET /v1/count HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert parsed(read_answers(connection, 1))[0] == 200
+        else:
+            assert connection.recv(1) == b""

@@ -1,0 +1,307 @@
+"""The row socket as Spark's tasks use it: over a real Unix socket, into real stores."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from queryable_app.contract import ROW_SOCKET
+from queryable_app.serve.feed.row_socket import FRAME_BYTES_MAX, LoopShare, RowSocket
+from queryable_app.serve.node import Node
+from queryable_app.wire.disk_format import decode_row
+from queryable_app.wire.row_frames import ACK, LENGTH, SLICE, encode_end, encode_hello
+from tests.support.node import open_node, put, slice_frame, until
+from tests.support.serve_process import eventually, serve_process
+
+GENERATION = 4
+
+
+class Rows:
+    """A running row socket with its node, and clients of it."""
+
+    def __init__(self, node: Node, path: Path) -> None:
+        self.node = node
+        self.copy = node.copies.by_partition[0]
+        self.path = path
+        self.socket = RowSocket(path, node.slices, lambda: node.last_read_at)
+        self.socket.generation = GENERATION
+
+    async def connect(
+        self, generation: int = GENERATION
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_unix_connection(self.path)
+        writer.write(encode_hello(generation, 0, 0))
+        return reader, writer
+
+
+@asynccontextmanager
+async def listening(tmp_path: Path, partitions: int = 1, **spec: Any) -> AsyncIterator[Rows]:
+    node = open_node(tmp_path, partitions, **spec)
+    rows = Rows(node, tmp_path / "rows.sock")
+    await rows.socket.start()
+    try:
+        yield rows
+    finally:
+        await rows.socket.stop()
+        node.copies.close()
+
+
+def test_an_end_is_answered_when_everything_before_it_is_in_the_store(tmp_path: Path) -> None:
+    """The acknowledging byte means that the rows can be read and the position is behind them."""
+
+    async def run() -> None:
+        async with listening(tmp_path) as rows:
+            reader, writer = await rows.connect()
+            for offset in range(50):
+                writer.write(slice_frame(put(offset, b"k%d" % offset, b"v")))
+            writer.write(encode_end(0, 0))
+
+            assert await reader.readexactly(1) == ACK
+            assert (rows.copy.position, len(list(rows.copy.store.rows()))) == (50, 50)
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_frames_arrive_in_any_pieces(tmp_path: Path) -> None:
+    """A frame that comes byte by byte, or with others in one piece, is the same frame."""
+
+    async def run() -> None:
+        async with listening(tmp_path) as rows:
+            reader, writer = await rows.connect()
+            sent = slice_frame(put(0, b"a", b"1")) + slice_frame(put(1, b"b", b"2")) + encode_end(0, 0)
+            for at in range(len(sent)):
+                writer.write(sent[at : at + 1])
+                await writer.drain()
+
+            assert await reader.readexactly(1) == ACK
+            assert rows.copy.position == 2
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_large_values_pass(tmp_path: Path) -> None:
+    """A value of 5 MB, between small ones, is stored to the byte."""
+    value = bytes(range(256)) * 20_000
+
+    async def run() -> None:
+        async with listening(tmp_path) as rows:
+            reader, writer = await rows.connect()
+            writer.write(slice_frame(put(0, b"a", b"1")) + slice_frame(put(1, b"large", value)))
+            writer.write(slice_frame(put(2, b"b", b"2")) + encode_end(0, 0))
+
+            assert await reader.readexactly(1) == ACK
+            stored = rows.copy.store.get(b"large")
+            assert stored is not None
+            assert decode_row(stored).value == value
+            assert rows.copy.position == 3
+            writer.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("generation", [GENERATION - 1, GENERATION + 1], ids=["older", "unknown"])
+def test_another_generation_is_refused(
+    tmp_path: Path, generation: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A writer of another start is shut out before it writes, and the log says so."""
+
+    async def run() -> None:
+        async with listening(tmp_path) as rows:
+            reader, writer = await rows.connect(generation)
+            writer.write(slice_frame(put(0, b"a", b"1")))
+
+            assert await _closed(reader)
+            assert rows.copy.position == -1
+            writer.close()
+
+    asyncio.run(run())
+    assert f'"reason": "generation {generation} is not the current one, 4"' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        LENGTH.pack(FRAME_BYTES_MAX + 1),
+        LENGTH.pack(0),
+        LENGTH.pack(2) + b"\x07x",
+        LENGTH.pack(3) + bytes([SLICE, 1, 2]),
+        slice_frame(put(0, b"a", b"1"), partition=9),
+        encode_hello(GENERATION, 0, 0),
+    ],
+    ids=["too large", "empty", "unknown type", "cut off", "foreign partition", "second hello"],
+)
+def test_rubbish_closes_its_connection_alone(
+    tmp_path: Path, rubbish: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A frame that cannot be is refused with a line in the log; another connection goes on."""
+
+    async def run() -> None:
+        async with listening(tmp_path) as rows:
+            other_reader, other = await rows.connect()
+            reader, writer = await rows.connect()
+            writer.write(rubbish)
+            assert await _closed(reader)
+
+            other.write(slice_frame(put(0, b"a", b"1")) + encode_end(0, 0))
+            assert await other_reader.readexactly(1) == ACK
+            for opened in (writer, other):
+                opened.close()
+
+    asyncio.run(run())
+    assert '"event": "refused"' in capfd.readouterr().err
+
+
+def test_nothing_is_applied_after_connections_were_closed(tmp_path: Path) -> None:
+    """When `close_connections` returns, positions stand still whatever the old writers have still sent."""
+
+    async def run() -> None:
+        async with listening(tmp_path) as rows:
+            _, writer = await rows.connect()
+            offset = 0
+            while rows.copy.position < 20:
+                writer.write(slice_frame(put(offset, b"a", b"1")))
+                offset += 1
+                await asyncio.sleep(0)
+            writer.write(b"".join(slice_frame(put(offset + i, b"a", b"2")) for i in range(1000)))
+
+            await rows.socket.close_connections()
+            stood = rows.copy.position
+            for _ in range(100):
+                await asyncio.sleep(0)
+
+            assert rows.copy.position == stood
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_slow_store_slows_the_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not applied stays with the sender: nothing piles up in the node."""
+
+    async def run() -> None:
+        async with listening(tmp_path) as rows:
+            started, proceed = asyncio.Event(), asyncio.Event()
+
+            async def held_up(_: bytes) -> None:
+                started.set()
+                await proceed.wait()
+
+            monkeypatch.setattr(rows.node.slices, "before", held_up)
+            _, writer = await rows.connect()
+            frame = slice_frame(put(0, b"a", b"x" * 100_000))
+            for _ in range(100):
+                writer.write(frame)
+            await started.wait()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await writer.drain()
+            proceed.set()
+            async with asyncio.timeout(20):
+                await writer.drain()
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_ingest_takes_half_of_the_loop_while_someone_reads() -> None:
+    """With reads going on, as much time passes between slices as they took; without, none is lost."""
+
+    async def pause_of(reading: bool) -> float:
+        loop = asyncio.get_running_loop()
+        share = LoopShare(lambda: loop.time() if reading else -1.0)
+        begun: list[float] = []
+        ended: list[float] = []
+
+        def work(_: bytes) -> None:
+            begun.append(loop.time())
+            while loop.time() < begun[-1] + 0.01:
+                pass
+            ended.append(loop.time())
+
+        for _ in range(20):
+            await share.run(work, b"")
+        return median(begin - end for end, begin in zip(ended, begun[1:], strict=False))
+
+    assert asyncio.run(pause_of(reading=True)) >= 0.009
+    assert asyncio.run(pause_of(reading=False)) < 0.005
+
+
+def test_a_trickle_of_slices_waits_for_nothing() -> None:
+    """A slice whose predecessor ended longer ago than it took yields once and does not sleep, though reads arrive."""
+
+    async def turns_of_the_loop() -> int:
+        loop = asyncio.get_running_loop()
+        share = LoopShare(loop.time)
+
+        def work(_: bytes) -> None:
+            until = loop.time() + 0.0006
+            while loop.time() < until:
+                pass
+
+        slept = 0
+        for _ in range(20):
+            running = asyncio.create_task(share.run(work, b""))
+            for _ in range(3):  # begin, yield once, end
+                await asyncio.sleep(0)
+            slept += not running.done()
+            await running
+            await asyncio.sleep(0.002)
+        return slept
+
+    assert asyncio.run(turns_of_the_loop()) <= 2  # another process may stretch one of them to a millisecond
+
+
+def test_a_socket_left_behind_does_not_hinder_a_start(tmp_path: Path) -> None:
+    """After a kill -9 the file of the socket is still there."""
+
+    async def run() -> None:
+        for _ in range(2):
+            async with listening(tmp_path) as rows:
+                rows.path.touch()
+            (tmp_path / "rows.sock").write_text("left behind")
+
+    asyncio.run(run())
+
+
+async def _closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        async with asyncio.timeout(5):
+            return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_writer_that_goes_away_leaves_what_it_sent(tmp_path: Path) -> None:
+    """Slices that were complete are applied; the one cut off is not."""
+
+    async def run() -> None:
+        async with listening(tmp_path) as rows:
+            _, writer = await rows.connect()
+            writer.write(slice_frame(put(0, b"a", b"1")) + slice_frame(put(1, b"b", b"2"))[:-1])
+            writer.close()
+            await until("the first slice is applied", lambda: rows.copy.position == 1)
+
+    asyncio.run(run())
+
+
+def test_connections_are_accepted_again_when_there_are_descriptors(tmp_path: Path) -> None:
+    """A task that connects while none is left waits, and is served as soon as there is one; the log says so once."""
+    with serve_process(tmp_path) as served, socket.socket(socket.AF_UNIX) as task:
+        with served.without_descriptors():
+            task.connect(str(Path(served.settings.run_dir) / ROW_SOCKET))
+            task.sendall(encode_hello(99, 0, 0))
+            eventually("it cannot be accepted", lambda: served.events("accept-failed"))
+
+        task.settimeout(30)
+        assert task.recv(1) == b""
+        assert "generation 99 is not the current one" in served.events("refused")[0]["reason"]
+        assert len(served.events("accept-failed")) == 1

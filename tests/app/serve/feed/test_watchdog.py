@@ -1,0 +1,91 @@
+"""A replica that stands still while ingest says that it streams: it is named, and its query is started again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from queryable_app.policy.stalls import PATIENCE_SECONDS
+from queryable_app.serve.api.status import readiness, status_of
+from queryable_app.serve.node import Node
+from tests.support.node import open_node
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """Both replicas have a record ahead that Kafka has shown, and ingest says that it streams."""
+    opened = open_node(tmp_path, 2)
+    opened.ingest_status.become("streaming")
+    for copy in opened.copies.by_partition.values():
+        copy.apply((), replace(copy.state, position=5))
+        copy.sample(1, 9)
+        copy.record_ahead = 5
+    return opened
+
+
+def watch(node: Node, seconds: float, moves: int | None = None) -> list[str]:
+    """Looks once a second; `moves` is a partition that gets a record each time. Returns what was restarted."""
+    restarts: list[str] = []
+    node.watchdog.restart = lambda: restarts.append("restart")
+    began = 1000.0 + 10_000 * len(node.watchdog._watches)
+    for second in range(int(seconds)):
+        if moves is not None:
+            copy = node.copies.by_partition[moves]
+            copy.apply((), replace(copy.state, position=copy.position + 1))
+            copy.record_ahead = copy.position
+        node.watchdog.look(began + second)
+    return restarts
+
+
+def test_a_stalled_replica_is_named_and_its_query_started_again(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In status, readyz and the log, within thirty seconds; one that moves is not."""
+    assert watch(node, 30, moves=1) == ["restart"]
+
+    assert [bool(p["stalled"]) for p in status_of(node)["partitions"]] == [True, False]
+    assert readiness(node)["stalled"] == [0]
+    assert node.watchdog.restarts == 1
+    logged = capsys.readouterr().err
+    assert '"event": "stalled"' in logged
+    assert '"partition": 0' in logged
+    node.copies.close()
+
+
+@pytest.mark.parametrize(
+    "why", ["starting", "paused", "no record", "retrying", "dead letters", "not started", "failed"]
+)
+def test_what_may_rightly_wait_is_no_stall(node: Node, why: str) -> None:
+    """A query that starts, a full disk, a gap, a store that is tried again, dead letters that wait."""
+    for copy in node.copies.by_partition.values():
+        if why == "no record":
+            copy.record_ahead = 4
+        elif why == "retrying":
+            copy.suspend("full")
+        elif why == "failed":
+            copy.fail("a bad record")
+        elif why == "not started":
+            copy.takes_slices = False
+        elif why == "dead letters":
+            node.dead_letters.waiting[copy.partition] = None  # type: ignore[assignment]
+    if why == "starting":
+        node.ingest_status.become("starting")
+    elif why == "paused":
+        node.copies.paused = "all"
+
+    assert watch(node, 4 * PATIENCE_SECONDS) == []
+    node.copies.close()
+
+
+def test_a_stall_ends_when_the_position_moves(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    """The log says so, and status does not name it any more."""
+    watch(node, 30)
+    for copy in node.copies.by_partition.values():
+        copy.apply((), replace(copy.state, position=6))
+    watch(node, 2)
+
+    assert node.watchdog.stalled == {}
+    assert capsys.readouterr().err.count('"event": "stall-ended"') == 2
+    node.copies.close()

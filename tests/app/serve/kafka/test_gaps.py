@@ -1,0 +1,133 @@
+"""What is learned of a log belongs to one life of a replica, and ends with it. Real stores; Kafka is the simulation's topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+from aiokafka import TopicPartition
+
+from queryable_app.serve.base.background import Background
+from queryable_app.serve.kafka.end_offsets import LogEnd
+from queryable_app.serve.kafka.gaps import Gaps
+from queryable_app.serve.store.replicas import Copies
+from tests.simulation.clock import Scheduler
+from tests.simulation.topic import Topic, TopicConsumer
+from tests.support.node import open_node, until
+
+T = TypeVar("T")
+
+
+class Held(TopicConsumer):
+    """What it has found out waits until it may be answered."""
+
+    def __init__(self, topic: Topic) -> None:
+        super().__init__(topic, Random(1))
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+        self.go_on.set()
+
+    async def hold(self) -> None:
+        """Returns when the next answer is held back."""
+        self.go_on.clear()
+        self.asked.clear()
+        await self.asked.wait()
+
+    async def getmany(
+        self, where: TopicPartition, timeout_ms: int, max_records: int
+    ) -> dict[TopicPartition, list[Any]]:
+        return await self._held(super().getmany(where, timeout_ms, max_records))
+
+    async def end_offsets(self, asked: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._held(super().end_offsets(asked))
+
+    async def _held(self, answer: Awaitable[T]) -> T:
+        found = await answer
+        self.asked.set()
+        await self.go_on.wait()
+        return found
+
+
+def topic_of(records: int, markers: int) -> Topic:
+    topic = Topic(Scheduler(Random(1)), 1)
+    for _ in range(records):
+        topic.append(0, b"k", b"1", 1)
+    topic.skip(0, markers)
+    return topic
+
+
+@asynccontextmanager
+async def running(
+    tmp_path: Path, part: type[Gaps | LogEnd], consumer: Held, *args: Any
+) -> AsyncIterator[tuple[Copies, Background]]:
+    node = open_node(tmp_path)
+    begun: Background = part({}, "users", node.copies, *args)
+    begun._consumer._make = lambda: consumer  # type: ignore[attr-defined]
+    await begun.start()
+    try:
+        yield node.copies, begun
+    finally:
+        await begun.stop()
+        node.copies.close()
+
+
+def test_a_gap_is_proven_in_a_topic_that_was_made_again(tmp_path: Path) -> None:
+    """A record that was seen far up the log before says nothing of the shorter one that took its place."""
+
+    async def run() -> None:
+        consumer = Held(topic_of(records=100, markers=0))
+        async with running(tmp_path, Gaps, consumer) as (copies, _):
+            copy = copies.by_partition[0]
+            copy.apply((), replace(copy.state, position=90))
+            copy.sample(1, 100)
+            await until("the record is seen", lambda: copy.record_ahead == 90)
+
+            consumer._topic = topic_of(records=3, markers=2)
+            copy.rebuild()
+            copy.sample(2, 5)
+            copy.apply((), replace(copy.state, position=3))
+            await until("the markers are passed", lambda: copy.position == 5)
+            assert copy.complete
+
+    asyncio.run(run())
+
+
+def test_what_was_asked_before_a_rebuild_moves_no_position_after_it(tmp_path: Path) -> None:
+    """The proof is about the topic before; records of the new one would be left out."""
+
+    async def run() -> None:
+        consumer = Held(topic_of(records=10, markers=20))
+        async with running(tmp_path, Gaps, consumer) as (copies, _):
+            copy = copies.by_partition[0]
+            copy.apply((), replace(copy.state, position=10))
+            copy.sample(1, 30)
+            await consumer.hold()
+            copy.rebuild()
+            copy.sample(2, 30)
+            consumer.go_on.set()
+            await until("the next proof has begun", lambda: copy.record_ahead == 0)
+            assert copy.position <= 0
+
+    asyncio.run(run())
+
+
+def test_an_end_that_was_asked_for_before_a_rebuild_completes_nothing(tmp_path: Path) -> None:
+    """The replica is complete at the end of the topic that it reads, and not at that of the one before."""
+
+    async def run() -> None:
+        consumer = Held(topic_of(records=2, markers=0))
+        async with running(tmp_path, LogEnd, consumer, 50) as (copies, _):
+            copy = copies.by_partition[0]
+            await until("the end is known", lambda: copy.end == 2)
+            await consumer.hold()
+            copy.rebuild()
+            consumer._topic = topic_of(records=50, markers=0)
+            consumer.go_on.set()
+            await until("an end is known", lambda: copy.end >= 0)
+            assert copy.end == 50
+
+    asyncio.run(run())

@@ -1,0 +1,118 @@
+"""Every option of a read, on every kind of read, at a node that hosts the partitions and at one that does not.
+
+An option is honoured or refused. A path that drops one answers 200 here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from queryable_app.wire.partitioners import partition_for
+from tests.support.three_nodes import Cluster
+
+KEY = "key-1"
+WHERE = partition_for(KEY.encode(), "murmur2", 6)
+BEHIND = 3
+
+KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "point": ("GET", f"/v1/keys/{KEY}", {}),
+    "point as bytes": ("GET", f"/v1/keys/{KEY}", {"headers": {"Accept": "application/octet-stream"}}),
+    "multi-get": ("POST", "/v1/multi-get", {"json": {"keys": [KEY]}}),
+    "range": ("GET", "/v1/range", {}),
+    "prefix": ("GET", "/v1/prefix/key", {}),
+    "scan": ("GET", "/v1/scan", {}),
+    "stream": ("GET", "/v1/scan", {"headers": {"Accept": "application/x-ndjson"}}),
+    "count": ("GET", "/v1/count", {}),
+    "estimate": ("GET", "/v1/count?approximate=true", {}),
+}
+UNMET = {
+    "max-lag-records": f"{BEHIND - 1}",
+    "max-lag-ms": "0",
+    "min-position": f"{WHERE}:100",
+    "consistency": "strong",
+}
+WRONG = {
+    "consistency": "eventual",
+    "max-lag-records": "-1",
+    "max-lag-ms": "soon",
+    "min-position": "6:1",
+    "deadline-ms": "0",
+    "route": "elsewhere",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Every partition has its one replica on one of three nodes, and is some records behind a log that no Kafka serves."""
+    with Cluster(tmp_path_factory.mktemp("options"), 1) as nodes:
+        nodes.put(KEY.encode(), b"1")
+        for node in nodes.nodes:
+            node.on_loop(lambda node=node: fall_behind(node.node.copies.by_partition.values()))  # type: ignore[misc]
+        yield nodes
+
+
+def fall_behind(copies: Any) -> None:
+    for copy in copies:
+        copy.sample(copy.fresh_as_of_ms + 1, max(0, copy.position) + BEHIND)
+
+
+@pytest.fixture(params=["hosts the key", "does not"])
+def http(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[httpx.Client]:
+    """A client of the node that hosts the key's partition, and of another one."""
+    owner = cluster.placement.serving[WHERE][0]
+    node = cluster.nodes[owner if request.param == "hosts the key" else (owner + 1) % 3]
+    with node.client() as client:
+        yield client
+
+
+def read(http: httpx.Client, kind: str, option: str, value: str, as_header: bool) -> httpx.Response:
+    method, path, more = KINDS[kind]
+    headers = dict(more.get("headers", {}))
+    query = {"deadline-ms": "3000"} if option != "deadline-ms" else {}
+    if as_header:
+        headers[f"Qt-{option}"] = value
+    else:
+        query[option] = value
+    joined = (
+        path + ("&" if "?" in path else "?") + "&".join(f"{name}={given}" for name, given in query.items())
+    )
+    return http.request(method, joined, headers=headers, json=more.get("json"))
+
+
+def read_all(http: httpx.Client, option: str, value: str) -> dict[tuple[str, str], httpx.Response]:
+    """The answers to every kind of read, with the option as a parameter and as a header, all at once."""
+    asked = [(kind, place) for kind in KINDS for place in ("parameter", "header")]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = pool.map(lambda each: read(http, each[0], option, value, each[1] == "header"), asked)
+        return dict(zip(asked, answers, strict=True))
+
+
+def test_read_without_options_is_answered(http: httpx.Client) -> None:
+    """The nodes answer every kind of read, so that a refusal below is the option's."""
+    answers = read_all(http, "route", "forward")
+    assert {status_of(answer) for answer in answers.values()} == {(200, "")}
+
+
+@pytest.mark.parametrize("option", UNMET)
+def test_option_that_no_replica_meets_is_refused(http: httpx.Client, option: str) -> None:
+    """Every kind of read answers 503 not_fresh_enough, at whichever node."""
+    said = {asked: status_of(answer) for asked, answer in read_all(http, option, UNMET[option]).items()}
+    assert said == dict.fromkeys(said, (503, "not_fresh_enough"))
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_wrong_value_of_an_option_is_refused(http: httpx.Client, option: str) -> None:
+    """Every kind of read answers 400 and names the option."""
+    answers = read_all(http, option, WRONG[option])
+    assert {status_of(answer) for answer in answers.values()} == {(400, "invalid_request")}
+    assert [asked for asked, answer in answers.items() if option not in answer.json()["detail"].lower()] == []
+
+
+def status_of(answer: httpx.Response) -> tuple[int, str]:
+    failed = answer.status_code != 200
+    return answer.status_code, str(answer.json()["reason"]) if failed else ""

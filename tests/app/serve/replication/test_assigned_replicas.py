@@ -1,0 +1,287 @@
+"""A node follows placements: what it has, what it writes down, and what ingest hears of it. Real stores, real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from queryable_app.contract import CONTROL_SOCKET, PLACEMENT_FILE
+from queryable_app.placement.assignment import Placement
+from queryable_app.serve.api.status import status_of
+from queryable_app.serve.node import Node
+from queryable_app.serve.replication.assigned_replicas import PlacementRefused
+from tests.support.following import (
+    HERE,
+    PARTITIONS,
+    WITHOUT_1,
+    fill,
+    node_running,
+    open_node,
+    path_of,
+    placed,
+)
+from tests.support.node import APPLICATION_ID, put, slice_payload, until
+
+HERE_ALL = placed(2, [[0], [0], [0]])
+
+
+def kept(node: Node) -> Path:
+    return Path(node.settings.data_dir, PLACEMENT_FILE)
+
+
+def epoch_on_disk(node: Node) -> int:
+    """0: there is no placement."""
+    return Placement.from_json(kept(node).read_text()).epoch if kept(node).exists() else 0
+
+
+def test_a_copy_that_is_gone_is_deleted_and_a_new_one_is_begun(tmp_path: Path) -> None:
+    """What is gone answers no more at once and leaves the disk; what is new is there and can be fed."""
+
+    async def run() -> None:
+        async with node_running(tmp_path, placed(1, [[0], [0], [1]])) as node:
+            node.slices.apply(slice_payload(put(4, b"a", b"1"), partition=1))
+
+            assert node.holdings.follow(placed(2, [[0], [1], [0]])) == 2
+
+            assert sorted(node.copies.by_partition) == [0, 2]
+            await until("the new copy is open", lambda: node.copies.by_partition[2].opened)
+            await until("the old one is gone", lambda: not node.copies.leaving)
+            assert (path_of(node, 1).exists(), path_of(node, 2).exists()) == (False, True)
+
+    asyncio.run(run())
+
+
+def test_a_lower_epoch_never_replaces_a_higher(tmp_path: Path) -> None:
+    """Whatever the order in which placements arrive, the highest epoch stays, in use and on disk."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            assert node.holdings.follow(placed(7, [[0], [1], [1]])) == 7
+            for late in (placed(6, [[0], [0], [0]]), placed(7, [[1], [1], [1]]), HERE):
+                assert node.holdings.follow(late) == 7
+
+            assert sorted(node.copies.by_partition) == [0]
+            assert epoch_on_disk(node) == 7
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(WITHOUT_1, application_id="tests.users.r2"),
+        replace(WITHOUT_1, serving=((0,), (0,))),
+        replace(WITHOUT_1, hydrating=()),
+        placed(2, [[0], [2], [0]]),
+        placed(2, [[0], [-1], [0]]),
+        placed(2, [[0], [1, 1], [0]]),
+        placed(2, [[0], [1], [0]], [[0], [], []]),
+        replace(WITHOUT_1, addresses=("ftp://a", "http://b")),
+        replace(WITHOUT_1, epoch=2**53 + 1),
+        replace(WITHOUT_1, addresses=("http://a",) * 1001),
+    ],
+    ids=[
+        "another application",
+        "fewer partitions",
+        "not all of hydrating",
+        "a node without an address",
+        "a negative node",
+        "a node twice",
+        "a node that serves and hydrates",
+        "an address that is none",
+        "an epoch beyond all",
+        "more nodes than there can be",
+    ],
+)
+def test_a_placement_that_cannot_be_followed_changes_nothing(tmp_path: Path, wrong: Placement) -> None:
+    """It is refused with the reason, and neither copies nor disk change."""
+
+    async def run() -> None:
+        async with node_running(tmp_path, start=False) as node:
+            with pytest.raises(PlacementRefused):
+                node.holdings.follow(wrong)
+            assert sorted(node.copies.by_partition) == [0, 1, 2]
+            assert epoch_on_disk(node) == 0
+
+    asyncio.run(run())
+
+
+def test_a_node_goes_on_with_what_it_had_written_before_it_died(tmp_path: Path) -> None:
+    """Dead between writing a placement and following it: the next start follows it, and takes away what is left over."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            data_dir = Path(node.settings.data_dir)
+        incoming = data_dir / APPLICATION_ID / "p0001.incoming"
+        incoming.mkdir()
+        (data_dir / APPLICATION_ID / "people's own").mkdir()
+        (data_dir / PLACEMENT_FILE).write_text(WITHOUT_1.to_json())
+
+        async with node_running(tmp_path) as node:
+            assert (node.placement.epoch, sorted(node.copies.by_partition)) == (2, [0, 2])
+            await until(
+                "what is left over has gone", lambda: not (path_of(node, 1).exists() or incoming.exists())
+            )
+            assert (data_dir / APPLICATION_ID / "people's own").exists()
+
+    asyncio.run(run())
+
+
+def test_a_copy_outlives_a_placement_that_the_machine_lost(tmp_path: Path) -> None:
+    """Left over by the first placement, and here again by the newest: it is opened with what it has."""
+
+    async def run() -> None:
+        async with node_running(tmp_path, placed(1, [[0], [1], [0]]), tidy_seconds=60) as node:
+            fill(path_of(node, 1), 1, 7)
+            node.holdings.follow(placed(2, [[0], [0], [0]]))
+            copy = node.copies.by_partition[1]
+            await until("it is open", lambda: copy.opened)
+            assert copy.position == 7
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]"])
+def test_a_placement_that_the_machine_lost_is_learnt_again(tmp_path: Path, text: str) -> None:
+    """A file that is not whole after a power cut: the node starts with the first placement, and is told the newest later."""
+
+    kept(open_node(tmp_path, HERE)).write_text(text)
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            assert node.placement == HERE
+            assert node.holdings.follow(WITHOUT_1) == 2
+
+    asyncio.run(run())
+
+
+def test_roles_follow(tmp_path: Path) -> None:
+    """Active, standby, hydrating: without closing anything, and the epoch is in status."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            stores = [copy.store for copy in node.copies.by_partition.values()]
+
+            node.holdings.follow(placed(2, [[0, 1], [1, 0], [1]], [[], [], [0]]))
+
+            roles = [copy.role for copy in node.copies.by_partition.values()]
+            assert roles == ["active", "standby", "hydrating"]
+            assert [copy.store for copy in node.copies.by_partition.values()] == stores
+            assert status_of(node)["epoch"] == 2
+
+    asyncio.run(run())
+
+
+def test_new_stores_share_the_memory_with_those_that_are_there(tmp_path: Path) -> None:
+    """What one store may keep in memory follows from how many the node holds."""
+
+    async def run() -> None:
+        async with node_running(tmp_path, placed(1, [[0], [1], [1]])) as node:
+            alone = node.memory.memtable_bytes
+            node.holdings.follow(HERE_ALL)
+            assert node.memory.memtable_bytes == alone // PARTITIONS
+
+    asyncio.run(run())
+
+
+async def connected(node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """As ingest; it has been told what is wanted first."""
+    reader, writer = await asyncio.open_unix_connection(Path(node.settings.run_dir) / CONTROL_SOCKET)
+    writer.write(b'{"type":"hello","protocol":1,"pid":1}\n')
+    assert await wanted_next(reader) == [0, 1, 2]
+    return reader, writer
+
+
+async def wanted_next(reader: asyncio.StreamReader) -> list[int]:
+    async with asyncio.timeout(5):
+        message = json.loads(await reader.readline())
+    assert message["type"] == "wanted"
+    return list(message["partitions"])
+
+
+async def started(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, looked_at: Sequence[int]
+) -> dict[str, int]:
+    offsets = {str(partition): 0 for partition in looked_at}
+    latest = {str(partition): 100 for partition in looked_at}
+    topic = {"type": "topic", "id": "T", "partitions": 3, "earliest": offsets, "latest": latest}
+    writer.write(json.dumps(topic).encode() + b"\n")
+    async with asyncio.timeout(5):
+        return dict(json.loads(await reader.readline())["positions"])
+
+
+def test_several_changes_go_into_one_restart(tmp_path: Path) -> None:
+    """Ingest is told once what is wanted after all of them, and not at all when that is nothing new."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            reader, writer = await connected(node)
+            assert len(await started(reader, writer, range(3))) == PARTITIONS
+            node.holdings.follow(placed(2, [[0], [0], [1]]))
+            node.holdings.follow(placed(3, [[0], [1], [1]]))
+            node.holdings.follow(placed(4, [[0, 1], [1], [1]]))
+            assert await wanted_next(reader) == [0]
+            node.holdings.follow(placed(5, [[1, 0], [1], [1]]))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.3):
+                    await reader.readline()
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_new_copy_takes_slices_from_its_own_start_on(tmp_path: Path) -> None:
+    """What an older query sends of a partition that came back begins in the middle: it passes the copy by."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            reader, writer = await connected(node)
+            await started(reader, writer, range(3))
+            node.holdings.follow(WITHOUT_1)
+            await until("it is deleted", lambda: not path_of(node, 1).exists())
+            node.holdings.follow(placed(3, [[0], [0], [0]]))
+            copy = node.copies.by_partition[1]
+            await until("it is open", lambda: copy.opened)
+            node.slices.apply(slice_payload(put(50, b"a", b"1"), partition=1))
+            assert copy.position == -1
+
+            assert await wanted_next(reader) == [0, 1, 2]
+            assert await started(reader, writer, range(3)) == {"0": -2, "1": -2, "2": -2}
+            node.slices.apply(slice_payload(put(0, b"a", b"1"), partition=1))
+            assert copy.position == 1
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_partition_that_ingest_has_not_looked_at_is_not_started(tmp_path: Path) -> None:
+    """It came after the look: it is neither judged by offsets that nobody knows, nor forgotten."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            reader, writer = await connected(node)
+            assert await started(reader, writer, [0, 2]) == {"0": -2, "2": -2}
+            assert node.copies.by_partition[1].failed is None
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_on_disk_is_replaced_in_one_step(tmp_path: Path) -> None:
+    """A placement that cannot be written is not followed: after a restart the node would not know of it."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            os.mkdir(f"{kept(node)}.new")
+            with pytest.raises(OSError, match=r"placement\.json\.new"):
+                node.holdings.follow(WITHOUT_1)
+            assert node.placement.epoch == 1
+            assert sorted(node.copies.by_partition) == [0, 1, 2]
+
+    asyncio.run(run())

@@ -1,0 +1,284 @@
+"""What a node gives to nodes that build a copy: the checkpoint's files, for as long as they are asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from queryable_app.serve.replication import checkpoints
+from queryable_app.serve.replication.checkpoints import Checkpoints
+from queryable_app.serve.store.store import SharedMemory, Store, StoreError
+from queryable_app.wire.checkpoint_files import BeingMade, Manifest
+from queryable_app.wire.disk_format import Identity
+from tests.support.served import Served, eventually, served
+
+TOKEN = {"qt-node": "between-nodes"}
+PATH = "/internal/v1/checkpoints"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Served]:
+    """One partition with 500 rows."""
+    (tmp_path / "token").write_text(TOKEN["qt-node"])
+    settings = {"internal_token_path": str(tmp_path / "token")}
+    with served(tmp_path / "node", partitions=1, settings=settings) as running:
+        running.fill(500)
+        yield running
+
+
+def create(node: Served, partition: int = 0, records_min: int = 1) -> httpx.Response:
+    """What is answered in the end."""
+    with node.client(headers=TOKEN) as client:
+        answer = client.post(PATH, json={"partition": partition, "recordsMin": records_min})
+        while answer.status_code == 202:
+            answer = client.get(f"{PATH}/{answer.json()['lease']}")
+        return answer
+
+
+def manifest_of(answer: httpx.Response) -> Manifest:
+    assert answer.status_code == 200, answer.text
+    return Manifest.from_json(answer.content)
+
+
+async def made(checkpoints: Checkpoints) -> Manifest:
+    lease = checkpoints.create(0, 1).lease
+    while isinstance(manifest := await checkpoints.manifest(lease), BeingMade):
+        pass
+    return manifest
+
+
+def directory(node: Served) -> Path:
+    return Path(node.node.settings.data_dir, "tests.users.r1", "checkpoints")
+
+
+def test_a_checkpoint_is_a_store_at_the_position_it_says(node: Served, tmp_path: Path) -> None:
+    """Its files, fetched range by range, are the rows and the state of the moment; later writes are not in it."""
+    manifest = manifest_of(create(node))
+    expected = node.on_loop(lambda: list(node.node.copies.by_partition[0].store.rows()))
+    node.put(b"later", b"1")
+    (tmp_path / "copy").mkdir()
+    with node.client(headers=TOKEN) as client:
+        for file in manifest.files:
+            content = b""
+            while len(content) < file.size:
+                params = {"offset": len(content), "length": 10_000}
+                content += client.get(f"{PATH}/{manifest.lease}/files/{file.name}", params=params).content
+            assert hashlib.sha256(content).hexdigest() == file.digest
+            (tmp_path / "copy" / file.name).write_bytes(content)
+
+    store = Store.open(tmp_path / "copy", Identity("tests.users.r1", "users", 0), SharedMemory(8, 8))
+
+    assert (list(store.rows()), store.state.position, manifest.position) == (expected, 500, 500)
+    store.close()
+
+
+def test_rows_and_position_belong_together_while_rows_are_written(node: Served, tmp_path: Path) -> None:
+    """A checkpoint between two writes has the rows of exactly the offsets below its position, in every family."""
+    for number in range(20):
+        creating = node.begin(made(node.node.checkpoints))
+        offsets: list[int] = []
+        while not creating.done():
+            offsets.append(node.put(b"row-%d-%d" % (number, len(offsets)), b"1", partition=0)[1])
+        manifest = creating.result()
+        path = directory(node) / manifest.lease
+        store = Store.open(path, Identity("tests.users.r1", "users", 0), SharedMemory(8, 8))
+        written = [offset for offset in offsets if store.get(b"row-%d-%d" % (number, offset - offsets[0]))]
+
+        assert store.state.position == manifest.position
+        assert written == [offset for offset in offsets if offset < manifest.position]
+        store.close()
+        node.begin(node.node.checkpoints.release(manifest.lease)).result(10)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", PATH),
+        ("GET", f"{PATH}/{'0' * 16}"),
+        ("GET", f"{PATH}/{'0' * 16}/files/CURRENT"),
+        ("DELETE", f"{PATH}/{'0' * 16}"),
+    ],
+)
+def test_it_is_for_nodes_alone(node: Served, method: str, path: str) -> None:
+    """Without the token of the view's nodes nothing is answered."""
+    with node.client() as client:
+        answers = [client.request(method, path, headers=h).status_code for h in ({}, {"qt-node": "wrong"})]
+
+    assert answers == [401, 403]
+
+
+def test_a_copy_that_is_not_complete_is_not_given(node: Served) -> None:
+    """Nor one that has failed, is not here, or is too small to be worth it."""
+    copy = node.node.copies.by_partition[0]
+
+    too_small = create(node, records_min=501)
+    elsewhere = create(node, partition=7)
+    node.on_loop(lambda: copy.store.apply((), replace(copy.state, complete=False)))
+    incomplete = create(node)
+    node.on_loop(lambda: copy.store.apply((), replace(copy.state, complete=True)))
+    node.on_loop(lambda: copy.fail("a broken disk"))
+    failed = create(node)
+
+    for answer in (too_small, elsewhere, incomplete, failed):
+        assert (answer.status_code, answer.json()["reason"]) == (503, "not_available")
+    assert not directory(node).exists()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "status", "reason"),
+    [
+        ("/files/none.sst", 404, "no_such_resource"),
+        ("/files/..%2F..%2Fp0000%2FCURRENT", 404, "no_such_resource"),
+        ("/files/LOCK", 404, "no_such_resource"),
+        ("/files/CURRENT?offset=17", 400, "invalid_request"),
+        ("/files/CURRENT?offset=-1", 400, "invalid_request"),
+        ("/files/CURRENT?length=0", 400, "invalid_request"),
+        ("/files/CURRENT?length=99999999", 400, "invalid_request"),
+        ("/files/CURRENT?offset=0&offset=1", 400, "invalid_request"),
+        ("/files/CURRENT?unknown=1", 400, "invalid_request"),
+    ],
+)
+def test_only_what_is_in_the_manifest_is_given(node: Served, suffix: str, status: int, reason: str) -> None:
+    """A name or a range that is not in the checkpoint is refused."""
+    manifest = manifest_of(create(node))
+
+    with node.client(headers=TOKEN) as client:
+        answer = client.get(f"{PATH}/{manifest.lease}{suffix}")
+
+    assert (answer.status_code, answer.json()["reason"]) == (status, reason)
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"partition": 0}, {"partition": "x", "recordsMin": 1}])
+def test_a_body_that_is_none_of_ours_is_refused(node: Served, body: Any) -> None:
+    """What another version might send is named as such."""
+    with node.client(headers=TOKEN) as client:
+        answer = client.post(PATH, json=body)
+
+    assert (answer.status_code, answer.json()["reason"]) == (400, "invalid_request")
+
+
+def test_who_waits_for_a_manifest_sees_how_far_it_is(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is there at once; each look shows what has been read since, and the last one has the manifest."""
+    go_on = threading.Semaphore(0)
+    read_into = checkpoints._read_into
+
+    def slowly(digest: Callable[[bytes], None], path: Path, offset: int) -> int:
+        go_on.acquire(timeout=10)
+        return read_into(digest, path, offset)
+
+    monkeypatch.setattr(checkpoints, "_read_into", slowly)
+    with node.client(headers=TOKEN) as client:
+        begun = client.post(PATH, json={"partition": 0, "recordsMin": 1})
+        lease = begun.json()["lease"]
+        seen = []
+        while (look := client.get(f"{PATH}/{lease}")).status_code == 202:
+            seen.append(look.json()["bytes_read"])
+            file = client.get(f"{PATH}/{lease}/files/CURRENT")
+            assert file.status_code == 404
+            go_on.release(1 if len(seen) < 4 else 100)
+
+    assert begun.status_code == 202
+    assert manifest_of(look).lease == lease
+    assert seen == sorted(seen)
+    assert seen[-1] > seen[0] == 0
+
+
+def test_a_checkpoint_that_cannot_be_made_says_so_to_who_waits(
+    node: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no place among those that there may be, and leaves nothing on the disk."""
+
+    def broken(self: Store, path: Path) -> None:
+        path.mkdir()
+        raise StoreError("the disk is broken")
+
+    monkeypatch.setattr(Store, "checkpoint", broken)
+
+    for _ in range(10):
+        answer = create(node)
+        assert (answer.status_code, answer.json()["reason"]) == (503, "not_available")
+        assert "the disk is broken" in answer.json()["detail"]
+    assert not any(directory(node).iterdir())
+
+
+def test_a_checkpoint_that_is_given_up_while_it_is_made_is_gone(
+    node: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are not read to the end."""
+    reading, go_on = threading.Event(), threading.Event()
+
+    def hangs(digest: Callable[[bytes], None], path: Path, offset: int) -> int:
+        reading.set()
+        go_on.wait(10)
+        return 1
+
+    monkeypatch.setattr(checkpoints, "_read_into", hangs)
+    with node.client(headers=TOKEN) as client:
+        lease = client.post(PATH, json={"partition": 0, "recordsMin": 1}).json()["lease"]
+        assert reading.wait(10)
+        released = client.delete(f"{PATH}/{lease}").status_code
+        again = client.get(f"{PATH}/{lease}").status_code
+    go_on.set()
+
+    assert (released, again) == (200, 404)
+    eventually("nothing is left", lambda: not any(directory(node).iterdir()))
+
+
+def test_a_released_checkpoint_is_gone(node: Served) -> None:
+    """Its directory too, and to release it again is told apart."""
+    manifest = manifest_of(create(node))
+
+    with node.client(headers=TOKEN) as client:
+        statuses = [client.delete(f"{PATH}/{manifest.lease}").status_code for _ in range(2)]
+        read = client.get(f"{PATH}/{manifest.lease}/files/CURRENT")
+
+    assert (statuses, read.status_code, list(directory(node).iterdir())) == ([200, 404], 404, [])
+
+
+def test_an_unused_checkpoint_is_taken_away(node: Served) -> None:
+    """A node that died while it copied costs no disk for long."""
+    node.node.checkpoints.lease_seconds = 0.2
+    manifest_of(create(node))
+
+    eventually("the lease has ended", lambda: not any(directory(node).iterdir()))
+
+
+def test_there_are_a_few_at_once(node: Served) -> None:
+    """One more is told to come back; a place becomes free with a release."""
+    manifests = [manifest_of(create(node)) for _ in range(8)]
+
+    refused = create(node)
+    with node.client(headers=TOKEN) as client:
+        client.delete(f"{PATH}/{manifests[0].lease}")
+
+    assert (refused.status_code, refused.json()["reason"]) == (429, "overloaded")
+    manifest_of(create(node))
+
+
+def test_what_a_killed_node_left_is_gone_at_its_start(node: Served, tmp_path: Path) -> None:
+    """Checkpoints belong to a process: nobody can ask for those of an earlier one."""
+    left = tmp_path / "checkpoints"
+    (left / "0123456789abcdef").mkdir(parents=True)
+    (left / "0123456789abcdef" / "CURRENT").write_bytes(os.urandom(16))
+
+    Checkpoints(left, "tests.users.r1", node.node.copies, 100)
+
+    assert not left.exists()
+
+
+def test_a_checkpoint_does_not_hold_the_store_open(node: Served) -> None:
+    """The copy can be closed and opened again while its checkpoint lives."""
+    manifest_of(create(node))
+    store = node.node.copies.by_partition[0].store
+
+    node.on_loop(store.close)
+
+    Store.open(store.path, store.identity, SharedMemory(8, 8)).close()

@@ -1,0 +1,330 @@
+"""A copy from a live node: what arrives is the source, or nothing does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queryable_app.errors import Failure
+from queryable_app.serve.store.store import SharedMemory, Store
+from queryable_app.wire.checkpoint_files import Fetch, Manifest
+from queryable_app.wire.disk_format import CopyState
+from tests.support.served import eventually
+from tests.support.trio import (
+    IDENTITY,
+    LARGE,
+    ROWS,
+    Change,
+    Fetched,
+    Trio,
+    change_what_is_given,
+    complete,
+    nothing_is_left,
+)
+
+
+@pytest.fixture(scope="module")
+def both_filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+    """Two complete copies of other rows each, so that one sees whose was taken. Nobody writes to them."""
+    with Trio(tmp_path_factory.mktemp("both")) as started:
+        started.fill(0)
+        started.fill(1)
+        yield started
+
+
+def largest(path: Path) -> Path:
+    return max(path.iterdir(), key=lambda file: file.stat().st_size)
+
+
+def rewritten(file: Path, content: bytes) -> None:
+    """Another file of this name: the store has its own hard link to the old one."""
+    file.unlink()
+    file.write_bytes(content)
+
+
+def test_the_copy_is_the_source(trio: Trio) -> None:
+    """Every row and all of the state, but for being complete, which it has to become by itself."""
+    trio.fill(0)
+
+    assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(0))
+    assert trio.leases(0) == []
+    assert not trio.into.with_name("p0000.incoming").exists()
+
+
+def test_the_copy_is_a_moment_of_a_source_that_is_written_to(slow_trio: Trio) -> None:
+    """Rows that are written while it is made are in it up to its position, and none beyond."""
+    written: list[tuple[bytes, int]] = []
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            key = b"written-%06d" % len(written)
+            written.append((key, slow_trio.nodes[0].put(key, os.urandom(500), partition=0)[1]))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    eventually("some rows are written before", lambda: len(written) > 50)
+    try:
+        assert slow_trio.fetch()
+    finally:
+        done.set()
+        writer.join()
+
+    rows, state = slow_trio.fetched()
+    source = slow_trio.source(0).rows
+    expected = {*LARGE, *(key for key, offset in written if offset < state.position)}
+    assert rows == {key: source[key] for key in expected}
+    assert (state.position, state.rows) == (len(rows), len(rows))
+    assert ROWS + 50 < state.position < len(source)
+
+
+def test_a_small_copy_is_left_to_the_stream(trio: Trio) -> None:
+    """What streams at once is not worth a checkpoint, and none is made."""
+    trio.fill(0, 99)
+    trio.fill(1, 99)
+
+    assert not trio.fetch(records_min=100)
+
+    assert nothing_is_left(trio)
+    assert trio.leases(0) == []
+
+
+def test_without_a_complete_copy_there_is_nothing_to_fetch(trio: Trio) -> None:
+    """Peers that build their own copies give nothing."""
+    assert not trio.fetch()
+
+    assert nothing_is_left(trio)
+
+
+def test_what_is_there_is_left_alone(trio: Trio) -> None:
+    """A store that stands in the place already goes on from where it is."""
+    trio.fill(0)
+    Store.open(trio.into, IDENTITY, SharedMemory(8, 8)).close()
+
+    assert not trio.fetch()
+
+    assert trio.fetched() == Fetched({}, CopyState())
+
+
+def test_the_next_peer_is_asked_when_one_is_not_complete(trio: Trio) -> None:
+    """The first of the placement has wiped its copy, the second one has it."""
+    trio.fill(1)
+
+    assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(1))
+
+
+def test_the_next_peer_is_asked_when_one_is_away(trio: Trio) -> None:
+    """Nobody answers at the first one's address."""
+    trio.fill(1)
+    trio.stop(0)
+
+    assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(1))
+
+
+def flipped(path: Path, manifest: Manifest) -> Manifest:
+    file = largest(path)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    rewritten(file, bytes(content))
+    return manifest
+
+
+def truncated(path: Path, manifest: Manifest) -> Manifest:
+    file = largest(path)
+    rewritten(file, file.read_bytes()[:-1])
+    return manifest
+
+
+def gone(path: Path, manifest: Manifest) -> Manifest:
+    largest(path).unlink()
+    return manifest
+
+
+def all_gone(path: Path, manifest: Manifest) -> Manifest:
+    shutil.rmtree(path)
+    return manifest
+
+
+def not_named(path: Path, manifest: Manifest) -> Manifest:
+    left_out = largest(path).name
+    return replace(manifest, files=tuple(file for file in manifest.files if file.name != left_out))
+
+
+def meta_not_named(_: Path, manifest: Manifest) -> Manifest:
+    return replace(manifest, files=tuple(f for f in manifest.files if not f.name.startswith("MANIFEST")))
+
+
+def called(name: str) -> Change:
+    def change(_: Path, manifest: Manifest) -> Manifest:
+        first, *others = manifest.files
+        return replace(manifest, files=(replace(first, name=name), *others))
+
+    return change
+
+
+def said(**fields: Any) -> Change:
+    return lambda _, manifest: replace(manifest, **fields)
+
+
+WRONG: dict[str, Change] = {
+    "a flipped byte": flipped,
+    "a truncated file": truncated,
+    "a file that is gone": gone,
+    "all files gone": all_gone,
+    "rows that are not named": not_named,
+    "a MANIFEST that is not named": meta_not_named,
+    "a name that leads out": called("../../p0001"),
+    "an absolute name": called("/tmp/x"),
+    "another application": said(application_id="tests.users.r2"),
+    "another partition": said(partition=1),
+    "another format": said(format=999),
+    "another position": said(position=ROWS + 1),
+}
+
+
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
+def test_what_is_not_as_it_was_said_is_thrown_away(
+    both_filled: Trio,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    change: Change,
+) -> None:
+    """Nothing of it is left, there is an event, and the next peer's copy is taken."""
+    both_filled.into = tmp_path / "p0000"
+    leases = change_what_is_given(monkeypatch, both_filled.nodes[0], change)
+    monkeypatch.setattr(both_filled.nodes[2].node.peers, "candidates", lambda partition: [0, 1])
+
+    assert both_filled.fetch()
+
+    assert both_filled.fetched() == complete(both_filled.source(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["p0000"]
+    events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    given_up = {"peer-copy-thrown-away", "peer-copy-given-up"}
+    assert [event["peer"] for event in events if event["event"] in given_up] == both_filled.addresses[:1]
+    assert leases
+    assert len(both_filled.leases(0)) <= 1
+    for lease in leases:  # that nobody could give back whose manifest made no sense
+        with suppress(Failure):
+            both_filled.nodes[0].begin(both_filled.nodes[0].node.checkpoints.release(lease)).result(10)
+
+
+def test_a_corrupt_copy_is_worse_than_none(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody else has one the topic builds the copy, from nothing."""
+    trio.fill(0)
+    change_what_is_given(monkeypatch, trio.nodes[0], flipped)
+
+    assert not trio.fetch()
+
+    assert nothing_is_left(trio)
+
+
+def test_a_copy_that_is_damaged_at_its_peer_is_not_taken(
+    trio: Trio, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer does not know, and its digests are of the damaged bytes: the rows' own checksums tell."""
+    trio.fill(0)
+    trio.fill(1)
+    trio.damage(0)
+    monkeypatch.setattr(trio.nodes[2].node.peers, "candidates", lambda partition: [0, 1])
+
+    assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(1))
+    events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    thrown_away = [event for event in events if event["event"] == "peer-copy-thrown-away"]
+    assert [event["peer"] for event in thrown_away] == trio.addresses[:1]
+    assert "Corruption" in thrown_away[0]["reason"]
+    eventually("its lease is given back", lambda: trio.leases(0) == [])
+
+
+def test_a_copy_that_is_known_to_be_damaged_is_not_given(trio: Trio) -> None:
+    """Once a read has come to the damage nothing of it leaves the node, and other nodes hear that it is not whole."""
+    trio.fill(0)
+    trio.damage(0)
+    copy, heard = trio.nodes[0].node.copies.by_partition[0], trio.nodes[2].node.peers.heard
+    eventually("it is heard to be whole", lambda: heard[0].copies[0].complete)
+    with pytest.raises(Failure, match="cannot be read"):
+        trio.nodes[0].on_loop(lambda: list(copy.store.rows()))
+
+    assert not trio.fetch()
+
+    eventually("it is heard not to be", lambda: not heard[0].copies[0].complete)
+    assert trio.leases(0) == []
+    assert copy.complete
+
+
+def test_another_ones_rows_are_thrown_away(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A peer that gives another partition's store for the one that it names is found out before it is served."""
+    trio.fill(0)
+    hydration = trio.new_hydration()
+    checkpoints = trio.nodes[0].node.checkpoints
+    create = checkpoints.create
+    monkeypatch.setattr(checkpoints, "create", lambda partition, records_min: create(0, records_min))
+    change_what_is_given(monkeypatch, trio.nodes[0], said(partition=1))
+    monkeypatch.setattr(trio.nodes[2].node.peers, "candidates", lambda partition: [0])
+
+    assert not trio.nodes[2].begin(hydration.fetch(1, trio.into)).result(60)
+
+    assert nothing_is_left(trio)
+    assert "holds partition 0" in capfd.readouterr().err
+
+
+def test_how_far_it_is_can_be_seen(slow_trio: Trio) -> None:
+    """While a copy comes in its bytes grow towards the whole, with a rate; afterwards it is not listed."""
+    seen: list[Fetch] = []
+    fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
+    while not fetching.done():
+        seen += slow_trio.hydration.progress.values()
+        time.sleep(0.05)  # how often we look
+
+    done = [fetch.bytes_done for fetch in seen]
+    assert done == sorted(done)
+    assert len(set(done)) > 3
+    assert seen[-1].bytes_done <= seen[-1].bytes_total
+    assert {(fetch.partition, fetch.peer) for fetch in seen} == {(0, slow_trio.addresses[0])}
+    assert 0 < seen[-1].bytes_per_second < 4 << 20
+    assert slow_trio.hydration.progress == {}
+
+
+def test_reads_are_answered_while_a_copy_is_given(slow_trio: Trio) -> None:
+    """The node that gives goes on answering, and its copy is what it was."""
+    fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
+    with slow_trio.nodes[0].client() as client:
+        while not fetching.done():
+            answer = client.get(
+                "/v1/keys/00000007?consistency=any", headers={"accept": "application/octet-stream"}
+            )
+            assert (answer.status_code, len(answer.content)) == (200, 20_000)
+
+    assert fetching.result()
+
+
+def test_two_copies_come_at_once_and_others_wait(trio: Trio) -> None:
+    """A node that builds many copies does not ask for all of them at one time."""
+    trio.fill(0)
+
+    async def all_of_them() -> list[bool]:
+        places = [trio.into.with_name(f"p000{n}") for n in range(4)]
+        return list(await asyncio.gather(*(trio.hydration.fetch(0, place) for place in places)))
+
+    assert trio.nodes[2].begin(all_of_them()).result(60) == [True] * 4

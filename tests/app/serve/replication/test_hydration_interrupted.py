@@ -1,0 +1,308 @@
+"""A copy from a live node that is broken off, by its peer, a restart or the disk: it goes on where it was, or nothing is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from queryable_app.serve.replication import checkpoints, hydration
+from queryable_app.serve.replication.checkpoints import Checkpoints
+from queryable_app.serve.replication.staging import Incoming, IncomingFile
+from queryable_app.serve.store.store import SharedMemory, Store
+from queryable_app.wire.disk_format import CopyState
+from tests.support.bad_node import BadNode
+from tests.support.served import Served, eventually
+from tests.support.trio import IDENTITY, ROWS, Trio, change_what_is_given, complete, nothing_is_left
+
+
+@pytest.fixture
+def at_the_end() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def bytes_there(trio: Trio) -> int:
+    files = trio.into.with_name("p0000.incoming").glob("files/*")
+    return sum(file.stat().st_size for file in files)
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of all ranges that peers give from now on."""
+    read, lengths = Checkpoints.read, []
+
+    async def counted(self: Checkpoints, lease: str, name: str, offset: int, length: int) -> bytes:
+        content = await read(self, lease, name, offset, length)
+        lengths.append(len(content))
+        return content
+
+    monkeypatch.setattr(Checkpoints, "read", counted)
+    return lengths
+
+
+def test_a_peer_that_dies_in_the_middle_is_replaced(slow_trio: Trio) -> None:
+    """The other peer's copy is taken once the first one has been silent for long enough."""
+    slow_trio.fill(1, 10)
+    fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
+    eventually("some of it has come", lambda: bytes_there(slow_trio) > 1 << 20)
+
+    slow_trio.stop(0)
+
+    assert fetching.result(60)
+    assert slow_trio.fetched() == complete(slow_trio.source(1))
+
+
+@contextmanager
+def hangs(node: Served) -> Iterator[None]:
+    """As if it was stopped: its connections stay, and nobody answers."""
+    go_on, stands = threading.Event(), threading.Event()
+
+    async def stand_still() -> None:
+        stands.set()
+        go_on.wait(60)
+
+    standing = node.begin(stand_still())
+    try:
+        assert stands.wait(10)
+        yield
+    finally:
+        go_on.set()
+        standing.result(10)
+
+
+def same_copy(trio: Trio) -> None:
+    """The second node has the very files of the first one."""
+    first, second = (trio.nodes[ordinal].node.copies.by_partition[0].store for ordinal in (0, 1))
+    trio.nodes[0].on_loop(first.flush)
+    trio.stop(1)
+    shutil.rmtree(second.path)
+    trio.nodes[0].on_loop(lambda: first.checkpoint(second.path))
+    trio.start(1)
+
+
+def test_a_peer_that_hangs_in_the_middle_is_left_for_another_that_has_the_copy(
+    slow_trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Soon after its heartbeats have ended; what the other one has as well is not copied again."""
+    same_copy(slow_trio)
+    peers, lengths = slow_trio.nodes[2].node.peers, count_reads(monkeypatch)
+    eventually("the other is heard to have it", lambda: peers.has_whole(1, 0))
+    monkeypatch.setattr(peers, "candidates", lambda partition: [0, 1])
+    hydration = slow_trio.new_hydration(stalled_seconds=1000)
+    fetching = slow_trio.nodes[2].begin(hydration.fetch(0, slow_trio.into))
+    eventually("some of it has come", lambda: bytes_there(slow_trio) > 3 << 20)
+
+    with hangs(slow_trio.nodes[0]):
+        assert fetching.result(60)
+
+    assert slow_trio.fetched() == complete(slow_trio.source(1))
+    assert sum(lengths) < ROWS * 20_000 + (3 << 20)
+
+
+def test_a_peer_that_hangs_and_has_the_only_copy_is_waited_for(
+    slow_trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It goes on where it was."""
+    monkeypatch.setattr(hydration, "_GONE_SECONDS", 0.0)
+    peers, asked_for = slow_trio.nodes[2].node.peers, list[int]()
+    monkeypatch.setattr(peers, "has_whole", lambda ordinal, partition: asked_for.append(ordinal))
+    fetching = slow_trio.nodes[2].begin(slow_trio.new_hydration(stalled_seconds=30).fetch(0, slow_trio.into))
+    eventually("some of it has come", lambda: bytes_there(slow_trio) > 2 << 20)
+    with hangs(slow_trio.nodes[0]):
+        eventually("another one was looked for, twice", lambda: len(asked_for) > 1)
+
+    assert fetching.result(60)
+    assert slow_trio.fetched() == complete(slow_trio.source(0))
+    assert "peer-copy" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("heartbeats", [True, False], ids=["but for heartbeats", "altogether"])
+def test_a_peer_that_hangs_from_the_beginning_is_given_up(
+    at_the_end: ExitStack, trio: Trio, monkeypatch: pytest.MonkeyPatch, heartbeats: bool
+) -> None:
+    """Although it had the copy when it was last heard: the next one is asked."""
+    trio.fill(1)
+    monkeypatch.setattr(hydration, "_ANSWER_SECONDS", 0.5 if heartbeats else 1000)
+    peers = trio.nodes[2].node.peers
+    eventually("the other is heard to have it", lambda: peers.has_whole(1, 0))
+    monkeypatch.setattr(peers, "candidates", lambda partition: [0, 1])
+    with ExitStack() as stack:
+        if heartbeats:
+            trio.stop(0)
+            port = int(trio.addresses[0].rpartition(":")[2])
+            bad = BadNode(socket.create_server(("127.0.0.1", port)), "silent")
+            at_the_end.callback(bad.stop)
+            eventually("it is heard", lambda: 0 in peers.heard and 0 not in peers.suspects)
+        else:
+            stack.enter_context(hangs(trio.nodes[0]))
+
+        assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(1))
+
+
+def reading_digests(monkeypatch: pytest.MonkeyPatch, at: Path, before: Callable[[], object]) -> None:
+    """`before` each step in which a node reads files of a checkpoint for their digests."""
+    read_into = checkpoints._read_into
+
+    def read(digest: Callable[[bytes], None], path: Path, offset: int) -> int:
+        if path.is_relative_to(at):
+            before()
+        return read_into(digest, path, offset)
+
+    monkeypatch.setattr(checkpoints, "_read_into", read)
+
+
+def test_a_peer_that_gets_nowhere_with_its_checkpoint_is_given_up(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It answers whatever it is asked, and its disk does not."""
+    trio.fill(0)
+    trio.fill(1)
+    go_on = threading.Event()
+    reading_digests(monkeypatch, trio.directory / "node-0", lambda: go_on.wait(60))
+    monkeypatch.setattr(hydration, "_MAKING_SECONDS", 0.5)
+    monkeypatch.setattr(trio.nodes[2].node.peers, "candidates", lambda partition: [0, 1])
+
+    try:
+        assert trio.fetch()
+    finally:
+        go_on.set()
+
+    assert trio.fetched() == complete(trio.source(1))
+    assert "does not get beyond 0 bytes" in capfd.readouterr().err
+
+
+def test_a_peer_that_takes_long_for_its_checkpoint_is_waited_for(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it gets on with it."""
+    trio.fill(0)
+    monkeypatch.setattr(hydration, "_MAKING_SECONDS", 4.0)
+    monkeypatch.setattr(checkpoints, "_DIGEST_BYTES", 64 << 10)
+    reading_digests(monkeypatch, trio.directory / "node-0", lambda: time.sleep(0.08))
+
+    assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(0))
+
+
+def test_a_peer_that_comes_back_goes_on(slow_trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease ended with its process; what is the same in its new checkpoint is not copied again."""
+    lengths = count_reads(monkeypatch)
+    hydration = slow_trio.new_hydration(stalled_seconds=30)
+    fetching = slow_trio.nodes[2].begin(hydration.fetch(0, slow_trio.into))
+    eventually("some of it has come", lambda: bytes_there(slow_trio) > 3 << 20)
+
+    slow_trio.stop(0)
+    slow_trio.start(0)
+
+    assert fetching.result(60)
+    assert slow_trio.fetched() == complete(slow_trio.source(0))
+    assert sum(lengths) < ROWS * 20_000 + (3 << 20)
+
+
+def test_a_lease_that_ends_in_the_middle_is_asked_for_anew(
+    slow_trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are the same, and go on where they were."""
+    lengths = count_reads(monkeypatch)
+    fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
+    eventually("some of it has come", lambda: bytes_there(slow_trio) > 2 << 20)
+
+    lease = slow_trio.leases(0)[0].name
+    slow_trio.nodes[0].begin(slow_trio.nodes[0].node.checkpoints.release(lease)).result(10)
+
+    assert fetching.result(60)
+    assert slow_trio.fetched() == complete(slow_trio.source(0))
+    assert sum(lengths) < ROWS * 20_000 + (2 << 20)
+
+
+def test_a_cancelled_copy_goes_on_after_a_restart(slow_trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that could be opened is left, and what had come is not fetched again under the lease of before."""
+    fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
+    eventually("some of it has come", lambda: bytes_there(slow_trio) > 2 << 20)
+    lease = slow_trio.leases(0)
+
+    fetching.cancel()
+    eventually("it has ended", lambda: 0 not in slow_trio.hydration.progress)
+    assert not slow_trio.into.exists()
+    there, lengths = bytes_there(slow_trio), count_reads(monkeypatch)
+    assert slow_trio.leases(0) == lease
+    new_leases = change_what_is_given(monkeypatch, slow_trio.nodes[0], lambda _, manifest: manifest)
+
+    assert slow_trio.fetch(records_min=1)
+    assert slow_trio.fetched() == complete(slow_trio.source(0))
+    assert sum(lengths) < ROWS * 20_000 * 1.02 - there + (1 << 16)
+    assert new_leases == []
+
+
+def test_what_a_crash_left_after_it_was_opened_is_not_believed(trio: Trio) -> None:
+    """A store that was opened, and not put into its place, is begun anew."""
+    trio.fill(0)
+    left = trio.into.with_name("p0000.incoming") / "files"
+    left.mkdir(parents=True)
+    store = Store.open(left, IDENTITY, SharedMemory(8, 8))
+    store.apply([(b"wrong", b"row")], CopyState(1, True, 1))
+    store.close()
+
+    assert trio.fetch()
+
+    assert trio.fetched() == complete(trio.source(0))
+
+
+@pytest.mark.parametrize("free", [0, 1 << 20])
+def test_without_room_nothing_is_begun(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], free: int
+) -> None:
+    """A disk that is too small for the copy is found out before it is full."""
+    trio.fill(0)
+    usage = shutil.disk_usage(trio.directory)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+
+    assert not trio.fetch()
+
+    assert nothing_is_left(trio)
+    assert f"{free} are free" in capfd.readouterr().err
+
+
+def test_a_disk_that_becomes_full_ends_the_copy(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What had come is taken away, so that there is room again."""
+    trio.fill(0)
+    append = IncomingFile.append
+
+    def full(self: IncomingFile, block: bytes) -> None:
+        if self.size > 2 << 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(self, block)
+
+    monkeypatch.setattr(IncomingFile, "append", full)
+
+    assert not trio.fetch()
+
+    assert nothing_is_left(trio)
+    assert "No space left on device" in capfd.readouterr().err
+    eventually("the lease is given back", lambda: trio.leases(0) == [])
+
+
+def test_an_interrupted_plan_that_is_unreadable_is_begun_anew(trio: Trio) -> None:
+    """Whatever lies in the directory for incoming files, it is never taken for a part of the copy."""
+    trio.fill(0)
+    left = trio.into.with_name("p0000.incoming")
+    (left / "files").mkdir(parents=True)
+    (left / "files" / "CURRENT").write_bytes(b"MANIFEST-999999\n")
+    (left / "plan.json").write_text("{")
+
+    assert Incoming(trio.into).kept() is None
+    assert trio.fetch()
+    assert trio.fetched() == complete(trio.source(0))

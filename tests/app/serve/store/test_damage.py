@@ -1,0 +1,230 @@
+"""A copy whose rows a bad disk has changed is exchanged for the copy of another node, while the node runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queryable_app.errors import Failure, Reason
+from queryable_app.platform.clock import moment_ms
+from queryable_app.serve.replication.assigned_replicas import Holdings
+from queryable_app.serve.replication.hydration import PeerHydration
+from queryable_app.serve.store.replicas import Copy
+from tests.support.served import Served, eventually
+from tests.support.trio import LARGE, ROWS, Trio, complete
+
+BYTES = {"accept": "application/octet-stream"}
+
+
+def fill_both(trio: Trio) -> None:
+    """With the same rows. From now on they look after their copies."""
+    trio.fill(0)
+    rows, state = trio.source(0)
+    second = trio.nodes[1]
+    second.on_loop(lambda: copy_of(second).apply(list(rows.items()), state))
+    eventually("both are heard to be whole", lambda: all(heard_whole(trio, o) for o in (0, 1)))
+    for node in trio.nodes[:2]:
+        look_after(node)
+
+
+def look_after(node: Served) -> None:
+    node.begin(node.node.holdings.start()).result(10)
+
+
+def heard_whole(trio: Trio, ordinal: int) -> bool:
+    return trio.nodes[1 - ordinal].node.peers.has_whole(ordinal, 0)
+
+
+def copy_of(node: Served) -> Copy:
+    return node.node.copies.by_partition[0]
+
+
+def come_to_the_damage(node: Served) -> None:
+    """As the sweeper does."""
+    with pytest.raises(Failure, match="cannot be read"):
+        node.on_loop(lambda: list(copy_of(node).store.rows()))
+
+
+def events(capfd: pytest.CaptureFixture[str], name: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    return [line for line in lines if line["event"] == name]
+
+
+def test_a_damaged_copy_is_exchanged_for_one_of_another_node(
+    trio: Trio, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is small, and still fetched; an event says why; what is served afterwards is what the other node has."""
+    fill_both(trio)
+    source, damaged = trio.source(1), copy_of(trio.nodes[0]).store
+    trio.damage(0)
+    come_to_the_damage(trio.nodes[0])
+
+    eventually("it is another store", lambda: copy_of(trio.nodes[0]).opened and not same(trio, damaged))
+
+    assert trio.source(0) == complete(source)
+    assert copy_of(trio.nodes[0]).damaged is None
+    [said] = events(capfd, "copy-damaged")
+    assert (said["partition"], "Corruption" in said["reason"]) == (0, True)
+    left = [path.name for path in damaged.path.parent.iterdir() if path.name.startswith("p0")]
+    assert left == ["p0000"]
+
+
+def test_a_read_that_has_the_damaged_copy_does_not_meet_the_one_in_its_place(trio: Trio) -> None:
+    """What comes may be behind what the read has said of the old one: it is told that this one is gone, and begins again."""
+    fill_both(trio)
+    damaged = copy_of(trio.nodes[0])
+    store = damaged.store
+    trio.damage(0)
+    come_to_the_damage(trio.nodes[0])
+    eventually("it is another store", lambda: copy_of(trio.nodes[0]).opened and not same(trio, store))
+
+    with pytest.raises(Failure) as failed:
+        _ = damaged.store
+    assert failed.value.reason is Reason.NOT_AVAILABLE
+
+
+def same(trio: Trio, store: object) -> bool:
+    return copy_of(trio.nodes[0]).store is store
+
+
+def test_no_read_sees_the_damage(trio: Trio) -> None:
+    """From the first read that comes to it on, every one is answered with what was written."""
+    fill_both(trio)
+    expected = {key: row[18:] for key, row in trio.source(1).rows.items()}
+    trio.damage(0)
+
+    with trio.nodes[0].client() as client:
+
+        def read_all() -> None:
+            for key in LARGE[::7]:
+                answer = client.get(f"/v1/keys/{key.decode()}", headers=BYTES)
+                assert (answer.status_code, answer.content[-1000:]) == (200, expected[key][-1000:])
+
+        read_all()
+        come_to_the_damage(trio.nodes[0])
+        damaged = copy_of(trio.nodes[0]).store
+        while not copy_of(trio.nodes[0]).opened or same(trio, damaged):
+            read_all()
+        trio.nodes[0].on_loop(lambda: copy_of(trio.nodes[0]).sample(moment_ms(), ROWS))
+        assert copy_of(trio.nodes[0]).complete
+        read_all()
+
+
+def test_a_damaged_copy_is_not_read_while_it_is_exchanged(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is absent, and ingest does not write to it; when no other copy comes it is read again, as far as it can be."""
+    fill_both(trio)
+    fetching, go_on = threading.Event(), threading.Event()
+
+    async def fetch(self: PeerHydration, partition: int, into: Path, instead: bool = False) -> bool:
+        assert (partition, instead) == (0, True)
+        fetching.set()
+        await asyncio.to_thread(go_on.wait, 10)
+        return False
+
+    monkeypatch.setattr(PeerHydration, "fetch", fetch)
+    trio.damage(0)
+    come_to_the_damage(trio.nodes[0])
+
+    assert fetching.wait(10)
+    copy = copy_of(trio.nodes[0])
+    assert (copy.opened, copy.absent, copy.failed) == (False, "is being copied from another node", None)
+    assert trio.nodes[0].node.copies.wanted() == []
+    go_on.set()
+    eventually("it is there again", lambda: copy.opened)
+    assert trio.nodes[0].on_loop(lambda: copy.store.get(LARGE[0])) == trio.source(1).rows[LARGE[0]]
+    assert copy.complete
+
+
+def test_a_damaged_copy_stays_while_nobody_has_a_whole_one(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of it is read, and it is not asked for again and again."""
+    trio.fill(0)
+    look_after(trio.nodes[0])
+    looked = threading.Event()
+
+    def one_is_whole(partition: int) -> bool:
+        if copy_of(trio.nodes[0]).damaged is not None:
+            looked.set()
+        return has_whole(partition)
+
+    has_whole = trio.nodes[0].node.peers.one_is_whole
+    monkeypatch.setattr(trio.nodes[0].node.peers, "one_is_whole", one_is_whole)
+    trio.damage(0)
+    come_to_the_damage(trio.nodes[0])
+
+    assert looked.wait(10)
+    copy = copy_of(trio.nodes[0])
+    with trio.nodes[0].client() as client:
+        [status] = client.get("/v1/status").json()["partitions"]
+    assert "Corruption" in status["damaged"]
+    assert (copy.opened, copy.complete, copy.failed) == (True, True, None)
+    assert trio.nodes[0].on_loop(lambda: copy.store.get(LARGE[0])) is not None
+
+
+def test_two_damaged_copies_are_not_exchanged_for_one_another(
+    trio: Trio, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where each node has damage, none gives its copy away, and both go on with what they can read."""
+    fill_both(trio)
+    for ordinal in (0, 1):
+        trio.damage(ordinal)
+        come_to_the_damage(trio.nodes[ordinal])
+
+    for ordinal in (0, 1):
+        eventually("the other hears of it", lambda: not heard_whole(trio, ordinal))  # noqa: B023
+        eventually("it is there", lambda: copy_of(trio.nodes[ordinal]).opened)  # noqa: B023
+        assert copy_of(trio.nodes[ordinal]).complete
+    assert not events(capfd, "copied-from-peer")
+
+
+def test_a_copy_that_could_not_be_opened_is_fetched_once_another_node_has_it(
+    trio: Trio, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The other one was built after this node had started."""
+    trio.fill(0)
+    first = trio.nodes[0]
+    look_after(first)
+
+    def ruin() -> None:
+        copy = copy_of(first)
+        path = copy.store.path
+        store = copy.leave("is gone")
+        assert store is not None
+        store.close()
+        (path / "CURRENT").write_text("no manifest")
+        Holdings._fail(copy, f"{path} is damaged")
+
+    first.on_loop(ruin)
+    trio.fill(1)
+    first.node.hydration.records_min = 1
+
+    eventually("it is fetched", lambda: copy_of(first).opened)
+
+    assert trio.source(0) == complete(trio.source(1))
+    assert copy_of(first).failed is None
+    assert events(capfd, "copy-thrown-away")
+
+
+def test_a_node_that_is_killed_in_the_middle_has_its_damaged_copy(trio: Trio) -> None:
+    """What came is no store, and what was there is where it was: the next look exchanges it."""
+    fill_both(trio)
+    trio.damage(0)
+    path = copy_of(trio.nodes[0]).store.path
+    incoming = path.with_name("p0000.incoming")
+    (incoming / "files").mkdir(parents=True)
+    (incoming / "files" / "CURRENT").write_bytes(b"MANIFEST-999999\n")
+    come_to_the_damage(trio.nodes[0])
+
+    eventually("it is fetched", lambda: copy_of(trio.nodes[0]).opened and not incoming.exists())
+
+    assert trio.source(0).rows == trio.source(1).rows
+    shutil.rmtree(incoming, ignore_errors=True)

@@ -1,0 +1,131 @@
+"""The disk guard over a real small file system that is really filled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queryable_app.policy.disk_mark import Pause
+from queryable_app.serve.api import metrics
+from queryable_app.serve.api.status import readiness, status_of
+from queryable_app.serve.node import Node
+from queryable_app.serve.store.disk_guard import DiskGuard, used_percent
+from queryable_app.wire.disk_format import CopyState
+from tests.support.node import node_settings, put, slice_payload, until
+
+MARK = 60
+SIZE_MB = 64
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "none", str(directory)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no file system may be mounted here")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+def fill_to(directory: Path, percent: float) -> None:
+    """With a file beside the stores."""
+    ballast = directory / "ballast"
+    ballast.unlink(missing_ok=True)
+    more = int((percent - used_percent(directory)) / 100 * SIZE_MB * (1 << 20))
+    if more > 0:
+        ballast.write_bytes(b"x" * more)
+
+
+def test_a_disk_that_fills_up_pauses_ingest_and_goes_on_by_itself(
+    small_disk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """First what is being built, then all; reads are answered throughout; status, metrics and one event a change say so."""
+    settings = node_settings(small_disk, 2, storage={"highWaterPercent": MARK})
+
+    async def run() -> None:
+        node = Node.open(settings)
+        node.disk_guard._look_seconds = 0.02
+        copies = node.copies
+        copies.by_partition[0].apply((), CopyState(0, True))
+        node.slices.apply(slice_payload(put(0, b"a", b"1")))
+        await node.start()
+        try:
+            story: list[tuple[int, Pause, list[int]]] = [
+                (MARK - 5, "none", [0, 1]),
+                (MARK + 5, "hydrating", [0]),
+                (MARK + 25, "all", []),
+                (MARK - 1, "all", []),  # not before there is some room
+                (MARK - 5, "none", [0, 1]),
+            ]
+            for percent, paused, wanted in story:
+                fill_to(small_disk, percent)
+                await until(f"{paused} at {percent} %", lambda p=paused: node.disk_guard.paused == p)  # type: ignore[misc]
+                await asyncio.sleep(0.1)  # some looks later it is the same
+                check(node, paused, wanted)
+        finally:
+            await node.stop()
+
+    asyncio.run(run())
+    assert capfd.readouterr().err.count('"event": "disk-high-water"') == 3
+
+
+def check(node: Node, paused: Pause, wanted: list[int]) -> None:
+    status = status_of(node)
+    assert status["disk"]["paused"] == paused
+    assert status["disk"]["highWaterPercent"] == MARK
+    assert 0 < status["disk"]["usedPercent"] < 100
+    assert node.copies.wanted() == wanted
+    said = [copy["paused"] for copy in status["partitions"]]
+    assert [text is None for text in said] == [partition in wanted for partition in range(2)]
+    if paused != "none":
+        assert f"the mark is {MARK} %" in str(said[1])
+    assert node.copies.by_partition[0].store.get(b"a") is not None
+    exposed = metrics.exposition(metrics.registry(node)).decode()
+    for which in ("hydrating", "all"):
+        assert f'qt_ingest_paused{{copies="{which}"}} {float(paused == which)}' in exposed
+    assert readiness(node)["complete"] == 1
+
+
+def test_what_is_used_is_what_a_person_sees(tmp_path: Path) -> None:
+    """As `df` rounds it up, with the blocks for root left out."""
+    shown = subprocess.run(["df", "--output=pcent", str(tmp_path)], capture_output=True, check=True).stdout
+    assert abs(used_percent(tmp_path) - int(shown.split()[1].strip(b" %"))) <= 1.5
+
+
+def test_a_disk_that_is_full_at_the_start_is_seen_before_anything_is_read(tmp_path: Path) -> None:
+    """The first look is part of the start."""
+    pauses: list[Pause] = []
+
+    async def run() -> None:
+        guard = DiskGuard(tmp_path / "data", MARK, pauses.append, lambda _: 95.0)
+        await guard.start()
+        assert pauses == ["all"]
+        await guard.stop()
+
+    asyncio.run(run())
+
+
+def test_a_look_that_fails_does_not_end_the_guard(tmp_path: Path) -> None:
+    """A file system that cannot be asked for a moment is asked again."""
+    readings: Iterator[float | OSError] = iter([10.0, OSError("stale"), 95.0])
+    pauses: list[Pause] = []
+
+    def used(_: Path) -> float:
+        reading = next(readings, 95.0)
+        if isinstance(reading, OSError):
+            raise reading
+        return reading
+
+    async def run() -> None:
+        guard = DiskGuard(tmp_path, MARK, pauses.append, used, 0.01)
+        await guard.start()
+        await until("it has looked again", lambda: pauses == ["all"])
+        await guard.stop()
+
+    asyncio.run(run())

@@ -1,0 +1,349 @@
+"""Stores over real directories: what is written together, what is refused, what survives."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rocksdict import Options, Rdict
+
+from queryable_app.errors import Failure, Reason
+from queryable_app.serve.store.store import SharedMemory, Store, StoreDamaged, StoreError
+from queryable_app.wire.disk_format import META, META_FORMAT_KEY, CopyState, Identity
+from tests.support.damage import damage_rows
+
+IDENTITY = Identity("tests.users.r1", "users", 3)
+STATE = CopyState(12, True, 5, 1, 2, 3, 4, 99, (0, 7, 8))
+
+OpenStore = Callable[..., Store]
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Iterator[OpenStore]:
+    opened: list[Store] = []
+
+    def open_(identity: Identity = IDENTITY) -> Store:
+        opened.append(Store.open(tmp_path / "p0003", identity, SharedMemory(8, 8)))
+        return opened[-1]
+
+    yield open_
+    for store in opened:
+        store.close()
+
+
+def test_a_new_store_is_empty_and_at_no_position(open_store: OpenStore) -> None:
+    """A store that did not exist starts without rows and without a position."""
+    store = open_store()
+
+    assert (list(store.rows()), store.state, store.last_bad) == ([], CopyState(), None)
+
+
+def test_rows_state_and_last_bad_survive_a_restart(open_store: OpenStore) -> None:
+    """What one batch wrote is there, all of it, when the store is opened again."""
+    store = open_store()
+    store.apply([(b"", b"empty key"), (b"a", b"1")], STATE, {"offset": 9})
+    store.close()
+
+    again = open_store()
+
+    assert (list(again.rows()), again.state) == ([(b"", b"empty key"), (b"a", b"1")], STATE)
+    assert again.last_bad == {"offset": 9}
+
+
+def test_unflushed_rows_survive_a_killed_process(open_store: OpenStore, tmp_path: Path) -> None:
+    """A store that was never closed or flushed is read from its write-ahead log."""
+    open_store().apply([(b"a", b"1")], STATE)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in (tmp_path / "p0003").iterdir():
+        if file.name != "LOCK":
+            (copy / file.name).write_bytes(file.read_bytes())
+
+    store = Store.open(copy, IDENTITY, SharedMemory(8, 8))
+
+    assert (store.get(b"a"), store.state) == (b"1", STATE)
+    store.close()
+
+
+def test_the_later_of_two_puts_of_a_key_wins(open_store: OpenStore) -> None:
+    """Within one slice a key may come twice; the order is kept."""
+    store = open_store()
+
+    store.apply([(b"a", b"1"), (b"a", b"2")], STATE)
+
+    assert store.get(b"a") == b"2"
+
+
+def test_many_keys_are_answered_in_their_order(open_store: OpenStore) -> None:
+    """A missing key is None at its place."""
+    store = open_store()
+    store.apply([(b"a", b"1"), (b"c", b"3")], STATE)
+
+    assert store.multi_get([b"c", b"b", b"a", b"c"]) == [b"3", None, b"1", b"3"]
+
+
+KEYS = st.binary(max_size=3)
+
+
+@given(keys=st.sets(KEYS, max_size=20), start=st.none() | KEYS, stop=st.none() | KEYS, reverse=st.booleans())
+def test_a_range_has_its_start_and_not_its_stop(
+    tmp_path_factory: pytest.TempPathFactory,
+    keys: set[bytes],
+    start: bytes | None,
+    stop: bytes | None,
+    reverse: bool,
+) -> None:
+    """`rows` is the sorted keys from start to before stop, in either direction, for any bytes."""
+    store = _shared_store(tmp_path_factory)
+    store.clear()
+    store.apply([(key, key) for key in keys], STATE)
+
+    found = [key for key, _ in store.rows(start, stop, reverse)]
+
+    wanted = [k for k in sorted(keys) if (start is None or k >= start) and (stop is None or k < stop)]
+    assert found == (wanted[::-1] if reverse else wanted)
+
+
+_SHARED: dict[str, Store] = {}
+
+
+def _shared_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    if "store" not in _SHARED:
+        _SHARED["store"] = Store.open(tmp_path_factory.mktemp("shared"), IDENTITY, SharedMemory(8, 8))
+    return _SHARED["store"]
+
+
+def test_a_walk_sees_the_rows_of_its_beginning(open_store: OpenStore) -> None:
+    """Rows written during a walk do not appear in it."""
+    store = open_store()
+    store.apply([(b"a", b"1"), (b"c", b"1")], STATE)
+    walk = store.rows()
+    first = next(walk)
+
+    store.apply([(b"b", b"2"), (b"c", b"2")], STATE)
+
+    assert [first, *walk] == [(b"a", b"1"), (b"c", b"1")]
+
+
+def test_clear_forgets_everything_in_one_batch(open_store: OpenStore) -> None:
+    """After `clear` the store is as new, also when it is opened again."""
+    store = open_store()
+    store.learn_topic_id("first")
+    store.apply([(b"", b"1"), (b"\xff\xff\xff", b"2")], STATE, {"offset": 1})
+    store.clear()
+    store.close()
+
+    again = open_store()
+
+    assert (list(again.rows()), again.state, again.last_bad, again.identity) == (
+        [],
+        CopyState(),
+        None,
+        IDENTITY,
+    )
+
+
+def test_the_topic_id_is_kept(open_store: OpenStore) -> None:
+    """A learned topic id is there after a restart, though the node does not know it when it opens the store."""
+    store = open_store()
+    store.learn_topic_id("abc")
+    store.close()
+
+    assert open_store().identity.topic_id == "abc"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Identity("tests.users.r2", "users", 3),
+        Identity("tests.users.r1", "orders", 3),
+        Identity("tests.users.r1", "users", 4),
+    ],
+    ids=["application", "topic", "partition"],
+)
+def test_another_ones_store_is_refused(open_store: OpenStore, other: Identity) -> None:
+    """A store is opened only for the rows that it holds; the message says what to do."""
+    open_store().close()
+
+    with pytest.raises(StoreError, match=r"holds partition 3 of topic 'users' .*another data directory"):
+        open_store(other)
+
+
+def test_another_format_version_is_refused(open_store: OpenStore, tmp_path: Path) -> None:
+    """A store of another version is not touched; the message says what to do."""
+    open_store().close()
+    options = {name: Options(raw_mode=True) for name in ("default", META)}
+    db = Rdict(str(tmp_path / "p0003"), options["default"], column_families=options)
+    db.get_column_family(META)[META_FORMAT_KEY] = b"999"
+    db.close()
+
+    with pytest.raises(StoreError, match=r"format 999.*run the version that wrote it, or delete"):
+        open_store()
+
+
+def test_a_foreign_database_is_refused(open_store: OpenStore, tmp_path: Path) -> None:
+    """A RocksDB with rows that nobody here wrote is left alone."""
+    db = Rdict(str(tmp_path / "p0003"), Options(raw_mode=True))
+    db[b"a"] = b"1"
+    db.close()
+
+    with pytest.raises(StoreError, match="not a store of this project"):
+        open_store()
+
+
+@pytest.mark.parametrize("file", ["CURRENT", "MANIFEST"])
+def test_a_damaged_store_says_so(open_store: OpenStore, tmp_path: Path, file: str) -> None:
+    """Damage is a clear error with advice, not a crash."""
+    store = open_store()
+    store.apply([(b"a", b"1")], STATE)
+    store.close()
+    next((tmp_path / "p0003").glob(f"{file}*")).write_bytes(b"garbage\n")
+
+    with pytest.raises(StoreError, match=r"is damaged.*delete the directory"):
+        open_store()
+
+
+READS: list[Callable[[Store], object]] = [
+    lambda store: store.get(b"key-500"),
+    lambda store: store.multi_get([b"key-000", b"key-500"]),
+    lambda store: list(store.rows()),
+    lambda store: list(store.rows(reverse=True)),
+    lambda store: list(store.rows(b"key-500")),
+    lambda store: list(store.rows(None, b"key-501", reverse=True)),
+]
+
+
+@pytest.mark.parametrize(
+    "read", READS, ids=["get", "multi-get", "all", "backwards", "from", "backwards-from"]
+)
+def test_a_block_that_cannot_be_read_is_not_the_end_of_the_rows(
+    open_store: OpenStore, tmp_path: Path, read: Callable[[Store], object]
+) -> None:
+    """A read that comes to a damaged block fails and says so, instead of answering with what is before it."""
+    store = open_store()
+    store.apply([(b"key-%03d" % n, b"%d" % (n**9) * 20) for n in range(1000)], STATE)
+    store.close()
+    largest = max((tmp_path / "p0003").glob("*.sst"), key=lambda file: file.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    middle = len(content) // 2
+    content[middle - 5000 : middle + 5000] = bytes(10_000)
+    largest.write_bytes(content)
+
+    with pytest.raises(Failure, match="partition 3 on this node cannot be read") as failure:
+        read(open_store())
+    assert failure.value.reason is Reason.NOT_AVAILABLE
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_damage_anywhere_is_found_or_does_no_harm(
+    written: tuple[Path, dict[bytes, bytes]], data: st.DataObject
+) -> None:
+    """Whatever byte of the rows' file has changed: the store does not open, verifying it says so, or every read is right or
+    fails."""
+    whole, rows = written
+    size = largest_of(whole).stat().st_size
+    at = data.draw(st.integers(0, size - 1) | st.integers(max(0, size - 4000), size - 1))
+    flip = data.draw(st.integers(1, 255))
+    with TemporaryDirectory() as directory:
+        path = Path(directory, "p0003")
+        shutil.copytree(whole, path)
+        with largest_of(path).open("r+b") as file:
+            file.seek(at)
+            [byte] = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ flip]))
+        try:
+            store = Store.open(path, IDENTITY, SharedMemory(8, 8))
+        except StoreDamaged:
+            return
+        try:
+            store.verify()
+            found_whole = True
+        except StoreDamaged:
+            found_whole = False
+        read: dict[bytes, bytes | None] = {}
+        for key in rows:
+            with suppress(Failure):
+                read[key] = store.get(key)
+        store.close()
+
+    assert read.items() <= rows.items()
+    assert len(read) == len(rows) or not found_whole
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[bytes, bytes]]:
+    """A store in one file, closed, and its rows."""
+    path = tmp_path_factory.mktemp("written") / "p0003"
+    rows = {b"key-%03d" % n: b"%d" % (n**9) * 20 for n in range(300)}
+    store = Store.open(path, IDENTITY, SharedMemory(8, 8))
+    store.apply(rows.items(), STATE)
+    store.close()
+    return path, rows
+
+
+def largest_of(store: Path) -> Path:
+    return max(store.glob("*.sst"), key=lambda file: file.stat().st_size)
+
+
+def test_a_whole_store_is_found_whole(open_store: OpenStore) -> None:
+    """An empty one, one with a row, and one with more than are looked at between two pauses."""
+    for rows in (0, 1, 5000):
+        store = open_store()
+        store.apply([(b"key-%06d" % n, b"1") for n in range(rows)], STATE)
+        store.flush()
+        store.verify()
+        store.close()
+
+
+def test_damage_that_a_compaction_comes_to_is_known(open_store: OpenStore, tmp_path: Path) -> None:
+    """RocksDB refuses writes from then on, and the copy counts as damaged although nobody has read it."""
+    store = open_store()
+    store.apply([(b"key-%03d" % n, b"%d" % (n**9) * 20) for n in range(1000)], STATE)
+    store.flush()
+    damage_rows(tmp_path / "p0003")
+    store.apply([(b"key-%03d" % n, b"1") for n in range(0, 1000, 2)], STATE)
+
+    store.compact(b"", b"z")
+
+    with pytest.raises(StoreError, match="cannot be written"):
+        store.apply([(b"a", b"1")], STATE)
+    assert "Corruption" in (store.damaged or "")
+
+
+def test_a_store_is_opened_once(open_store: OpenStore) -> None:
+    """A second opening is refused in words, while the first one goes on."""
+    store = open_store()
+
+    with pytest.raises(StoreError, match="in use by another process"):
+        open_store()
+
+    assert store.get(b"a") is None
+
+
+def test_a_closed_store_can_be_opened_again_at_once(open_store: OpenStore) -> None:
+    """Nothing that a closed store leaves behind holds the lock."""
+    for _ in range(3):
+        open_store().close()
+
+
+def test_space_comes_back_after_deletes_and_a_compaction(open_store: OpenStore) -> None:
+    """Deleted rows take no space once their range is compacted."""
+    store = open_store()
+    keys = [f"{i:06d}".encode() for i in range(20_000)]
+    store.apply([(key, key * 20) for key in keys], STATE)
+    store.close()
+    store = open_store()
+    before = store.size_bytes()
+
+    store.delete(keys)
+    store.compact(keys[0], keys[-1] + b"\0")
+
+    assert store.size_bytes() < before / 3

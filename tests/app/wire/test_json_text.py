@@ -1,0 +1,157 @@
+"""What a good JSON value is in Python. That the row writer agrees is in tests/app/ingest/test_json_values.py."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryable_app.wire.json_text import (
+    DEPTH_MAX,
+    BadJson,
+    JsonText,
+    parse_json,
+    read_array,
+    read_document,
+    read_json,
+    read_object,
+    skip_deep,
+)
+from tests.support.golden import json_values, shortened
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+SPACE = st.text(" \t\r\n", max_size=2)
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """A JSON text, written in one of the ways in which it can be."""
+    value = draw(VALUES.filter(lambda value: "Infinity" not in json.dumps(value)))
+    separators = draw(st.sampled_from([(",", ":"), (" , ", "\t:\n"), (", ", ": ")]))
+    return json.dumps(value, ensure_ascii=draw(st.booleans()), separators=separators)
+
+
+@pytest.mark.parametrize("raw", json_values("good"), ids=shortened)
+def test_good_json_is_read_with_its_text(raw: bytes) -> None:
+    """A good value comes with the very text that it was read from."""
+    assert parse_json(raw).text.encode() == raw
+
+
+@pytest.mark.parametrize("raw", json_values("bad"), ids=shortened)
+def test_bad_json_is_refused_in_few_words(raw: bytes) -> None:
+    """A bad value is refused by a sentence that stays short."""
+    with pytest.raises(BadJson) as refused:
+        parse_json(raw)
+    assert 0 < len(str(refused.value)) < 120
+
+
+@given(st.binary(max_size=30) | st.text('[]{}",:\\ 019-+.eEtrufalsn\n', max_size=30).map(str.encode))
+def test_any_bytes_are_judged(raw: bytes) -> None:
+    """Any bytes at all are a value or refused, as Python's own parser would."""
+    try:
+        expected: object = json.loads(raw.decode(), parse_constant=lambda name: 1 / 0)
+    except (ValueError, ZeroDivisionError):
+        with pytest.raises(BadJson):
+            parse_json(raw)
+    else:
+        assert repr(parse_json(raw).value) == repr(expected)
+
+
+@given(st.lists(st.sampled_from("[{"), min_size=95, max_size=105), texts())
+def test_depth_is_what_is_open_at_once(opened: list[str], sibling: str) -> None:
+    """Brackets beside one another, or in strings, do not add up."""
+    inner = "1"
+    for bracket in opened:
+        inner = f"[{sibling},{inner}]" if bracket == "[" else f'{{"[":{inner},"]":{sibling}}}'
+    if len(opened) > DEPTH_MAX:
+        with pytest.raises(BadJson, match="nested deeper"):
+            parse_json(inner.encode())
+    elif _depth(sibling) == 0:
+        parse_json(inner.encode())
+
+
+def _depth(text: str) -> int:
+    def depth(value: Any) -> int:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+        return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+    return depth(json.loads(text))
+
+
+@given(st.lists(st.tuples(texts(), texts(), SPACE), max_size=4), SPACE)
+def test_the_parts_of_a_document_keep_their_text(records: list[tuple[str, str, str]], space: str) -> None:
+    """Each member of each object in an array comes with its very text, whatever stands between them."""
+    objects = [f'{{{s}"value"{s}:{s}{value}{s},{s}"k"{s}:{s}{key}{s}}}' for key, value, s in records]
+    raw = f"{space}[{space}{f'{space},{space}'.join(objects)}{space}]{space}".encode()
+
+    def member(name: str, text: str, at: int) -> tuple[JsonText, int]:
+        return read_json(text, at)
+
+    found = read_document(raw, lambda text, at: read_array(text, at, lambda t, a: read_object(t, a, member)))
+    assert [(item["k"].text, item["value"].text) for item in found] == [(k, v) for k, v, _ in records]
+
+
+@given(st.text('[]{}",:\\ 1akv', max_size=24))
+def test_a_document_that_is_read_in_parts_is_judged_as_a_whole(text: str) -> None:
+    """Reading the parts refuses whatever reading the whole refuses."""
+
+    def value(text: str, at: int) -> tuple[object, int]:
+        if text[at : at + 1] == "[":
+            return read_array(text, at, value)
+        if text[at : at + 1] == "{":
+            return read_object(text, at, lambda _, text, at: value(text, at))
+        found, end = read_json(text, at)
+        return found.value, end
+
+    try:
+        whole: object = parse_json(text.encode(), unique_names=True).value
+    except BadJson:
+        with pytest.raises(BadJson):
+            read_document(text.encode(), value)
+    else:
+        assert read_document(text.encode(), value) == whole
+
+
+def test_a_name_that_a_node_acts_on_comes_once() -> None:
+    """A document that says a thing twice is refused where a node acts on it, and the name is said."""
+    with pytest.raises(BadJson, match="has the name 'keys' twice"):
+        parse_json(b'{"keys":[],"keys":[1]}', unique_names=True)
+
+
+@given(texts(), st.text(max_size=5))
+def test_the_end_is_found_however_deep(text: str, rest: str) -> None:
+    """The end of an array or object is found without a stack."""
+    for nested in (f"[{text}]", "[" * 5000 + text + "]" * 5000):
+        assert skip_deep(nested + rest, 0) == len(nested)
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        b'"' + b'\\"' * 500_000,
+        b"1" * 1_000_000,
+        b"[" * 1_000_000,
+        (b"9" * 999 + b",") * 1000,
+        b"\\" * 1_000_000,
+    ],
+)
+def test_no_text_takes_long(evil: bytes) -> None:
+    """A text that was made to be slow is judged in one pass; the bound on time is the test's own."""
+    with pytest.raises(BadJson):
+        parse_json(evil)
+    with pytest.raises(BadJson):
+        parse_json(b"[" + evil + b',"' + evil + b"]")

@@ -1,0 +1,83 @@
+"""Calls beside the operator's loop: their results, their errors, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from queryable_operator.act import isolated
+from queryable_operator.act.isolated import Isolated
+
+
+def test_call_returns_and_raises_as_if_it_ran_here() -> None:
+    """In another thread and another loop."""
+
+    async def thread() -> int:
+        return threading.get_ident()
+
+    async def fails() -> int:
+        raise ValueError("of its own")
+
+    async def run() -> int:
+        calls = Isolated(asyncio.SelectorEventLoop)
+        with pytest.raises(ValueError, match="of its own"):
+            await calls.run(fails, 60)
+        return await calls.run(thread, 60)
+
+    assert asyncio.run(run()) != threading.get_ident()
+
+
+def test_call_that_waits_is_cancelled_at_its_limit() -> None:
+    """It ends at once, and the next one runs."""
+    cancelled = threading.Event()
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async def answers() -> int:
+        return 7
+
+    async def run() -> int:
+        calls = Isolated(asyncio.SelectorEventLoop)
+        with pytest.raises(TimeoutError):
+            await calls.run(waits, 0.2)
+        await asyncio.to_thread(cancelled.wait, 60)
+        while calls.is_blocked:
+            await asyncio.sleep(0.01)
+        return await calls.run(answers, 60)
+
+    assert asyncio.run(run()) == 7
+
+
+def test_call_that_does_not_end_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further call is made while it runs, and afterwards one is."""
+    monkeypatch.setattr(isolated, "_CANCEL_SECONDS", 0.1)
+    goes_on, calls_made = threading.Event(), []
+
+    async def blocks() -> None:
+        calls_made.append(1)
+        goes_on.wait(60)
+
+    async def run() -> None:
+        calls = Isolated(asyncio.SelectorEventLoop)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await calls.run(blocks, 0.2)
+        blocked = calls.is_blocked
+        assert blocked
+        assert len(calls_made) <= 1
+        goes_on.set()
+        while calls.is_blocked:
+            await asyncio.sleep(0.01)
+        await calls.run(blocks, 60)
+
+    try:
+        asyncio.run(run())
+    finally:
+        goes_on.set()
+    assert calls_made

@@ -1,0 +1,240 @@
+"""Nodes are asked and told: against a real node over real stores, and against what is none."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import tracemalloc
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from queryable_app.placement.assignment import Placement
+from queryable_app.wire.ingest_failures import IngestFailure
+from queryable_operator.act.nodes import Node, NodeRefused, Nodes, said_in
+from queryable_operator.spec.observed import NodeSaid
+from tests.support.served import Served, served
+
+T = TypeVar("T")
+TOKEN = "a-token"
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Served]:
+    (tmp_path / "token").write_text(TOKEN)
+    with served(tmp_path / "node", settings={"internal_token_path": str(tmp_path / "token")}) as running:
+        yield running
+
+
+def _node(port: int, epoch: int | None = 1, uid: str = "it") -> Node:
+    return Node(1, 0, uid, "127.0.0.1", epoch, port)
+
+
+def _with_nodes(use: Callable[[Nodes], Coroutine[Any, Any, T]]) -> T:
+    async def used() -> T:
+        nodes = Nodes()
+        try:
+            return await use(nodes)
+        finally:
+            await nodes.close()
+
+    return asyncio.run(used())
+
+
+def _ask(node: Node, token: str = TOKEN, before: dict[str, NodeSaid] | None = None) -> NodeSaid | None:
+    said = _with_nodes(lambda nodes: nodes.ask({node: token}, before or {}))
+    return said.get(1, {}).get(0)
+
+
+def test_a_node_says_how_its_copies_are(running: Served) -> None:
+    """A node with two complete copies of an empty topic is ready, caught up, and behind by nothing."""
+    said = _ask(_node(running.port))
+    assert said is not None
+    assert (said.ready, said.copies, said.complete, said.lag_records) == (True, 2, 2, 0)
+    assert said.seen.epoch == 1
+    assert said.seen.caught_up == {0, 1}
+    assert (said.disk_paused, said.failed, said.ingest_failed, said.mismatches) == (False, {}, None, 0)
+
+
+def test_a_copy_that_failed_says_why(running: Served) -> None:
+    """By partition, and it is not called caught up."""
+    running.on_loop(lambda: running.node.copies.by_partition[1].fail("the topic was made again"))
+    said = _ask(_node(running.port))
+    assert said is not None
+    assert said.failed == {1: "the topic was made again"}
+    assert said.seen.caught_up == {0}
+
+
+def test_a_failure_that_waiting_cannot_mend_is_told(running: Served) -> None:
+    """With its reason; a node of an earlier version has no such word."""
+    failure = IngestFailure("TransformRefused", "no such column")
+
+    def fail() -> None:
+        running.node.ingest_status.become("failed", failure.message)
+        running.node.ingest_status.failure = failure
+
+    running.on_loop(fail)
+    said = _ask(_node(running.port))
+    assert said is not None
+    assert (said.failure, said.ingest_failed) == (failure, "no such column")
+
+
+def test_a_placement_is_told_and_followed(running: Served) -> None:
+    """The node answers with the epoch that it was told."""
+    newer = replace(running.node.placement, epoch=7)
+
+    async def tell(nodes: Nodes) -> None:
+        await nodes.tell_placement(_node(running.port), TOKEN, newer)
+
+    _with_nodes(tell)
+    said = _ask(_node(running.port))
+    assert said is not None
+    assert said.seen.epoch == 7
+
+
+def test_read_settings_are_told_and_followed(running: Served) -> None:
+    """What the node says it follows is what it was told."""
+
+    async def tell(nodes: Nodes) -> None:
+        read = {"consistency": "any", "ingest": False, "maxConcurrent": 7}
+        await nodes.tell_read(_node(running.port), TOKEN, read)
+
+    _with_nodes(tell)
+    said = _ask(_node(running.port))
+    assert said is not None
+    assert (said.read["consistency"], said.read["maxConcurrent"]) == ("any", 7)
+
+
+def test_a_placement_is_asked_for_when_its_record_is_lost(running: Served) -> None:
+    """A ConfigMap without a placement, or with another one, is made again of what nodes follow."""
+    here = running.node.placement
+    known, lost = _ask(_node(running.port, here.epoch)), _ask(_node(running.port, None))
+    assert known is not None
+    assert known.placement is None
+    assert lost is not None
+    assert lost.placement == here
+
+
+def test_a_refusal_says_why(running: Served) -> None:
+    """A placement that is not for this node is not taken."""
+    strange = replace(running.node.placement, epoch=9, application_id="another.view.r1")
+    with pytest.raises(NodeRefused, match=r"it answers 400: .*another\.view\.r1"):
+        _with_nodes(lambda nodes: nodes.tell_placement(_node(running.port), TOKEN, strange))
+
+
+def test_a_token_of_somebody_else_is_refused(running: Served) -> None:
+    """The node's own words are in the message."""
+    with pytest.raises(NodeRefused, match="it answers 403"):
+        _with_nodes(lambda nodes: nodes.tell_read(_node(running.port), "another", {}))
+
+
+def test_a_node_that_is_away_has_said_nothing() -> None:
+    """Nobody listens, and nobody is waited for."""
+    assert _ask(_node(1)) is None
+
+
+def test_a_node_that_hangs_is_waited_for_a_second(running: Served) -> None:
+    """It has said what it said last, but no copy of it is called caught up."""
+    before = _ask(_node(running.port))
+    assert before is not None
+    with socket.create_server(("127.0.0.1", 0)) as hanging:  # it takes connections and answers nothing
+        said = _ask(_node(hanging.getsockname()[1]), before={"it": before})
+    assert said == replace(before, seen=replace(before.seen, caught_up=frozenset()))
+
+
+def test_another_pod_of_the_same_name_has_said_nothing(running: Served) -> None:
+    """What its predecessor said is not its own."""
+    before = _ask(_node(running.port))
+    assert before is not None
+    assert _ask(_node(1, uid="another"), before={"it": before}) is None
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"partitions": 7}', b"\xff\xfe", b'"a"', b"null"])
+def test_what_is_no_node_says_nothing(answer: bytes) -> None:
+    """Whatever answers under the address of a pod, nothing of it is believed and nothing breaks."""
+
+    async def ask() -> dict[int, dict[int, NodeSaid]]:
+        async def strange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(answer), answer))
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(strange, "127.0.0.1", 0) as server:
+            nodes = Nodes()
+            said = await nodes.ask({_node(server.sockets[0].getsockname()[1]): TOKEN}, {})
+            await nodes.close()
+            return said
+
+    assert asyncio.run(ask()) == {}
+
+
+def test_an_answer_without_end_is_not_kept() -> None:
+    """After some megabytes, or a second, whatever comes first, nobody listens any more."""
+
+    async def ask() -> dict[int, dict[int, NodeSaid]]:
+        async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            try:
+                while True:
+                    writer.write(b" " * 65536)
+                    await writer.drain()
+            except ConnectionError:
+                writer.close()
+
+        async with await asyncio.start_server(endless, "127.0.0.1", 0) as server:
+            nodes = Nodes()
+            said = await nodes.ask({_node(server.sockets[0].getsockname()[1]): TOKEN}, {})
+            await nodes.close()
+            return said
+
+    assert asyncio.run(ask()) == {}
+
+
+def test_answer_to_what_a_node_is_told_is_not_unpacked() -> None:
+    """A refusal that unpacks to a hundred megabytes costs the operator what came over the network."""
+    bomb = gzip.compress(bytes(100 * 1024 * 1024), 1)
+
+    async def tell() -> int:
+        async def packed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            head = b"HTTP/1.1 400 No\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n"
+            writer.write(head % len(bomb) + bomb)
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(packed, "127.0.0.1", 0) as server:
+            nodes = Nodes()
+            tracemalloc.start()
+            with pytest.raises(NodeRefused):
+                await nodes.tell_read(_node(server.sockets[0].getsockname()[1]), TOKEN, {})
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            await nodes.close()
+            return peak
+
+    assert asyncio.run(tell()) < 20 * 1024 * 1024
+
+
+def test_an_address_of_version_6_is_written_in_brackets() -> None:
+    """As URLs have it."""
+    assert replace(_node(8080), ip="fd00::1").url == "http://[fd00::1]:8080"
+
+
+@pytest.mark.parametrize(("declared", "mismatches"), [("murmur2", 3), ("auto", 1), ("scatter", 0)])
+def test_mismatches_are_of_the_declared_partitioner(running: Served, declared: str, mismatches: int) -> None:
+    """With `auto`, of the one that fits best; with `scatter` there is nothing to match."""
+    with running.client() as client:
+        status = client.get("/v1/status").json()
+    status["partitioner"] |= {"declared": declared, "mismatches": {"murmur2": 3, "crc32": 1, "fnv1a": 2}}
+    assert said_in(status, 0.0).mismatches == mismatches
+
+
+def test_a_placement_survives_the_way(running: Served) -> None:
+    """What a node follows is read as it was written."""
+    assert Placement.from_json(running.node.placement.to_json()) == running.node.placement

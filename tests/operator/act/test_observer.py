@@ -1,0 +1,206 @@
+"""What is observed of a view's pods, and what reaches them: with nodes that only note what they are asked and told."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queryable_app.placement.assignment import Placement, first_placement
+from queryable_app.placement.controller import Seen
+from queryable_operator.act.nodes import Node, NodeRefused, Nodes
+from queryable_operator.act.reconciler import Reconciler
+from queryable_operator.decide.actions import Plan, Tell
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import NodeSaid, Observed, Ref
+from tests.support.fake_api import Refuse, Request
+from tests.support.operating import Operating, config_map, operating
+
+SAID = NodeSaid(Seen(0.0, 1, frozenset({0})), True, {}, 1, 1, 0, 0.0, None, 1, "murmur2", 0, False)
+PLACEMENT = first_placement("a.v.r1", 1, ["http://v-r1-0.v-r1.a.svc:8080"], 1)
+
+
+class _Nodes(Nodes):
+    def __init__(self) -> None:
+        self.asked: list[dict[Node, str]] = []
+        self.before: list[Mapping[str, NodeSaid]] = []
+        self.told: list[tuple[Node, str, object]] = []
+        self.refuses = False
+
+    async def ask(
+        self, nodes: Mapping[Node, str], before: Mapping[str, NodeSaid]
+    ) -> dict[int, dict[int, NodeSaid]]:
+        self.asked.append(dict(nodes))
+        self.before.append(dict(before))
+        said: dict[int, dict[int, NodeSaid]] = {}
+        for node in nodes:
+            said.setdefault(node.revision, {})[node.ordinal] = SAID
+        return said
+
+    async def tell_placement(self, node: Node, token: str, placement: Placement) -> None:
+        self._told(node, token, placement)
+
+    async def tell_read(self, node: Node, token: str, read: Mapping[str, Any]) -> None:
+        self._told(node, token, read)
+
+    def _told(self, node: Node, token: str, what: object) -> None:
+        self.told.append((node, token, what))
+        if self.refuses:
+            raise NodeRefused("it does not answer")
+
+
+@pytest.fixture
+def nodes() -> _Nodes:
+    return _Nodes()
+
+
+@pytest.fixture
+def operator(nodes: _Nodes) -> Iterator[Operating]:
+    with operating() as operator:
+        operator.tools = replace(operator.tools, nodes=nodes)
+        operator.reconciler = Reconciler(("a", "v"), operator.tools)
+        yield operator
+
+
+def _pod(
+    name: str = "v-r1-0", *, ip: str | None = "10.0.0.1", phase: str = "Running", owner: str = "StatefulSet"
+) -> Any:
+    meta = {
+        "name": name,
+        "namespace": "a",
+        "labels": dict(names.selector("v", 1)),
+        "ownerReferences": [{"kind": owner, "name": "v-r1", "uid": "sts"}],
+        "uid": f"uid of {name}",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": meta,
+        "spec": {},
+        "status": {"phase": phase, "podIP": ip},
+    }
+
+
+def _secret(operator: Operating) -> None:
+    """The token, as an operator before this one has made it."""
+    uid = operator.api.get(names.KIND, "a", "v")["metadata"]["uid"]  # type: ignore[index]
+    owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "v", "uid": uid, "controller": True}
+    meta = {"name": "v-r1", "namespace": "a", "ownerReferences": [owner]}
+    data = {"token": base64.b64encode(b"it").decode()}
+    operator.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})
+
+
+def _map(observed: Observed) -> Plan:
+    return Plan(apply=(config_map(observed, 1, **{"placement.json": PLACEMENT.to_json()}),))
+
+
+def _after_one_round(operator: Operating, plan: Plan) -> None:
+    """Carried out when the revision's ConfigMap and its token are seen."""
+
+    async def rounds() -> None:
+        await operator.round(_map)
+        await operator.round(lambda _: plan)
+
+    asyncio.run(rounds())
+
+
+def test_nodes_are_asked_by_their_pods(operator: Operating, nodes: _Nodes) -> None:
+    """With the token of their revision, and the epoch that its ConfigMap has."""
+    operator.api.put(_pod())
+    _secret(operator)
+    _after_one_round(operator, Plan())
+    assert nodes.asked[-1] == {Node(1, 0, "uid of v-r1-0", "10.0.0.1", PLACEMENT.epoch): "it"}
+    assert operator.observed[-1].said == {1: {0: SAID}}
+    assert nodes.before[-1] == {"uid of v-r1-0": SAID}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        _pod(ip=None),
+        _pod(phase="Pending"),
+        _pod(phase="Failed"),
+        _pod("v-r1-x"),
+        _pod("v-r1-00"),
+        _pod("another-r1-0"),
+        _pod(owner="Job"),
+    ],
+    ids=["no address", "pending", "failed", "no ordinal", "no name of ours", "another view's", "a job's"],
+)
+def test_what_is_no_node_is_not_asked(operator: Operating, nodes: _Nodes, pod: Any) -> None:
+    """A pod that has no address yet, and whatever else bears our labels."""
+    operator.api.put(pod)
+    _after_one_round(operator, Plan())
+    assert nodes.asked[-1] == {}
+
+
+def test_a_node_is_told_with_its_token(operator: Operating, nodes: _Nodes) -> None:
+    """The placement, and how to read; one that is not there is passed over."""
+    operator.api.put(_pod())
+    _secret(operator)
+    _after_one_round(
+        operator, Plan(tell=(Tell(1, 0, PLACEMENT, {"consistency": "any"}), Tell(1, 7, PLACEMENT)))
+    )
+    assert [(node.ordinal, token, what) for node, token, what in nodes.told] == [
+        (0, "it", PLACEMENT),
+        (0, "it", {"consistency": "any"}),
+    ]
+
+
+def test_a_node_that_does_not_listen_holds_up_nothing(operator: Operating, nodes: _Nodes) -> None:
+    """The status is written all the same, and the next round sees that it does not follow."""
+    operator.api.put(_pod())
+    _secret(operator)
+    nodes.refuses = True
+    _after_one_round(operator, Plan(tell=(Tell(1, 0, PLACEMENT),), status={"phase": "Ready"}))
+    assert operator.api.get(names.KIND, "a", "v")["status"] == {"phase": "Ready"}  # type: ignore[index]
+
+
+def test_an_eviction_that_a_budget_forbids_holds_up_nothing(operator: Operating) -> None:
+    """It is asked for again by the next round."""
+    operator.api.put(_pod())
+
+    def order(request: Request) -> None:
+        if request.subresource == "eviction":
+            raise Refuse(429, "it would violate the pod's disruption budget")
+
+    operator.api.order = order
+    _after_one_round(operator, Plan(evict=("v-r1-0",), status={"phase": "Ready"}))
+    assert operator.api.get("Pod", "a", "v-r1-0") is not None
+    assert operator.api.get(names.KIND, "a", "v")["status"] == {"phase": "Ready"}  # type: ignore[index]
+
+
+def test_a_pod_is_evicted_or_deleted_by_what_was_observed(operator: Operating) -> None:
+    """Its uid goes with it, and a pod that was not observed is not touched."""
+    operator.api.put(_pod())
+    _after_one_round(operator, Plan(evict=("v-r1-0", "v-r1-1"), force_delete=(Ref("Pod", "v-r1-2"),)))
+    evictions = [request for request in operator.api.writes() if request.plural == "pods"]
+    assert [(r.name, r.body["deleteOptions"]["preconditions"]["uid"]) for r in evictions] == [
+        ("v-r1-0", "uid of v-r1-0")
+    ]
+
+
+def test_endpoints_are_those_of_the_views_own_service(operator: Operating) -> None:
+    """The headless Services list every pod, ready or not."""
+    for service in ("v", "v-r1"):
+        labels = {names.VIEW_LABEL: "v", "kubernetes.io/service-name": service}
+        meta = {"name": f"{service}-abc", "namespace": "a", "labels": labels}
+        target = {"kind": "Pod", "name": f"{service}-0"}
+        operator.api.put({"kind": "EndpointSlice", "metadata": meta, "endpoints": [{"targetRef": target}]})
+    asyncio.run(operator.round())
+    assert operator.observed[0].endpoints == {"v-0"}
+    assert operator.observed[0].children == {}
+
+
+def test_a_volume_claim_is_known_by_its_name(operator: Operating) -> None:
+    """Nobody owns it, so that it can outlive its StatefulSet."""
+    meta = {"name": "data-v-r1-0", "namespace": "a", "labels": dict(names.selector("v", 1))}
+    operator.api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta})
+    operator.api.put({"kind": "PersistentVolumeClaim", "metadata": {**meta, "name": "mine"}})
+    asyncio.run(operator.round())
+    assert list(operator.observed[0].children) == [Ref("PersistentVolumeClaim", "data-v-r1-0")]
+    assert operator.observed[0].taken == frozenset()

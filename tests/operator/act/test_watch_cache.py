@@ -1,0 +1,132 @@
+"""What the watches have brought, and whom it wakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queryable_operator.act.watch_cache import View, Watched, endpoints_of
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Host, Ref
+
+
+class _Seen(Watched):
+    def __init__(self, hosts: bool = True) -> None:
+        self.woken: list[View] = []
+        super().__init__(hosts, self.woken.append)
+
+
+def _live(
+    kind: str = "ConfigMap", name: str = "v-r1", view: str = "v", version: str = "1", **more: Any
+) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "a", "labels": {names.VIEW_LABEL: view}, "resourceVersion": version}
+    return {"kind": kind, "metadata": {**meta, "managedFields": [{}]}, **more}
+
+
+def _host(name: str = "h", *, ready: str = "True", **spec: Any) -> dict[str, Any]:
+    meta = {"name": name, "labels": {"topology.kubernetes.io/zone": "z1"}, "resourceVersion": ready}
+    return {"metadata": meta, "spec": spec, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+
+
+def test_an_object_is_of_the_view_in_its_label() -> None:
+    """And its view is woken."""
+    watched = _Seen()
+    watched.put("ConfigMap", _live())
+    assert list(watched.of(("a", "v"))) == [Ref("ConfigMap", "v-r1")]
+    assert watched.woken == [("a", "v")]
+
+
+def test_what_nobody_reads_is_not_kept() -> None:
+    """Of field managers nothing, of a pod's spec its host alone."""
+    watched = _Seen()
+    watched.put("Pod", _live("Pod", spec={"nodeName": "h", "containers": [{"name": "serve"}]}))
+    (kept,) = watched.of(("a", "v")).values()
+    assert "managedFields" not in kept["metadata"]
+    assert kept["spec"] == {"nodeName": "h"}
+
+
+def test_an_object_that_is_gone_is_gone() -> None:
+    """And its view is woken again; that of an object which was never there is not."""
+    watched = _Seen()
+    watched.put("ConfigMap", _live())
+    watched.gone("ConfigMap", "a", "v-r1")
+    watched.gone("ConfigMap", "a", "another")
+    assert watched.of(("a", "v")) == {}
+    assert len(watched.woken) == 2
+
+
+def test_an_object_can_change_its_view() -> None:
+    """Somebody edits the label: it leaves the one, and is with the other."""
+    watched = _Seen()
+    watched.put("ConfigMap", _live())
+    watched.put("ConfigMap", _live(view="w"))
+    assert watched.of(("a", "v")) == {}
+    assert list(watched.of(("a", "w"))) == [Ref("ConfigMap", "v-r1")]
+    assert watched.woken == [("a", "v"), ("a", "v"), ("a", "w")]
+
+
+def test_versions_are_known_by_place() -> None:
+    """Of one kind, to hold against a list."""
+    watched = _Seen()
+    watched.put("ConfigMap", _live(version="7"))
+    watched.put("Pod", _live("Pod", spec={}))
+    watched.put("Node", _host())
+    assert watched.known("ConfigMap") == {("a", "v-r1"): "7"}
+    assert watched.known("Node") == {("", "h"): "True"}
+
+
+def test_hosts_are_cut_down_to_what_is_decided_by() -> None:
+    """Whether one is ready, takes pods, and where it is."""
+    watched = _Seen()
+    watched.put("Node", _host(unschedulable=True))
+    assert watched.hosts == {"h": Host(ready=True, schedulable=False, zone="z1")}
+
+
+def test_a_host_that_changes_wakes_those_who_are_there() -> None:
+    """A heartbeat of a host that is as it was wakes nobody."""
+    watched = _Seen()
+    watched.put("Pod", _live("Pod", spec={"nodeName": "h"}))
+    watched.put("Pod", _live("Pod", name="w-r1-0", view="w", spec={"nodeName": "another"}))
+    watched.put("Node", _host())
+    watched.woken.clear()
+    watched.put("Node", _host())
+    assert watched.woken == []
+    watched.put("Node", _host(ready="Unknown"))
+    assert watched.woken == [("a", "v")]
+
+
+def test_hosts_that_may_not_be_looked_at_are_none() -> None:
+    """That is another thing than there being none."""
+    watched = _Seen(hosts=False)
+    watched.put("Node", _host())
+    watched.gone("Node", "", "h")
+    assert watched.hosts is None
+    assert _Seen().hosts == {}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "gets_requests"),
+    [
+        ({"ready": True}, True),
+        ({}, True),
+        ({"ready": False}, False),
+        ({"ready": False, "serving": True}, False),
+    ],
+)
+def test_endpoints_are_those_that_get_requests(conditions: dict[str, bool], gets_requests: bool) -> None:
+    """What is not said counts as ready, as kube-proxy has it; a pod that is ending gets no new requests."""
+    endpoint = {"conditions": conditions, "targetRef": {"kind": "Pod", "name": "v-r1-0"}}
+    slices = {}
+    for service in ("v", "v-r1"):
+        live = _live("EndpointSlice", name=f"{service}-x", endpoints=[endpoint])
+        live["metadata"]["labels"]["kubernetes.io/service-name"] = service
+        slices[Ref("EndpointSlice", f"{service}-x")] = live
+    assert endpoints_of("v", slices) == (frozenset({"v-r1-0"}) if gets_requests else frozenset())
+
+
+def test_a_slice_without_endpoints_has_none() -> None:
+    """The API server says null."""
+    live = _live("EndpointSlice", name="v-x", endpoints=None)
+    live["metadata"]["labels"]["kubernetes.io/service-name"] = "v"
+    assert endpoints_of("v", {Ref("EndpointSlice", "v-x"): live}) == frozenset()

@@ -1,0 +1,349 @@
+"""What the plan asks for in single situations: a view that stands, and one thing that is otherwise."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from queryable_app.local.resource_file import crd
+from queryable_operator.decide.actions import Plan
+from queryable_operator.decide.drift import difference
+from queryable_operator.decide.plan import plan
+from queryable_operator.report.conditions import before
+from queryable_operator.rollout.live import text_of
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import (
+    KafkaAway,
+    Manifest,
+    Observed,
+    Ref,
+    SettingsWrong,
+    TopicFound,
+    TopicMissing,
+)
+from queryable_operator.spec.settings import OperatorSettings
+from tests.operator.histories.history import History, resource
+from tests.operator.histories.operator import SETTINGS
+
+CONFIG_MAP, STATEFUL_SET = Ref("ConfigMap", "users-r1"), Ref("StatefulSet", "users-r1")
+
+
+@cache
+def standing(standbys: int = 1) -> Observed:
+    """Three nodes, two copies or another number, nothing to do."""
+    history = History.begin(3, replicas=3, standbyReplicas=standbys)
+    history.settle()
+    return history.operator.look()
+
+
+def changed(observed: Observed, **spec: Any) -> Observed:
+    there = copy.deepcopy(dict(observed.resource))
+    there["spec"].update(spec)
+    there["metadata"]["generation"] += 1
+    return replace(observed, resource=there)
+
+
+def edited(observed: Observed, ref: Ref, edit: Callable[[Any], None]) -> Observed:
+    live = copy.deepcopy(dict(observed.children[ref]))
+    edit(live)
+    return replace(observed, children={**observed.children, ref: live})
+
+
+def writes(planned: Plan, observed: Observed) -> dict[Ref, Manifest]:
+    """What is applied that is not so already."""
+    refs = {Ref(m["kind"], m["metadata"]["name"]): m for m in planned.apply}
+    return {ref: m for ref, m in refs.items() if difference(m, observed.children.get(ref, {})) is not None}
+
+
+def said(planned: Plan, kind: str) -> tuple[str, str, str]:
+    assert planned.status is not None
+    entry = before(planned.status)[kind]
+    return entry["status"], entry["reason"], entry["message"]
+
+
+def test_a_view_that_stands_is_left_alone() -> None:
+    """No write, no word to a node, no status; and a look again in ten seconds."""
+    planned = plan(standing(), SETTINGS)
+
+    assert not writes(planned, standing())
+    assert planned == Plan(apply=planned.apply, expect_unchanged=planned.expect_unchanged)
+
+
+def test_another_release_of_the_operator_makes_no_pod_anew() -> None:
+    """Its own default image is for revisions that are made from now on."""
+    planned = plan(standing(), OperatorSettings("example/node:2"))
+
+    assert not writes(planned, standing())
+
+
+# --- the beginning
+
+
+def beginning(topic: Any) -> Observed:
+    return Observed(now=1_000_000.0, resource=resource(), children={}, topic=topic)
+
+
+def test_the_first_revision_is_named_before_anything_of_it_is_made() -> None:
+    """Who looks next knows whose the children are."""
+    planned = plan(beginning(TopicFound(4)), SETTINGS)
+
+    assert (planned.apply, planned.secrets) == ((), ())
+    assert planned.status is not None
+    assert (planned.status["phase"], planned.status["active"]["revision"]) == ("Provisioning", "r1")
+
+
+@pytest.mark.parametrize(
+    ("topic", "reason", "events"),
+    [
+        (None, "LookingForTopic", []),
+        (TopicMissing(), "TopicNotFound", ["TopicNotFound"]),
+        (KafkaAway("no answer"), "KafkaAway", []),
+        (SettingsWrong("there is no Secret kafka"), "SettingsWrong", []),
+    ],
+)
+def test_nothing_begins_before_the_topic_is_seen(topic: Any, reason: str, events: list[str]) -> None:
+    """The phase is Pending, and Progressing says what is waited for; an event says so once."""
+    first = plan(beginning(topic), SETTINGS)
+    assert first.status is not None
+    again = plan(
+        replace(beginning(topic), resource={**resource(), "status": first.status}, now=1_000_600.0), SETTINGS
+    )
+
+    assert first.status["phase"] == "Pending"
+    assert said(first, "Progressing")[:2] == ("False", reason)
+    assert [event.reason for event in first.events] == events
+    assert (again.status, again.events) == (None, ())
+
+
+# --- the spec
+
+
+def test_a_wrong_spec_is_named_and_the_view_stays_as_it_is() -> None:
+    """The last one that was right is followed, also where the new one asks for another size, or for none."""
+    observed = changed(standing(), replicas=1, suspended=True)
+    planned = plan(observed, SETTINGS)
+
+    assert said(planned, "SpecValid")[:2] == ("False", "SpecInvalid")
+    assert said(planned, "SpecValid")[2].startswith("spec.standbyReplicas")
+    assert not writes(planned, observed)
+    assert [event.reason for event in planned.events] == ["SpecInvalid"]
+
+
+@pytest.mark.parametrize(
+    ("storage", "field"),
+    [
+        ({"size": "1Gi"}, "spec.storage.size"),
+        ({"ephemeral": True}, "spec.storage.ephemeral"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused(storage: Mapping[str, Any], field: str) -> None:
+    """An API server without the rules of the schema lets it through."""
+    there = standing().resource["spec"]["storage"]
+    planned = plan(changed(standing(), storage={**there, **storage}), SETTINGS)
+
+    assert said(planned, "SpecValid")[0] == "False"
+    assert said(planned, "SpecValid")[2].startswith(field)
+
+
+def test_larger_volumes_are_asked_for_and_nothing_else_is_touched() -> None:
+    """The StatefulSet's own template cannot be changed."""
+    there = standing().resource["spec"]["storage"]
+    observed = changed(standing(), storage={**there, "size": "20Gi"})
+    planned = plan(observed, SETTINGS)
+
+    assert {ref.kind for ref in writes(planned, observed)} <= {"ConfigMap", "PersistentVolumeClaim"}
+
+
+def test_a_volume_that_somebody_made_larger_stays_so() -> None:
+    """No volume can become smaller: the API server would refuse it in every round."""
+    claim = Ref("PersistentVolumeClaim", "data-users-r1-1")
+    observed = edited(
+        standing(), claim, lambda live: live["spec"]["resources"]["requests"].update(storage="99Gi")
+    )
+
+    assert claim not in {Ref(m["kind"], m["metadata"]["name"]) for m in plan(observed, SETTINGS).apply}
+
+
+def test_read_settings_are_told_to_nodes_that_run() -> None:
+    """No pod restarts; and one that starts meanwhile finds them in its file, which is written first."""
+    observed = changed(standing(), read={"consistency": "any", "maxConcurrent": 7})
+    first = plan(observed, SETTINGS)
+    assert set(writes(first, observed)) == {CONFIG_MAP}
+    assert not first.tell
+
+    written = edited(observed, CONFIG_MAP, lambda live: merge(live, writes(first, observed)[CONFIG_MAP]))
+    assert [(tell.ordinal, tell.read) for tell in plan(written, SETTINGS).tell] == [
+        (n, {"consistency": "any", "maxConcurrent": 7, "ingest": False}) for n in range(3)
+    ]
+
+
+def merge(live: dict[str, Any], wanted: Manifest) -> None:
+    live["data"] = wanted["data"]
+    live["metadata"]["annotations"] = wanted["metadata"]["annotations"]
+
+
+def test_what_is_paused_is_left_alone() -> None:
+    """Only status says so, and what else is seen."""
+    observed = changed(standing(), paused=True, replicas=5, topic="others")
+    planned = plan(edited(observed, STATEFUL_SET, lambda live: live["spec"].update(replicas=9)), SETTINGS)
+
+    assert said(planned, "Paused")[0] == "True"
+    assert replace(planned, status=None, events=(), again_seconds=0.0) == Plan(again_seconds=0.0)
+
+
+def test_a_wrong_spec_can_be_paused() -> None:
+    """Whoever stops the operator need not put right first what he stops it for."""
+    observed = changed(standing(), replicas=1, paused=True)
+    planned = plan(edited(observed, STATEFUL_SET, lambda live: live["spec"].update(replicas=9)), SETTINGS)
+
+    assert (said(planned, "Paused")[0], said(planned, "SpecValid")[0]) == ("True", "False")
+    assert planned.apply == ()
+
+
+def test_a_new_secret_rolls_pods_and_a_missing_one_does_not() -> None:
+    """Nobody restarts a view because somebody deleted a Secret."""
+    observed = changed(
+        standing(), kafka={"bootstrapServers": "kafka:9092", "config": {}, "secretRef": {"name": "k"}}
+    )
+    rotated = writes(plan(replace(observed, kafka_secret_digest="new"), SETTINGS), observed)
+    missing = writes(plan(replace(observed, topic=SettingsWrong("there is no Secret k")), SETTINGS), observed)
+
+    hashes = [
+        m[CONFIG_MAP]["metadata"]["annotations"][f"{names.GROUP}/roll-hash"] for m in (rotated, missing)
+    ]
+    there = observed.children[CONFIG_MAP]["metadata"]["annotations"][f"{names.GROUP}/roll-hash"]
+    assert hashes[0] != there
+    assert hashes[1] == there
+
+
+# --- children
+
+
+@pytest.mark.parametrize("ref", [Ref("Service", "users"), Ref("Secret", "users-r1")])
+def test_the_name_of_somebody_else_is_left_to_him(ref: Ref) -> None:
+    """Status says who has it, and everything else goes on."""
+    children = {there: live for there, live in standing().children.items() if there != ref}
+    planned = plan(replace(standing(), children=children, taken=frozenset({ref})), SETTINGS)
+
+    assert ref not in {*planned.secrets, *(Ref(m["kind"], m["metadata"]["name"]) for m in planned.apply)}
+    assert CONFIG_MAP in {Ref(m["kind"], m["metadata"]["name"]) for m in planned.apply}
+    assert said(planned, "Degraded")[:2] == ("True", "NameTaken")
+    assert f"{ref.kind} {ref.name}" in said(planned, "Degraded")[2]
+
+
+def test_a_stateful_set_waits_for_its_config_map_and_its_token() -> None:
+    """Pods that start without them would only crash."""
+    for missing in (CONFIG_MAP, Ref("Secret", "users-r1")):
+        children = {
+            ref: live for ref, live in standing().children.items() if ref not in (missing, STATEFUL_SET)
+        }
+        planned = plan(replace(standing(), children=children), SETTINGS)
+        assert STATEFUL_SET not in writes(planned, standing())
+        assert "StatefulSet" not in {m["kind"] for m in planned.apply}
+
+
+def test_a_deleted_child_is_an_event() -> None:
+    """Whoever deleted it learns who has made it again."""
+    children = {ref: live for ref, live in standing().children.items() if ref != CONFIG_MAP}
+    planned = plan(replace(standing(), children=children), SETTINGS)
+
+    assert [(event.reason, "ConfigMap users-r1" in event.message) for event in planned.events] == [
+        ("DriftCorrected", True)
+    ]
+
+
+# --- what nodes say
+
+
+def node_says(observed: Observed, ordinal: int, **fields: Any) -> Observed:
+    nodes = dict(observed.said[1])
+    nodes[ordinal] = replace(nodes[ordinal], **fields)
+    return replace(observed, said={**observed.said, 1: nodes})
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "status", "reason"),
+    [
+        ({"disk_paused": True}, "Degraded", "True", "DiskHighWater"),
+        ({"failed": {2: "records are gone"}}, "Degraded", "True", "CopyFailed"),
+        ({"ingest_failed": "no credentials"}, "Degraded", "True", "IngestFailed"),
+        ({"mismatches": 3}, "PartitionerMatches", "False", "PartitionerMismatch"),
+        ({"complete": 0}, "Hydrated", "False", "Hydrating"),
+    ],
+)
+def test_what_nodes_say_is_in_a_condition(fields: Any, kind: str, status: str, reason: str) -> None:
+    """And stays there while the node is silent, and goes when it says that it is over."""
+    planned = plan(node_says(standing(), 1, **fields), SETTINGS)
+    assert said(planned, kind)[:2] == (status, reason)
+
+    after = replace(standing(), resource={**standing().resource, "status": planned.status})
+    over = plan(after, SETTINGS)
+    assert said(over, kind)[0] != status
+    if kind == "Degraded":
+        silent = plan(replace(after, said={}), SETTINGS)
+        assert silent.status is None or said(silent, kind)[:2] == (status, reason)
+
+
+def test_a_node_that_follows_an_older_placement_is_told() -> None:
+    """Of the one in the ConfigMap."""
+    seen = standing().said[1][2].seen
+    planned = plan(node_says(standing(), 2, seen=replace(seen, epoch=0)), SETTINGS)
+
+    assert [(tell.ordinal, tell.placement is not None, tell.read) for tell in planned.tell] == [
+        (2, True, None)
+    ]
+
+
+# --- status
+
+
+def test_a_status_that_is_lost_is_written_before_anything_follows_from_it() -> None:
+    """Whoever looks next goes on from what was found, and not from another guess."""
+    planned = plan(replace(standing(), resource={**standing().resource, "status": {}}), SETTINGS)
+
+    assert planned.status is not None
+    assert planned.status["active"]["revision"] == "r1"
+    assert replace(planned, status=None, events=(), again_seconds=0.0) == Plan(again_seconds=0.0)
+
+
+def test_every_field_of_status_is_in_the_schema() -> None:
+    """The API server drops what is not."""
+    schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    validator = Draft202012Validator(closed(schema))
+    for seed in range(6):
+        history = History.begin(seed)
+        for _ in range(40):
+            history.go_on(1, fault_chance=0.3, crash_chance=0.1)
+            status = history.operator.resource.get("status") or {}
+            if not history.guarantees.status_was_touched:
+                validator.validate(status)
+
+
+def closed(schema: Any) -> Any:
+    """With nothing allowed that is not named."""
+    if isinstance(schema, dict):
+        here = {name: closed(value) for name, value in schema.items()}
+        return {**here, "additionalProperties": False} if "properties" in here else here
+    return [closed(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def test_a_time_that_is_to_come_holds_no_deadline_up() -> None:
+    """A `since` that somebody moved into the future counts from now."""
+    history = History.begin(3, replicas=1, standbyReplicas=0)
+    history.settle()
+    history.operator.resource["spec"]["topic"] = "others"
+    history.changed()
+    history.round()
+    status = copy.deepcopy(history.operator.resource["status"])
+    status["candidate"]["since"] = text_of(history.cluster.now + 10_000)
+    observed = history.operator.look()
+    planned = plan(replace(observed, resource={**observed.resource, "status": status}), SETTINGS)
+
+    assert planned.status is not None
+    assert planned.status["candidate"]["since"] == text_of(observed.now)

@@ -1,0 +1,157 @@
+"""What `kubectl get qt` says of a view: the worst that is true; and whose word makes a failure permanent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queryable_app.wire.ingest_failures import REASONS, IngestFailure, failure_in
+from queryable_operator.decide.plan import plan
+from queryable_operator.report.condition_rules import worst
+from queryable_operator.rollout.live import Live, Pod
+from queryable_operator.rollout.progress import refusal
+from queryable_operator.spec.observed import Observed
+from tests.operator.decide.test_plan import changed, node_says, said, standing
+from tests.operator.decide.test_plan_pods import not_ready
+from tests.operator.histories.history import History
+from tests.operator.histories.nodes import NEVER
+from tests.operator.histories.operator import SETTINGS
+
+REFUSED = IngestFailure("TransformRefused", "spec.transform.sql: line 1 pos 7")
+CLASS = IngestFailure("ClassMissing", "the JVM lacks a class")
+
+
+def message(observed: Observed) -> str:
+    status = plan(observed, SETTINGS).status or observed.resource["status"]
+    return str(status["message"])
+
+
+def entry(kind: str, status: str, reason: str) -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": f"{kind} {reason}"}
+
+
+# The worst first, as in docs/operator_status.md.
+ORDERED = [
+    entry("Available", "False", "NodesAway"),
+    entry("Degraded", "True", "CopyFailed"),
+    entry("Degraded", "True", "IngestFailed"),
+    entry("PartitionerMatches", "False", "PartitionerMismatch"),
+    entry("SpecValid", "False", "TransformRefused"),
+    entry("Degraded", "True", "RolloutFailed"),
+    entry("PartitionsInSync", "False", "PartitionsChanged"),
+    entry("Progressing", "True", "MovingCopies"),
+]
+
+
+@pytest.mark.parametrize("worse", range(len(ORDERED) - 1))
+def test_the_message_is_the_worst_condition_that_is_true(worse: int) -> None:
+    """Whatever less bad ones hold beside it; conditions that hold as they should say nothing."""
+    kinds = {ORDERED[worse]["type"]}
+    beside = [one for one in ORDERED[worse + 1 :] if one["type"] not in kinds]
+    well = [entry("Available", "True", "Serving"), entry("SpecValid", "True", "Valid")]
+    others = [one for one in well if one["type"] not in {two["type"] for two in (*beside, ORDERED[worse])}]
+
+    assert worst([*others, *reversed(beside), ORDERED[worse]]) == ORDERED[worse]["message"]
+
+
+def test_a_condition_that_somebody_broke_says_nothing() -> None:
+    """Status can be edited; one that nothing new is known of stays as it is."""
+    broken: list[dict[str, Any]] = [
+        {"type": "SpecValid"},
+        {"type": "Degraded", "status": "True"},
+        {"type": "Progressing"},
+    ]
+
+    assert worst(broken) == ""
+    assert worst([*broken, entry("PartitionsInSync", "False", "X")]) == "PartitionsInSync X"
+
+
+def test_a_message_is_one_line() -> None:
+    """A column has no room for more, and kubectl cuts it off at the first end of a line."""
+    assert worst([{**entry("SpecValid", "False", "X"), "message": "a\n b\n\n== SQL ==\nSELEC"}]) == "a b"
+
+
+def test_nodes_that_are_away_are_worse_than_a_wrong_spec() -> None:
+    """A spec that is not followed leaves readers what they have."""
+    observed = changed(standing(), replicas=1)  # with standbyReplicas: 1
+    assert message(observed).startswith("spec.standbyReplicas")
+    for ordinal in range(3):
+        observed = not_ready(observed, ordinal)
+
+    assert message(observed).startswith("Not every partition of r1 has a complete copy")
+
+
+def test_a_refusal_by_nodes_that_serve_is_the_specs() -> None:
+    """Kafka settings roll one pod after the other: the first one that refuses them says so."""
+    settings = IngestFailure("KafkaSettingsRefused", "spec.kafka: a setting is wrong")
+    planned = plan(node_says(standing(), 1, failure=settings, ingest_failed=settings.message), SETTINGS)
+
+    assert said(planned, "SpecValid") == ("False", "KafkaSettingsRefused", settings.message)
+    assert said(planned, "Degraded")[:2] == ("True", "IngestFailed")
+    assert said(planned, "Available")[0] == "True"
+    assert [event.reason for event in planned.events] == ["KafkaSettingsRefused"]
+
+
+def test_a_failure_of_a_candidate_that_may_pass_is_told_while_it_is_waited_for() -> None:
+    """Its deadline may be hours away."""
+    history = History.begin(3, replicas=1, standbyReplicas=0)
+    history.settle()
+    history.operator.resource["spec"]["transform"] = {"sql": NEVER}
+    history.changed()
+    for _ in range(20):
+        history.round()
+        history.pass_time(1)
+    observed = history.operator.look()
+    nodes = {n: replace(one, ingest_failed="no topic") for n, one in observed.said[2].items()}
+    planned = plan(replace(observed, said={**observed.said, 2: nodes}), SETTINGS)
+
+    assert planned.status is not None
+    assert planned.status["message"].startswith("r2 hydrates: 0 of ")
+    assert planned.status["message"].endswith("Ingest of node 0 has failed: no topic")
+
+
+def live(**failures: IngestFailure | None) -> Live:
+    """A revision of three pods; `n0=` is what node 0 says."""
+    pods = {n: Pod(f"users-r1-{n}", False, 0, 0, "host", "template", None) for n in range(3)}
+    one = standing().said[1][0]
+    spoken = {int(name[1:]): replace(one, failure=failure) for name, failure in failures.items()}
+    return Live(1, {"StatefulSet": {"spec": {"replicas": 3}}}, pods, said=spoken)
+
+
+@pytest.mark.parametrize(
+    ("failures", "verdict"),
+    [
+        ({"n0": None, "n1": None, "n2": None}, None),
+        ({"n0": None, "n2": REFUSED}, REFUSED),
+        ({"n0": CLASS, "n1": CLASS}, None),
+        ({"n0": CLASS, "n1": CLASS, "n2": None}, None),
+        ({"n0": CLASS, "n1": CLASS, "n2": CLASS}, CLASS),
+        ({"n0": CLASS, "n2": REFUSED}, REFUSED),
+        ({"n1": IngestFailure("WhatANewerNodeSays", "…")}, None),
+    ],
+)
+def test_one_node_condemns_a_spec_and_all_nodes_an_image(
+    failures: Any, verdict: IngestFailure | None
+) -> None:
+    """Another node may run what this one cannot, but it cannot read another meaning into SQL."""
+    assert refusal(live(**failures)) == verdict
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [None, "x", [], {}, {"reason": "A"}, {"reason": "no word", "message": ""}, {"reason": 1, "message": "x"}],
+)
+def test_what_is_no_failure_is_none(raw: Any) -> None:
+    """Whatever a node of another version, or something that is no node, answers."""
+    assert failure_in(raw) is None
+
+
+def test_a_failure_survives_the_way_from_ingest_to_the_operator() -> None:
+    """Every reason that there is; in one line, and bounded."""
+    for reason in REASONS:
+        assert failure_in(IngestFailure(reason, "why").to_json()) == IngestFailure(reason, "why")
+    long = failure_in({"reason": "TransformRefused", "message": "x\n" * 9_000})
+    assert long is not None
+    assert (len(long.message), "\n" in long.message) == (2000, False)

@@ -1,0 +1,343 @@
+"""What is made of pods: which are lost, what keeps them from running, and which one is rolled next."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queryable_app.placement.assignment import Placement
+from queryable_operator.build.settings_map import config_map, record_of
+from queryable_operator.decide.actions import Plan
+from queryable_operator.decide.plan import plan
+from queryable_operator.rollout.live import revisions_of, text_of
+from queryable_operator.rollout.placements import Situation, lost_nodes
+from queryable_operator.spec.observed import Host, Observed, Ref
+from queryable_operator.spec.resource import view_of
+from tests.operator.decide.test_plan import (
+    CONFIG_MAP,
+    changed,
+    edited,
+    merge,
+    node_says,
+    said,
+    standing,
+    writes,
+)
+from tests.operator.histories.operator import SETTINGS
+
+POD, CLAIM = Ref("Pod", "users-r1-1"), Ref("PersistentVolumeClaim", "data-users-r1-1")
+LATER = 3600.0  # long beyond replaceAfter
+NO_FIT = "0/6 nodes are available: 6 node(s) had volume node affinity conflict."
+
+
+def away(observed: Observed, **scheduled: str) -> Observed:
+    """Node 1 has not been ready for an hour."""
+
+    def edit(pod: Any) -> None:
+        since = text_of(observed.now)
+        conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": since}]
+        if scheduled:
+            pod["spec"].pop("nodeName")
+            conditions.append(
+                {"type": "PodScheduled", "status": "False", "lastTransitionTime": since, **scheduled}
+            )
+        pod["status"]["conditions"] = conditions
+
+    moved = edited(observed, POD, edit)
+    said_later = {
+        1: {
+            o: replace(s, seen=replace(s.seen, at=s.seen.at + LATER))
+            for o, s in observed.said[1].items()
+            if o != 1
+        }
+    }
+    return replace(moved, now=observed.now + LATER, said=said_later)
+
+
+def with_hosts(observed: Observed, edit: Callable[[dict[str, Host]], Any]) -> Observed:
+    hosts = dict(observed.hosts or {})
+    edit(hosts)
+    return replace(observed, hosts=hosts)
+
+
+def host_of(observed: Observed) -> str:
+    return str(observed.children[POD]["spec"]["nodeName"])
+
+
+def placement_moves(planned: Plan) -> bool:
+    """Whether others are to take over from node 1."""
+    (config_map,) = [m for m in planned.apply if m["kind"] == "ConfigMap"]
+    return str(config_map["data"]["placement.json"]) != standing_placement()
+
+
+def standing_placement() -> str:
+    return str(standing().children[Ref("ConfigMap", "users-r1")]["data"]["placement.json"])
+
+
+HOSTS: Mapping[str, tuple[Callable[[dict[str, Host]], Any], bool]] = {
+    "it is well": (lambda hosts: None, False),
+    "it does not answer": (lambda hosts: hosts.update({host_of(standing()): Host(False, False, None)}), True),
+    "it is gone": (lambda hosts: hosts.pop(host_of(standing())), True),
+}
+
+
+@pytest.mark.parametrize("case", HOSTS)
+def test_a_node_is_lost_with_its_host(case: str) -> None:
+    """Others take over before anything of it is deleted."""
+    edit, lost = HOSTS[case]
+    planned = plan(with_hosts(away(standing()), edit), SETTINGS)
+
+    assert placement_moves(planned) is lost
+    assert (planned.delete, planned.force_delete) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("message", "phase", "lost"),
+    [
+        (NO_FIT, "Bound", True),
+        (NO_FIT, "Lost", True),
+        ("0/6 nodes are available: pod has unbound immediate PersistentVolumeClaims.", "Pending", False),
+        ("0/6 nodes are available: 6 Insufficient memory.", "Bound", False),
+    ],
+)
+def test_a_node_is_lost_when_its_volume_is_where_no_host_is(message: str, phase: str, lost: bool) -> None:
+    """One that waits for a volume, or for memory, is not: making it anew would change nothing."""
+    observed = away(standing(), message=message)
+    observed = edited(observed, CLAIM, lambda claim: claim.update(status={"phase": phase}))
+
+    assert placement_moves(plan(observed, SETTINGS)) is lost
+
+
+def test_the_volume_with_the_only_copy_outlives_its_host() -> None:
+    """The pod is made anew, and waits for a volume that may come back with the data."""
+    observed = away(standing(standbys=0))
+    planned = plan(with_hosts(observed, lambda hosts: hosts.pop(host_of(observed))), SETTINGS)
+
+    assert (planned.delete, planned.force_delete) == ((), (POD,))
+
+
+def test_a_volume_that_no_host_reaches_goes_also_with_the_only_copy() -> None:
+    """No pod could ever run with it."""
+    planned = plan(away(standing(standbys=0), message=NO_FIT), SETTINGS)
+
+    assert (set(planned.delete), planned.force_delete) == ({POD, CLAIM}, ())
+
+
+def test_what_is_suspended_keeps_also_a_volume_that_no_host_reaches() -> None:
+    """Whoever suspends a view for the time in which hosts are away finds every volume afterwards."""
+    observed = changed(away(standing(standbys=0), message=NO_FIT), suspended=True)
+    planned = plan(observed, SETTINGS)
+
+    assert (planned.delete, planned.force_delete) == ((), ())
+
+
+def test_what_keeps_a_pod_from_running_is_told() -> None:
+    """In the words of Kubernetes."""
+    observed = away(standing(), message="0/6 nodes are available: 6 Insufficient memory.")
+
+    assert (
+        "users-r1-1: 0/6 nodes are available: 6 Insufficient memory."
+        in said(plan(observed, SETTINGS), "Degraded")[2]
+    )
+
+
+def test_an_image_that_cannot_be_pulled_is_told() -> None:
+    """The kubelet takes turns between two words for it; status does not."""
+    waiting = [{"state": {"waiting": {"reason": reason}}} for reason in ("ErrImagePull", "ImagePullBackOff")]
+    messages = set()
+    for state in waiting:
+        pod = copy.deepcopy(dict(away(standing()).children[POD]))
+        pod["status"]["containerStatuses"] = [state]
+        observed = edited(away(standing()), POD, lambda live: live.update(pod))  # noqa: B023  (called at once)
+        messages.add(said(plan(observed, SETTINGS), "Degraded")[2])
+
+    assert len(messages) == 1
+    assert messages.pop().endswith("users-r1-1: ImagePullBackOff")
+
+
+def ending(observed: Observed, ago: float) -> Observed:
+    """Node 1 has been ready for an hour, and was asked to end so many seconds ago."""
+    now = observed.now + LATER
+    times = {"deletionTimestamp": text_of(now - ago + 45), "deletionGracePeriodSeconds": 45}
+    moved = edited(observed, POD, lambda pod: pod["metadata"].update(times))
+    heard = {o: replace(s, seen=replace(s.seen, at=now)) for o, s in observed.said[1].items()}
+    return replace(moved, now=now, said={1: heard})
+
+
+def lost_ones(observed: Observed) -> frozenset[int]:
+    situation = Situation(observed.now, SETTINGS.cluster_domain, observed.hosts)
+    return lost_nodes(view_of(observed.resource), revisions_of(observed)[1], situation)
+
+
+@pytest.mark.parametrize(("ago", "missed"), [(0, False), (59, False), (60, True)])
+def test_a_pod_that_ends_is_missed_from_when_it_was_asked_to(ago: float, missed: bool) -> None:
+    """However long it was ready before: a roll is no trouble."""
+    planned = plan(ending(standing(), ago), SETTINGS)
+
+    assert planned.status is not None
+    assert (said(planned, "Degraded")[1] == "NodesNotReady") is missed
+
+
+@pytest.mark.parametrize(("ago", "lost"), [(0, False), (19, False), (20, True)])
+def test_a_pod_that_ends_on_a_lost_host_is_lost_from_when_it_was_asked_to(ago: float, lost: bool) -> None:
+    """Its host has `replaceAfter` to come back in, as with any other pod."""
+    observed = with_hosts(ending(standing(), ago), lambda hosts: hosts.pop(host_of(standing())))
+
+    assert lost_ones(observed) == ({1} if lost else set())
+
+
+@pytest.mark.parametrize(("ago", "lost"), [(0, False), (45 + 19, False), (45 + 20, True)])
+def test_a_pod_that_does_not_end_is_lost_where_nobody_may_look_at_hosts(ago: float, lost: bool) -> None:
+    """Only after the time that it was given to end, and `replaceAfter` beyond that."""
+    observed = replace(ending(standing(), ago), hosts=None)
+
+    assert lost_ones(observed) == ({1} if lost else set())
+
+
+# --- rolls
+
+
+def outdated(*ordinals: int) -> Observed:
+    observed = standing()
+    for ordinal in ordinals:
+        pod = Ref("Pod", f"users-r1-{ordinal}")
+        observed = edited(
+            observed, pod, lambda p: p["metadata"]["labels"].update({"controller-revision-hash": "old"})
+        )
+    return observed
+
+
+def not_ready(observed: Observed, ordinal: int) -> Observed:
+    conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": text_of(observed.now)}]
+    return edited(
+        observed, Ref("Pod", f"users-r1-{ordinal}"), lambda p: p["status"].update(conditions=conditions)
+    )
+
+
+def behind(observed: Observed, ordinal: int) -> Observed:
+    seen = observed.said[1][ordinal].seen
+    return node_says(observed, ordinal, seen=replace(seen, caught_up=frozenset()))
+
+
+ROLLS: Mapping[str, tuple[Observed, tuple[str, ...]]] = {
+    "none is old": (outdated(), ()),
+    "the highest first": (outdated(0, 1, 2), ("users-r1-2",)),
+    "then the next": (outdated(0, 1), ("users-r1-1",)),
+    "not while one that is new is away": (not_ready(outdated(0, 1), 2), ()),
+    "nor before it has caught up": (behind(outdated(0, 1), 2), ()),
+    "one that is away anyway goes first": (not_ready(outdated(0, 1, 2), 0), ("users-r1-0",)),
+    "also while a new one is away": (not_ready(not_ready(outdated(0, 1), 0), 2), ("users-r1-0",)),
+    "one that is behind goes before one that is well": (behind(outdated(0, 1, 2), 1), ("users-r1-1",)),
+    "all are behind, for what is new may be the cure": (
+        behind(behind(behind(outdated(0, 1, 2), 0), 1), 2),
+        ("users-r1-2",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ROLLS)
+def test_pods_are_rolled_one_at_a_time(case: str) -> None:
+    """And the one by which least is lost goes first."""
+    observed, expected = ROLLS[case]
+
+    assert plan(observed, SETTINGS).evict == expected
+
+
+def test_nothing_is_rolled_while_the_template_is_not_ours() -> None:
+    """It is put back first; else pods would be made by what somebody edited."""
+    observed = edited(
+        outdated(0, 1, 2),
+        Ref("StatefulSet", "users-r1"),
+        lambda s: s["spec"]["template"]["spec"]["containers"][0].update(image="example/edited:1"),
+    )
+    assert plan(copy.deepcopy(observed), SETTINGS).evict == ()
+
+
+# --- more nodes, and fewer
+
+
+def placed(planned: Plan) -> Placement:
+    (config_map,) = [m for m in planned.apply if m["kind"] == "ConfigMap"]
+    return Placement.from_json(config_map["data"]["placement.json"])
+
+
+def test_a_node_gets_copies_when_it_is_there() -> None:
+    """Until its pod has spoken the placement has only its address."""
+    placement = placed(plan(changed(standing(), replicas=4), SETTINGS))
+
+    assert len(placement.addresses) == 4
+    assert not any(placement.hydrating)
+    assert placement.held_by(3) == ()
+
+
+def test_the_volume_of_a_node_that_leaves_outlives_its_pod() -> None:
+    """A pod that is away while its copies move comes back to them."""
+    observed = changed(standing(), replicas=2)
+    written = writes(plan(observed, SETTINGS), observed)[CONFIG_MAP]
+    observed = edited(observed, CONFIG_MAP, lambda live: merge(live, written))
+    children = {ref: live for ref, live in observed.children.items() if ref != Ref("Pod", "users-r1-2")}
+
+    assert plan(replace(observed, children=children), SETTINGS).delete == ()
+
+
+def test_a_pod_that_leaves_stays_while_the_placement_has_its_address() -> None:
+    """It serves until others have what it has."""
+    observed = changed(standing(), replicas=2)
+    written = writes(plan(observed, SETTINGS), observed)[CONFIG_MAP]
+    observed = edited(observed, CONFIG_MAP, lambda live: merge(live, written))
+    epoch = placed(plan(observed, SETTINGS)).epoch
+    for ordinal in range(3):  # they all know it
+        observed = node_says(observed, ordinal, seen=replace(observed.said[1][ordinal].seen, epoch=epoch))
+
+    assert replicas(plan(observed, SETTINGS)) == 3
+
+
+def left_alone() -> Observed:
+    """Node 2 was to leave, and the placement names it no longer. Every node knows that."""
+    observed = changed(standing(), replicas=2)
+    record = record_of(writes(plan(observed, SETTINGS), observed)[CONFIG_MAP])
+    placement = record.placement
+    without = replace(
+        placement,
+        epoch=placement.epoch + 5,
+        addresses=placement.addresses[:2],
+        serving=((0, 1),) * placement.partitions,
+        hydrating=((),) * placement.partitions,
+    )
+    made = config_map(view_of(observed.resource), 1, replace(record, placement=without))
+    observed = edited(observed, CONFIG_MAP, lambda live: merge(live, made))
+    for ordinal in range(3):
+        observed = node_says(
+            observed, ordinal, seen=replace(observed.said[1][ordinal].seen, epoch=without.epoch)
+        )
+    return observed
+
+
+def replicas(planned: Plan) -> int:
+    (stateful_set,) = [m for m in planned.apply if m["kind"] == "StatefulSet"]
+    return int(stateful_set["spec"]["replicas"])
+
+
+@pytest.mark.parametrize("ordinal", range(3))
+def test_a_pod_leaves_when_every_node_knows_that_it_holds_nothing(ordinal: int) -> None:
+    """Whoever follows an older placement still sends it reads; one that is silent is not waited for."""
+    observed = left_alone()
+    older = replace(observed.said[1][ordinal].seen, epoch=1)
+    silent = replace(older, at=observed.now - 10)
+
+    assert replicas(plan(observed, SETTINGS)) == 2
+    assert replicas(plan(node_says(observed, ordinal, seen=older), SETTINGS)) == 3
+    assert replicas(plan(node_says(observed, ordinal, seen=silent), SETTINGS)) == 2
+
+
+def test_a_volume_goes_after_the_pod_that_left() -> None:
+    """One that is deleted while a pod uses it would hold up the pod that comes when more nodes are asked for again."""
+    pod, claim = Ref("Pod", "users-r1-2"), Ref("PersistentVolumeClaim", "data-users-r1-2")
+    there = edited(left_alone(), Ref("StatefulSet", "users-r1"), lambda live: live["spec"].update(replicas=2))
+    gone = replace(there, children={ref: live for ref, live in there.children.items() if ref != pod})
+
+    assert (plan(there, SETTINGS).delete, plan(gone, SETTINGS).delete) == ((), (claim,))

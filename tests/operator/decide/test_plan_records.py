@@ -1,0 +1,216 @@
+"""What a revision's ConfigMap becomes: carried on as long as it is as it was written, made again from what can be proven."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from queryable_app.placement.assignment import Placement
+from queryable_app.wire.disk_format import FORMAT_VERSION
+from queryable_operator.build.settings_map import RevisionRecord, config_map, record_of
+from queryable_operator.build.workload import application_id_in
+from queryable_operator.decide.actions import Plan
+from queryable_operator.decide.plan import plan
+from queryable_operator.rollout.live import Live, Pod
+from queryable_operator.rollout.placements import domains_seen
+from queryable_operator.spec import names
+from queryable_operator.spec.changes import spec_hash
+from queryable_operator.spec.observed import Host, Observed, Ref
+from queryable_operator.spec.resource import view_of
+from queryable_operator.spec.settings import OperatorSettings
+from tests.operator.decide.test_plan import CONFIG_MAP, changed, edited, merge, node_says, standing, writes
+from tests.operator.histories.history import History
+from tests.operator.histories.operator import SETTINGS
+
+
+def without(observed: Observed, *refs: Ref) -> Observed:
+    return replace(
+        observed, children={ref: live for ref, live in observed.children.items() if ref not in refs}
+    )
+
+
+def written(planned: Plan) -> RevisionRecord:
+    (config_map,) = [m for m in planned.apply if m["kind"] == "ConfigMap"]
+    return record_of(config_map)
+
+
+def placement() -> Placement:
+    return record_of(standing().children[CONFIG_MAP]).placement
+
+
+def turned_round(epoch: int) -> Placement:
+    """Another one, in which every partition is somewhere else."""
+    serving = tuple(tuple((ordinal + 1) % 3 for ordinal in copies) for copies in placement().serving)
+    return replace(placement(), epoch=epoch, serving=serving)
+
+
+def follows(observed: Observed, ordinal: int, what: Placement) -> Observed:
+    seen = replace(observed.said[1][ordinal].seen, epoch=what.epoch)
+    return node_says(observed, ordinal, seen=seen, placement=what)
+
+
+def test_a_placement_is_written_only_over_the_one_that_was_seen() -> None:
+    """What another operator has decided since is never taken back."""
+    assert plan(standing(), SETTINGS).expect_unchanged == {CONFIG_MAP}
+    assert plan(without(standing(), CONFIG_MAP), SETTINGS).expect_unchanged == {CONFIG_MAP}
+
+
+def test_a_config_map_is_made_again_from_the_latest_placement_that_a_node_follows() -> None:
+    """Copies are where the nodes have them, and not where a new revision would put them."""
+    observed = follows(without(standing(), CONFIG_MAP), 1, turned_round(5))
+
+    assert written(plan(follows(observed, 2, turned_round(7)), SETTINGS)).placement == turned_round(7)
+
+
+@pytest.mark.parametrize("other", ["default.users.r7", "more partitions"])
+def test_a_placement_that_is_not_the_revisions_own_is_not_followed(other: str) -> None:
+    """However late it is: its copies are other ones."""
+    later = turned_round(9)
+    if other == "more partitions":
+        later = replace(later, serving=(*later.serving, (0, 1)), hydrating=(*later.hydrating, ()))
+    else:
+        later = replace(later, application_id=other)
+    observed = follows(without(standing(), CONFIG_MAP), 1, turned_round(5))
+
+    assert written(plan(follows(observed, 2, later), SETTINGS)).placement == turned_round(5)
+
+
+def made_from_nothing() -> Observed:
+    """Nobody has said anything since the ConfigMap went; status still speaks of placement 7."""
+    silent = replace(without(standing(), CONFIG_MAP), said={})
+    (made,) = [m for m in plan(silent, SETTINGS).apply if m["kind"] == "ConfigMap"]
+    status = {**standing().resource["status"], "placementEpoch": 7}
+    return replace(
+        silent,
+        resource={**standing().resource, "status": status},
+        children={**silent.children, CONFIG_MAP: made},
+    )
+
+
+def test_a_config_map_made_from_nothing_takes_no_step_before_every_node_has_spoken() -> None:
+    """A later one than the nodes follow would take copies away that are there."""
+    planned = plan(changed(made_from_nothing(), replicas=4), SETTINGS)
+
+    assert written(planned).placement.epoch == 1
+    assert planned.status is None or planned.status["placementEpoch"] == 7
+
+
+def test_a_config_map_made_from_nothing_gives_way_to_what_nodes_follow() -> None:
+    """As soon as they say it."""
+    observed = replace(made_from_nothing(), said=standing().said)
+
+    assert written(plan(follows(observed, 1, turned_round(7)), SETTINGS)).placement == turned_round(7)
+
+
+def test_copies_stay_where_they_are_while_there_are_no_nodes() -> None:
+    """What was asked for meanwhile is begun when the view is no longer suspended."""
+    more = changed(standing(), standbyReplicas=2)
+
+    assert written(plan(changed(more, suspended=True), SETTINGS)).placement == placement()
+    assert written(plan(more, SETTINGS)).placement != placement()
+
+
+def of_another_format() -> Observed:
+    """A view whose nodes write another format on disk than those of this release."""
+    there, resource = record_of(standing().children[CONFIG_MAP]), copy.deepcopy(dict(standing().resource))
+    other = FORMAT_VERSION + 1
+    record = replace(there, disk_format=other, spec_hash=spec_hash(there.spec, there.partitions, other))
+    made = config_map(view_of(resource), 1, record)
+    resource["status"]["active"]["specHash"] = record.spec_hash
+    return edited(replace(standing(), resource=resource), CONFIG_MAP, lambda live: merge(live, made))
+
+
+def test_another_disk_format_of_the_release_changes_no_view() -> None:
+    """The image that its nodes run can read what they wrote."""
+    planned = plan(of_another_format(), OperatorSettings("example/node:2"))
+
+    assert (planned.status, written(planned).image) == (None, "example/node:1")
+    assert written(planned).disk_format == FORMAT_VERSION + 1
+
+
+def test_an_image_of_another_disk_format_is_for_a_new_revision() -> None:
+    """It might not read what is on the disks."""
+    planned = plan(changed(of_another_format(), image="example/node:2"), SETTINGS)
+
+    assert written(planned).image == "example/node:1"
+    assert planned.status is not None
+    assert planned.status["candidate"]["revision"] == "r2"
+
+
+def test_a_template_that_an_earlier_release_built_stays() -> None:
+    """No pod is made anew because the operator would build it in another way now."""
+    there = record_of(standing().children[CONFIG_MAP])
+    spec = {**there.template["spec"], "terminationGracePeriodSeconds": 7}
+    older = replace(there, template={**there.template, "spec": spec})
+    made = config_map(view_of(standing().resource), 1, older)
+    observed = edited(standing(), CONFIG_MAP, lambda live: merge(live, made))
+
+    assert written(plan(observed, SETTINGS)).template == older.template
+
+
+def test_the_domain_of_a_node_is_where_it_was_seen_last() -> None:
+    """Its zone where there are several, else its host; and the one that is written down while it has no host."""
+    record = replace(record_of(standing().children[CONFIG_MAP]), domains={0: "north", 1: "north"})
+    pod = Pod("users-r1-0", True, 0.0, 0.0, "host", None, None)
+    live = Live(1, pods={0: pod, 1: replace(pod, host=None)}, record=record)
+    south, north = Host(True, True, "south"), Host(True, True, "north")
+
+    assert domains_seen(live, {"host": south, "other": north}) == {0: "south", 1: "north"}
+    assert domains_seen(live, {"host": south, "other": south}) == {0: "host", 1: "north"}
+    assert domains_seen(live, None) == {0: "host", 1: "north"}
+
+
+@pytest.fixture
+def early(monkeypatch: pytest.MonkeyPatch) -> Observed:
+    """`standing`, as a release left it that knew revisions by the names of their views alone."""
+    with monkeypatch.context() as before:
+        before.setattr(
+            names, "application_id", lambda namespace, view, revision, _: f"{namespace}.{view}.r{revision}"
+        )
+        history = History.begin(3, replicas=3, standbyReplicas=1)
+        history.settle()
+        return history.operator.look()
+
+
+def test_revision_of_an_earlier_release_is_left_as_it_is(early: Observed) -> None:
+    """An upgrade of the operator restarts no pod and makes no revision: the data stays under the name that it has."""
+    planned = plan(early, SETTINGS)
+
+    assert early.resource["status"]["active"]["applicationId"] == "default.users.r1"
+    assert not writes(planned, early)
+    assert planned == Plan(apply=planned.apply, expect_unchanged=planned.expect_unchanged)
+
+
+def test_pods_that_are_rolled_keep_their_identity(early: Observed) -> None:
+    """They find their data where it is; only a new revision gets a name of its own."""
+    rolled = written(plan(changed(early, ingest={"driverMemory": "2g"}), SETTINGS))
+    assert rolled.roll_hash != record_of(early.children[CONFIG_MAP]).roll_hash
+    assert application_id_in(rolled.template) == rolled.placement.application_id == "default.users.r1"
+
+    status = plan(changed(early, redeployNonce=1), SETTINGS).status
+    assert status is not None
+    assert status["active"]["applicationId"] == "default.users.r1"
+    assert status["candidate"]["applicationId"] == "default.users.r2-theresource"
+
+
+def test_identity_is_found_again_where_status_and_config_map_are_lost(early: Observed) -> None:
+    """By the StatefulSet, whose pods have it."""
+    lost = replace(without(early, CONFIG_MAP), resource={**early.resource, "status": {}})
+    status = plan(lost, SETTINGS).status
+    assert status is not None
+    assert status["active"]["applicationId"] == "default.users.r1"
+
+    again = replace(lost, resource={**lost.resource, "status": status})
+    assert written(plan(again, SETTINGS)).placement.application_id == "default.users.r1"
+
+
+def test_identity_in_status_that_is_not_the_revisions_is_not_believed() -> None:
+    """Somebody may have edited it; what is recorded and what pods have come first."""
+    there = standing().resource["status"]
+    status = {**there, "active": {**there["active"], "applicationId": "default.orders.r1"}}
+    planned = plan(replace(standing(), resource={**standing().resource, "status": status}), SETTINGS)
+
+    assert planned.status is not None
+    assert planned.status["active"]["applicationId"] == "default.users.r1-theresource"

@@ -1,0 +1,107 @@
+"""Whatever is observed, there is a plan: children that somebody deleted, emptied or filled with rubbish, and a lost status."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queryable_operator.decide.plan import plan
+from queryable_operator.spec.observed import Observed, TopicFound, TopicMissing
+from tests.operator.histories.history import History
+from tests.operator.histories.operator import SETTINGS
+
+WORDS = ("", "rubbish", "r7", "2026-01-01T00:00:00Z", "{}", "[]", "null", "[[1, 2], {}]")
+SEEDS = 12
+Path = tuple[Any, ...]
+
+
+@given(st.integers(0, SEEDS - 1), st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None)
+def test_rubbish_is_planned_for(seed: int, chance: random.Random) -> None:
+    """No exception, and a status with everything that was known of it or could be made again."""
+    observed = vandalised(moment(seed), chance)
+    planned = plan(observed, SETTINGS)
+
+    assert planned.again_seconds > 0
+
+
+def test_a_resource_without_anything_is_planned_for() -> None:
+    """Nothing is there but the resource, whatever its status says."""
+    for seed in range(SEEDS):
+        observed = moment(seed)
+        for topic in (None, TopicFound(4), TopicMissing()):
+            plan(replace(observed, children={}, said={}, topic=topic), SETTINGS)
+
+
+@cache
+def moment(seed: int) -> Observed:
+    """Something that was observed in the middle of a history."""
+    history = History.begin(seed)
+    history.go_on(12 + 2 * seed, fault_chance=0.2, crash_chance=0.2)
+    return history.operator.look()
+
+
+def vandalised(observed: Observed, chance: random.Random) -> Observed:
+    children = {ref: copy.deepcopy(dict(live)) for ref, live in observed.children.items()}
+    resource = copy.deepcopy(dict(observed.resource))
+    for _ in range(chance.randint(1, 6)):
+        what = chance.randint(0, 5)
+        if what == 0:
+            vandalise(resource.setdefault("status", {}), chance)
+        elif what == 1 and children:
+            del children[chance.choice(list(children))]
+        elif children:
+            vandalise(children[chance.choice(list(children))], chance)
+    said = {
+        number: {ordinal: one for ordinal, one in nodes.items() if chance.randint(0, 3)}
+        for number, nodes in observed.said.items()
+        if chance.randint(0, 4)
+    }
+    return replace(observed, children=children, resource=resource, said=said)
+
+
+def vandalise(whole: dict[str, Any], chance: random.Random) -> None:
+    """One value goes, is emptied, or becomes another one of its type: the API server sees to types."""
+    paths = list(paths_in(whole))
+    if not paths:
+        return
+    *parents, last = chance.choice(paths)
+    holder: Any = whole
+    for name in parents:
+        holder = holder[name]
+    if chance.randint(0, 2) == 0:
+        holder.pop(last)
+    else:
+        holder[last] = other(holder[last], chance)
+
+
+def other(value: Any, chance: random.Random) -> Any:
+    match value:
+        case dict():
+            return {}
+        case list():
+            return []
+        case bool():
+            return not value
+        case str():
+            return chance.choice(WORDS)
+        case _:
+            return chance.choice((0, -1, 1_000_000))
+
+
+def paths_in(value: Any, before: Path = ()) -> Iterator[Path]:
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    for name, below in items:
+        yield (*before, name)
+        yield from paths_in(below, (*before, name))

@@ -1,0 +1,107 @@
+"""How far a revision is, from its pods and its nodes, and which pod is rolled then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queryable_app.placement.assignment import Placement
+from queryable_app.placement.controller import Seen
+from queryable_operator.build.settings_map import RevisionRecord
+from queryable_operator.rollout.live import Live, Pod
+from queryable_operator.rollout.progress import is_available, is_caught_up, lag
+from queryable_operator.rollout.rolling import next_to_roll
+from queryable_operator.spec.observed import NodeSaid
+
+NOW = 10_000.0
+PLACEMENT = Placement(3, "default.users.r1", ("a", "b", "c"), ((0, 1), (1, 2)), ((), ()))
+RECORD = RevisionRecord({}, PLACEMENT, {}, {}, "hash", "roll", 2, "image")
+SAID = NodeSaid(Seen(NOW, 3, frozenset({0, 1})), True, {}, 2, 2, 5, 0.0, None, 2, "murmur2", 0, False)
+OBJECTS: Mapping[str, Mapping[str, Any]] = {
+    "StatefulSet": {
+        "metadata": {"generation": 1},
+        "status": {"observedGeneration": 1, "updateRevision": "new"},
+    },
+    "Secret": {"metadata": {"creationTimestamp": "1970-01-01T00:00:00Z"}},
+}
+
+
+def pod(ordinal: int, template: str = "new", ready: bool = True, ending: float | None = None) -> Pod:
+    return Pod(f"users-r1-{ordinal}", ready, NOW, NOW, "host", template, ending)
+
+
+WHOLE = Live(1, OBJECTS, {n: pod(n) for n in range(3)}, {}, dict.fromkeys(range(3), SAID), RECORD)
+
+
+def with_pod(ordinal: int, other: Pod, live: Live = WHOLE) -> Live:
+    return replace(live, pods={**live.pods, ordinal: other})
+
+
+def with_said(ordinal: int, **fields: Any) -> Live:
+    return replace(WHOLE, said={**WHOLE.said, ordinal: replace(SAID, **fields)})
+
+
+def placed(**fields: Any) -> Live:
+    return replace(WHOLE, record=replace(RECORD, placement=replace(PLACEMENT, **fields)))
+
+
+CASES: Mapping[str, tuple[Live, bool]] = {
+    "every copy is there": (WHOLE, True),
+    "one is on its way": (placed(hydrating=((2,), ())), False),
+    "one is missing": (placed(serving=((0,), (1, 2))), False),
+    "one has not gone yet": (placed(serving=((0, 1, 2), (1, 2))), False),
+    "a pod is away": (with_pod(1, pod(1, ready=False)), False),
+    "a pod is not made yet": (replace(WHOLE, pods={0: pod(0), 1: pod(1)}), False),
+    "a node is behind": (with_said(1, seen=Seen(NOW, 3, frozenset({0}))), False),
+    "one is behind with what it does not serve": (with_said(0, seen=Seen(NOW, 3, frozenset({0}))), True),
+    "a node said so long ago": (with_said(1, seen=Seen(NOW - 5, 3, frozenset({0, 1}))), False),
+    "a node has said nothing": (replace(WHOLE, said={0: SAID, 1: SAID}), False),
+    "its ConfigMap cannot be read": (replace(WHOLE, record=None), False),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_revision_has_caught_up_when_nothing_more_can_be_waited_for(case: str) -> None:
+    """All pods, all copies, and the word of every node from just now."""
+    live, caught_up = CASES[case]
+
+    assert is_caught_up(live, nodes=3, copies=2, now=NOW) is caught_up
+
+
+@pytest.mark.parametrize("case", [case for case, (live, caught_up) in CASES.items() if live.record])
+def test_the_next_pod_is_rolled_only_then(case: str) -> None:
+    """Whoever goes may be the one that had the last copy near the log's end."""
+    live, caught_up = CASES[case]
+    live = with_pod(0, pod(0, template="old"), live)
+    assert live.record is not None
+
+    assert next_to_roll(live, live.record.placement, 3, 2, NOW) == ("users-r1-0" if caught_up else None)
+
+
+@pytest.mark.parametrize(("away", "available"), [((), True), ((1,), True), ((0, 2), True), ((0, 1), False)])
+def test_a_revision_is_available_when_every_partition_is_served(
+    away: tuple[int, ...], available: bool
+) -> None:
+    """By a complete copy on a pod that is ready. One that hydrates there is none."""
+    live = placed(hydrating=((2,), ()))
+    for ordinal in away:
+        live = with_pod(ordinal, pod(ordinal, ready=False), live)
+
+    assert is_available(live) is available
+
+
+def test_no_pod_is_asked_to_go_while_one_ends() -> None:
+    """Not that one a second time, and not one that is away anyway."""
+    live = with_pod(0, pod(0, template="old", ready=False), with_pod(2, pod(2, "old", False, NOW + 30)))
+
+    assert next_to_roll(live, PLACEMENT, 3, 2, NOW) is None
+
+
+def test_a_lag_is_known_when_every_node_knows_its_own() -> None:
+    """A revision takes nothing over while one of them does not."""
+    assert lag(WHOLE) == 15
+    assert lag(with_said(1, lag_records=-1)) is None
+    assert lag(replace(WHOLE, said={0: SAID})) is None

@@ -1,0 +1,182 @@
+"""What a change of each field does, and the hashes that say so."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from queryable_app.local.resource_file import crd
+from queryable_app.wire.disk_format import FORMAT_VERSION
+from queryable_operator.spec.changes import CHANGES, Change, carried, roll_hash, spec_hash
+from queryable_operator.spec.defaults import DEFAULTS, filled
+from tests.support.view import FULL
+
+BASE: Mapping[str, Any] = filled(FULL)
+
+
+def leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every field that is no object of further known fields."""
+    for name, field in schema["properties"].items():
+        below = f"{path}.{name}" if path else name
+        if "properties" in field:
+            yield from leaves(field, below)
+        else:
+            yield below, field
+
+
+LEAVES = dict(leaves(crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]))
+
+
+def rows_of(path: str) -> list[str]:
+    return [row for row in CHANGES if path == row or path.startswith(f"{row}.")]
+
+
+def with_field(spec: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(dict(spec))
+    *parents, name = path.split(".")
+    holder = changed
+    for parent in parents:
+        holder = holder.setdefault(parent, {})
+    holder[name] = value
+    return changed
+
+
+def hashes(spec: Mapping[str, Any]) -> tuple[str, str]:
+    return spec_hash(spec, 12), roll_hash(spec, "node:1", "digest")
+
+
+def test_every_field_of_the_schema_has_one_class() -> None:
+    """Each field stands in one row of the table, or below one."""
+    assert {path: rows_of(path) for path in LEAVES if len(rows_of(path)) != 1} == {}
+
+
+def test_every_row_is_of_a_field_of_the_schema() -> None:
+    """The table names no field that is not there."""
+    assert [row for row in CHANGES if not any(row in rows_of(path) for path in LEAVES)] == []
+
+
+def class_of(path: str) -> Change:
+    return CHANGES[rows_of(path)[0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        (
+            Change.PATCH,
+            "replicas standbyReplicas read storage.size service networkPolicy rollout replaceAfter onPartitionsChanged "
+            "deletionPolicy paused suspended",
+        ),
+        (
+            Change.ROLL,
+            "kafka.secretRef kafka.config auth tls storage.highWaterPercent ingest image podTemplate onDataLoss",
+        ),
+        (
+            Change.REVISION,
+            "kafka.bootstrapServers topic key value onBadRecord partitioner transform view redeployNonce",
+        ),
+        (Change.REJECT, "storage.storageClassName storage.ephemeral"),
+    ],
+)
+def test_classes_are_what_users_were_told(change: Change, fields: str) -> None:
+    """What a change of a field does is a promise."""
+    assert {path for path, is_of in CHANGES.items() if is_of is change} == set(fields.split())
+
+
+@pytest.mark.parametrize("path", sorted(LEAVES))
+@given(value=st.integers(1000, 2000) | st.text(min_size=1, max_size=5))
+@settings(max_examples=10)
+def test_a_change_touches_the_hash_of_its_class_alone(path: str, value: Any) -> None:
+    """PATCH and REJECT leave both hashes as they are, ROLL changes one, and REVISION the other."""
+    assume(with_field(BASE, path, value) not in (BASE, with_field(BASE, path, DEFAULTS.get(path))))
+    before, after = hashes(BASE), hashes(with_field(BASE, path, value))
+    changed = (before[0] != after[0], before[1] != after[1])
+
+    match class_of(path):
+        case Change.REVISION:
+            assert changed == (True, False)
+        case Change.ROLL:
+            assert changed == (False, path != "image")  # the image that is used counts, not what names it
+        case _:
+            assert changed == (False, False)
+
+
+@pytest.mark.parametrize("path", sorted(LEAVES))
+def test_a_revision_keeps_what_it_was_made_of(path: str) -> None:
+    """Of a spec that has changed since, a revision takes over everything but what would make another one."""
+    new = with_field(BASE, path, 1234)
+    follows = carried(BASE, new)
+
+    kept = class_of(path) in (Change.REVISION, Change.REJECT)
+    assert follows == (BASE if kept else new)
+
+
+@pytest.mark.parametrize("path", sorted(LEAVES))
+def test_what_is_carried_has_the_hash_of_its_revision(path: str) -> None:
+    """A revision's own hash never changes with the resource."""
+    new = with_field(BASE, path, 1234)
+
+    assert spec_hash(carried(BASE, new), 12) == spec_hash(BASE, 12)
+    assert roll_hash(carried(BASE, new), "i", "") == roll_hash(new, "i", "")
+
+
+def test_a_field_that_is_taken_away_is_carried_or_gone() -> None:
+    """What the resource no longer says a revision keeps only if it was made of it."""
+    old = {
+        "topic": "a",
+        "transform": {"sql": "x"},
+        "kafka": {"bootstrapServers": "b", "secretRef": {"name": "s"}},
+    }
+    new = {"topic": "a", "kafka": {"bootstrapServers": "c"}}
+
+    assert carried(old, new) == {"topic": "a", "transform": {"sql": "x"}, "kafka": {"bootstrapServers": "b"}}
+
+
+def test_defaults_written_out_or_left_out_give_the_same_hashes() -> None:
+    """A release that adds a field, or fills in one that was left out, restarts nothing."""
+    small = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
+
+    assert hashes(filled(small)) == hashes(small)
+
+
+@pytest.mark.parametrize("path", [p for p, d in DEFAULTS.items() if not isinstance(d, dict)])
+def test_each_default_may_be_left_out(path: str) -> None:
+    """Each field with a default has the same hashes with and without it."""
+    small: Mapping[str, Any] = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
+
+    assert hashes(with_field(small, path, DEFAULTS[path])) == hashes(small)
+
+
+def test_the_order_of_fields_does_not_matter() -> None:
+    """A resource that was written in another order is the same."""
+    assert hashes(dict(reversed(list(BASE.items())))) == hashes(BASE)
+
+
+def test_a_field_that_nobody_knows_makes_a_revision() -> None:
+    """A field that the table has forgotten costs a hydration, not correctness."""
+    assert spec_hash({**BASE, "novel": 1}, 12) != spec_hash(BASE, 12)
+
+
+def test_partitions_and_disk_format_make_a_revision() -> None:
+    """A topic that has grown, and a release that writes its disk differently, are read anew."""
+    assert len({spec_hash(BASE, 12), spec_hash(BASE, 13), spec_hash(BASE, 12, FORMAT_VERSION + 1)}) == 3
+
+
+def test_image_and_secret_restart_pods() -> None:
+    """Another image and another content of the Kafka Secret reach pods one after the other."""
+    assert len({roll_hash(BASE, "a", "1"), roll_hash(BASE, "b", "1"), roll_hash(BASE, "a", "2")}) == 3
+
+
+def test_hashes_are_what_they_were() -> None:
+    """An upgraded operator finds the hashes that the last one wrote. Change these figures only with the disk format."""
+    small = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
+
+    assert (spec_hash(small, 12, 1), roll_hash(small, "node:1", "")) == (
+        "716f60955a966350",
+        "ad6440d0d334de60",
+    )

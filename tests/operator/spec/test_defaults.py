@@ -1,0 +1,93 @@
+"""The schema's defaults, filled in and taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryable_app.local.resource_file import crd
+from queryable_operator.spec.defaults import DEFAULTS, filled, without_defaults
+
+SMALL = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
+
+
+def spec_schema() -> Mapping[str, Any]:
+    schema: Mapping[str, Any] = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][
+        "spec"
+    ]
+    return schema
+
+
+def defaults_below(schema: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, field in schema.get("properties", {}).items():
+        if "default" in field:
+            yield f"{prefix}{name}", field["default"]
+        yield from defaults_below(field, f"{prefix}{name}.")
+
+
+def test_the_defaults_are_the_schemas_own() -> None:
+    """The table has every default of the schema, in the schema's order, and no other."""
+    assert list(DEFAULTS.items()) == list(defaults_below(spec_schema()))
+
+
+def test_no_default_is_inside_a_list() -> None:
+    """Items of lists have no defaults, which the table could not name."""
+
+    def items(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        for field in schema.get("properties", {}).values():
+            if "items" in field:
+                yield field["items"]
+            yield from items(field)
+
+    assert [list(defaults_below(item)) for item in items(spec_schema()) if list(defaults_below(item))] == []
+
+
+def test_defaults_are_filled_in_where_their_object_is() -> None:
+    """An optional object that is not there does not come into being for its defaults."""
+    whole = filled({**SMALL, "view": {"kind": "history", "history": {}}})
+
+    assert whole["view"] == {"kind": "history", "history": {"retention": "7d"}, "changes": False}
+    assert whole["rollout"]["compare"]["sampleKeys"] == 1000
+    assert "aggregate" not in whole["view"]
+
+
+def test_what_is_filled_in_is_nobody_elses() -> None:
+    """Two specs never share a default that one of them could change."""
+    filled(SMALL)["kafka"]["config"]["a"] = "b"
+
+    assert filled(SMALL)["kafka"]["config"] == {}
+    assert "config" not in SMALL["kafka"]
+
+
+SPECS = st.fixed_dictionaries(
+    {"kafka": st.just({"bootstrapServers": "kafka:9092"}), "topic": st.just("users")},
+    optional={
+        "replicas": st.integers(1, 3),
+        "redeployNonce": st.integers(0, 1),
+        "paused": st.booleans(),
+        "key": st.fixed_dictionaries({}, optional={"format": st.sampled_from(["string", "long"])}),
+        "view": st.fixed_dictionaries({}, optional={"ttl": st.just("1d"), "changes": st.booleans()}),
+        "rollout": st.fixed_dictionaries(
+            {},
+            optional={
+                "maxLag": st.integers(0, 1),
+                "compare": st.fixed_dictionaries({}, optional={"sampleKeys": st.sampled_from([1000, 5])}),
+            },
+        ),
+    },
+)
+
+
+@given(SPECS)
+def test_written_out_or_left_out_is_the_same(spec: Mapping[str, Any]) -> None:
+    """Filling defaults in changes nothing of what is said besides them, and taking them out nothing of what is meant."""
+    assert without_defaults(filled(spec)) == without_defaults(spec)
+    assert filled(without_defaults(spec)) == filled(spec)
+
+
+def test_zero_is_not_false() -> None:
+    """A number is never taken for the default of a switch."""
+    assert without_defaults({"paused": 0, "redeployNonce": False}) == {"paused": 0, "redeployNonce": False}

@@ -1,0 +1,138 @@
+"""A resource as values, or the sentence that names the wrong field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queryable_app.config.topic_spec import SpecError
+from queryable_operator.spec.resource import SPEC_CHARACTERS_MAX, Rollout, identity_of, view_of
+from tests.support.view import FULL, resource, view
+
+SASL = {"bootstrapServers": "kafka:9092", "config": {"security.protocol": "SASL_PLAINTEXT"}}
+PATH = {"bootstrapServers": "kafka:9092", "config": {"ssl.truststore.location": "/proc/self/fd/2"}}
+LIMITS = {"limits": {"memory": "512Mi"}}
+
+
+def test_a_small_resource_has_every_default() -> None:
+    """What the resource leaves out has the schema's default, also before a server has filled it in."""
+    small = view()
+
+    assert small.rollout == Rollout("Automatic", 3600.0, 0, 30.0, "DeleteCandidate")
+    assert (small.replace_after_seconds, small.image) == (300.0, None)
+    assert (small.paused, small.suspended, small.on_partitions_changed) == (False, False, "Redeploy")
+    assert small.raw["storage"]["size"] == "10Gi"
+    assert small.spec.replicas == 1
+
+
+def test_a_full_resource_is_read() -> None:
+    """Every field that the operator carries out is taken over."""
+    full = view(**FULL)
+
+    assert (full.spec.topic, full.spec.copies) == ("page-views", 2)
+
+
+def test_a_resource_whose_spec_is_wrong_still_has_an_identity() -> None:
+    """Whose status is to be written is known whatever the spec says."""
+    wrong = resource(view={"kind": "aggregate"})
+    wrong["metadata"] |= {"generation": 7, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+    identity = identity_of(wrong)
+
+    assert (identity.name, identity.namespace, identity.generation, identity.deleting) == (
+        "users",
+        "shop",
+        7,
+        True,
+    )
+
+
+def test_children_belong_to_the_resource() -> None:
+    """The owner reference says that the resource controls its child."""
+    assert view().owner == {
+        "apiVersion": "queryabletopics.io/v1alpha1",
+        "kind": "QueryableTopic",
+        "name": "users",
+        "uid": "0b8a3f3e-6a7e-4a43-8f0a-6f1d9a6f3c51",
+        "controller": True,
+    }
+
+
+def test_a_view_can_follow_an_earlier_spec() -> None:
+    """A revision that was made earlier is built from its own spec, for the same resource."""
+    earlier = view(replicas=2, redeployNonce=1).following({**FULL, "replicas": 5})
+
+    assert (earlier.spec.topic, earlier.spec.replicas, earlier.name) == ("page-views", 5, "users")
+    assert earlier.raw["redeployNonce"] == 0
+
+
+def test_annotations_are_kept() -> None:
+    """The annotation that promotes a candidate is seen."""
+    promoted = resource()
+    promoted["metadata"]["annotations"] = {"queryabletopics.io/promote": "r2"}
+
+    assert view_of(promoted).annotations == {"queryabletopics.io/promote": "r2"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"replicas": 2, "standbyReplicas": 2}, "spec.standbyReplicas: 2 standby copies need at least 3 nodes"),
+        ({"view": {"kind": "history"}}, "spec.view.kind: 'history' is not in this version yet"),
+        ({"view": {"changes": True}}, "spec.view.changes: the change feed is not in this version yet"),
+        ({"view": {"ttl": "0s"}}, "spec.view.ttl: a row that expires at once can never be read"),
+        ({"key": {"format": "avro"}}, "spec.key.format: 'avro' is not in this version"),
+        ({"auth": {"jwt": {"jwksUrl": "https://a"}}}, "spec.auth: authentication is not in this version yet"),
+        ({"tls": {"secretRef": {"name": "a"}}}, "spec.tls: TLS is not in this version yet"),
+        ({"ingest": {"batch": "1s"}}, "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s"),
+        ({"ingest": {"executors": 2}}, "spec.ingest.executors: Spark on several machines is not in this version yet"),
+        ({"ingest": {"driverMemory": "256m"}}, "spec.ingest.driverMemory: Spark does not start with less than 512m"),
+        ({"kafka": SASL}, "spec.kafka.config: sasl.mechanism is not set"),
+        ({"kafka": PATH}, "spec.kafka.config: ssl.truststore.location names a file"),
+        ({"kafka": {**PATH, "secretRef": {"name": "a"}}}, "spec.kafka.config: ssl.truststore.location names a file"),
+        ({"rollout": {"promotion": "Manual"}}, "spec.rollout.promotion: Manual is not in this version yet"),
+        ({"rollout": {"stable": "9999999999s"}}, "spec.rollout.stable: '9999999999s' is not a duration"),
+        ({"replaceAfter": "999999999d"}, "spec.replaceAfter: 999999999d is more than ten years"),
+        ({"replaceAfter": "9999999999s"}, "spec.replaceAfter: '9999999999s' is not a duration"),
+        (
+            {"podTemplate": {"resources": {"serve": {"requests": {"memory": "1Gi"}, **LIMITS}}}},
+            "spec.podTemplate.resources.serve.requests.memory: 1Gi is more than the limit of 512Mi",
+        ),
+        (
+            {"podTemplate": {"resources": {"ingest": LIMITS}}},
+            "spec.podTemplate.resources.ingest.limits.memory: 512Mi has no room for the JVM's heap",
+        ),
+        (
+            {"podTemplate": {"resources": {"serve": {"requests": {"cpu": "two"}}}}},
+            "spec.podTemplate.resources.serve.requests.cpu: 'two' is not a quantity",
+        ),
+        (
+            {"podTemplate": {"annotations": {"a": "x" * SPEC_CHARACTERS_MAX}}},
+            "spec: 300106 characters as JSON, and at most 300000 fit the nodes",
+        ),
+    ],
+    ids=lambda value: value.split(":")[0] if isinstance(value, str) else "spec",
+)  # fmt: skip
+def test_what_crosses_fields_is_refused_by_name(spec: dict[str, Any], sentence: str) -> None:
+    """What the schema cannot check ends in a sentence that begins with the path of the field."""
+    with pytest.raises(SpecError) as refused:
+        view(**spec)
+
+    assert str(refused.value).startswith(sentence)
+
+
+def test_settings_in_a_secret_are_not_missed_in_the_spec() -> None:
+    """With a Secret, what the configuration lacks may stand there."""
+    assert view(kafka={**SASL, "secretRef": {"name": "kafka-client"}}).spec.topic == "users"
+
+
+def test_what_may_be_secret_is_not_told() -> None:
+    """A refusal of Kafka's settings shows none of their values."""
+    config = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "hunter2"}
+
+    with pytest.raises(SpecError) as refused:
+        view(kafka={"bootstrapServers": "kafka:9092", "config": config})
+
+    assert "hunter2" not in str(refused.value)
+    assert refused.value.__cause__ is None
