@@ -10,8 +10,9 @@ from pathlib import Path
 from bench.harness import Result, document
 from tests.integration.faults import answers, end, signal_to, wait_until_well
 from tests.integration.readers import Producing, Readers, Seen, quantile
-from tests.integration.system import System, eventually, running
+from tests.integration.system import System, running
 from tests.support.kafka import embedded_kafka
+from tests.support.waiting import eventually
 
 NODES = 3
 HANGS_SECONDS = 5.0

@@ -24,8 +24,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bench.harness import Meter, Result, document
 from tests.integration import topics
-from tests.integration.system import System, eventually, running
+from tests.integration.system import System, running
 from tests.support.kafka import embedded_kafka
+from tests.support.waiting import eventually
 
 PARTITIONS = 4
 RECORDS = 2_000_000

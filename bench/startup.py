@@ -16,8 +16,9 @@ import yaml
 
 from bench.harness import Result, document
 from tests.integration import topics
-from tests.integration.system import System, eventually, running
+from tests.integration.system import System, running
 from tests.support.kafka import embedded_kafka
+from tests.support.waiting import eventually
 
 
 def first_answer(directory: Path, nodes: int) -> float:

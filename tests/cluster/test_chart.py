@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tests.support.helm import Refused as HelmRefused
 from tests.support.kafka import KafkaForTests
 from tests.support.operator_process import operator_process
 from tests.support.rights import words
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -305,10 +305,3 @@ def test_install_test_upgrade_uninstall(
 def conditions(namespace: Namespace) -> dict[str, str]:
     status = namespace.get("qt", "users").get("status", {})
     return {condition["type"]: condition["status"] for condition in status.get("conditions", ())}
-
-
-def eventually(what: str, so: Callable[[], bool], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not so():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.5)

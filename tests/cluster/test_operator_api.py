@@ -21,6 +21,7 @@ from tests.support.cluster import Namespace, Refused, kubectl
 from tests.support.counting_proxy import CountingProxy, counting_proxy
 from tests.support.kafka import KafkaForTests
 from tests.support.operator_process import OperatorProcess, operator_process
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -131,12 +132,8 @@ class Running:
         return [item["message"] for item in json.loads(text)["items"]]
 
 
-def until(holds: Callable[[], object], what: Callable[[], str], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            pytest.fail(what())
-        time.sleep(0.2)
+def until(holds: Callable[[], object], story: Callable[[], str], seconds: float = 60) -> None:
+    eventually("the cluster is in the wanted state", holds, seconds, story=story)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.serve_process import FakeIngest, ServeProcess, eventually, serve_process
+from tests.support.serve_process import FakeIngest, ServeProcess, serve_process
+from tests.support.waiting import eventually
 
 LIMIT = 256
 CLIENTS = 400

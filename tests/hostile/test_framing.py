@@ -13,7 +13,8 @@ import pytest
 from queryable_app.serve.api import keys
 from queryable_app.serve.http.fast_lane import FastLane
 from queryable_app.serve.node import Node
-from tests.support.served import Served, eventually
+from tests.support.served import Served
+from tests.support.waiting import eventually
 from tests.support.wire import request, wire
 
 GOOD = b'{"keys":["key-000001"]}'

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.serve_process import serve_process
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
+from tests.support.waiting import eventually
 from tests.support.wire import request, wire
 
 MIB = 1 << 20

@@ -12,7 +12,8 @@ import pytest
 from queryable_app.contract import NODE_HEADER
 from queryable_app.policy.descriptor_plan import CONNECTIONS_RESERVE
 from queryable_app.wire.partitioners import partition_for
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
+from tests.support.waiting import eventually
 from tests.support.wire import WireAnswer, request, wire
 
 BOUND = 8

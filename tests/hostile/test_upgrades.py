@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.served import Served, eventually
+from tests.support.served import Served
+from tests.support.waiting import eventually
 from tests.support.wire import request, wire
 
 # What Java's HttpClient sends with a request when it would like HTTP/2.

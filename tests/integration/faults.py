@@ -8,7 +8,8 @@ import signal
 
 import httpx
 
-from tests.integration.system import System, eventually
+from tests.integration.system import System
+from tests.support.waiting import eventually
 
 _ROLES = ("serve", "ingest")
 

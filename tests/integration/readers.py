@@ -22,8 +22,8 @@ import httpx
 from queryable_app.client import QueryableTopic, QueryableTopicError, ReadOptions, Session
 from queryable_app.client.options import parse_positions
 from tests.integration import topics
-from tests.integration.system import eventually
 from tests.support.fold import LogRecord
+from tests.support.waiting import eventually
 
 PARTITIONS = 6
 WAITS_MS_MAX = 30_000  # of reads that wait for freshness: on a busy machine that is Spark's to say

@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,20 +20,9 @@ import yaml
 from queryable_app.contract import CONTROL_SOCKET, NodeSettings
 from queryable_app.placement.assignment import first_placement
 from tests.support.fold import LogRecord, fold
+from tests.support.waiting import eventually
 
 T = TypeVar("T")
-
-
-def eventually(what: str, check: Callable[[], T | None], seconds: float = 60) -> T:
-    """The first answer of `check` that is not None or False, or a failure that says what was waited for."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = check()
-        if answer:
-            return answer
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.02)
 
 
 def resource(topic: str, bootstrap: str, **spec: Any) -> dict[str, Any]:

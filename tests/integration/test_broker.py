@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration import topics
-from tests.integration.system import eventually, resource, running
+from tests.integration.system import resource, running
 from tests.support.kafka import KafkaForTests, embedded_kafka
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

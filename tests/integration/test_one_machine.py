@@ -14,8 +14,9 @@ import psutil
 import pytest
 import yaml
 
-from tests.integration.system import System, eventually, resource, running
+from tests.integration.system import System, resource, running
 from tests.support.processes import command_and_environment
+from tests.support.waiting import eventually
 
 OWN_KAFKA = ("--kafka", "embedded", "--port", "0")
 

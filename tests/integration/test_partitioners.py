@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.integration import topics
-from tests.integration.system import eventually, resource, running
+from tests.integration.system import resource, running
+from tests.support.waiting import eventually
 
 KEYS = [f"key-{n}".encode() for n in range(200)]
 

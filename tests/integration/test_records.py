@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.integration import topics
-from tests.integration.system import System, eventually, resource, running
+from tests.integration.system import System, resource, running
+from tests.support.waiting import eventually
 
 TOPIC = "users"
 

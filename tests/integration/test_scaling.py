@@ -17,8 +17,9 @@ import httpx
 import pytest
 
 from tests.integration import topics
-from tests.integration.system import System, eventually, resource, running
+from tests.integration.system import System, resource, running
 from tests.support.fold import fold
+from tests.support.waiting import eventually
 
 TOPIC, PARTITIONS, SEED = "scaled", 6, 20261121
 STILL = {f"still-{n}": n for n in range(200)}  # nobody writes these any more: there is one right answer

@@ -22,9 +22,9 @@ from queryable_app.local.processes import free_ports
 from queryable_app.placement.assignment import first_placement
 from queryable_app.platform import jars
 from tests.integration import topics
-from tests.integration.system import eventually
 from tests.support.kafka import KafkaForTests, embedded_kafka
 from tests.support.processes import command_and_environment
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -12,8 +12,9 @@ import pytest
 from tests.integration import topics
 from tests.integration.faults import answers, end, signal_to, wait_until_well, wipe
 from tests.integration.readers import PARTITIONS, Producing, Readers, Seen, quantile
-from tests.integration.system import System, eventually, resource, running
+from tests.integration.system import System, resource, running
 from tests.support.fold import LogRecord
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(400)  # three JVMs start, and one of them three times more
 

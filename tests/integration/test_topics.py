@@ -12,8 +12,9 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.integration import topics
-from tests.integration.system import System, eventually, resource, running
+from tests.integration.system import System, resource, running
 from tests.support.fold import fold
+from tests.support.waiting import eventually
 
 
 def failed(system: System) -> list[str]:

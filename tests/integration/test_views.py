@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from tests.integration import topics
-from tests.integration.system import eventually, resource, running
+from tests.integration.system import resource, running
+from tests.support.waiting import eventually
 
 SCHEMA = "user STRING, page STRING, bot BOOLEAN, n INT"
 SQL = "SELECT key, value.user AS user, upper(value.page) AS page FROM records WHERE value.bot = false"

@@ -17,7 +17,8 @@ import psutil
 from queryable_app.contract import NodeSettings
 from queryable_app.ingest.__main__ import SUPERSEDED
 from tests.integration import topics
-from tests.integration.system import System, eventually, resource, serving
+from tests.integration.system import System, resource, serving
+from tests.support.waiting import eventually
 
 TOPIC = "zombie"
 SEED = 20261121

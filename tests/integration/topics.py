@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.support.fold import LogRecord
+from tests.support.waiting import eventually
 
 
 def admin(bootstrap: str) -> Any:
@@ -25,36 +25,33 @@ def create(bootstrap: str, topic: str, partitions: int = 4, **config: str) -> No
     client = admin(bootstrap)
     made: Any = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config))
     client.create_topics([made])[topic].result(20)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
+
+    def has_leaders() -> bool:
         known = client.list_topics(timeout=5).topics.get(topic)
-        if (
-            known
+        return (
+            known is not None
             and len(known.partitions) == partitions
             and all(p.leader >= 0 for p in known.partitions.values())
-        ):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{topic} has no leaders")
+        )
+
+    eventually(f"{topic} has leaders", has_leaders, 20)
 
 
 def grow(bootstrap: str, topic: str, partitions: int) -> None:
     client = admin(bootstrap)
     wanted: Any = NewPartitions(topic, partitions)
     client.create_partitions([wanted])[topic].result(20)
-    deadline = time.monotonic() + 20
-    while len(client.list_topics(timeout=5).topics[topic].partitions) < partitions:
-        assert time.monotonic() < deadline, f"{topic} has not grown"
-        time.sleep(0.05)
+    eventually(
+        f"{topic} has {partitions} partitions",
+        lambda: len(client.list_topics(timeout=5).topics[topic].partitions) >= partitions,
+        20,
+    )
 
 
 def delete(bootstrap: str, topic: str) -> None:
     client = admin(bootstrap)
     client.delete_topics([topic])[topic].result(20)
-    deadline = time.monotonic() + 20
-    while topic in client.list_topics(timeout=5).topics:
-        assert time.monotonic() < deadline, f"{topic} is still there"
-        time.sleep(0.05)
+    eventually(f"{topic} is deleted", lambda: topic not in client.list_topics(timeout=5).topics, 20)
 
 
 def producer(bootstrap: str, **config: Any) -> Any:

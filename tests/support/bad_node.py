@@ -12,7 +12,8 @@ from pathlib import Path
 from queryable_app.placement.assignment import Placement
 from queryable_app.serve.base.peer_frames import encode_rows
 from queryable_app.wire.partitioners import partition_for
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
+from tests.support.waiting import eventually
 
 TOKEN = "between-nodes"
 RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: closing resets the connection

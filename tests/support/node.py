@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +96,3 @@ def slice_frame(
 def slice_payload(*rows: SliceRow, **header: Any) -> bytes:
     """The same without its length, as serve's applier gets it."""
     return slice_frame(*rows, **header)[4:]
-
-
-async def until(what: str, check: Callable[[], object], seconds: float = 20) -> None:
-    """Wait until `check` is true, or fail saying what was waited for."""
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        await asyncio.sleep(0.01)

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -23,6 +22,7 @@ from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, NodeSettings
 from queryable_app.wire.partitioners import partition_for
 from queryable_app.wire.row_frames import encode_hello
 from tests.support.node import node_settings, put, slice_frame
+from tests.support.waiting import eventually
 
 TOPIC_ID = "T1"
 _LIMITED = """
@@ -216,13 +216,6 @@ def key_of(partition: int, offset: int, partitions: int) -> str:
 def value_of(partition: int, offset: int, value_bytes: int) -> bytes:
     """A JSON text that does not compress."""
     return json.dumps(f"{partition}-{offset}-" + os.urandom(value_bytes // 2).hex()).encode()
-
-
-def eventually(what: str, check: Any, seconds: float = _SECONDS_MAX) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.02)
 
 
 def _send(control: socket.socket, **message: Any) -> None:

@@ -235,10 +235,3 @@ def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
     status, *lines = head.decode().split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     return int(status.split(" ")[1]), headers, body
-
-
-def eventually(what: str, check: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.01)

@@ -18,7 +18,8 @@ from queryable_app.serve.store.store import SharedMemory, Store
 from queryable_app.wire.checkpoint_files import BeingMade, Manifest
 from queryable_app.wire.disk_format import CopyState, Identity, Row, encode_row
 from tests.support.damage import damage_rows
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
+from tests.support.waiting import eventually
 
 IDENTITY = Identity("tests.users.r1", "users", 0)
 ROWS = 300

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from typing import Any
 from queryable_operator.spec import names
 from tests.support.cluster import Namespace, Refused
 from tests.support.helm import CHART, helm
+from tests.support.waiting import eventually
 
 CLIENTS = Path(__file__).parents[1] / "cluster" / "clients.py"
 RELEASE = "qt"
@@ -145,11 +145,7 @@ class Platform:
         return "\n\n".join(told)
 
     def eventually(self, what: str, so: Callable[[], bool], seconds: float = SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while not so():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not within {seconds:.0f} s: {what}\n\n{self.story()}")
-            time.sleep(0.5)
+        eventually(what, so, seconds, story=self.story)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ from queryable_app.client import (
 from queryable_app.placement.assignment import Placement, first_placement
 from queryable_app.platform.clock import moment_ms
 from queryable_app.wire.partitioners import partition_for
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
+from tests.support.waiting import eventually
 
 PARTITIONS = 6
 KEYS = [f"key-{n:03d}" for n in range(100)]

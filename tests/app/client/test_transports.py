@@ -30,7 +30,8 @@ from queryable_app.client import (
     sync_client,
 )
 from queryable_app.placement.assignment import first_placement
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
+from tests.support.waiting import eventually
 
 Get = Callable[..., list[Row | None]]
 

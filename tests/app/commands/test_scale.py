@@ -20,7 +20,7 @@ from queryable_app.commands.scale import hold_up
 from queryable_app.local.data_directory import write_file
 from queryable_app.local.wish import WISH_FILE
 from tests.app.test_cli import node_that_answers
-from tests.integration.system import eventually
+from tests.support.waiting import eventually
 
 THREE = {"epoch": 4, "settled": True, "nodes": 3, "standby": 1, "toBuild": 0, "toLetGo": 0}
 

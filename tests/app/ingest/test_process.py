@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,15 +21,9 @@ from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import first_placement
 from tests.support.fake_serve import FakeServe
 from tests.support.kafka import KafkaForTests
+from tests.support.waiting import eventually
 
 PARTITIONS = 2
-
-
-def until(what: str, check: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.01)
 
 
 @dataclass
@@ -123,22 +116,22 @@ def test_a_topic_arrives_and_goes_on_through_every_restart(
     ingest.wanted()
     told = ingest.start()
     assert (told["partitions"], told["earliest"], told["latest"]) == (2, {"0": 0, "1": 0}, {"0": 2, "1": 1})
-    until("three rows", lambda: len(serve.rows.rows()) == 3)
+    eventually("three rows", lambda: len(serve.rows.rows()) == 3)
     assert [row.offset for row in serve.rows.rows(partition=0)] == [0, 1]
     serve.wait_for_state("streaming")
     produce(kafka, "arrives", (1, b"b", b"3"))
-    until("a row that is produced while it streams", lambda: serve.rows.rows(1)[-1].offset == 1)
+    eventually("a row that is produced while it streams", lambda: serve.rows.rows(1)[-1].offset == 1)
     assert {hello.generation for hello in serve.rows.hellos} == {1}
     rehearsal = Path(ingest.environ["QT_RUN_DIR"]) / "rehearsal.sock"
     assert not rehearsal.exists()  # it would take time from the hydration
     serve.say({"type": "hydrated"})
-    until("the rehearsal begins", rehearsal.exists)
+    eventually("the rehearsal begins", rehearsal.exists)
 
     heard = ingest.heard()
     serve.hang_up()
     ingest.wanted(heard)
     ingest.start({"0": 2, "1": 1}, heard)
-    until("the one row from the new positions on", lambda: len(serve.rows.rows()) == 5)
+    eventually("the one row from the new positions on", lambda: len(serve.rows.rows()) == 5)
     assert serve.rows.rows()[-1].offset == 1
 
     heard = ingest.heard()
@@ -147,7 +140,7 @@ def test_a_topic_arrives_and_goes_on_through_every_restart(
     ended = serve.wait_for_state("restarting", 30, heard)
     assert ended["detail"]
     ingest.start({"0": 2, "1": 2}, heard)
-    until("the row that could not be sent", lambda: serve.rows.rows()[-1].disk_key == b"c")
+    eventually("the row that could not be sent", lambda: serve.rows.rows()[-1].disk_key == b"c")
 
     heard = ingest.heard()
     ingest.jvm().kill()
@@ -155,12 +148,12 @@ def test_a_topic_arrives_and_goes_on_through_every_restart(
     ingest.launch()
     ingest.wanted(heard)
     ingest.start({"0": 0, "1": 2}, heard)
-    until("rows of a new JVM", lambda: len(serve.rows.rows()) == 9)
+    eventually("rows of a new JVM", lambda: len(serve.rows.rows()) == 9)
 
     jvm = ingest.jvm()
     ingest.process.send_signal(signal.SIGTERM)
     assert ingest.process.wait(10) == 0
-    until("the JVM has gone", lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE)
+    eventually("the JVM has gone", lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_a_missing_topic_is_waited_for_and_a_new_one_noticed(
@@ -177,7 +170,7 @@ def test_a_missing_topic_is_waited_for_and_a_new_one_noticed(
     kafka.create_topic("late", PARTITIONS)
     first = ingest.start()
     produce(kafka, "late", (0, b"a", b'{"x":1}'))
-    until("a row", lambda: len(serve.rows.rows()) == 1)
+    eventually("a row", lambda: len(serve.rows.rows()) == 1)
     assert serve.wait_for_state("streaming")["mode"] == "microbatch"
 
     heard = ingest.heard()
@@ -187,7 +180,7 @@ def test_a_missing_topic_is_waited_for_and_a_new_one_noticed(
     kafka.create_topic("late", PARTITIONS)
     assert ingest.start(skip=heard)["id"] != first["id"]
     produce(kafka, "late", (1, b"b", b'{"x":2}'))
-    until("a row of the new topic", lambda: serve.rows.rows()[-1].disk_key == b"b")
+    eventually("a row of the new topic", lambda: serve.rows.rows()[-1].disk_key == b"b")
 
 
 def test_what_is_wanted_may_change_at_any_time(
@@ -201,20 +194,20 @@ def test_what_is_wanted_may_change_at_any_time(
     serve.wait_for_type("hello", 60)
     serve.say({"type": "wanted", "topic": "moves", "partitions": [0]})
     assert ingest.start({"0": -2})["latest"] == {"0": 1}
-    until("the row of the one partition", lambda: len(serve.rows.rows()) == 1)
+    eventually("the row of the one partition", lambda: len(serve.rows.rows()) == 1)
     serve.wait_for_state("streaming")
 
     heard = ingest.heard()
     serve.say({"type": "wanted", "topic": "moves", "partitions": [0, 1]})
     serve.wait_for(lambda m: m["type"] == "topic" and m["latest"] == {"0": 1, "1": 1}, 30, heard)
     produce(kafka, "moves", (0, b"c", b"3"))
-    until("a row that the old query has read", lambda: len(serve.rows.rows(0)) == 2)
+    eventually("a row that the old query has read", lambda: len(serve.rows.rows(0)) == 2)
     serve.rows.cut()  # as serve does before it says where to start
     ingest.start({"0": 2, "1": -2}, heard)
-    until("the row of the other partition", lambda: len(serve.rows.rows(1)) == 1)
+    eventually("the row of the other partition", lambda: len(serve.rows.rows(1)) == 1)
     serve.wait_for_state("streaming", 30, heard)
     produce(kafka, "moves", (0, b"d", b"4"))
-    until("a row of the partition that stayed", lambda: len(serve.rows.rows(0)) == 3)
+    eventually("a row of the partition that stayed", lambda: len(serve.rows.rows(0)) == 3)
     assert not [m for m in serve.said[heard:] if m.get("state") == "restarting"]
 
     heard = ingest.heard()
@@ -227,7 +220,7 @@ def test_what_is_wanted_may_change_at_any_time(
     ingest.generation = 3
     ingest.start({"1": 1}, heard)
     produce(kafka, "moves", (1, b"e", b"5"))
-    until("it reads again", lambda: len(serve.rows.rows(1)) == 2)
+    eventually("it reads again", lambda: len(serve.rows.rows(1)) == 2)
 
 
 def test_kafka_that_is_away_is_said_and_does_not_delay_the_end(new_ingest: Callable[..., Ingest]) -> None:

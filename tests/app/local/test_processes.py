@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from queryable_app.local.processes import Kept, Process, free_ports, is_free, stop
-from tests.integration.system import eventually
+from tests.support.waiting import eventually
 
 SLEEPER = ["sleep", "300"]
 STARTS_A_GRANDCHILD = ["sh", "-c", "sleep 300 & sleep 300"]

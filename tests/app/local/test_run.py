@@ -15,8 +15,9 @@ import psutil
 import pytest
 import yaml
 
-from tests.integration.system import eventually, resource
+from tests.integration.system import resource
 from tests.support.processes import command_and_environment
+from tests.support.waiting import eventually
 
 COMMAND = [sys.executable, "-m", "queryable_app.cli", "run"]
 

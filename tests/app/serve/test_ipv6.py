@@ -14,7 +14,8 @@ from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import first_placement
 from queryable_app.wire.partitioners import partition_for
 from tests.support.serve_process import serve_process
-from tests.support.served import eventually, served
+from tests.support.served import served
+from tests.support.waiting import eventually
 
 KEYS = [f"key-{number}" for number in range(20)]
 

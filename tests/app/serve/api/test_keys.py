@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from queryable_app.platform.kafka_clients import KafkaAway
-from tests.support.served import Served, eventually, exchange, now_ms, parsed, served
+from tests.support.served import Served, exchange, now_ms, parsed, served
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from queryable_app.errors import Reason
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.store.replicas import Copy
 from queryable_app.wire.disk_format import CopyState
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,8 @@ from queryable_app.policy.freshness import Asked
 from queryable_app.serve.api.status import readiness
 from queryable_app.serve.base.peer_frames import asked_to_json, decode_rows
 from queryable_app.wire.disk_format import CopyState
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
+from tests.support.waiting import eventually
 
 TOKEN = "between-nodes"
 HEADERS = {"qt-node": TOKEN}

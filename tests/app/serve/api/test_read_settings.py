@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from queryable_app.platform.clock import moment_ms
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
+from tests.support.waiting import eventually
 
 PATH = "/internal/v1/read"
 HEADERS = {"qt-node": "between-nodes"}

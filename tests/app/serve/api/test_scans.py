@@ -22,7 +22,8 @@ from queryable_app.serve.api import keys as keys_routes
 from queryable_app.serve.api import scans as scans_routes
 from queryable_app.serve.api.request import Values, asked_of
 from queryable_app.serve.reads.point import Reads
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
+from tests.support.waiting import eventually
 
 NDJSON = {"accept": "application/x-ndjson"}
 KEYS = sorted(

@@ -17,7 +17,8 @@ from queryable_app.contract import NODE_HEADER
 from queryable_app.policy.overload import A_WHILE_SECONDS, FEW
 from queryable_app.serve.base.admission import Turns
 from queryable_app.serve.peers.peers import HEARTBEAT
-from tests.support.served import Served, eventually, parsed, read_answers, served
+from tests.support.served import Served, parsed, read_answers, served
+from tests.support.waiting import eventually
 
 KEYS = json.dumps({"keys": [f"key-{n:06d}" for n in range(500)]}).encode()
 VERY_MANY_KEYS = json.dumps({"keys": [f"key-{n:06d}" for n in range(3_000)]}).encode()

@@ -19,7 +19,8 @@ from queryable_app.serve.feed.control_socket import LINE_BYTES_MAX, data_loss
 from queryable_app.serve.node import Node
 from queryable_app.serve.store.store import StoreUnavailable
 from queryable_app.wire.row_frames import ACK, encode_end, encode_hello
-from tests.support.node import open_node, put, slice_frame, slice_payload, until
+from tests.support.node import open_node, put, slice_frame, slice_payload
+from tests.support.waiting import until
 
 
 class Ingest:

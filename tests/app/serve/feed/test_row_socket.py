@@ -17,8 +17,9 @@ from queryable_app.serve.feed.row_socket import FRAME_BYTES_MAX, LoopShare, RowS
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import decode_row
 from queryable_app.wire.row_frames import ACK, LENGTH, SLICE, encode_end, encode_hello
-from tests.support.node import open_node, put, slice_frame, until
-from tests.support.serve_process import eventually, serve_process
+from tests.support.node import open_node, put, slice_frame
+from tests.support.serve_process import serve_process
+from tests.support.waiting import eventually, until
 
 GENERATION = 4
 

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queryable_app.serve.http.plain_heads import Head, head_of
-from tests.support.served import Served, eventually, exchange, now_ms, parsed, read_answers, served
+from tests.support.served import Served, exchange, now_ms, parsed, read_answers, served
+from tests.support.waiting import eventually
 from tests.support.wire import request, wire
 
 KEYS = [

@@ -24,16 +24,8 @@ from queryable_app.serve.api.status import status_of
 from queryable_app.serve.kafka.group_positions import GroupPositions
 from queryable_app.serve.node import Node
 from tests.support.kafka import KafkaForTests, embedded_kafka
-from tests.support.node import (
-    APPLICATION_ID,
-    NOBODY,
-    bad,
-    node_settings,
-    open_node,
-    put,
-    slice_payload,
-    until,
-)
+from tests.support.node import APPLICATION_ID, NOBODY, bad, node_settings, open_node, put, slice_payload
+from tests.support.waiting import until
 
 
 @pytest.fixture

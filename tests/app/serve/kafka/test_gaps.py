@@ -18,7 +18,8 @@ from queryable_app.serve.kafka.gaps import Gaps
 from queryable_app.serve.store.replicas import Copies
 from tests.simulation.clock import Scheduler
 from tests.simulation.topic import Topic, TopicConsumer
-from tests.support.node import open_node, until
+from tests.support.node import open_node
+from tests.support.waiting import until
 
 T = TypeVar("T")
 

@@ -20,7 +20,8 @@ from queryable_app.serve.peers.link import PeerLink
 from queryable_app.serve.peers.pipe import Call, Pipe
 from queryable_app.wire.partitioners import partition_for
 from tests.support.bad_node import BadNode
-from tests.support.served import Served, eventually, exchange, read_answers, served
+from tests.support.served import Served, exchange, read_answers, served
+from tests.support.waiting import eventually
 
 TOKEN = "between-nodes"
 MARK = f"Host: x\r\nqt-forwarded: {TOKEN}\r\nqt-deadline-ms: 2000\r\n\r\n"

@@ -19,7 +19,8 @@ from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import Placement
 from queryable_app.serve.replication import assigned_replicas as holdings
 from tests.support.bad_node import KEY, TOKEN, asked_node, placed, standby_node
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
+from tests.support.waiting import eventually
 
 TWO_WAYS = pytest.mark.parametrize("query", ["", "?consistency=bounded"], ids=["fast lane", "fastapi"])
 

@@ -21,7 +21,8 @@ from tests.support.bad_node import (
     standby_node,
     with_a_bad_node,
 )
-from tests.support.served import Served, eventually, exchange, parsed, read_answers, served
+from tests.support.served import Served, exchange, parsed, read_answers, served
+from tests.support.waiting import eventually
 
 TWO_WAYS = pytest.mark.parametrize("query", ["", "?consistency=bounded"], ids=["fast lane", "fastapi"])
 

@@ -12,8 +12,9 @@ import httpx
 import pytest
 
 from queryable_app.wire.partitioners import partition_for
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
 from tests.support.three_nodes import TOKEN, Cluster
+from tests.support.waiting import eventually
 
 NDJSON = {"accept": "application/x-ndjson"}
 KEYS = [f"key-{n:03d}" for n in range(60)]

@@ -10,8 +10,8 @@ import pytest
 
 from queryable_app.errors import Reason
 from queryable_app.wire.disk_format import CopyState, Row, encode_row
-from tests.support.served import eventually
 from tests.support.trio import Trio
+from tests.support.waiting import eventually
 
 KEYS = [f"key-{n:03d}" for n in range(300)]
 VALUES = [os.urandom(2000).hex() for _ in KEYS]

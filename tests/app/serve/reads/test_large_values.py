@@ -11,7 +11,8 @@ import pytest
 
 from queryable_app.placement.assignment import Placement
 from tests.support.relay import Relay, relay
-from tests.support.served import Served, eventually, read_answers, served
+from tests.support.served import Served, read_answers, served
+from tests.support.waiting import eventually
 
 
 @contextmanager

@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from queryable_app.wire.partitioners import partition_for
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
 from tests.support.three_nodes import TOKEN, Cluster
+from tests.support.waiting import eventually
 
 KEY = "key-1"
 """Every partitioner puts it in a partition of its own, on a node of its own."""

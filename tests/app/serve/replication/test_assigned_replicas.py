@@ -26,7 +26,8 @@ from tests.support.following import (
     path_of,
     placed,
 )
-from tests.support.node import APPLICATION_ID, put, slice_payload, until
+from tests.support.node import APPLICATION_ID, put, slice_payload
+from tests.support.waiting import until
 
 HERE_ALL = placed(2, [[0], [0], [0]])
 

@@ -14,7 +14,8 @@ from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.store.store import SharedMemory, Store
 from queryable_app.wire.disk_format import CopyState, Identity
 from tests.support.following import PARTITIONS, fill, node_running, other_of, path_of, placed
-from tests.support.node import APPLICATION_ID, until
+from tests.support.node import APPLICATION_ID
+from tests.support.waiting import until
 
 BOUNDED, ANY = Asked(), Asked(Consistency.ANY)
 

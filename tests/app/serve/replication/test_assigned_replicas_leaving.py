@@ -11,7 +11,8 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, rows_here
 from queryable_app.wire.disk_format import CopyState, Row, encode_row
 from tests.support.following import WITHOUT_1, node_running, path_of, placed
-from tests.support.node import put, slice_payload, until
+from tests.support.node import put, slice_payload
+from tests.support.waiting import until
 
 
 def test_a_scan_that_has_begun_ends_although_its_copy_leaves(tmp_path: Path) -> None:

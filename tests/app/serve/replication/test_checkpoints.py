@@ -18,7 +18,8 @@ from queryable_app.serve.replication.checkpoints import Checkpoints
 from queryable_app.serve.store.store import SharedMemory, Store, StoreError
 from queryable_app.wire.checkpoint_files import BeingMade, Manifest
 from queryable_app.wire.disk_format import Identity
-from tests.support.served import Served, eventually, served
+from tests.support.served import Served, served
+from tests.support.waiting import eventually
 
 TOKEN = {"qt-node": "between-nodes"}
 PATH = "/internal/v1/checkpoints"

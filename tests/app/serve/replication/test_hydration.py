@@ -20,7 +20,6 @@ from queryable_app.errors import Failure
 from queryable_app.serve.store.store import SharedMemory, Store
 from queryable_app.wire.checkpoint_files import Fetch, Manifest
 from queryable_app.wire.disk_format import CopyState
-from tests.support.served import eventually
 from tests.support.trio import (
     IDENTITY,
     LARGE,
@@ -32,6 +31,7 @@ from tests.support.trio import (
     complete,
     nothing_is_left,
 )
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")

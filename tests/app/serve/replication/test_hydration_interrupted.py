@@ -20,8 +20,9 @@ from queryable_app.serve.replication.staging import Incoming, IncomingFile
 from queryable_app.serve.store.store import SharedMemory, Store
 from queryable_app.wire.disk_format import CopyState
 from tests.support.bad_node import BadNode
-from tests.support.served import Served, eventually
+from tests.support.served import Served
 from tests.support.trio import IDENTITY, ROWS, Trio, change_what_is_given, complete, nothing_is_left
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

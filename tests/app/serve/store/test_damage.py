@@ -16,8 +16,9 @@ from queryable_app.platform.clock import moment_ms
 from queryable_app.serve.replication.assigned_replicas import Holdings
 from queryable_app.serve.replication.hydration import PeerHydration
 from queryable_app.serve.store.replicas import Copy
-from tests.support.served import Served, eventually
+from tests.support.served import Served
 from tests.support.trio import LARGE, ROWS, Trio, complete
+from tests.support.waiting import eventually
 
 BYTES = {"accept": "application/octet-stream"}
 

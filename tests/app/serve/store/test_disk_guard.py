@@ -16,7 +16,8 @@ from queryable_app.serve.api.status import readiness, status_of
 from queryable_app.serve.node import Node
 from queryable_app.serve.store.disk_guard import DiskGuard, used_percent
 from queryable_app.wire.disk_format import CopyState
-from tests.support.node import node_settings, put, slice_payload, until
+from tests.support.node import node_settings, put, slice_payload
+from tests.support.waiting import until
 
 MARK = 60
 SIZE_MB = 64

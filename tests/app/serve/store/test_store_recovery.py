@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.serve_process import FakeIngest, ServeProcess, eventually, key_of, serve_process
+from tests.support.serve_process import FakeIngest, ServeProcess, key_of, serve_process
+from tests.support.waiting import eventually
 
 FIRST, LAST = 20, 1200
 

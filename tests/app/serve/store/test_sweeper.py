@@ -12,7 +12,8 @@ import pytest
 from queryable_app.serve.node import Node
 from queryable_app.serve.store.sweeper import STEP_SECONDS, Sweeper
 from queryable_app.wire.disk_format import TOMBSTONE_KEPT_MS
-from tests.support.node import open_node, put, slice_payload, until
+from tests.support.node import open_node, put, slice_payload
+from tests.support.waiting import until
 
 NOW_MS = time.time_ns() // 1_000_000
 PAST_MS, FUTURE_MS = NOW_MS - 1000, NOW_MS + 3_600_000
