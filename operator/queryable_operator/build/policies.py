@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from queryable_app.contract import DEFAULT_PORT
-from queryable_operator.spec import names
 from queryable_operator.build.children import child
+from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.resource import Identity, View
 from queryable_operator.spec.settings import OperatorSettings

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from queryable_app.contract import DEFAULT_PORT
-from queryable_operator.spec import names
 from queryable_operator.build.children import child
+from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.resource import View
 

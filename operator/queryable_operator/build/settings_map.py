@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queryable_app.wire.disk_format import FORMAT_VERSION
 from queryable_app.placement.assignment import Placement
-from queryable_operator.spec import names
+from queryable_app.wire.disk_format import FORMAT_VERSION
 from queryable_operator.build.children import child
+from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.resource import View
 

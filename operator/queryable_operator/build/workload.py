@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from queryable_app.contract import DEFAULT_PORT, ENV_PREFIX
-from queryable_operator.spec import names
 from queryable_operator.build.children import child
-from queryable_operator.spec.observed import Manifest
 from queryable_operator.build.policies import TOKEN_KEY
+from queryable_operator.build.settings_map import PLACEMENT_KEY, SPEC_KEY
+from queryable_operator.spec import names
+from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.quantity import quantity
 from queryable_operator.spec.requirements import requirements
 from queryable_operator.spec.resource import View
 from queryable_operator.spec.settings import OperatorSettings
-from queryable_operator.build.settings_map import PLACEMENT_KEY, SPEC_KEY
 
 ROLL_HASH_ANNOTATION: Final = f"{names.GROUP}/roll-hash"
 

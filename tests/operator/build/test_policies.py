@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from queryable_operator.spec import names
 from queryable_operator.build.policies import disruption_budget, network_policy, service_account, token_secret
+from queryable_operator.spec import names
 from queryable_operator.spec.settings import OperatorSettings
 from tests.support.view import SETTINGS, view
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from queryable_app.contract import NodeSettings
+from queryable_operator.build.workload import larger_claim, pod_template, stateful_set
 from queryable_operator.spec import names
 from queryable_operator.spec.resource import View
 from queryable_operator.spec.settings import OperatorSettings
-from queryable_operator.build.workload import larger_claim, pod_template, stateful_set
 from tests.support.view import FULL, view
 
 SETTINGS = OperatorSettings(node_image="example.com/node:1")
