@@ -152,7 +152,7 @@ def test_every_right_is_explained() -> None:
 
 def test_every_reason_is_one() -> None:
     """Reasons and phases that the pages name, one word of capitals in backquotes, are the operator's or the schema's."""
-    sources = "".join(path.read_text() for path in (ROOT / "operator" / "queryable_operator").glob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "operator" / "queryable_operator").rglob("*.py"))
     known = set(re.findall(r'"([A-Z][A-Za-z]+)"', sources)) | set(re.findall(r"\b[A-Z][a-z]+\b", str(SPEC)))
     for page in PAGES:
         named = re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)`", page.read_text())
