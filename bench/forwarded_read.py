@@ -26,11 +26,11 @@ from bench.harness import Meter, Result, median, quantiles
 from bench.point_read import closed_loop
 from bench.server import fresh, key_of, value_of
 from queryable_app.contract import NodeSettings
-from queryable_app.placement.assignment import first_placement
+from queryable_app.placement.assignment import initial_placement
 from queryable_app.serve.api.app import create_app
 from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node
-from queryable_app.wire.disk_format import CopyState, Row, encode_row
+from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import partition_for
 
 PORTS = (18185, 18186)
@@ -52,7 +52,7 @@ def settings(directory: Path, ordinal: int) -> NodeSettings:
     own = directory / f"node-{ordinal}"
     own.mkdir(exist_ok=True)
     addresses = [f"http://127.0.0.1:{port}" for port in PORTS]
-    (own / "placement.json").write_text(first_placement("bench.r1", PARTITIONS, addresses, 1).to_json())
+    (own / "placement.json").write_text(initial_placement("bench.r1", PARTITIONS, addresses, 1).to_json())
     (own / "token").write_text("between-nodes")
     (own / "spec.json").write_text(
         json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": "bench"})
@@ -74,15 +74,15 @@ def settings(directory: Path, ordinal: int) -> NodeSettings:
 
 
 def fill(node: Node, numbers: range) -> None:
-    puts: dict[int, list[tuple[bytes, bytes]]] = {partition: [] for partition in node.copies.by_partition}
+    puts: dict[int, list[tuple[bytes, bytes]]] = {partition: [] for partition in node.replicas.by_partition}
     for number in numbers:
         where = partition_for(key_of(number), "murmur2", PARTITIONS)
         if where in puts:
             row = encode_row(Row(len(puts[where]), 1, 0, value_of(number)))
             puts[where].append((key_of(number), row))
     for partition, rows in puts.items():
-        state = CopyState(len(rows), True, len(rows), mismatches=(0, 1, 1))
-        node.copies.by_partition[partition].apply(rows, state)
+        state = ReplicaState(len(rows), True, len(rows), mismatches=(0, 1, 1))
+        node.replicas.by_partition[partition].apply(rows, state)
 
 
 async def serve(directory: Path, ordinal: int) -> None:
@@ -126,7 +126,7 @@ def node(directory: Path, ordinal: int) -> Iterator[subprocess.Popen[bytes]]:
 
 def by_owner() -> tuple[list[bytes], list[bytes]]:
     """The keys of node 0 and of node 1."""
-    placement = first_placement("bench.r1", PARTITIONS, ["0", "1"], 1)
+    placement = initial_placement("bench.r1", PARTITIONS, ["0", "1"], 1)
     keys: tuple[list[bytes], list[bytes]] = [], []
     for number in range(KEYS):
         key = key_of(number)

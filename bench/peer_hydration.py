@@ -34,7 +34,7 @@ from bench.server import PARTITIONS, key_of, settings
 from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import Placement
 from queryable_app.serve.node import Node
-from queryable_app.wire.disk_format import CopyState, Row, encode_row
+from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import partition_for
 
 PORT = 18_084
@@ -70,7 +70,7 @@ def fill(directory: Path, records: int) -> None:
     for number in range(records):
         by_partition[partition_for(key_of(number), "murmur2", PARTITIONS)].append(number)
     for partition, numbers in enumerate(by_partition):
-        store = node.copies.by_partition[partition].store
+        store = node.replicas.by_partition[partition].store
         for start in range(0, len(numbers), 1000):
             puts = [
                 (key_of(number), encode_row(Row(offset, 1, 0, b'{"id":"%s","amount":12345.67}' % text)))
@@ -78,9 +78,9 @@ def fill(directory: Path, records: int) -> None:
                 if (text := dice.randbytes(36).hex().encode())
             ]
             position = start + len(puts)
-            store.apply(puts, CopyState(position, True, position, mismatches=(0, 1, 1)))
+            store.apply(puts, ReplicaState(position, True, position, mismatches=(0, 1, 1)))
         store.compact(b"", b"g")
-    node.copies.close()
+    node.replicas.close()
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def copy_again_and_again(seconds: float) -> None:
         started = time.perf_counter()
         loop.run_until_complete(copy_all(node, into))
         took.append(time.perf_counter() - started)
-    node.copies.close()
+    node.replicas.close()
     print(json.dumps(took))
 
 

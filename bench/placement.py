@@ -8,27 +8,31 @@ from pathlib import Path
 from typing import TypeVar
 
 from bench.harness import Result
-from queryable_app.placement.assignment import Placement, Wanted, first_placement, next_placement
+from queryable_app.placement.assignment import DesiredPlacement, Placement, initial_placement, next_placement
 
-PARTITIONS, NODES, COPIES = 1000, 100, 2
+PARTITIONS, NODES, REPLICAS = 1000, 100, 2
 
 T = TypeVar("T")
 
 
 def measure(directory: Path, quick: bool) -> Iterator[Result]:
     first, milliseconds = _timed(
-        lambda: first_placement("bench.users.r1", PARTITIONS, _addresses(NODES), COPIES)
+        lambda: initial_placement("bench.users.r1", PARTITIONS, _addresses(NODES), REPLICAS)
     )
     yield _result("a first placement", milliseconds)
-    share = PARTITIONS * COPIES // NODES
+    share = PARTITIONS * REPLICAS // NODES
     racks = tuple(f"rack-{3 * node // NODES}" for node in range(NODES))
     for case, wanted, fewest in (
-        ("nothing to do", Wanted(_addresses(NODES), COPIES), 0),
-        ("one more node", Wanted(_addresses(NODES + 1), COPIES), PARTITIONS * COPIES // (NODES + 1)),
-        ("one node less", Wanted(_addresses(NODES - 1), COPIES), share),
-        ("a lost node", Wanted(_addresses(NODES), COPIES, lost=frozenset({7})), share),
-        ("another standby", Wanted(_addresses(NODES), COPIES + 1), PARTITIONS),
-        ("three racks", Wanted(_addresses(NODES), COPIES, racks), _pairs_in_one(racks, first)),
+        ("nothing to do", DesiredPlacement(_addresses(NODES), REPLICAS), 0),
+        (
+            "one more node",
+            DesiredPlacement(_addresses(NODES + 1), REPLICAS),
+            PARTITIONS * REPLICAS // (NODES + 1),
+        ),
+        ("one node less", DesiredPlacement(_addresses(NODES - 1), REPLICAS), share),
+        ("a lost node", DesiredPlacement(_addresses(NODES), REPLICAS, lost=frozenset({7})), share),
+        ("another standby", DesiredPlacement(_addresses(NODES), REPLICAS + 1), PARTITIONS),
+        ("three racks", DesiredPlacement(_addresses(NODES), REPLICAS, racks), _pairs_in_one(racks, first)),
     ):
         following, milliseconds = _timed(lambda wanted=wanted: next_placement(first, wanted, ()))  # type: ignore[misc]
         moves = sum(map(len, following.hydrating))

@@ -22,13 +22,13 @@ import uvloop
 from fastapi import FastAPI, Response
 
 from queryable_app.contract import NodeSettings
-from queryable_app.placement.assignment import first_placement
-from queryable_app.platform.clock import moment_ms
+from queryable_app.placement.assignment import initial_placement
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.api.app import create_app
 from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
-from queryable_app.wire.disk_format import CopyState, Row, encode_row
+from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import partition_for
 
 PARTITIONS = 4
@@ -46,7 +46,7 @@ def value_of(number: int) -> bytes:
 def settings(directory: Path, port: int) -> NodeSettings:
     placement = directory / "placement.json"
     url = f"http://127.0.0.1:{port}"
-    placement.write_text(first_placement("bench.r1", PARTITIONS, [url], 1).to_json())
+    placement.write_text(initial_placement("bench.r1", PARTITIONS, [url], 1).to_json())
     spec = directory / "spec.json"
     spec.write_text(json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": TOPIC}))
     return NodeSettings(
@@ -71,27 +71,27 @@ def fill(directory: Path, keys: int) -> None:
         by_partition[partition_for(key_of(number), "murmur2", PARTITIONS)].append(number)
     now_ms = time.time_ns() // 1_000_000
     for partition, numbers in enumerate(by_partition):
-        store = node.copies.by_partition[partition].store
+        store = node.replicas.by_partition[partition].store
         for start in range(0, len(numbers), 1000):
             slice_ = enumerate(numbers[start : start + 1000], start)
             puts = [(key_of(n), encode_row(Row(offset, now_ms, 0, value_of(n)))) for offset, n in slice_]
             position = start + len(puts)
-            state = CopyState(position, True, position, last_timestamp_ms=now_ms, mismatches=(0, 1, 1))
+            state = ReplicaState(position, True, position, last_timestamp_ms=now_ms, mismatches=(0, 1, 1))
             store.apply(puts, state)
-    node.copies.close()
+    node.replicas.close()
 
 
 def opened(directory: Path, port: int) -> Node:
     node = Node.open(settings(directory, port))
-    node.copies.note_mismatches()
+    node.replicas.note_mismatches()
     return node
 
 
 async def fresh(node: Node) -> None:
     """Stands in for the look-ups of the log's end: it is where the copies are."""
     while True:
-        for copy in node.copies.by_partition.values():
-            copy.sample(moment_ms(), copy.position)
+        for replica in node.replicas.by_partition.values():
+            replica.sample(monotonic_ms(), replica.position)
         await asyncio.sleep(0.5)
 
 

@@ -31,14 +31,14 @@ READ_PATH: Final = "/internal/v1/read"  # PUT: spec.read → what the node follo
 # Files inside NodeSettings.data_dir.
 GENERATION_FILE: Final = "generation"
 PLACEMENT_FILE: Final = "placement.json"
-CONTRADICTIONS_FILE: Final = "contradicted-partitioners.json"  # below the application's directory
+PARTITIONER_MISMATCHES_FILE: Final = "contradicted-partitioners.json"  # below the application's directory
 CHECKPOINTS_DIRECTORY: Final = "checkpoints"  # below the application's own
 
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSeen:
+class ObservedTopic:
     """The topic as ingest found it and serve hears of it."""
 
     id: str

@@ -23,10 +23,10 @@ from queryable_operator.act.cluster import Cluster, NoCluster, configuration
 from queryable_operator.act.election import Election, LeaseLost
 from queryable_operator.act.metrics import Health, Metrics, serve
 from queryable_operator.act.nodes import Nodes
-from queryable_operator.act.reconciler import Reconcilers, Tools
+from queryable_operator.act.reconciler import Dependencies, Reconcilers
 from queryable_operator.act.resync import Resync
 from queryable_operator.act.topics import Topics
-from queryable_operator.act.watch_cache import Watched
+from queryable_operator.act.watch_cache import WatchCache
 from queryable_operator.decide.plan import plan
 from queryable_operator.spec import names
 from queryable_operator.spec.settings import OperatorSettings
@@ -160,7 +160,7 @@ def main(
     )
     try:
         asyncio.run(_run(options))
-    except (NoCluster, preflight.NotReady, OSError) as error:
+    except (NoCluster, preflight.PreflightFailed, OSError) as error:
         click.echo(str(error), err=True)
         _leave(1)
     except asyncio.CancelledError:
@@ -213,11 +213,11 @@ async def _act(
 ) -> None:
     """Until a signal, or until another operator may act."""
     reconcilers = Reconcilers()
-    watched = Watched(not options.namespaces, reconcilers.wake)
+    watch_cache = WatchCache(not options.namespaces, reconcilers.wake)
     nodes = Nodes()
-    reconcilers.tools = Tools(
+    reconcilers.dependencies = Dependencies(
         cluster,
-        watched,
+        watch_cache,
         nodes,
         Topics(options.settings.cluster_domain),
         metrics,
@@ -227,13 +227,13 @@ async def _act(
         options.interval_seconds,
     )
     kinds = handlers.kinds(options.namespaces)
-    resync = Resync(cluster, watched, reconcilers, health, kinds, options.namespaces)
+    resync = Resync(cluster, watch_cache, reconcilers, health, kinds, options.namespaces)
     background = [asyncio.create_task(resync.run())]
     if election is not None:
         background.append(asyncio.create_task(_keep(election)))
     operator = asyncio.create_task(
         kopf.operator(
-            registry=handlers.registry(cluster, reconcilers, watched, kinds),
+            registry=handlers.registry(cluster, reconcilers, watch_cache, kinds),
             settings=handlers.settings(),
             **handlers.namespaced(options.namespaces),
         )

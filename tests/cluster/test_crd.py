@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from queryable_app.local.resource_file import crd
-from queryable_operator.spec.defaults import filled
+from queryable_operator.spec.defaults import with_defaults
 from tests.support.bounds import inside, outside, words
 from tests.support.cluster import Namespace
 from tests.support.view import FULL
@@ -208,7 +208,7 @@ def test_defaults_are_filled_in(namespace: Namespace) -> None:
         answer = namespace.try_topic(topic("users", spec))
 
         assert answer.status == 201, answer.sentences
-        assert answer.body["spec"] == filled(spec)
+        assert answer.body["spec"] == with_defaults(spec)
 
 
 @pytest.fixture(scope="module")

@@ -150,11 +150,11 @@ def _namespace(cluster: httpx.Client) -> Iterator[Namespace]:
     try:
         yield Namespace(name, cluster)
     finally:
-        _let_go(name)
+        _remove_replica(name)
         kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
-def _let_go(namespace: str) -> None:
+def _remove_replica(namespace: str) -> None:
     """Resources whose operator is gone would hold their namespace for ever."""
     listed = kubectl("--namespace", namespace, "get", "qt", "--output", "name", "--ignore-not-found")
     for name in listed.split():

@@ -20,7 +20,7 @@ def everything_is_stored(node: ServeProcess, ingest: FakeIngest) -> bool:
     """False also while the node is too busy with connections to say."""
     answer = node.client.get("/v1/status")
     return answer.status_code == 200 and all(
-        copy["position"] == ingest.ends[copy["partition"]] for copy in answer.json()["partitions"]
+        replica["position"] == ingest.ends[replica["partition"]] for replica in answer.json()["partitions"]
     )
 
 

@@ -169,7 +169,7 @@ def test_no_input_holds_the_event_loop(node: Served, monkeypatch: pytest.MonkeyP
             eventually("the node has begun with it", lambda: held_seconds)
             eventually(
                 "the node has parsed it or refuses it",
-                lambda: all(c.refusal or c.pipeline or not c.held for c in protocol.open),
+                lambda: all(c.refusal or c.pipeline or not c.unparsed for c in protocol.open),
             )
     finally:
         gc.unfreeze()

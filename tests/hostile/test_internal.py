@@ -104,7 +104,7 @@ def test_no_body_is_a_defect(node: Served, data: st.DataObject) -> None:
     raw = json.dumps(body).replace('"ODD"', data.draw(st.sampled_from(ODD)))
     before = node.node.read
     answer = send(node, method, path, raw.encode())
-    node.node.follow_read(before)
+    node.node.apply_read_settings(before)
     assert answer.status not in (500, 503, 504) or answer.reason in ("not_available", "not_fresh_enough"), (
         answer
     )

@@ -85,7 +85,7 @@ def test_bodies_that_are_one_too_many_are_refused_at_their_heads(small: Served) 
     """While a body that is on its way has taken the budget, another gets 429 before it is sent; small ones are answered."""
     with wire(small.port) as slow, wire(small.port) as other, wire(small.port) as little:
         slow.send(head(200_000))
-        eventually("the first is known", lambda: small.node.bodies.taken == 200_000)
+        eventually("the first is known", lambda: small.node.body_budget.taken == 200_000)
 
         other.send(head(200_000))
         began = time.monotonic()
@@ -99,20 +99,20 @@ def test_bodies_that_are_one_too_many_are_refused_at_their_heads(small: Served) 
         assert other.answer().json() == 1  # the connection of the refused request goes on behind its body
         slow.send(padded(200_000))
         assert slow.answer().json()["items"][0]["value"] == 1
-    eventually("all is given back", lambda: small.node.bodies.taken == 0)
+    eventually("all is given back", lambda: small.node.body_budget.taken == 0)
 
 
 def test_a_chunked_body_takes_what_has_come(small: Served) -> None:
     """Chunks beyond the budget get 429, and the connection ends."""
     with wire(small.port) as slow, wire(small.port) as chunked:
         slow.send(head(200_000))
-        eventually("the first is known", lambda: small.node.bodies.taken == 200_000)
+        eventually("the first is known", lambda: small.node.body_budget.taken == 200_000)
         chunked.send(request(b"POST", b"/v1/multi-get", b"Transfer-Encoding: chunked"))
         chunked.send(*(b"4000\r\n" + b" " * 0x4000 + b"\r\n" for _ in range(7)))
         refused = chunked.answer()
 
     assert (refused.status, refused.reason) == (429, "overloaded")
-    eventually("all is given back", lambda: small.node.bodies.taken == 0)
+    eventually("all is given back", lambda: small.node.body_budget.taken == 0)
 
 
 def test_a_client_that_goes_gives_its_share_back(small: Served) -> None:
@@ -120,8 +120,8 @@ def test_a_client_that_goes_gives_its_share_back(small: Served) -> None:
     for sent in (b"", b"{"):
         with wire(small.port) as gone:
             gone.send(head(200_000) + sent)
-            eventually("it is known", lambda: small.node.bodies.taken == 200_000)
-        eventually("it is given back", lambda: small.node.bodies.taken == 0)
+            eventually("it is known", lambda: small.node.body_budget.taken == 200_000)
+        eventually("it is given back", lambda: small.node.body_budget.taken == 0)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def wait_until_well(system: System, nodes: int) -> None:
         return all(
             answer.status_code == 200
             and (status := answer.json())["ingest"]["state"] == "streaming"
-            and all(copy["phase"] == "caught-up" for copy in status["partitions"])
+            and all(replica["phase"] == "caught-up" for replica in status["partitions"])
             and not any(peer["suspect"] for peer in status["peers"])
             for answer in answered
         )

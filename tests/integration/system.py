@@ -18,7 +18,7 @@ import psutil
 import yaml
 
 from queryable_app.contract import CONTROL_SOCKET, NodeSettings
-from queryable_app.placement.assignment import first_placement
+from queryable_app.placement.assignment import initial_placement
 from tests.support.fold import LogRecord, fold
 from tests.support.waiting import eventually
 
@@ -186,7 +186,7 @@ def serving(
     spec, name, url = document["spec"], document["metadata"]["name"], f"http://127.0.0.1:{port}"
     placement = directory / "placement.json"
     application_id = f"local.{name}.r1"
-    placement.write_text(first_placement(application_id, partitions, [url], 1).to_json())
+    placement.write_text(initial_placement(application_id, partitions, [url], 1).to_json())
     spec_path = directory / "spec.json"
     spec_path.write_text(json.dumps(spec))
     settings = NodeSettings(

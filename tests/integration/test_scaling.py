@@ -90,14 +90,14 @@ def change(system: System, command: str, number: int) -> dict[str, Any]:
     return said
 
 
-def copies_of_nodes(system: System) -> list[int]:
+def replicas_of_nodes(system: System) -> list[int]:
     return [len(system.status(node)["partitions"]) for node in range(len(system.described()["nodes"]))]
 
 
 def all_at_end(system: System, ends: dict[int, int]) -> bool:
     nodes = range(len(system.described()["nodes"]))
-    copies = [copy for node in nodes for copy in system.status(node)["partitions"]]
-    return all(copy["position"] >= ends[copy["partition"]] for copy in copies)
+    replicas = [replica for node in nodes for replica in system.status(node)["partitions"]]
+    return all(replica["position"] >= ends[replica["partition"]] for replica in replicas)
 
 
 @pytest.mark.timeout(900)
@@ -110,15 +110,15 @@ def test_no_read_fails_while_nodes_and_copies_come_and_go(kafka: Any, tmp_path: 
         readers = Readers(system)
         with churning(kafka.bootstrap), readers.reading():
             epochs = []
-            for command, number, nodes, copies in (
+            for command, number, nodes, replicas in (
                 ("scale", 5, 5, 2),
                 ("scale", 2, 2, 2),
                 ("standby", 0, 2, 1),
                 ("standby", 1, 2, 2),
             ):
                 epochs.append(change(system, command, number)["epoch"])
-                held = copies_of_nodes(system)
-                assert (len(held), sum(held)) == (nodes, PARTITIONS * copies)
+                held = replicas_of_nodes(system)
+                assert (len(held), sum(held)) == (nodes, PARTITIONS * replicas)
                 assert max(held) - min(held) <= 1
                 assert readers.failed == [], system.tail()
         print(readers.latency())

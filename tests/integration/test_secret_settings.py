@@ -19,7 +19,7 @@ import pytest
 
 from queryable_app.contract import NodeSettings
 from queryable_app.local.processes import free_ports
-from queryable_app.placement.assignment import first_placement
+from queryable_app.placement.assignment import initial_placement
 from queryable_app.platform import jars
 from tests.integration import topics
 from tests.support.kafka import KafkaForTests, embedded_kafka
@@ -164,7 +164,7 @@ def running(directory: Path, bootstrap: str, secret: Path, drain_seconds: int = 
         "read": {"ingest": True},
     }
     (directory / "spec.json").write_text(json.dumps(spec))
-    placement = first_placement("tests.secured.r1", PARTITIONS, [url], 1)
+    placement = initial_placement("tests.secured.r1", PARTITIONS, [url], 1)
     (directory / "placement.json").write_text(placement.to_json())
     node = NodeSettings(
         name="secured-r1-0",

@@ -100,7 +100,7 @@ def test_a_wiped_node_says_of_no_key_that_it_is_missing(
     assert_all_right(seen, log)
 
     newest = {record.key: record.value for record in log}
-    held = [copy["partition"] for copy in system.status(0)["partitions"]]
+    held = [replica["partition"] for replica in system.status(0)["partitions"]]
     assert len(held) == 2 * PARTITIONS / NODES
     for key, partition in producing.partition_of.items():
         if partition in held:

@@ -21,21 +21,26 @@ def able(world: World, key: bytes, wish: Wish, now: float) -> dict[int, object]:
     for ordinal, machine in world.machines.items():
         if machine.node is None:
             continue
-        copy = machine.node.copies.by_partition.get(partition)
-        if copy is not None and copy._recovered_at is not None and copy._recovered_at >= now:
+        replica = machine.node.replicas.by_partition.get(partition)
+        if replica is not None and replica._recovered_at is not None and replica._recovered_at >= now:
             continue  # its store was opened again meanwhile
-        if copy is None or not copy.complete or copy.failed is not None or copy.absent is not None:
+        if (
+            replica is None
+            or not replica.complete
+            or replica.failed is not None
+            or replica.absent is not None
+        ):
             continue
-        if copy.store.on_disk.spoilt:  # type: ignore[attr-defined]
+        if replica.store.on_disk.spoilt:  # type: ignore[attr-defined]
             continue
         if wish.max_lag_ms is not None:
             then = world.scheduler.now - (wish.max_lag_ms - _SLACK_MS) / 1000
-            if world.topic.away or max(0, copy.position) < world.topic.end_at(partition, then):
+            if world.topic.away or max(0, replica.position) < world.topic.end_at(partition, then):
                 continue
             now_ms = int(world.scheduler.monotonic() * 1000)
-            if now_ms - copy.fresh_as_of_ms > wish.max_lag_ms - _SLACK_MS:
+            if now_ms - replica.fresh_as_of_ms > wish.max_lag_ms - _SLACK_MS:
                 continue
-        found[ordinal] = copy
+        found[ordinal] = replica
     return found
 
 
@@ -48,8 +53,8 @@ def may_not_fail(
         return False
     after = able(world, key, wish, began)
     placement = asked.node.placement
-    for other, copy in before.items():
-        if after.get(other) is not copy or not world.weather.connected(asked.host, host_of(other), began):
+    for other, replica in before.items():
+        if after.get(other) is not replica or not world.weather.connected(asked.host, host_of(other), began):
             continue
         if other == ordinal or other in placement.serving[partition]:
             return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from queryable_app.policy.attempts import Ask, HedgeBudget, Step
+from queryable_app.policy.attempts import HedgeBudget, SendTo, Step
 from tests.simulation.clock import Scheduler
 from tests.simulation.nodes import HEDGE_BURST, HEDGE_SHARE
 
@@ -49,7 +49,7 @@ class Hedges:
         self._asked[id(budget)] += 1
 
     def note_step(self, budget: HedgeBudget, step: Step) -> None:
-        if isinstance(step, Ask) and step.hedge:
+        if isinstance(step, SendTo) and step.hedge:
             self._hedged[id(budget)] += 1
 
     @property

@@ -19,7 +19,7 @@ from zlib import crc32
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.store.key_sample import KeySample
 from queryable_app.serve.store.store import SharedMemory, StoreDamaged, StoreUnavailable
-from queryable_app.wire.disk_format import CopyState, Identity
+from queryable_app.wire.disk_format import Identity, ReplicaState
 
 _NAME_FILE = "ROWS"
 _CHECKPOINT_FILE = "CURRENT"
@@ -32,9 +32,9 @@ class Rows:
 
     identity: Identity
     path: Path
-    state: CopyState = field(default_factory=CopyState)
+    state: ReplicaState = field(default_factory=ReplicaState)
     rows: dict[bytes, bytes] = field(default_factory=dict)
-    undo: deque[tuple[CopyState, dict[bytes, bytes | None]]] = field(
+    undo: deque[tuple[ReplicaState, dict[bytes, bytes | None]]] = field(
         default_factory=lambda: deque(maxlen=_UNSYNCED_BATCHES)
     )
     damaged: bool = False
@@ -114,7 +114,7 @@ class SimulatedStore:
         self._refused = False
 
     @property
-    def state(self) -> CopyState:
+    def state(self) -> ReplicaState:
         return self.on_disk.state
 
     @property
@@ -151,7 +151,7 @@ class SimulatedStore:
             raise StoreDamaged(f"{self.path} is damaged (Corruption)")
 
     def apply(
-        self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None
+        self, puts: Iterable[tuple[bytes, bytes]], state: ReplicaState, last_bad: dict[str, Any] | None = None
     ) -> None:
         self._must_be_open()
         if self._refused or self._refuses(

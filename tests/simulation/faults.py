@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from queryable_app.placement.assignment import Wanted
+from queryable_app.placement.assignment import DesiredPlacement
 from tests.simulation.nodes import address_of, host_of
 from tests.simulation.placer import push_late
 from tests.simulation.world import CLIENT, PLACER, SIMULATED, World
@@ -47,7 +47,7 @@ class Faults:
             (self._restart_placer, 3),
             (self._push_late, 4),
             (self._scale, 6),
-            (self._change_copies, 4),
+            (self._change_replicas, 4),
             (self._lose_node, 2),
         ]
 
@@ -131,8 +131,8 @@ class Faults:
         ordinal = self._machine(seconds)
         if ordinal is None:
             return
-        copies = self._world.complete_copies()
-        if any(there == {ordinal} for there in copies.values()) and self._random.random() < 0.8:
+        replicas = self._world.complete_replicas()
+        if any(there == {ordinal} for there in replicas.values()) and self._random.random() < 0.8:
             self._world.busy_until.pop(host_of(ordinal))
             return
         self._world.kill(ordinal)
@@ -275,12 +275,12 @@ class Faults:
         node = machine.node
         owner, name = self._random.choice(
             (
-                (node.log_end, "_look_up"),
+                (node.end_offsets, "_look_up"),
                 (node._gaps, "_quiet"),
                 (node.disk_guard, "look"),
                 (node.watchdog, "look"),
-                (node.holdings, "_look_at"),
-                (node.copies, "measure"),
+                (node.assigned_replicas, "_look_at"),
+                (node.replicas, "measure"),
             )
         )
 
@@ -322,15 +322,15 @@ class Faults:
         if world.leaving or world.wanted.lost:
             return
         nodes = self._random.randint(1, _NODES_MAX)
-        copies = min(nodes, world.wanted.copies)
+        replicas = min(nodes, world.wanted.replicas)
         known = world.placement.addresses
         addresses = known[:nodes] + tuple(address_of(o) for o in range(len(known), nodes))
-        world.want(Wanted(addresses, copies))
+        world.want(DesiredPlacement(addresses, replicas))
 
-    def _change_copies(self) -> None:
+    def _change_replicas(self) -> None:
         world = self._world
-        copies = self._random.randint(1, min(3, len(world.wanted.nodes)))
-        world.want(replace(world.wanted, copies=copies))
+        replicas = self._random.randint(1, min(3, len(world.wanted.nodes)))
+        world.want(replace(world.wanted, replicas=replicas))
 
     def _lose_node(self) -> None:
         """A machine burns; after a while somebody says so, and later it is replaced."""
@@ -342,7 +342,7 @@ class Faults:
         if ordinal is None:
             return
         if ordinal >= len(world.wanted.addresses) or any(
-            there_ == {ordinal} for there_ in world.complete_copies().values()
+            there_ == {ordinal} for there_ in world.complete_replicas().values()
         ):
             self._free(ordinal)
             return
@@ -352,8 +352,8 @@ class Faults:
         def tell() -> None:
             others = set(world.wanted.nodes) - {ordinal}
             if ordinal in world.wanted.nodes and others and not self._ended:
-                copies = min(world.wanted.copies, len(others))
-                world.want(replace(world.wanted, copies=copies, lost=frozenset({ordinal})))
+                replicas = min(world.wanted.replicas, len(others))
+                world.want(replace(world.wanted, replicas=replicas, lost=frozenset({ordinal})))
 
         def end() -> None:
             self._free(ordinal)

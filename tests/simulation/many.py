@@ -9,7 +9,7 @@ import asyncio
 import json
 from typing import Any
 
-from queryable_app.serve.peers.client import PeerAway
+from queryable_app.serve.peers.client import PeerUnavailable
 from tests.simulation.able import able, may_not_fail
 from tests.simulation.checks import Said, Wish, Wrong
 from tests.simulation.nodes import host_of
@@ -69,7 +69,7 @@ class ManyReader(Reader):
                 ordinal, f"{path}?{parameters}", began + _DEADLINE_SECONDS + 0.5, method, body
             )
             status, said = answer.status, json.loads(answer.body)
-        except PeerAway as away:
+        except PeerUnavailable as away:
             status, said = 0, {"detail": str(away)}
         world.happened[f"{path} {status}"] += 1
         if status == 200:

@@ -24,7 +24,7 @@ from queryable_app.serve.api.app import create_app
 from queryable_app.serve.base.background import Background, supervise
 from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node
-from queryable_app.serve.replication.assigned_replicas import Holdings
+from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
 from queryable_app.wire.disk_format import Row, encode_row
 from queryable_app.wire.partitioners import ALGORITHMS, partition_for
 from queryable_app.wire.row_frames import NULL_KEY, ROW, SliceHeader, SliceRow, encode_slice
@@ -120,7 +120,7 @@ class Machine:
 
 def background_of(node: Node) -> tuple[Background, ...]:
     """What goes on by itself in a node of this world."""
-    return (node.peers, node.disk_guard, node.log_end, node._gaps, node.watchdog, node.checkpoints)
+    return (node.peers, node.disk_guard, node.end_offsets, node._gaps, node.watchdog, node.checkpoints)
 
 
 async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed: random.Random) -> Any:
@@ -129,7 +129,7 @@ async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed:
     node = Node.open(settings)
     ingest = Ingest(node, machine.feed, topic, seed)
     machine.ingest = ingest
-    node.holdings._changed = ingest.announce
+    node.assigned_replicas._changed = ingest.announce
     node.watchdog.restart = ingest.announce
     node.disk_guard._used = lambda directory: machine.disk_used_percent
     node.hydration.records_min = _RECORDS_MIN
@@ -147,7 +147,7 @@ async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed:
     config.load()
     machine.node = node
     first, later = background_of(node)[:2], background_of(node)[2:]
-    parts: list[Background | Holdings] = [*first, node.holdings, *later]
+    parts: list[Background | AssignedReplicas] = [*first, node.assigned_replicas, *later]
     for part in parts:
         await part.start()
     node._measuring = asyncio.create_task(supervise("Node.measure", node._measure))
@@ -187,20 +187,20 @@ class Ingest:
         return not any(stream.done() for stream in self._streams)
 
     async def _start(self) -> None:
-        self._node.ingest_status.become("starting")
+        self._node.ingest_status.enter("starting")
         await asyncio.sleep(self._random.uniform(*_START_SECONDS))
         for stream in self._streams:
             stream.cancel()
-        copies = self._node.copies
-        copies.note_topic_partitions(self._topic.partitions)
+        replicas = self._node.replicas
+        replicas.note_topic_partitions(self._topic.partitions)
         self._streams = []
-        for partition in copies.wanted():
-            copy = copies.by_partition[partition]
-            if not copy.writable:
+        for partition in replicas.wanted():
+            replica = replicas.by_partition[partition]
+            if not replica.writable:
                 continue
-            copy.takes_slices = True
-            self._streams.append(asyncio.create_task(self._stream(partition, max(0, copy.position))))
-        self._node.ingest_status.become("streaming")
+            replica.accepts_slices = True
+            self._streams.append(asyncio.create_task(self._stream(partition, max(0, replica.position))))
+        self._node.ingest_status.enter("streaming")
 
     async def _stream(self, partition: int, offset: int) -> None:
         feed, log = self._feed, self._topic.records[partition]

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
-from queryable_app.placement.assignment import Placement, Wanted, settled
-from queryable_app.placement.controller import Seen, gone_quiet, next_step, seen_in
-from queryable_app.serve.peers.client import PeerAway, PeerClient
+from queryable_app.placement.assignment import DesiredPlacement, Placement, settled
+from queryable_app.placement.controller import NodeObservation, next_step, parse_observation, unresponsive
+from queryable_app.serve.peers.client import PeerClient, PeerUnavailable
 from tests.simulation.nodes import TOKEN
 
 _TICK_SECONDS = 0.1
@@ -23,7 +23,7 @@ _HEADERS = f"{NODE_HEADER}: {TOKEN}\r\n".encode()
 async def push_late(address: str, placement: Placement) -> None:
     """What an earlier placer had sent, and was long under way."""
     deadline = asyncio.get_running_loop().time() + _ANSWER_SECONDS
-    with suppress(PeerAway):
+    with suppress(PeerUnavailable):
         body = placement.to_json().encode()
         await PeerClient(address).ask(b"PUT", PLACEMENT_PATH.encode(), _HEADERS, body, deadline)
 
@@ -32,13 +32,13 @@ class PlacerProcess:
     """`stepped` is told of each placement that is on the disk before a node hears of it."""
 
     def __init__(
-        self, placement: Placement, wanted: Wanted, stepped: Callable[[Placement, Placement], None]
+        self, placement: Placement, wanted: DesiredPlacement, stepped: Callable[[Placement, Placement], None]
     ) -> None:
         self.placement = placement
         self.wanted = wanted
         self._stepped = stepped
-        self._seen: dict[int, Seen] = {}
-        self._asking: dict[int, asyncio.Task[Seen]] = {}
+        self._seen: dict[int, NodeObservation] = {}
+        self._asking: dict[int, asyncio.Task[NodeObservation]] = {}
         self._due: dict[int, float] = {}
         self._clients: dict[int, PeerClient] = {}
 
@@ -63,7 +63,7 @@ class PlacerProcess:
                 if asked.exception() is None:
                     self._seen[ordinal] = asked.result()
                 elif ordinal in self._seen:
-                    self._seen[ordinal] = gone_quiet(self._seen[ordinal])
+                    self._seen[ordinal] = unresponsive(self._seen[ordinal])
         nodes = len(self.placement.addresses)
         self._seen = {o: seen for o, seen in self._seen.items() if o < nodes}
         following = next_step(self.placement, self.wanted, self._seen, now)
@@ -75,7 +75,7 @@ class PlacerProcess:
                 self._due[ordinal] = now + _ASK_AGAIN_SECONDS
                 self._asking[ordinal] = asyncio.create_task(self._ask(ordinal, address, self.placement))
 
-    async def _ask(self, ordinal: int, address: str, placement: Placement) -> Seen:
+    async def _ask(self, ordinal: int, address: str, placement: Placement) -> NodeObservation:
         client = self._clients.setdefault(ordinal, PeerClient(address))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _ANSWER_SECONDS
@@ -85,13 +85,13 @@ class PlacerProcess:
                 client, b"PUT", PLACEMENT_PATH.encode(), placement.to_json().encode(), loop.time() + 2.0
             )
             status = await self._get(client, b"GET", b"/v1/status", b"", loop.time() + 2.0)
-        return seen_in(status, loop.time())
+        return parse_observation(status, loop.time())
 
     async def _get(
         self, client: PeerClient, method: bytes, target: bytes, body: bytes, deadline: float
     ) -> dict[str, Any]:
         answer = await client.ask(method, target, _HEADERS, body, deadline)
         if answer.status != 200:
-            raise PeerAway(f"{answer.status}: {answer.body[:200]!r}")
+            raise PeerUnavailable(f"{answer.status}: {answer.body[:200]!r}")
         said: dict[str, Any] = json.loads(answer.body)
         return said

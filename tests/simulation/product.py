@@ -51,7 +51,7 @@ def inside(world: World) -> Iterator[None]:
     clocks: dict[Any, Callable[[], Any]] = {
         time.time_ns: world.scheduler.wall_ns,
         time.monotonic: world.scheduler.monotonic,
-        moments.moment_ms: lambda: int(world.scheduler.monotonic() * 1000),
+        moments.monotonic_ms: lambda: int(world.scheduler.monotonic() * 1000),
         time.time: lambda: world.scheduler.wall_ns() / 1e9,
     }
     real_event = sys.modules["queryable_app.platform.log"].event

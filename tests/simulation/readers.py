@@ -11,7 +11,7 @@ import json
 import random
 
 from queryable_app.client.options import parse_positions
-from queryable_app.serve.peers.client import PeerAnswer, PeerAway, PeerClient
+from queryable_app.serve.peers.client import PeerClient, PeerResponse, PeerUnavailable
 from tests.simulation.able import able, may_not_fail
 from tests.simulation.checks import (
     Said,
@@ -64,7 +64,7 @@ class Reader:
 
     async def ask(
         self, ordinal: int, target: str, deadline: float, method: bytes = b"GET", body: bytes = b""
-    ) -> PeerAnswer:
+    ) -> PeerResponse:
         client = self._http.setdefault(ordinal, PeerClient(address_of(ordinal)))
         return await client.ask(method, target.encode(), b"", body, deadline)
 
@@ -106,7 +106,7 @@ class PlainReader(Reader):
         target = f"/v1/keys/{key.decode()}" + (f"?{'&'.join(parameters)}" if parameters else "")
         try:
             answer = await self.ask(ordinal, target, began + _DEADLINE_SECONDS + 0.5)
-        except PeerAway as away:
+        except PeerUnavailable as away:
             world.happened["silence"] += 1
             if must or may_not_fail(world, ordinal, key, before, wish, began):
                 raise Wrong(f"{host_of(ordinal)} does not answer for {key!r}, {wish}: {away}") from None
@@ -153,7 +153,7 @@ class BaitReader(Reader):
             began = asyncio.get_running_loop().time()
             try:
                 answer = await self.ask(ordinal, f"/v1/keys/{key}", began + _DEADLINE_SECONDS + 0.5)
-            except PeerAway:
+            except PeerUnavailable:
                 continue
             if answer.status == 200:
                 raise Wrong(f"{key} was never written")

@@ -137,7 +137,7 @@ class _Run:
     def _all_complete(self) -> bool:
         world = self._world
         return all(
-            machine.node is not None and machine.node.copies.ready
+            machine.node is not None and machine.node.replicas.ready
             for ordinal, machine in world.machines.items()
             if ordinal < len(world.placement.addresses)
         )
@@ -155,10 +155,13 @@ class _Run:
             host, node = host_of(ordinal), world.machines[ordinal].node
             if node is None or node.placement.epoch != world.placement.epoch:
                 return f"{host} follows {node and node.placement.epoch}"
-            if set(node.copies.by_partition) != set(world.placement.held_by(ordinal)) or node.copies.leaving:
-                return f"{host} holds {set(node.copies.by_partition)}, and lets go {set(node.copies.leaving)}"
+            if (
+                set(node.replicas.by_partition) != set(world.placement.assigned_to(ordinal))
+                or node.replicas.leaving
+            ):
+                return f"{host} holds {set(node.replicas.by_partition)}, and lets go {set(node.replicas.leaving)}"
             tasks = [part._running for part in background_of(node)] + [
-                node.holdings._looking,
+                node.assigned_replicas._looking,
                 node._measuring,
             ]
             if any(task is None or task.done() for task in tasks):
@@ -166,12 +169,10 @@ class _Run:
             ingest = world.machines[ordinal].ingest
             if ingest is None or not ingest.whole:
                 return f"{host} lacks a task of its query"
-            for partition, copy in node.copies.by_partition.items():
+            for partition, replica in node.replicas.by_partition.items():
                 behind = world.topic.end_at(partition, world.scheduler.now - 1.5)
-                if not copy.writable or not copy.complete or max(0, copy.position) < behind:
-                    return (
-                        f"{host} has partition {partition} up to {copy.position} of {behind}, {copy.complete}"
-                    )
+                if not replica.writable or not replica.complete or max(0, replica.position) < behind:
+                    return f"{host} has partition {partition} up to {replica.position} of {behind}, {replica.complete}"
         return ""
 
     _read = False

@@ -7,14 +7,14 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from queryable_app.client.async_client import carry_out
+from queryable_app.client.async_client import run_operation
 from queryable_app.client.exceptions import QueryableTopicError
 from queryable_app.client.operations import Operations
-from queryable_app.client.options import Asked, parse_options, parse_positions
+from queryable_app.client.options import ReadSettings, parse_options, parse_positions
 from queryable_app.client.rows import Row
-from queryable_app.client.session import Positions
-from queryable_app.client.steps import Answer, Exchange, How, Lost, Operation
-from queryable_app.serve.peers.client import PeerAway, PeerClient, PeerSilent
+from queryable_app.client.session import SessionPositions
+from queryable_app.client.steps import Attempt, FailureKind, Operation, Response, TransportFailure
+from queryable_app.serve.peers.client import PeerClient, PeerTimeout, PeerUnavailable
 from tests.simulation.able import able
 from tests.simulation.checks import Said, Wish, Wrong
 from tests.simulation.nodes import address_of, host_of
@@ -38,12 +38,12 @@ class SmartReader(Reader):
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self.random.expovariate(3))
-            session = Positions({})
+            session = SessionPositions({})
             for _ in range(self.random.randint(1, 12)):
                 await asyncio.sleep(self.random.expovariate(10))
                 await self._one(session)
 
-    async def _one(self, session: Positions) -> None:
+    async def _one(self, session: SessionPositions) -> None:
         if self.random.random() < 0.25:  # it writes, and then reads its write
             partition, offset = self._writer.some()
             session.note_written({partition: offset + 1})
@@ -51,11 +51,11 @@ class SmartReader(Reader):
         began = asyncio.get_running_loop().time()
         key = self.any_key()
         before = able(self.world, key, wish, began)
-        known = self._operations._where._map
+        known = self._operations._placement_cache._map
         floors = session.seen
-        one_replica = wish.consistency != "at-least" and not session.unproven(self.world.scheduler.now)
+        one_replica = wish.consistency != "at-least" and not session.unconfirmed(self.world.scheduler.now)
         try:
-            row = await self.carry_out(self._operations.get(key, False, _asked(wish), session))
+            row = await self.run_operation(self._operations.get(key, False, _asked(wish), session))
         except QueryableTopicError as error:
             self.world.happened[f"client {type(error).__name__}"] += 1
             self.world.note(f"{self.name}: {error}")
@@ -100,11 +100,11 @@ class SmartReader(Reader):
 
     async def scan(self, page_rows: int, order: Any) -> list[Row]:
         """All rows, page by page; a page that fails is asked for again."""
-        scan = self._operations.scan(Asked(), order, None, page_rows)
+        scan = self._operations.scan(ReadSettings(), order, None, page_rows)
         rows: list[Row] = []
         while not scan.ended:
             try:
-                await self.carry_out(self._operations.next_page(scan, None))
+                await self.run_operation(self._operations.next_page(scan, None))
             except QueryableTopicError as error:
                 self.world.happened[f"scan {type(error).__name__}"] += 1
                 await asyncio.sleep(0.5)
@@ -112,27 +112,29 @@ class SmartReader(Reader):
             scan.ready.clear()
         return rows
 
-    async def carry_out(self, operation: Operation[T]) -> T:
+    async def run_operation(self, operation: Operation[T]) -> T:
         """By the product's loop, over the simulated network."""
-        return await carry_out(operation, self._exchange, lambda: self.world.scheduler.now)
+        return await run_operation(operation, self._exchange, lambda: self.world.scheduler.now)
 
-    async def _exchange(self, exchange: Exchange) -> Answer | Lost:
-        client = self._by_url.setdefault(exchange.address, PeerClient(exchange.address))
-        request = exchange.request
+    async def _exchange(self, attempt: Attempt) -> Response | TransportFailure:
+        client = self._by_url.setdefault(attempt.address, PeerClient(attempt.address))
+        request = attempt.request
         try:
             answer = await client.ask(
                 request.method.encode(),
                 request.target.encode(),
                 f"Accept: {request.accept}\r\n".encode(),
                 request.body or b"",
-                exchange.deadline,
+                attempt.deadline,
             )
-        except PeerSilent as silent:
-            return Lost(How.LATE, str(silent))
-        except PeerAway as away:
-            return Lost(How.NOT_SENT if "refused" in str(away) else How.CUT, str(away))
+        except PeerTimeout as silent:
+            return TransportFailure(FailureKind.TIMEOUT, str(silent))
+        except PeerUnavailable as away:
+            return TransportFailure(
+                FailureKind.NOT_SENT if "refused" in str(away) else FailureKind.CONNECTION_LOST, str(away)
+            )
         headers = {name.decode(): value.decode() for name, value in answer.headers}
-        return Answer(answer.status, headers, answer.body)
+        return Response(answer.status, headers, answer.body)
 
 
 class ScanReader(SmartReader):
@@ -161,7 +163,7 @@ class ScanReader(SmartReader):
         self.world.note(f"a scan of {len(rows)} rows")
 
 
-def _asked(wish: Wish) -> Asked:
+def _asked(wish: Wish) -> ReadSettings:
     options: dict[str, object] = {}
     if wish.max_lag_ms is not None:
         options["max_lag_ms"] = wish.max_lag_ms
@@ -169,4 +171,4 @@ def _asked(wish: Wish) -> Asked:
         options["min_position"] = dict(wish.min_positions)
     elif wish.consistency != "bounded":
         options["consistency"] = wish.consistency
-    return parse_options(options, Asked())
+    return parse_options(options, ReadSettings())

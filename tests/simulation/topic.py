@@ -83,7 +83,7 @@ class _Seen:
 
 
 class TopicConsumer:
-    """What `LogEnd` and `Gaps` need of aiokafka's consumer."""
+    """What `EndOffsets` and `Gaps` need of aiokafka's consumer."""
 
     def __init__(self, topic: Topic, seed: random.Random) -> None:
         self._topic = topic

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 
-from queryable_app.placement.assignment import Placement, Wanted, first_placement
+from queryable_app.placement.assignment import DesiredPlacement, Placement, initial_placement
 from tests.simulation.books import Hedges, Weather
 from tests.simulation.checks import Wrong
 from tests.simulation.clock import Process, Scheduler
@@ -45,7 +45,7 @@ class World:
         self.network.watch = self._watch
         self.partitions = choice.choice((1, 2, 3, 4, 6))
         nodes = choice.choice((2, 3, 3, 4, 5))
-        copies = min(nodes, choice.choice((1, 2, 2, 2, 3)))
+        replicas = min(nodes, choice.choice((1, 2, 2, 2, 3)))
         self.mixed = choice.random() < 0.2
         self.topic = Topic(self.scheduler, self.partitions)
         self.disks = Disks()
@@ -76,13 +76,15 @@ class World:
         self.closing = False
         self.wrong: list[BaseException] = []
         """What was found where it could not be raised."""
-        self.wanted = Wanted(tuple(address_of(o) for o in range(nodes)), copies)
-        self.placement = first_placement(APPLICATION_ID, self.partitions, self.wanted.addresses, copies)
+        self.wanted = DesiredPlacement(tuple(address_of(o) for o in range(nodes)), replicas)
+        self.placement = initial_placement(APPLICATION_ID, self.partitions, self.wanted.addresses, replicas)
         self.history = [self.placement]
         self.on_step: Callable[[], None] = lambda: None
         self.client = self.spawn(CLIENT)
         self.placer = PlacerProcess(self.placement, self.wanted, self._stepped)
-        self.note(f"world: {nodes} nodes, {self.partitions} partitions, {copies} copies, mixed={self.mixed}")
+        self.note(
+            f"world: {nodes} nodes, {self.partitions} partitions, {replicas} copies, mixed={self.mixed}"
+        )
 
     def _refuses_writes(self, path: Path) -> bool:
         return any(m.disk_refuses and path.is_relative_to(m.directory) for m in self.machines.values())
@@ -115,14 +117,14 @@ class World:
 
     def complete_on_disk(self) -> dict[int, set[int]]:
         """By partition, the machines on whose disks is a copy that has been complete, running or not, placed there or not."""
-        copies: dict[int, set[int]] = {partition: set() for partition in range(self.partitions)}
+        replicas: dict[int, set[int]] = {partition: set() for partition in range(self.partitions)}
         for machine in self.machines.values():
             for rows in self.disks.below(machine.data_dir):
                 if rows.state.complete and not rows.damaged:
-                    copies[rows.identity.partition].add(machine.ordinal)
-        return copies
+                    replicas[rows.identity.partition].add(machine.ordinal)
+        return replicas
 
-    def complete_copies(self) -> dict[int, set[int]]:
+    def complete_replicas(self) -> dict[int, set[int]]:
         """Those that the present placement says to serve."""
         serving = self.placement.serving
         return {p: there & {*serving[p]} for p, there in self.complete_on_disk().items()}
@@ -130,7 +132,7 @@ class World:
     def note_destruction(self) -> None:
         """Chance has taken copies."""
         now = self.scheduler.now
-        self.destroyed |= {partition for partition, there in self.complete_copies().items() if not there}
+        self.destroyed |= {partition for partition, there in self.complete_replicas().items() if not there}
         self.destroyed_at = now
 
     # Processes.
@@ -214,7 +216,7 @@ class World:
             self.note(f"{host_of(ordinal)}: rows of partition {rows.identity.partition} cannot be read")
 
     def _spare(self, ordinal: int, choice: int) -> Rows | None:
-        whole = self.complete_copies()
+        whole = self.complete_replicas()
         spare = [
             rows
             for rows in self.disks.below(self.machines[ordinal].data_dir)
@@ -228,8 +230,8 @@ class World:
         for ordinal, machine in self.machines.items():
             for rows in self.disks.below(machine.data_dir):
                 rows.spoilt = False
-            held = machine.node.copies.by_partition.values() if machine.node is not None else ()
-            if any(copy.damaged is not None for copy in held):
+            held = machine.node.replicas.by_partition.values() if machine.node is not None else ()
+            if any(replica.damaged is not None for replica in held):
                 self.kill(ordinal)
 
     def stop_signal(self, ordinal: int) -> None:
@@ -262,9 +264,9 @@ class World:
         if not self.network.is_cut(link) and link not in self.network.extra_seconds:
             self.weather.whole(link)
 
-    def want(self, wanted: Wanted) -> None:
+    def want(self, wanted: DesiredPlacement) -> None:
         self.wanted = self.placer.wanted = wanted
-        self.note(f"wanted: {len(wanted.addresses)} nodes, {wanted.copies} copies, lost {set(wanted.lost)}")
+        self.note(f"wanted: {len(wanted.addresses)} nodes, {wanted.replicas} copies, lost {set(wanted.lost)}")
 
     # What goes on by itself.
 
@@ -301,15 +303,15 @@ class World:
         for ordinal, machine in self.machines.items():
             if machine.node is not None:
                 self._must_not_go_back(ordinal, machine.node.placement.epoch)
-                for partition, copy in machine.node.copies.by_partition.items():
+                for partition, replica in machine.node.replicas.by_partition.items():
                     since = self._failed_since.setdefault((ordinal, partition), self.scheduler.now)
-                    if copy.failed is None:
+                    if replica.failed is None:
                         del self._failed_since[ordinal, partition]
                     elif self.scheduler.now - since > _MENDED_SECONDS:
-                        raise Wrong(f"{machine.host} failed partition {partition}: {copy.failed}")
+                        raise Wrong(f"{machine.host} failed partition {partition}: {replica.failed}")
         if not self.ready:
             return
-        for partition, there in self.complete_copies().items():
+        for partition, there in self.complete_replicas().items():
             if there:
                 self.destroyed.discard(partition)
             elif partition not in self.destroyed:

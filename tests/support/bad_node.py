@@ -17,10 +17,10 @@ from tests.support.waiting import eventually
 
 TOKEN = "between-nodes"
 RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: closing resets the connection
-WELL = b'{"epoch":1,"mismatches":[0,0,0],"copies":{"1":[1,0,true]}}'
+HEARTBEAT_BODY = b'{"epoch":1,"mismatches":[0,0,0],"copies":{"1":[1,0,true]}}'
 COVERED = encode_rows({"standings": [[1, 1, "active", 0, 0, True]], "refused": []})
 COUNTED = encode_rows({"count": 1})
-NONSENSE = encode_rows({"standings": [[1, None]], "refused": [{"partition": 1, "reason": "INTERNAL"}]})
+MALFORMED_COVER = encode_rows({"standings": [[1, None]], "refused": [{"partition": 1, "reason": "INTERNAL"}]})
 _GOOD_AT_FIRST = ("hangs later", "falls silent", "says nothing later")
 
 
@@ -28,7 +28,7 @@ def http(status: int, body: bytes, more: bytes = b"") -> bytes:
     return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n%b\r\n%b" % (status, len(body), more, body)
 
 
-class BadNode:
+class FaultyNode:
     """Answers heartbeats as a node does, and reads as it is told."""
 
     def __init__(self, listener: socket.socket, behaviour: str) -> None:
@@ -55,7 +55,7 @@ class BadNode:
             while data := connection.recv(65536):
                 if b"/internal/v1/heartbeat" in data:
                     if not self._silent:
-                        connection.sendall(http(200, WELL))
+                        connection.sendall(http(200, HEARTBEAT_BODY))
                 elif b"/internal/v1/cover" in data and self.behaviour in _GOOD_AT_FIRST:
                     connection.sendall(http(200, COVERED))
                 else:
@@ -97,7 +97,7 @@ class BadNode:
             case "says nothing" | "says nothing later":
                 connection.sendall(http(200, encode_rows({})))
             case "says nonsense":
-                connection.sendall(http(200, NONSENSE))
+                connection.sendall(http(200, MALFORMED_COVER))
             case "overloaded":
                 connection.sendall(http(429, b'{"reason":"overloaded"}'))
 
@@ -110,7 +110,7 @@ class BadNode:
             connection.close()
 
 
-def placed(*addresses: str) -> Placement:
+def placement_of(*addresses: str) -> Placement:
     """Node 0 has partition 0, the others partition 1, in their order."""
     return Placement(1, "tests.users.r1", addresses, ((0,), tuple(range(1, len(addresses)))), ((), ()))
 
@@ -119,12 +119,14 @@ KEY = next(f"key-{n}" for n in range(99) if partition_for(b"key-%d" % n, "murmur
 
 
 @contextmanager
-def asked_node(directory: Path, *others: str, settings: dict[str, object] | None = None) -> Iterator[Served]:
+def requesting_node(
+    directory: Path, *others: str, settings: dict[str, object] | None = None
+) -> Iterator[Served]:
     """Node 0, which has to ask others for the key."""
     directory.mkdir(exist_ok=True)
     (directory / "token").write_text(TOKEN)
     listener = socket.create_server(("127.0.0.1", 0))
-    placement = placed(f"http://127.0.0.1:{listener.getsockname()[1]}", *others)
+    placement = placement_of(f"http://127.0.0.1:{listener.getsockname()[1]}", *others)
     token = {"internal_token_path": str(directory / "token"), **(settings or {})}
     with served(directory / "node-0", placement=placement, listener=listener, settings=token) as node:
         yield node
@@ -143,18 +145,18 @@ def standby_node(directory: Path, listener: socket.socket, placement: Placement)
 
 
 @contextmanager
-def with_a_bad_node(directory: Path, behaviour: str) -> Iterator[tuple[Served, BadNode, Served]]:
+def with_faulty_node(directory: Path, behaviour: str) -> Iterator[tuple[Served, FaultyNode, Served]]:
     """Node 0 asks, node 1 is first to be asked and behaves badly, node 2 is well."""
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
-    bad = BadNode(listeners[0], behaviour)
+    bad = FaultyNode(listeners[0], behaviour)
     try:
         with (
-            asked_node(directory, *addresses) as node,
+            requesting_node(directory, *addresses) as node,
             standby_node(directory, listeners[1], node.node.placement) as standby,
         ):
-            eventually("both are heard", lambda: len(node.node.peers.heard) == 2)
-            eventually("none is a suspect", lambda: not node.node.peers.suspects)
+            eventually("both are heard", lambda: len(node.node.peers.last_heartbeats) == 2)
+            eventually("none is a suspect", lambda: not node.node.peers.suspected)
             yield node, bad, standby
     finally:
         bad.stop()

@@ -10,9 +10,9 @@ from typing import Any
 
 from queryable_app.placement.assignment import Placement
 from queryable_app.serve.node import Node
-from queryable_app.serve.replication.assigned_replicas import Holdings
+from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
 from queryable_app.serve.store.store import SharedMemory, Store
-from queryable_app.wire.disk_format import CopyState, Identity, Row, encode_row
+from queryable_app.wire.disk_format import Identity, ReplicaState, Row, encode_row
 from tests.support.node import APPLICATION_ID, node_settings
 
 PARTITIONS = 3
@@ -43,7 +43,7 @@ class OtherNode:
         self.asked: list[int] = []
         self.go_on = asyncio.Event()
 
-    async def fetch(self, partition: int, into: Path, instead: bool = False) -> bool:
+    async def fetch(self, partition: int, into: Path, replace_damaged: bool = False) -> bool:
         self.asked.append(partition)
         await self.go_on.wait()
         if self.rows:
@@ -54,7 +54,7 @@ class OtherNode:
 def fill(path: Path, partition: int, rows: int) -> None:
     store = Store.open(path, Identity(APPLICATION_ID, "users", partition), SharedMemory())
     puts = [(b"key-%06d" % n, encode_row(Row(n, 1, 0, b"%d" % n))) for n in range(rows)]
-    store.apply(puts, CopyState(rows, rows=rows))
+    store.apply(puts, ReplicaState(rows, rows=rows))
     store.close()
 
 
@@ -74,22 +74,22 @@ async def node_running(
     first: Placement = HERE,
     other: int | None = None,
     start: bool = True,
-    linger_seconds: float = 0.05,
-    tidy_seconds: float = 0,
+    removal_delay_seconds: float = 0.05,
+    cleanup_delay_seconds: float = 0,
 ) -> AsyncIterator[Node]:
     """`other`: as many rows have the copies that another node gives; None: there is nobody to ask."""
     node = open_node(tmp_path, first)
     settings = node.settings
-    node.holdings = Holdings(
+    node.assigned_replicas = AssignedReplicas(
         settings,
         "users",
-        node.copies,
+        node.replicas,
         node.memory,
         node.peers,
         node.hydration if other is None else OtherNode(settings, other),
         node._control.announce,
-        linger_seconds,
-        tidy_seconds,
+        removal_delay_seconds,
+        cleanup_delay_seconds,
     )
     try:
         if start:
@@ -100,6 +100,6 @@ async def node_running(
 
 
 def other_of(node: Node) -> OtherNode:
-    other = node.holdings._hydration
+    other = node.assigned_replicas._hydration
     assert isinstance(other, OtherNode)
     return other

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from queryable_app.contract import NodeSettings
-from queryable_app.placement.assignment import first_placement
+from queryable_app.placement.assignment import initial_placement
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import Row, encode_row
 from queryable_app.wire.row_frames import (
@@ -37,7 +37,9 @@ def node_settings(
 ) -> NodeSettings:
     """Settings of a node that holds every partition; keywords are fields of the resource's spec."""
     placement = directory / "first-placement.json"
-    placement.write_text(first_placement(APPLICATION_ID, partitions, ["http://127.0.0.1:8080"], 1).to_json())
+    placement.write_text(
+        initial_placement(APPLICATION_ID, partitions, ["http://127.0.0.1:8080"], 1).to_json()
+    )
     spec_path = directory / "spec.json"
     spec_path.write_text(json.dumps({"kafka": {"bootstrapServers": bootstrap}, "topic": topic, **spec}))
     return NodeSettings(

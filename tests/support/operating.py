@@ -13,9 +13,9 @@ from queryable_operator.act.cluster import Cluster
 from queryable_operator.act.handlers import CHILDREN
 from queryable_operator.act.metrics import Health, Metrics
 from queryable_operator.act.nodes import Nodes
-from queryable_operator.act.reconciler import Reconciler, Tools
+from queryable_operator.act.reconciler import Dependencies, Reconciler
 from queryable_operator.act.topics import Topics
-from queryable_operator.act.watch_cache import Watched
+from queryable_operator.act.watch_cache import WatchCache
 from queryable_operator.build.children import child
 from queryable_operator.decide.actions import Plan
 from queryable_operator.spec import names
@@ -54,12 +54,12 @@ class Operating:
         self.api = api
         self.plan: Callable[[Observed], Plan] = lambda _: Plan()
         self.observed: list[Observed] = []
-        self.watched = Watched(True, lambda _: None)
+        self.watch_cache = WatchCache(True, lambda _: None)
         self.health, self.metrics = Health(), Metrics()
         self.cluster = Cluster(api.configuration())
-        tools = Tools(
+        dependencies = Dependencies(
             self.cluster,
-            self.watched,
+            self.watch_cache,
             Nodes(),
             Topics(),
             self.metrics,
@@ -68,8 +68,8 @@ class Operating:
             self._plan,
             10.0,
         )
-        self.tools = tools
-        self.reconciler = Reconciler(("a", "v"), tools)
+        self.dependencies = dependencies
+        self.reconciler = Reconciler(("a", "v"), dependencies)
 
     async def round(self, plan: Callable[[Observed], Plan] | None = None) -> float | None:
         """One round, after the watches have brought all that there is."""
@@ -81,11 +81,11 @@ class Operating:
     def bring(self) -> None:
         for kind in CHILDREN:
             there = {(live["metadata"]["namespace"], live["metadata"]["name"]) for live in self.api.all(kind)}
-            for place in self.watched.known(kind).keys() - there:
-                self.watched.gone(kind, *place)
+            for place in self.watch_cache.known(kind).keys() - there:
+                self.watch_cache.gone(kind, *place)
             for live in self.api.all(kind):
                 if names.VIEW_LABEL in live["metadata"].get("labels", {}):
-                    self.watched.put(kind, json.loads(json.dumps(live)))
+                    self.watch_cache.put(kind, json.loads(json.dumps(live)))
 
     def _plan(self, observed: Observed, _: OperatorSettings) -> Plan:
         self.observed.append(observed)

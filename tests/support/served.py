@@ -19,12 +19,12 @@ import uvicorn
 import uvloop
 
 from queryable_app.contract import NodeSettings
-from queryable_app.placement.assignment import Placement, first_placement
-from queryable_app.platform.clock import moment_ms
+from queryable_app.placement.assignment import Placement, initial_placement
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.api.app import create_app
 from queryable_app.serve.http.fast_lane import FastLane, protocol_class
 from queryable_app.serve.node import Node
-from queryable_app.wire.disk_format import CopyState, Row, encode_row
+from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import ALGORITHMS, partition_for
 
 T = TypeVar("T")
@@ -64,10 +64,10 @@ class Served:
         await self.node.peers.start()
         self._started.set()
         await serving
-        await self.node.holdings.stop()
+        await self.node.assigned_replicas.stop()
         await self.node.peers.stop()
         await self.node.checkpoints.stop()
-        self.node.copies.close()
+        self.node.replicas.close()
 
     def __enter__(self) -> Served:
         self._thread.start()
@@ -103,45 +103,45 @@ class Served:
         expiry_ms: int = 0,
     ) -> tuple[int, int]:
         """The next record of the key's partition, as ingest would write it; its partition and offset."""
-        partitions = self.node.copies.partitions
+        partitions = self.node.replicas.partitions
         where = partition_for(key, "murmur2", partitions) if partition is None else partition
 
         def write() -> tuple[int, int]:
-            copy = self.node.copies.by_partition[where]
-            offset = max(0, copy.position)
+            replica = self.node.replicas.by_partition[where]
+            offset = max(0, replica.position)
             mismatches = tuple(
                 count + (partition_for(key, algorithm, partitions) != where)
-                for algorithm, count in zip(ALGORITHMS, copy.state.mismatches, strict=True)
+                for algorithm, count in zip(ALGORITHMS, replica.state.mismatches, strict=True)
             )
             state = replace(
-                copy.state,
+                replica.state,
                 position=offset + 1,
-                rows=copy.state.rows + 1,
+                rows=replica.state.rows + 1,
                 mismatches=mismatches,  # type: ignore[arg-type]
             )
             row = Row(offset, now_ms() if timestamp_ms is None else timestamp_ms, expiry_ms, value)
-            copy.apply([(self.node.codec.to_disk(key), encode_row(row))], state)
-            if copy.complete:
-                copy.sample(moment_ms(), copy.position)
-            self.node.copies.note_mismatches()
+            replica.apply([(self.node.codec.to_disk(key), encode_row(row))], state)
+            if replica.complete:
+                replica.sample(monotonic_ms(), replica.position)
+            self.node.replicas.note_mismatches()
             return where, offset
 
         return self.on_loop(write)
 
     def fill(self, rows: int, value: Callable[[int], bytes] = lambda n: b'{"n":%d}' % n) -> None:
         """`key-000000` and on, in one batch a partition."""
-        partitions = self.node.copies.partitions
+        partitions = self.node.replicas.partitions
 
         def write() -> None:
-            for partition, copy in self.node.copies.by_partition.items():
+            for partition, replica in self.node.replicas.by_partition.items():
                 numbers = [
                     n
                     for n in range(rows)
                     if partition_for(b"key-%06d" % n, "murmur2", partitions) == partition
                 ]
                 puts = [(b"key-%06d" % n, encode_row(Row(o, 1, 0, value(n)))) for o, n in enumerate(numbers)]
-                copy.apply(puts, replace(copy.state, position=len(puts), rows=len(puts)))
-                copy.sample(moment_ms(), copy.position)
+                replica.apply(puts, replace(replica.state, position=len(puts), rows=len(puts)))
+                replica.sample(monotonic_ms(), replica.position)
 
         self.on_loop(write)
 
@@ -169,7 +169,7 @@ def served(
     directory.mkdir(parents=True, exist_ok=True)
     listening = listener or socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    first = placement or first_placement("tests.users.r1", partitions, [url], 1)
+    first = placement or initial_placement("tests.users.r1", partitions, [url], 1)
     (directory / "placement.json").write_text(first.to_json())
     spec_path = directory / "spec.json"
     spec_path.write_text(json.dumps({"kafka": {"bootstrapServers": "127.0.0.1:1"}, "topic": "users", **spec}))
@@ -188,9 +188,9 @@ def served(
         )
     )
     if complete:
-        for copy in node.copies.by_partition.values():
-            copy.apply((), CopyState(0, True))
-            copy.sample(moment_ms(), 0)
+        for replica in node.replicas.by_partition.values():
+            replica.apply((), ReplicaState(0, True))
+            replica.sample(monotonic_ms(), 0)
     with Served(node, listening) as running:
         yield running
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from queryable_app.placement.assignment import Placement, first_placement
+from queryable_app.placement.assignment import Placement, initial_placement
 from queryable_app.wire.partitioners import partition_for
 from tests.support.served import Served, served
 
@@ -17,10 +17,10 @@ TOKEN = "between-nodes"
 class Cluster:
     """Three nodes of a topic with six partitions. They can be stopped one by one."""
 
-    def __init__(self, directory: Path, copies: int, **spec: Any) -> None:
+    def __init__(self, directory: Path, replicas: int, **spec: Any) -> None:
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
         addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
-        self.placement: Placement = first_placement("tests.users.r1", 6, addresses, copies)
+        self.placement: Placement = initial_placement("tests.users.r1", 6, addresses, replicas)
         directory.mkdir(exist_ok=True)
         token = directory / "token"
         token.write_text(TOKEN)

@@ -15,8 +15,8 @@ import pytest
 from queryable_app.placement.assignment import Placement
 from queryable_app.serve.replication.hydration import PeerHydration
 from queryable_app.serve.store.store import SharedMemory, Store
-from queryable_app.wire.checkpoint_files import BeingMade, Manifest
-from queryable_app.wire.disk_format import CopyState, Identity, Row, encode_row
+from queryable_app.wire.checkpoint_files import CheckpointInProgress, Manifest
+from queryable_app.wire.disk_format import Identity, ReplicaState, Row, encode_row
 from tests.support.damage import damage_rows
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
@@ -26,9 +26,9 @@ ROWS = 300
 LARGE = [b"%08d" % number for number in range(ROWS)]
 
 
-class Fetched(NamedTuple):
+class StoreContent(NamedTuple):
     rows: dict[bytes, bytes]
-    state: CopyState
+    state: ReplicaState
 
 
 class Trio:
@@ -46,8 +46,8 @@ class Trio:
         self._stacks = [ExitStack() for _ in listeners]
         self.directory = directory
         self.nodes = [self._open(ordinal, listener) for ordinal, listener in enumerate(listeners)]
-        copies = [node.node.copies.by_partition[0] for node in self.nodes]
-        eventually("every node has begun its copy", lambda: all(copy.opened for copy in copies))
+        replicas = [node.node.replicas.by_partition[0] for node in self.nodes]
+        eventually("every node has begun its copy", lambda: all(replica.opened for replica in replicas))
         self.into = directory / "fetched" / "p0000"
         self.hydration = self.new_hydration()
 
@@ -71,11 +71,11 @@ class Trio:
     def fill(self, ordinal: int, rows: int = ROWS) -> None:
         """20 KB a row that no compression makes smaller: some megabytes, in several ranges."""
         puts = [(key, encode_row(Row(n, 1, 0, os.urandom(20_000)))) for n, key in enumerate(LARGE[:rows])]
-        copy = self.nodes[ordinal].node.copies.by_partition[0]
-        self.nodes[ordinal].on_loop(lambda: copy.apply(puts, CopyState(rows, True, rows)))
+        replica = self.nodes[ordinal].node.replicas.by_partition[0]
+        self.nodes[ordinal].on_loop(lambda: replica.apply(puts, ReplicaState(rows, True, rows)))
 
     def damage(self, ordinal: int) -> None:
-        store = self.nodes[ordinal].node.copies.by_partition[0].store
+        store = self.nodes[ordinal].node.replicas.by_partition[0].store
         self.nodes[ordinal].on_loop(store.flush)
         damage_rows(store.path)
 
@@ -90,14 +90,14 @@ class Trio:
         port = int(self.addresses[ordinal].rpartition(":")[2])
         self.nodes[ordinal] = self._open(ordinal, socket.create_server(("127.0.0.1", port)))
 
-    def source(self, ordinal: int) -> Fetched:
-        store = self.nodes[ordinal].node.copies.by_partition[0].store
-        return self.nodes[ordinal].on_loop(lambda: Fetched(dict(store.rows()), store.state))
+    def source(self, ordinal: int) -> StoreContent:
+        store = self.nodes[ordinal].node.replicas.by_partition[0].store
+        return self.nodes[ordinal].on_loop(lambda: StoreContent(dict(store.rows()), store.state))
 
-    def fetched(self) -> Fetched:
+    def fetched(self) -> StoreContent:
         store = Store.open(self.into, IDENTITY, SharedMemory(8, 8))
         try:
-            return Fetched(dict(store.rows()), store.state)
+            return StoreContent(dict(store.rows()), store.state)
         finally:
             store.close()
 
@@ -112,32 +112,32 @@ class Trio:
             stack.close()
 
 
-def complete(source: Fetched) -> Fetched:
+def complete(source: StoreContent) -> StoreContent:
     """What a copy of it is: the same, not complete as far as this node knows."""
-    return Fetched(source.rows, replace(source.state, complete=False))
+    return StoreContent(source.rows, replace(source.state, complete=False))
 
 
-def nothing_is_left(trio: Trio) -> bool:
+def leftovers_are_gone(trio: Trio) -> bool:
     return not trio.into.exists() and not trio.into.with_name("p0000.incoming").exists()
 
 
 Change = Callable[[Path, Manifest], Manifest]
 
 
-def change_what_is_given(monkeypatch: pytest.MonkeyPatch, node: Served, change: Change) -> list[str]:
+def change_checkpoints(monkeypatch: pytest.MonkeyPatch, node: Served, change: Change) -> list[str]:
     """`change` gets the directory of each checkpoint that the node makes, and its manifest. Returns the leases of all that
     it will have made."""
     checkpoints = node.node.checkpoints
     create, manifest = checkpoints.create, checkpoints.manifest
     directory = Path(node.node.settings.data_dir, "tests.users.r1", "checkpoints")
 
-    def noted(partition: int, records_min: int) -> BeingMade:
+    def noted(partition: int, records_min: int) -> CheckpointInProgress:
         leases.append(create(partition, records_min).lease)
-        return BeingMade(leases[-1], 0)
+        return CheckpointInProgress(leases[-1], 0)
 
-    async def changed(lease: str) -> Manifest | BeingMade:
+    async def changed(lease: str) -> Manifest | CheckpointInProgress:
         made = await manifest(lease)
-        return made if isinstance(made, BeingMade) else change(directory / lease, made)
+        return made if isinstance(made, CheckpointInProgress) else change(directory / lease, made)
 
     leases: list[str] = []
     monkeypatch.setattr(checkpoints, "create", noted)

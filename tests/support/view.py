@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queryable_app.placement.assignment import first_placement
+from queryable_app.placement.assignment import initial_placement
 from queryable_operator.build.policies import disruption_budget, network_policy, service_account
 from queryable_operator.build.services import client, headless
 from queryable_operator.build.settings_map import RevisionRecord, config_map
@@ -111,7 +111,7 @@ def objects(of: View, pods: int | None = None) -> list[Manifest]:
     urls = [names.advertised_url(of.namespace, of.name, 1, o, SETTINGS.cluster_domain) for o in nodes]
     record = RevisionRecord(
         spec=of.raw,
-        placement=first_placement(application_id, 4, urls, of.spec.copies),
+        placement=initial_placement(application_id, 4, urls, of.spec.copies),
         template=template,
         domains={0: "zone-a"},
         spec_hash=spec_hash(of.raw, 4, disk_format=1),

@@ -347,11 +347,11 @@ def platform(namespace: Namespace, operators: Namespace, image: str, kafka_image
         try:
             namespace.kubectl("delete", "qt", "--all", f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10)
         finally:
-            _let_go(namespace)
+            _remove_replica(namespace)
             helm("uninstall", RELEASE, "--namespace", operators.name, "--ignore-not-found")
 
 
-def _let_go(namespace: Namespace) -> None:
+def _remove_replica(namespace: Namespace) -> None:
     """Of resources that the operator did not clean up, so that their namespace can go."""
     for name in namespace.kubectl("get", "qt", "--output=name").split():
         if "/" in name:

@@ -12,22 +12,22 @@ from typing import Final
 
 from queryable_app.policy.failure_detector import PeerHealth
 
-_REST_SECONDS_MIN: Final = 1.0
-_REST_SECONDS_MAX: Final = 30.0
+_BACKOFF_SECONDS_MIN: Final = 1.0
+_BACKOFF_SECONDS_MAX: Final = 30.0
 
 
-class _Acquaintance:
-    __slots__ = ("health", "rest_seconds", "rests_until")
+class _AddressState:
+    __slots__ = ("backoff_seconds", "backs_off_until", "health")
 
     def __init__(self) -> None:
         self.health = PeerHealth()
-        self.rests_until: float | None = None
-        self.rest_seconds = _REST_SECONDS_MIN
+        self.backs_off_until: float | None = None
+        self.backoff_seconds = _BACKOFF_SECONDS_MIN
 
 
-class Addresses:
+class AddressHealth:
     def __init__(self) -> None:
-        self._known: dict[str, _Acquaintance] = {}
+        self._known: dict[str, _AddressState] = {}
 
     def keep(self, addresses: Iterable[str]) -> None:
         """Forget all others."""
@@ -35,34 +35,34 @@ class Addresses:
         self._known = {address: known for address, known in self._known.items() if address in wanted}
 
     def health(self, address: str, now: float) -> PeerHealth:
-        known = self._known.setdefault(address, _Acquaintance())
-        if known.rests_until is not None and now >= known.rests_until:
-            known.rests_until = None
+        known = self._known.setdefault(address, _AddressState())
+        if known.backs_off_until is not None and now >= known.backs_off_until:
+            known.backs_off_until = None
             known.health.heartbeat_answered(now)  # nobody heard one, but it has rested
         return known.health
 
     def answered(self, address: str, now: float, seconds: float | None) -> None:
         """`seconds` it took; None when that says nothing of the next one."""
-        known = self._known.setdefault(address, _Acquaintance())
+        known = self._known.setdefault(address, _AddressState())
         known.health.heartbeat_answered(now)
         known.health.answered(seconds)
-        known.rests_until = None
-        known.rest_seconds = _REST_SECONDS_MIN
+        known.backs_off_until = None
+        known.backoff_seconds = _BACKOFF_SECONDS_MIN
 
     def gone(self, address: str, now: float) -> None:
         """A connection was refused, lost, or never made."""
         self.health(address, now).gone()
-        self._rest(address, now)
+        self._back_off(address, now)
 
     def late(self, address: str, now: float) -> None:
         """It did not answer when it usually has, and another one had to."""
         health = self.health(address, now)
         health.failed(now)
         if health.breaker.is_open:
-            self._rest(address, now)
+            self._back_off(address, now)
 
-    def _rest(self, address: str, now: float) -> None:
+    def _back_off(self, address: str, now: float) -> None:
         known = self._known[address]
-        if known.rests_until is None:
-            known.rests_until = now + known.rest_seconds
-            known.rest_seconds = min(_REST_SECONDS_MAX, 2 * known.rest_seconds)
+        if known.backs_off_until is None:
+            known.backs_off_until = now + known.backoff_seconds
+            known.backoff_seconds = min(_BACKOFF_SECONDS_MAX, 2 * known.backoff_seconds)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
-from queryable_app.client.address_health import Addresses
+from queryable_app.client.address_health import AddressHealth
 from queryable_app.client.exceptions import (
     DeadlineExceeded,
     OutcomeUnknown,
@@ -21,13 +21,22 @@ from queryable_app.client.exceptions import (
     Unreachable,
     WrongOwner,
     from_problem,
-    more_telling,
+    more_specific,
     reason_of,
 )
 from queryable_app.client.rows import malformed
-from queryable_app.client.steps import Answer, Exchange, How, Lost, Operation, Request, Step, alone
+from queryable_app.client.steps import (
+    Attempt,
+    FailureKind,
+    Operation,
+    Request,
+    Response,
+    Step,
+    TransportFailure,
+    send_one,
+)
 from queryable_app.errors import Reason
-from queryable_app.policy.attempts import Ask, Attempts, GiveUp, HedgeBudget
+from queryable_app.policy.attempts import Attempts, Exhausted, HedgeBudget, SendTo
 
 _PAUSE_SECONDS_MIN: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 0.5
@@ -38,15 +47,17 @@ Targets = Callable[[], Operation[Sequence[str]]]
 """Whom to ask in this round, in order."""
 MakeRequest = Callable[[int], Request]
 """For so many ms that are left."""
-Judge = Callable[[Answer], QueryableTopicError | None]
+Judge = Callable[[Response], QueryableTopicError | None]
 """What is wrong with an answer; None: nothing."""
 
 
-class Asking:
+class Sender:
     """`notice` is shown every answer of a node."""
 
-    def __init__(self, clock: Callable[[], float], random: Random, notice: Callable[[Answer], None]) -> None:
-        self.addresses = Addresses()
+    def __init__(
+        self, clock: Callable[[], float], random: Random, notice: Callable[[Response], None]
+    ) -> None:
+        self.addresses = AddressHealth()
         self._clock = clock
         self._random = random
         self._notice = notice
@@ -59,7 +70,7 @@ class Asking:
         deadline: float,
         judge: Judge = lambda _: None,
         patience: float = 0.0,
-    ) -> Operation[Answer]:
+    ) -> Operation[Response]:
         """The first good answer: a success, or `key_not_found`. Raises what the refusals amount to. With `patience`, the
         seconds before which no hedge makes sense, the time that the answer takes says nothing of others."""
         pause = _PAUSE_SECONDS_MIN
@@ -67,17 +78,17 @@ class Asking:
         while True:
             order = yield from targets()
             outcome = yield from self._round(make, order, deadline, judge, patience)
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, Response):
                 return outcome
             for refusal in outcome:
-                telling = more_telling(telling, refusal)
+                telling = more_specific(telling, refusal)
             wait = _worth_waiting(outcome, pause * self._random.uniform(0.5, 1.0))
             if wait is None or self._clock() + wait >= deadline:
                 raise telling or _too_late()
             pause = min(_PAUSE_SECONDS_MAX, 2 * pause)
             yield from self.sleep(wait)
 
-    def write(self, make: MakeRequest, targets: Targets, deadline: float) -> Operation[Answer]:
+    def write(self, make: MakeRequest, targets: Targets, deadline: float) -> Operation[Response]:
         """One address after the other, on as long as it is certain that nothing was written."""
         while True:
             refusal: QueryableTopicError = Unreachable("there is no address to ask")
@@ -85,10 +96,10 @@ class Asking:
                 now = self._clock()
                 if now >= deadline:
                     raise refusal
-                exchange = Exchange(address, make(_ms(deadline - now)), now, deadline)
-                outcome = yield from alone(exchange)
-                if isinstance(outcome, Lost):
-                    self._lost(exchange, outcome)
+                attempt = Attempt(address, make(_ms(deadline - now)), now, deadline)
+                outcome = yield from send_one(attempt)
+                if isinstance(outcome, TransportFailure):
+                    self._lost(attempt, outcome)
                     refusal = _unreachable(address, outcome)
                     if outcome.sent:
                         raise _unknown(refusal)
@@ -120,41 +131,41 @@ class Asking:
 
     def _round(
         self, make: MakeRequest, order: Sequence[str], deadline: float, judge: Judge, patience: float
-    ) -> Operation[Answer | list[QueryableTopicError]]:
+    ) -> Operation[Response | list[QueryableTopicError]]:
         """An answer, or what everyone said instead. Raises what no other address would answer differently."""
         now = self._clock()
         health = {number: self.addresses.health(address, now) for number, address in enumerate(order)}
         attempts = Attempts(range(len(order)), deadline, health, self._budget, patience)
-        running: dict[Exchange, int] = {}
+        running: dict[Attempt, int] = {}
         refusals: list[QueryableTopicError] = []
-        starting: list[Exchange] = []
+        starting: list[Attempt] = []
         while True:
             now = self._clock()
             do = attempts.step(now)
-            if isinstance(do, Ask):
-                exchange = Exchange(order[do.ordinal], make(_ms(deadline - now)), now, deadline)
+            if isinstance(do, SendTo):
+                attempt = Attempt(order[do.ordinal], make(_ms(deadline - now)), now, deadline)
                 health[do.ordinal].asked(now)
-                running[exchange] = do.ordinal
-                starting.append(exchange)
+                running[attempt] = do.ordinal
+                starting.append(attempt)
                 continue
-            if isinstance(do, GiveUp):
+            if isinstance(do, Exhausted):
                 self._overtaken(running, too_late=True)
                 return [*refusals, _too_late()] if running else refusals
             event = yield Step(tuple(starting), do.until)
             starting.clear()
-            if event is None or event.exchange not in running:
+            if event is None or event.attempt not in running:
                 continue
-            exchange, outcome = event
-            number = running.pop(exchange)
-            if isinstance(outcome, Lost):
-                self._lost(exchange, outcome)
+            attempt, outcome = event
+            number = running.pop(attempt)
+            if isinstance(outcome, TransportFailure):
+                self._lost(attempt, outcome)
                 attempts.failed(number)
-                if outcome.how is not How.LATE:
-                    refusals.append(_unreachable(exchange.address, outcome))
+                if outcome.how is not FailureKind.TIMEOUT:
+                    refusals.append(_unreachable(attempt.address, outcome))
                 continue
-            took = self._clock() - exchange.started
-            self.addresses.answered(exchange.address, self._clock(), None if patience else took)
-            error = self._verdict(outcome, exchange.address) or judge(outcome)
+            took = self._clock() - attempt.started
+            self.addresses.answered(attempt.address, self._clock(), None if patience else took)
+            error = self._verdict(outcome, attempt.address) or judge(outcome)
             if error is None:
                 self._overtaken(running, too_late=False)
                 return outcome
@@ -164,7 +175,7 @@ class Asking:
             if attempts.answered(number, outcome.status if outcome.status == 429 else _REFUSED, error):
                 return refusals
 
-    def _verdict(self, answer: Answer, address: str) -> QueryableTopicError | None:
+    def _verdict(self, answer: Response, address: str) -> QueryableTopicError | None:
         if answer.status in (200, 404) and "qt-application" not in answer.headers:
             return malformed(address)  # something else listens there
         self._notice(answer)
@@ -172,18 +183,18 @@ class Asking:
             return None
         return from_problem(answer.status, answer.body, address)
 
-    def _lost(self, exchange: Exchange, lost: Lost) -> None:
-        if lost.how is How.LATE:
-            self.addresses.late(exchange.address, self._clock())
-        elif lost.how is not How.OURS:
-            self.addresses.gone(exchange.address, self._clock())
+    def _lost(self, attempt: Attempt, lost: TransportFailure) -> None:
+        if lost.how is FailureKind.TIMEOUT:
+            self.addresses.late(attempt.address, self._clock())
+        elif lost.how is not FailureKind.POOL_EXHAUSTED:
+            self.addresses.gone(attempt.address, self._clock())
 
-    def _overtaken(self, running: dict[Exchange, int], too_late: bool) -> None:
+    def _overtaken(self, running: dict[Attempt, int], too_late: bool) -> None:
         """Others had to answer for these, or nobody did."""
         now = self._clock()
-        for exchange in running:
-            if too_late or now - exchange.started >= self.addresses.health(exchange.address, now).hedge_after:
-                self.addresses.late(exchange.address, now)
+        for attempt in running:
+            if too_late or now - attempt.started >= self.addresses.health(attempt.address, now).hedge_after:
+                self.addresses.late(attempt.address, now)
 
 
 def _worth_waiting(refusals: Sequence[QueryableTopicError], pause: float) -> float | None:
@@ -216,7 +227,7 @@ def _unknown(why: QueryableTopicError) -> OutcomeUnknown:
     )
 
 
-def _unreachable(address: str, lost: Lost) -> Unreachable:
+def _unreachable(address: str, lost: TransportFailure) -> Unreachable:
     return Unreachable(
         f"{address} does not answer: {lost.detail}", "see whether the nodes run", address=address
     )

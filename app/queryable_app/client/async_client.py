@@ -17,32 +17,32 @@ import httpx
 
 from queryable_app.client.keys import Key
 from queryable_app.client.operations import Operations
-from queryable_app.client.options import Asked, Order, ReadOptions, parse_options
+from queryable_app.client.options import Order, ReadOptions, ReadSettings, parse_options
 from queryable_app.client.placement_map import checked_address
 from queryable_app.client.rows import Row, Unknown, Written
 from queryable_app.client.scan import PAGE_ROWS, Scan
-from queryable_app.client.session import Positions
-from queryable_app.client.steps import Answer, Event, Exchange, Lost, Operation
-from queryable_app.client.wire import ANSWER_BYTES_MAX, answer_of, headers_of, limits, lost, timeouts
+from queryable_app.client.session import SessionPositions
+from queryable_app.client.steps import Attempt, Event, Operation, Response, TransportFailure
+from queryable_app.client.wire import RESPONSE_BYTES_MAX, headers_of, limits, lost, response_of, timeouts
 
 T = TypeVar("T")
 
 CONNECTIONS: Final = 100
 
 
-async def carry_out(
+async def run_operation(
     operation: Operation[T],
-    exchange: Callable[[Exchange], Coroutine[Any, Any, Answer | Lost]],
+    attempt: Callable[[Attempt], Coroutine[Any, Any, Response | TransportFailure]],
     clock: Callable[[], float],
 ) -> T:
     """What the operation returns or raises. Of several exchanges that have ended the one that began first is told first."""
-    running: dict[asyncio.Task[Answer | Lost], Exchange] = {}
+    running: dict[asyncio.Task[Response | TransportFailure], Attempt] = {}
     event: Event | None = None
     try:
         while True:
             step = operation.send(event)
             for started in step.start:
-                running[asyncio.create_task(exchange(started))] = started
+                running[asyncio.create_task(attempt(started))] = started
             seconds = max(0.0, step.until - clock())
             event = None
             if not running:
@@ -69,21 +69,21 @@ class _Carrier:
         self.operations = operations
         self._http = http
 
-    async def carry_out(self, operation: Operation[T]) -> T:
-        return await carry_out(operation, self._exchange, time.monotonic)
+    async def run_operation(self, operation: Operation[T]) -> T:
+        return await run_operation(operation, self._exchange, time.monotonic)
 
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _exchange(self, exchange: Exchange) -> Answer | Lost:
-        request = exchange.request
-        seconds = exchange.deadline - time.monotonic()
+    async def _exchange(self, attempt: Attempt) -> Response | TransportFailure:
+        request = attempt.request
+        seconds = attempt.deadline - time.monotonic()
         try:
             async with (
                 asyncio.timeout(seconds),
                 self._http.stream(
                     request.method,
-                    exchange.address + request.target,
+                    attempt.address + request.target,
                     content=request.body,
                     headers=headers_of(request),
                     timeout=timeouts(seconds),
@@ -92,9 +92,9 @@ class _Carrier:
                 body = bytearray()
                 async for chunk in response.aiter_raw():
                     body += chunk
-                    if len(body) > ANSWER_BYTES_MAX:
+                    if len(body) > RESPONSE_BYTES_MAX:
                         return lost(None)
-                return answer_of(response, bytes(body))
+                return response_of(response, bytes(body))
         except TimeoutError:
             return lost(None)
         except (httpx.TransportError, httpx.InvalidURL) as error:
@@ -107,7 +107,7 @@ class AsyncRows(AsyncIterator[Row]):
     When a page fails, it may be asked for again: it goes on where it was. So does another iterator, from `cursor`.
     """
 
-    def __init__(self, carrier: _Carrier, scan: Scan, session: Positions | None) -> None:
+    def __init__(self, carrier: _Carrier, scan: Scan, session: SessionPositions | None) -> None:
         self._carrier = carrier
         self._scan = scan
         self._session = session
@@ -126,7 +126,7 @@ class AsyncRows(AsyncIterator[Row]):
         while not self._scan.ready:
             if self._scan.ended:
                 raise StopAsyncIteration
-            await self._carrier.carry_out(self._carrier.operations.next_page(self._scan, self._session))
+            await self._carrier.run_operation(self._carrier.operations.next_page(self._scan, self._session))
         return self._scan.ready.popleft()
 
 
@@ -134,8 +134,8 @@ class _Requests:
     """What a client and a session both offer."""
 
     _carrier: _Carrier
-    _defaults: Asked
-    _positions: Positions | None = None
+    _defaults: ReadSettings
+    _positions: SessionPositions | None = None
 
     async def get(self, key: Key, *, raw: bool = False, **options: Unpack[ReadOptions]) -> Row | None:
         """The newest row of a key; None when there is none, on the word of a complete copy. `raw` leaves the value as
@@ -249,16 +249,16 @@ class _Requests:
         return self._carrier.operations
 
     async def _do(self, operation: Operation[T]) -> T:
-        return await self._carrier.carry_out(operation)
+        return await self._carrier.run_operation(operation)
 
     def _rows(self, scan: Scan, cursor: str | None) -> AsyncRows:
         scan.cursor = cursor
         return AsyncRows(self._carrier, scan, self._positions)
 
-    def _asked(self, options: ReadOptions) -> Asked:
+    def _asked(self, options: ReadOptions) -> ReadSettings:
         return parse_options(options, self._defaults)
 
-    def _within(self, deadline_ms: int | None) -> Asked:
+    def _within(self, deadline_ms: int | None) -> ReadSettings:
         return self._asked({} if deadline_ms is None else {"deadline_ms": deadline_ms})
 
 
@@ -283,7 +283,7 @@ class AsyncQueryableTopic(_Requests):
         **options: Unpack[ReadOptions],
     ) -> None:
         urls = [checked_address(each) for each in ([url] if isinstance(url, str) else url)]
-        self._defaults = parse_options(options, Asked())
+        self._defaults = parse_options(options, ReadSettings())
         operations = Operations(urls, time.monotonic)
         http = httpx.AsyncClient(headers=headers, verify=verify, limits=limits(connections), trust_env=False)
         self._carrier = _Carrier(operations, http)
@@ -293,7 +293,7 @@ class AsyncQueryableTopic(_Requests):
 
         mine = users.session(); await mine.put("user-1", 2); assert (await mine.get("user-1")).value == 2
         """
-        return AsyncSession(self._carrier, self._defaults, Positions(seen or {}))
+        return AsyncSession(self._carrier, self._defaults, SessionPositions(seen or {}))
 
     async def status(self, *, deadline_ms: int | None = None) -> dict[str, dict[str, Any] | None]:
         """What each node says of itself, by its address; None for one that does not answer.
@@ -318,10 +318,10 @@ class AsyncQueryableTopic(_Requests):
 class AsyncSession(_Requests):
     """Made by `AsyncQueryableTopic.session`: reads are never older than what the session has read or written before."""
 
-    def __init__(self, carrier: _Carrier, defaults: Asked, positions: Positions) -> None:
+    def __init__(self, carrier: _Carrier, defaults: ReadSettings, positions: SessionPositions) -> None:
         self._carrier = carrier
         self._defaults = defaults
-        self._positions: Positions = positions
+        self._positions: SessionPositions = positions
 
     @property
     def seen(self) -> dict[int, int]:

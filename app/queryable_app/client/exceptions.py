@@ -151,7 +151,7 @@ _OF_REASON: Final = {
 _BY_SLUG: Final = {reason.slug: reason for reason in Reason}
 
 # Of several refusals the one that tells most: who could be reached and was nearly there weighs more.
-_TELLING: Final = (
+_LEAST_SPECIFIC_FIRST: Final = (
     Unreachable,
     WrongOwner,
     DeadlineExceeded,
@@ -162,9 +162,9 @@ _TELLING: Final = (
 )
 
 
-def more_telling(one: QueryableTopicError | None, other: QueryableTopicError) -> QueryableTopicError:
+def more_specific(one: QueryableTopicError | None, other: QueryableTopicError) -> QueryableTopicError:
     """Which of two refusals the caller should see."""
-    if one is None or _TELLING.index(type(one)) <= _TELLING.index(type(other)):
+    if one is None or _LEAST_SPECIFIC_FIRST.index(type(one)) <= _LEAST_SPECIFIC_FIRST.index(type(other)):
         return other
     return one
 

@@ -19,8 +19,8 @@ from urllib.parse import quote_from_bytes
 from queryable_app.client.asking import Targets
 from queryable_app.client.exceptions import InvalidRequest, NotAvailable, NotFreshEnough, TooLarge
 from queryable_app.client.keys import Key, base64url, in_request, record_key
-from queryable_app.client.options import COUNT_DEADLINE_MS, DEADLINE_MS, PAGE_DEADLINE_MS, Asked, Order
-from queryable_app.client.placement_cache import Whereabouts
+from queryable_app.client.options import COUNT_DEADLINE_MS, DEADLINE_MS, PAGE_DEADLINE_MS, Order, ReadSettings
+from queryable_app.client.placement_cache import PlacementCache
 from queryable_app.client.placement_map import PlacementMap
 from queryable_app.client.rows import (
     UNKNOWN,
@@ -31,15 +31,15 @@ from queryable_app.client.rows import (
     item_row,
     json_of,
     page_of,
+    parsed,
     point_row,
     positions_of,
-    read_as,
     rows_of,
     written_of,
 )
 from queryable_app.client.scan import Scan, new_scan
-from queryable_app.client.session import Positions
-from queryable_app.client.steps import Answer, Exchange, Operation, Request, alone, together
+from queryable_app.client.session import SessionPositions
+from queryable_app.client.steps import Attempt, Operation, Request, Response, gather, send_one
 from queryable_app.errors import shown
 from queryable_app.wire.json_text import BadJson, check_bounds
 
@@ -60,13 +60,15 @@ class Operations:
         self._urls = tuple(urls)
         self._clock = clock
         spread = random or Random()  # noqa: S311 - it spreads load, and guards nothing
-        self._where = Whereabouts(urls, clock, spread)
+        self._placement_cache = PlacementCache(urls, clock, spread)
 
     # Reads.
 
-    def get(self, key: Key, raw: bool, asked: Asked, session: Positions | None) -> Operation[Row | None]:
+    def get(
+        self, key: Key, raw: bool, asked: ReadSettings, session: SessionPositions | None
+    ) -> Operation[Row | None]:
         deadline = self._deadline(asked, DEADLINE_MS)
-        placement = yield from self._where.placement(deadline)
+        placement = yield from self._placement_cache.placement(deadline)
         record = record_key(key, placement.codec)
         texts, how = in_request([record], placement.codec)
         if len(texts[0]) > _KEY_BYTES_MAX and not raw:
@@ -74,24 +76,28 @@ class Operations:
             assert row is not UNKNOWN  # that is for those who have allowed it
             return row
 
-        def make(wanted: Asked, left_ms: int) -> Request:
+        def make(wanted: ReadSettings, left_ms: int) -> Request:
             parameters = how + wanted.parameters(left_ms if wanted.waits else None)
             accept = _BYTES if raw else "application/json"
             return Request("GET", _target(f"/v1/keys/{texts[0]}", parameters), accept)
 
-        targets = partial(self._where.owners, record, deadline)
+        targets = partial(self._placement_cache.owners, record, deadline)
         patience = _WAITING_PATIENCE if asked.waits else 0.0
         answer = yield from self._read(make, targets, deadline, asked, session, patience)
         if answer.status == 404:
             return None
-        return read_as(answer, lambda answer: point_row(key, answer, raw))
+        return parsed(answer, lambda answer: point_row(key, answer, raw))
 
     def multi_get(
-        self, keys: Sequence[Key], asked: Asked, session: Positions | None, partial: bool = False
+        self,
+        keys: Sequence[Key],
+        asked: ReadSettings,
+        session: SessionPositions | None,
+        partial: bool = False,
     ) -> Operation[list[Row | Unknown | None]]:
         """One request to each node that holds some of them, all at once."""
         deadline = self._deadline(asked, PAGE_DEADLINE_MS)
-        placement = yield from self._where.placement(deadline)
+        placement = yield from self._placement_cache.placement(deadline)
         records = [record_key(key, placement.codec) for key in keys]
         by_owner: dict[tuple[str, ...], list[int]] = {}
         for index, record in enumerate(records):
@@ -101,7 +107,7 @@ class Operations:
             for owner, indices in by_owner.items()
             for start in range(0, len(indices), KEYS_AT_ONCE)
         ]
-        answers = yield from together(
+        answers = yield from gather(
             [
                 self._many_keys(
                     owner, [(keys[i], records[i]) for i in indices], deadline, asked, session, partial
@@ -115,33 +121,35 @@ class Operations:
                 rows[index] = row
         return rows
 
-    def count(self, approximate: bool, asked: Asked, session: Positions | None) -> Operation[int]:
+    def count(
+        self, approximate: bool, asked: ReadSettings, session: SessionPositions | None
+    ) -> Operation[int]:
         deadline = self._deadline(asked, COUNT_DEADLINE_MS)
 
-        def make(wanted: Asked, left_ms: int) -> Request:
+        def make(wanted: ReadSettings, left_ms: int) -> Request:
             how = ["approximate=true"] if approximate else []
             return Request("GET", _target("/v1/count", how + wanted.parameters(left_ms)))
 
-        targets = partial(self._where.any_node, (), deadline)
+        targets = partial(self._placement_cache.any_node, (), deadline)
         answer = yield from self._read(make, targets, deadline, asked, session, _COUNT_PATIENCE)
-        return read_as(answer, _count_of)
+        return parsed(answer, _count_of)
 
-    def status(self, asked: Asked) -> Operation[dict[str, dict[str, Any] | None]]:
+    def status(self, asked: ReadSettings) -> Operation[dict[str, dict[str, Any] | None]]:
         """Of each node, by address; None for one that does not answer. Where nodes cannot be reached from here, what the
         service address answers."""
         deadline = self._deadline(asked, DEADLINE_MS)
-        nodes = (yield from self._where.placement(deadline)).nodes
-        statuses = yield from together([self._status(node, deadline) for node in nodes])
+        nodes = (yield from self._placement_cache.placement(deadline)).nodes
+        statuses = yield from gather([self._status(node, deadline) for node in nodes])
         if any(status is not None for status in statuses):
             return dict(zip(nodes, statuses, strict=True))
         others = [url for url in self._urls if url not in nodes]
-        answers = yield from together([self._status(url, deadline) for url in others])
+        answers = yield from gather([self._status(url, deadline) for url in others])
         return dict(zip((*nodes, *others), (*statuses, *answers), strict=True))
 
     # Reads that go on: a page, and where the next one begins.
 
     def scan(
-        self, asked: Asked, order: Order, limit: int | None, page_rows: int, partial: bool = False
+        self, asked: ReadSettings, order: Order, limit: int | None, page_rows: int, partial: bool = False
     ) -> Scan:
         return new_scan(lambda _: ("/v1/scan", []), asked, order, limit, page_rows, partial)
 
@@ -149,7 +157,7 @@ class Operations:
         self,
         start: Key | None,
         stop: Key | None,
-        asked: Asked,
+        asked: ReadSettings,
         order: Order,
         limit: int | None,
         page_rows: int,
@@ -166,7 +174,7 @@ class Operations:
     def prefix(
         self,
         prefix: str | bytes,
-        asked: Asked,
+        asked: ReadSettings,
         order: Order,
         limit: int | None,
         page_rows: int,
@@ -179,24 +187,26 @@ class Operations:
         path = f"/v1/prefix/{text.replace('.', '%2E') if text in ('.', '..') else text}"
         return new_scan(lambda _: (path, []), asked, order, limit, page_rows, partial)
 
-    def next_page(self, scan: Scan, session: Positions | None) -> Operation[None]:
+    def next_page(self, scan: Scan, session: SessionPositions | None) -> Operation[None]:
         """Fill `ready`. After a failure it may be called again, and goes on where it was."""
         deadline = self._deadline(scan.asked, PAGE_DEADLINE_MS)
-        path, given = scan.path((yield from self._where.placement(deadline)))
+        path, given = scan.path((yield from self._placement_cache.placement(deadline)))
         how = given + scan.parameters()
 
-        def make(wanted: Asked, left_ms: int) -> Request:
+        def make(wanted: ReadSettings, left_ms: int) -> Request:
             return Request("GET", _target(path, how + wanted.parameters(left_ms)))
 
-        targets = partial(self._where.any_node, (), deadline)
+        targets = partial(self._placement_cache.any_node, (), deadline)
         answer = yield from self._read(make, targets, deadline, scan.asked, session, _MANY_PATIENCE)
-        scan.add(read_as(answer, page_of))
+        scan.add(parsed(answer, page_of))
 
     # Writes.
 
-    def put(self, key: Key, value: object, asked: Asked, session: Positions | None) -> Operation[Written]:
+    def put(
+        self, key: Key, value: object, asked: ReadSettings, session: SessionPositions | None
+    ) -> Operation[Written]:
         deadline = self._deadline(asked, PAGE_DEADLINE_MS)
-        record = record_key(key, (yield from self._where.placement(deadline)).codec)
+        record = record_key(key, (yield from self._placement_cache.placement(deadline)).codec)
         try:
             text = json.dumps(value, allow_nan=False).encode()
             check_bounds(text)
@@ -214,9 +224,11 @@ class Operations:
 
         return (yield from self._write(make, record, deadline, session))[0]
 
-    def delete(self, key: Key, asked: Asked, session: Positions | None) -> Operation[tuple[Written, ...]]:
+    def delete(
+        self, key: Key, asked: ReadSettings, session: SessionPositions | None
+    ) -> Operation[tuple[Written, ...]]:
         deadline = self._deadline(asked, PAGE_DEADLINE_MS)
-        placement = yield from self._where.placement(deadline)
+        placement = yield from self._placement_cache.placement(deadline)
         record = record_key(key, placement.codec)
         texts, how = in_request([record], placement.codec)
 
@@ -230,32 +242,32 @@ class Operations:
 
     def _read(
         self,
-        make: Callable[[Asked, int], Request],
+        make: Callable[[ReadSettings, int], Request],
         targets: Targets,
         deadline: float,
-        asked: Asked,
-        session: Positions | None,
+        asked: ReadSettings,
+        session: SessionPositions | None,
         patience: float,
-    ) -> Operation[Answer]:
+    ) -> Operation[Response]:
         """The answer. With a session, one that is not behind what the session has seen, in any partition: where producers use
         several partitioners, an answer for one key is as of several."""
         floors: Mapping[int, int] = {} if session is None else session.seen
-        ask = self._where.asking.ask
-        if not asked.can_ask_for(floors):
+        ask = self._placement_cache.asking.ask
+        if not asked.can_require(floors):
             judge = partial(_behind, floors)
             answer = yield from ask(partial(make, asked), targets, deadline, judge, patience)
         else:
             answer = yield from ask(partial(make, asked), targets, deadline, patience=patience)
             assert session is not None  # it has floors
             behind = _behind(floors, answer)
-            unproven = session.unproven(self._clock()) if _finds_nothing(answer) else {}
-            if behind is not None or unproven.keys() - positions_of(answer).keys():
+            unconfirmed = session.unconfirmed(self._clock()) if _finds_nothing(answer) else {}
+            if behind is not None or unconfirmed.keys() - positions_of(answer).keys():
                 if behind is not None and self._clock() >= deadline:
                     raise behind
-                named = {p: floors[p] for p in positions_of(answer) if p in floors} | unproven
+                named = {p: floors[p] for p in positions_of(answer) if p in floors} | unconfirmed
                 again, patience = partial(make, asked.at_least(named)), max(patience, _WAITING_PATIENCE)
                 answer = yield from ask(again, targets, deadline, partial(_behind, floors), patience)
-                session.prove(named, self._clock())
+                session.confirm(named, self._clock())
         if session is not None:
             session.note(positions_of(answer))
         return answer
@@ -265,40 +277,40 @@ class Operations:
         owner: Sequence[str],
         keys: Sequence[tuple[Key, bytes]],
         deadline: float,
-        asked: Asked,
-        session: Positions | None,
+        asked: ReadSettings,
+        session: SessionPositions | None,
         part: bool,
     ) -> Operation[list[Row | Unknown | None]]:
         body = json.dumps({"keys": [base64url(record) for _, record in keys]}).encode()
 
-        def make(wanted: Asked, left_ms: int) -> Request:
+        def make(wanted: ReadSettings, left_ms: int) -> Request:
             parameters = ["key-encoding=base64url", *wanted.parameters(left_ms)]
             parameters += ["partial=allow"] if part else []
             return Request("POST", _target("/v1/multi-get", parameters), body=body)
 
-        targets = partial(self._where.any_node, owner, deadline)
+        targets = partial(self._placement_cache.any_node, owner, deadline)
         answer = yield from self._read(make, targets, deadline, asked, session, _MANY_PATIENCE)
-        return read_as(answer, lambda answer: _items(answer, keys, part))
+        return parsed(answer, lambda answer: _items(answer, keys, part))
 
     def _write(
         self,
         make: Callable[[int], Request],
         record: bytes,
         deadline: float,
-        session: Positions | None,
+        session: SessionPositions | None,
     ) -> Operation[tuple[Written, ...]]:
-        answer = yield from self._where.asking.write(
-            make, partial(self._where.owners, record, deadline), deadline
+        answer = yield from self._placement_cache.asking.write(
+            make, partial(self._placement_cache.owners, record, deadline), deadline
         )
-        written: tuple[Written, ...] = read_as(answer, written_of)
+        written: tuple[Written, ...] = parsed(answer, written_of)
         if session is not None:
             session.note_written({each.partition: each.offset + 1 for each in written})
         return written
 
     def _status(self, address: str, deadline: float) -> Operation[dict[str, Any] | None]:
-        exchange = Exchange(address, Request("GET", "/v1/status"), self._clock(), deadline)
-        answer = yield from alone(exchange)
-        if not isinstance(answer, Answer) or answer.status != 200:
+        attempt = Attempt(address, Request("GET", "/v1/status"), self._clock(), deadline)
+        answer = yield from send_one(attempt)
+        if not isinstance(answer, Response) or answer.status != 200:
             return None
         try:
             status = json_of(answer)
@@ -306,11 +318,11 @@ class Operations:
             return None
         return status if isinstance(status, dict) else None
 
-    def _deadline(self, asked: Asked, usual_ms: int) -> float:
+    def _deadline(self, asked: ReadSettings, usual_ms: int) -> float:
         return self._clock() + (usual_ms if asked.deadline_ms is None else asked.deadline_ms) / 1000
 
 
-def _items(answer: Answer, keys: Sequence[tuple[Key, bytes]], part: bool) -> list[Row | Unknown | None]:
+def _items(answer: Response, keys: Sequence[tuple[Key, bytes]], part: bool) -> list[Row | Unknown | None]:
     items, freshness = rows_of(answer)["items"], freshness_of(answer)
     rows: list[Row | Unknown | None] = []
     for item, (key, _) in zip(items, keys, strict=True):
@@ -321,7 +333,7 @@ def _items(answer: Answer, keys: Sequence[tuple[Key, bytes]], part: bool) -> lis
     return rows
 
 
-def _behind(floors: Mapping[int, int], answer: Answer) -> NotFreshEnough | None:
+def _behind(floors: Mapping[int, int], answer: Response) -> NotFreshEnough | None:
     """Why a session cannot take this answer."""
     positions = positions_of(answer)
     short = [p for p, floor in floors.items() if positions.get(p, floor) < floor]
@@ -337,12 +349,12 @@ def _behind(floors: Mapping[int, int], answer: Answer) -> NotFreshEnough | None:
     )
 
 
-def _finds_nothing(answer: Answer) -> bool:
+def _finds_nothing(answer: Response) -> bool:
     """Whether it says of a key that it is not there. A value that has these words costs a request more."""
     return answer.status == 404 or _NOT_FOUND.search(answer.body) is not None
 
 
-def _count_of(answer: Answer) -> int:
+def _count_of(answer: Response) -> int:
     return int(json_of(answer)["count"])
 
 

@@ -38,7 +38,7 @@ _NAMES: Final = tuple(ReadOptions.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReadSettings:
     consistency: Consistency | None = None  # None: the view's own
     max_lag_ms: int | None = None
     max_lag_records: int | None = None
@@ -50,13 +50,13 @@ class Asked:
         """A node may wait before it answers."""
         return self.consistency in (Consistency.AT_LEAST, Consistency.STRONG)
 
-    def can_ask_for(self, floors: Mapping[int, int]) -> bool:
+    def can_require(self, floors: Mapping[int, int]) -> bool:
         """No request can ask for strong and a position; the client holds such an answer against the floors itself."""
         return bool(floors) and self.consistency is not Consistency.STRONG
 
-    def at_least(self, floors: Mapping[int, int]) -> Asked:
+    def at_least(self, floors: Mapping[int, int]) -> ReadSettings:
         """The same from a copy that has reached the floors too, if that can be asked for."""
-        if not self.can_ask_for(floors):
+        if not self.can_require(floors):
             return self
         merged = dict(floors)
         for partition, offset in self.min_positions:
@@ -75,7 +75,7 @@ class Asked:
         return [f"{name}={value}" for name, value in pairs if value is not None]
 
 
-def parse_options(options: Mapping[str, object], defaults: Asked) -> Asked:
+def parse_options(options: Mapping[str, object], defaults: ReadSettings) -> ReadSettings:
     """Raises InvalidRequest, naming the option."""
     for name in options:
         if name not in _NAMES:
@@ -83,14 +83,14 @@ def parse_options(options: Mapping[str, object], defaults: Asked) -> Asked:
             hint = f"did you mean {nearest[0]}? " if nearest else ""
             raise InvalidRequest(f"{name}: is no option of a read", f"{hint}There are {', '.join(_NAMES)}")
     deadline_ms = _number(options, "deadline_ms", 1, DEADLINE_MS_MAX)
-    asked = Asked(
+    asked = ReadSettings(
         _consistency(options.get("consistency")),
         _number(options, "max_lag_ms", 0, LAG_MAX),
         _number(options, "max_lag_records", 0, LAG_MAX),
         _positions(options.get("min_position")),
     )
     bounded = asked.max_lag_ms is not None or asked.max_lag_records is not None
-    if asked == Asked():  # of freshness it says nothing, and so the defaults hold together
+    if asked == ReadSettings():  # of freshness it says nothing, and so the defaults hold together
         asked = replace(defaults, deadline_ms=None)
     elif asked.consistency is None:
         implied = Consistency.AT_LEAST if asked.min_positions else Consistency.BOUNDED

@@ -13,11 +13,11 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from queryable_app.client.asking import Asking
+from queryable_app.client.asking import Sender
 from queryable_app.client.exceptions import DeadlineExceeded, QueryableTopicError
 from queryable_app.client.placement_map import PlacementMap, parse_placement
-from queryable_app.client.rows import json_of, read_as
-from queryable_app.client.steps import Answer, Operation, Request, Step
+from queryable_app.client.rows import json_of, parsed
+from queryable_app.client.steps import Operation, Request, Response, Step
 from queryable_app.errors import Reason
 
 _PLACEMENT: Final = "/v1/placement"
@@ -27,11 +27,11 @@ _FETCHING_SECONDS: Final = 0.005
 _ANY_NODES: Final = 3  # that a read tries which any node can answer
 
 
-class Whereabouts:
+class PlacementCache:
     def __init__(self, urls: Sequence[str], clock: Callable[[], float], random: Random) -> None:
         self._urls = tuple(urls)
         self._clock = clock
-        self.asking = Asking(clock, random, self._notice)
+        self.asking = Sender(clock, random, self._notice)
         self._turn = count(random.randrange(1000))
         self._map: PlacementMap | None = None
         self._newest_epoch = 0  # of the application in `_map`, as far as answers have shown
@@ -58,7 +58,7 @@ class Whereabouts:
                 answer = yield from self.asking.ask(
                     lambda _: Request("GET", _PLACEMENT), self._anyone, patience
                 )
-                fetched: PlacementMap = read_as(answer, _placement_of)
+                fetched: PlacementMap = parsed(answer, _placement_of)
             except QueryableTopicError:
                 if self._map is None:
                     raise
@@ -80,7 +80,7 @@ class Whereabouts:
         self._refresh_at = now + (_REFRESH_AGAIN_SECONDS if behind else _REFRESH_SECONDS)
         return known
 
-    def _notice(self, answer: Answer) -> None:
+    def _notice(self, answer: Response) -> None:
         """What an answer shows of the placement."""
         if self._map is None:
             return
@@ -113,7 +113,7 @@ class Whereabouts:
         return _once(self._urls + (() if self._map is None else self._map.nodes[:_ANY_NODES]))
 
 
-def _placement_of(answer: Answer) -> PlacementMap:
+def _placement_of(answer: Response) -> PlacementMap:
     return parse_placement(json_of(answer))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from queryable_app.client.exceptions import InvalidRequest, Unreachable
 from queryable_app.client.keys import Key
 from queryable_app.client.options import parse_positions
-from queryable_app.client.steps import Answer
+from queryable_app.client.steps import Response
 from queryable_app.wire.json_text import read_array, read_document, read_object, read_stored
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class Page:
     missing: frozenset[int]  # partitions whose rows are not in it, or not all of them
 
 
-def read_as(answer: Answer, parse: Callable[[Answer], T]) -> T:
+def parsed(answer: Response, parse: Callable[[Response], T]) -> T:
     try:
         return parse(answer)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidRequest):
@@ -106,7 +106,7 @@ def malformed(address: str) -> Unreachable:
     )
 
 
-def json_of(answer: Answer) -> Any:
+def json_of(answer: Response) -> Any:
     """Raises ValueError."""
     try:
         return json.loads(answer.body)
@@ -114,7 +114,7 @@ def json_of(answer: Answer) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def rows_of(answer: Answer) -> Any:
+def rows_of(answer: Response) -> Any:
     """Return the body of an answer that has rows in `items`. A value that is too deep comes as bytes, and spoils no other row.
 
     Raises ValueError.
@@ -131,19 +131,19 @@ def _rows_member(name: str, text: str, at: int) -> tuple[Any, int]:
     return read_array(text, at, lambda t, a: read_object(t, a, lambda _, t, a: read_stored(t, a)))
 
 
-def _value_of(answer: Answer) -> Any:
+def _value_of(answer: Response) -> Any:
     try:
         return json.loads(answer.body)
     except RecursionError:
         return answer.body
 
 
-def positions_of(answer: Answer) -> Mapping[int, int]:
+def positions_of(answer: Response) -> Mapping[int, int]:
     """As of which the answer holds."""
     return parse_positions(answer.headers.get("qt-position", "")) or {}
 
 
-def freshness_of(answer: Answer) -> Freshness:
+def freshness_of(answer: Response) -> Freshness:
     """Raises ValueError or KeyError."""
     headers = answer.headers
     return Freshness(
@@ -156,7 +156,7 @@ def freshness_of(answer: Answer) -> Freshness:
     )
 
 
-def point_row(key: Key, answer: Answer, raw: bool) -> Row:
+def point_row(key: Key, answer: Response, raw: bool) -> Row:
     """Raises ValueError or KeyError."""
     headers = answer.headers
     timestamp = headers.get("qt-timestamp")
@@ -182,7 +182,7 @@ def item_row(item: Mapping[str, Any], freshness: Freshness, key: Key | None = No
     )
 
 
-def page_of(answer: Answer) -> Page:
+def page_of(answer: Response) -> Page:
     """Raises KeyError, TypeError or ValueError."""
     body, freshness = rows_of(answer), freshness_of(answer)
     cursor = body["cursor"]
@@ -193,7 +193,7 @@ def page_of(answer: Answer) -> Page:
     )
 
 
-def written_of(answer: Answer) -> tuple[Written, ...]:
+def written_of(answer: Response) -> tuple[Written, ...]:
     """One, or several where a tombstone went into several partitions. Raises KeyError, TypeError or ValueError."""
     body = json_of(answer)
     return tuple(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from queryable_app.client.exceptions import InvalidRequest
-from queryable_app.client.options import Asked, Order
+from queryable_app.client.options import Order, ReadSettings
 from queryable_app.client.placement_map import PlacementMap
 from queryable_app.client.rows import Page, Row
 from queryable_app.errors import shown
@@ -22,7 +22,7 @@ class Scan:
     """Rows that are read a page at a time. What is not read yet is a cursor, which any node can go on from."""
 
     path: Callable[[PlacementMap], tuple[str, list[str]]]
-    asked: Asked
+    asked: ReadSettings
     order: Order
     page_rows: int
     left: int | None
@@ -50,7 +50,7 @@ class Scan:
 
 def new_scan(
     path: Callable[[PlacementMap], tuple[str, list[str]]],
-    asked: Asked,
+    asked: ReadSettings,
     order: Order,
     limit: int | None,
     page_rows: int,

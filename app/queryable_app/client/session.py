@@ -8,7 +8,7 @@ from typing import Final
 _KNOWN_SECONDS: Final = 1.0  # ten heartbeats: by then every node has heard where producers place keys
 
 
-class Positions:
+class SessionPositions:
     """Partition → next offset; only ever grows. Other partitions have no floor.
 
     A position from outside, of a write or as the session began, may be of a record that contradicts the partitioner that
@@ -35,16 +35,16 @@ class Positions:
         for partition, offset in positions.items():
             self._unproven[partition] = max(offset, self._unproven.get(partition, (0, None))[0]), None
 
-    def unproven(self, now: float) -> dict[int, int]:
+    def unconfirmed(self, now: float) -> dict[int, int]:
         """The positions to name before it is believed that a key is not there. `now` is monotonic."""
         for partition, (_, answered_at) in list(self._unproven.items()):
             if answered_at is not None and now - answered_at > _KNOWN_SECONDS:
                 self._unproven.pop(partition, None)
         return {partition: offset for partition, (offset, _) in list(self._unproven.items())}
 
-    def prove(self, positions: Mapping[int, int], now: float) -> None:
+    def confirm(self, positions: Mapping[int, int], now: float) -> None:
         """A read that named these positions was answered."""
         for partition, offset in positions.items():
-            unproven, answered_at = self._unproven.get(partition, (0, now))
-            if answered_at is None and offset >= unproven:
-                self._unproven[partition] = unproven, now
+            unconfirmed, answered_at = self._unproven.get(partition, (0, now))
+            if answered_at is None and offset >= unconfirmed:
+                self._unproven[partition] = unconfirmed, now

@@ -28,7 +28,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Exchange:
+class Attempt:
     """A request to one address. Two with the same fields are two."""
 
     address: str
@@ -38,60 +38,62 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
 
 
-class How(Enum):
+class FailureKind(Enum):
     """How an exchange was lost."""
 
     NOT_SENT = "no connection"
-    CUT = "the connection broke"  # the request may have arrived
-    LATE = "no answer in time"  # as may this one
-    OURS = "too many requests of our own"  # the address is not to blame
+    CONNECTION_LOST = "the connection broke"  # the request may have arrived
+    TIMEOUT = "no answer in time"  # as may this one
+    POOL_EXHAUSTED = "too many requests of our own"  # the address is not to blame
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class TransportFailure:
     """There is no answer."""
 
-    how: How
+    how: FailureKind
     detail: str
 
     @property
     def sent(self) -> bool:
-        return self.how in (How.CUT, How.LATE)
+        return self.how in (FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT)
 
 
 class Event(NamedTuple):
-    exchange: Exchange
-    outcome: Answer | Lost
+    attempt: Attempt
+    outcome: Response | TransportFailure
 
 
 class Step(NamedTuple):
-    start: Sequence[Exchange]
+    start: Sequence[Attempt]
     until: float  # on the core's clock
 
 
 Operation = Generator[Step, Event | None, T]
 
 
-def alone(exchange: Exchange) -> Operation[Answer | Lost]:
+def send_one(attempt: Attempt) -> Operation[Response | TransportFailure]:
     """What comes of one exchange."""
-    event = yield Step((exchange,), exchange.deadline)
-    while event is not None and event.exchange is not exchange:
-        event = yield Step((), exchange.deadline)
-    return Lost(How.LATE, How.LATE.value) if event is None else event.outcome
+    event = yield Step((attempt,), attempt.deadline)
+    while event is not None and event.attempt is not attempt:
+        event = yield Step((), attempt.deadline)
+    return (
+        TransportFailure(FailureKind.TIMEOUT, FailureKind.TIMEOUT.value) if event is None else event.outcome
+    )
 
 
-def together(operations: Sequence[Operation[T]]) -> Operation[list[T]]:
+def gather(operations: Sequence[Operation[T]]) -> Operation[list[T]]:
     """Several operations at once; their results in order. The first failure ends them all."""
     results: dict[int, T] = {}
     waits: dict[int, float] = {}
-    asked_by: dict[Exchange, int] = {}
-    starting: list[Exchange] = []
+    asked_by: dict[Attempt, int] = {}
+    starting: list[Attempt] = []
 
     def advance(index: int, event: Event | None) -> None:
         try:
@@ -102,7 +104,7 @@ def together(operations: Sequence[Operation[T]]) -> Operation[list[T]]:
             return
         waits[index] = step.until
         starting.extend(step.start)
-        asked_by.update((exchange, index) for exchange in step.start)
+        asked_by.update((attempt, index) for attempt in step.start)
 
     try:
         for index in range(len(operations)):
@@ -114,7 +116,7 @@ def together(operations: Sequence[Operation[T]]) -> Operation[list[T]]:
             if event is None:
                 for index in [index for index, moment in waits.items() if moment <= until]:
                     advance(index, None)
-            elif (asking := asked_by.pop(event.exchange, -1)) in waits:  # else nobody waits for it any more
+            elif (asking := asked_by.pop(event.attempt, -1)) in waits:  # else nobody waits for it any more
                 advance(asking, event)
     finally:
         for operation in operations:

@@ -22,13 +22,13 @@ import httpx
 
 from queryable_app.client.keys import Key
 from queryable_app.client.operations import Operations
-from queryable_app.client.options import Asked, Order, ReadOptions, parse_options
+from queryable_app.client.options import Order, ReadOptions, ReadSettings, parse_options
 from queryable_app.client.placement_map import checked_address
 from queryable_app.client.rows import Row, Unknown, Written
 from queryable_app.client.scan import PAGE_ROWS, Scan
-from queryable_app.client.session import Positions
-from queryable_app.client.steps import Answer, Event, Exchange, Lost, Operation
-from queryable_app.client.wire import ANSWER_BYTES_MAX, answer_of, headers_of, limits, lost, timeouts
+from queryable_app.client.session import SessionPositions
+from queryable_app.client.steps import Attempt, Event, Operation, Response, TransportFailure
+from queryable_app.client.wire import RESPONSE_BYTES_MAX, headers_of, limits, lost, response_of, timeouts
 
 T = TypeVar("T")
 
@@ -46,9 +46,9 @@ class _Carrier:
         self._streams: WeakSet[Any] = WeakSet()
         self._closed = False
 
-    def carry_out(self, operation: Operation[T]) -> T:
-        ended: SimpleQueue[Future[Answer | Lost]] = SimpleQueue()
-        running: dict[Future[Answer | Lost], Exchange] = {}
+    def run_operation(self, operation: Operation[T]) -> T:
+        ended: SimpleQueue[Future[Response | TransportFailure]] = SimpleQueue()
+        running: dict[Future[Response | TransportFailure], Attempt] = {}
         event: Event | None = None
         try:
             while True:
@@ -59,9 +59,9 @@ class _Carrier:
                 if not running and len(step.start) == 1 and step.until >= step.start[0].deadline:
                     event = Event(step.start[0], self._exchange(step.start[0]))  # nothing else can happen
                     continue
-                for exchange in step.start:
-                    future = self._pool.submit(self._exchange, exchange)
-                    running[future] = exchange
+                for attempt in step.start:
+                    future = self._pool.submit(self._exchange, attempt)
+                    running[future] = attempt
                     future.add_done_callback(ended.put)
                 try:
                     future = ended.get(timeout=max(0.0, step.until - time.monotonic()))
@@ -88,23 +88,23 @@ class _Carrier:
         self._pool.shutdown(cancel_futures=True)
         self._http.close()
 
-    def _exchange(self, exchange: Exchange) -> Answer | Lost:
-        request = exchange.request
+    def _exchange(self, attempt: Attempt) -> Response | TransportFailure:
+        request = attempt.request
         try:
             with self._http.stream(
                 request.method,
-                exchange.address + request.target,
+                attempt.address + request.target,
                 content=request.body,
                 headers=headers_of(request),
-                timeout=timeouts(exchange.deadline - time.monotonic()),
+                timeout=timeouts(attempt.deadline - time.monotonic()),
                 extensions={"trace": self._trace},
             ) as response:
                 body = bytearray()
                 for chunk in response.iter_raw():
                     body += chunk
-                    if len(body) > ANSWER_BYTES_MAX or time.monotonic() > exchange.deadline:
+                    if len(body) > RESPONSE_BYTES_MAX or time.monotonic() > attempt.deadline:
                         return lost(None)
-                return answer_of(response, bytes(body))
+                return response_of(response, bytes(body))
         except (httpx.TransportError, httpx.InvalidURL) as error:
             return lost(error)
 
@@ -131,7 +131,7 @@ class Rows(Iterator[Row]):
     When a page fails, `next` may be called again: it goes on where it was. So does another iterator, from `cursor`.
     """
 
-    def __init__(self, carrier: _Carrier, scan: Scan, session: Positions | None) -> None:
+    def __init__(self, carrier: _Carrier, scan: Scan, session: SessionPositions | None) -> None:
         self._carrier = carrier
         self._scan = scan
         self._session = session
@@ -150,7 +150,7 @@ class Rows(Iterator[Row]):
         while not self._scan.ready:
             if self._scan.ended:
                 raise StopIteration
-            self._carrier.carry_out(self._carrier.operations.next_page(self._scan, self._session))
+            self._carrier.run_operation(self._carrier.operations.next_page(self._scan, self._session))
         return self._scan.ready.popleft()
 
 
@@ -158,8 +158,8 @@ class _Requests:
     """What a client and a session both offer."""
 
     _carrier: _Carrier
-    _defaults: Asked
-    _positions: Positions | None = None
+    _defaults: ReadSettings
+    _positions: SessionPositions | None = None
 
     def get(self, key: Key, *, raw: bool = False, **options: Unpack[ReadOptions]) -> Row | None:
         """The newest row of a key; None when there is none, on the word of a complete copy. `raw` leaves the value as
@@ -273,16 +273,16 @@ class _Requests:
         return self._carrier.operations
 
     def _do(self, operation: Operation[T]) -> T:
-        return self._carrier.carry_out(operation)
+        return self._carrier.run_operation(operation)
 
     def _rows(self, scan: Scan, cursor: str | None) -> Rows:
         scan.cursor = cursor
         return Rows(self._carrier, scan, self._positions)
 
-    def _asked(self, options: ReadOptions) -> Asked:
+    def _asked(self, options: ReadOptions) -> ReadSettings:
         return parse_options(options, self._defaults)
 
-    def _within(self, deadline_ms: int | None) -> Asked:
+    def _within(self, deadline_ms: int | None) -> ReadSettings:
         return self._asked({} if deadline_ms is None else {"deadline_ms": deadline_ms})
 
 
@@ -307,7 +307,7 @@ class QueryableTopic(_Requests):
         **options: Unpack[ReadOptions],
     ) -> None:
         urls = [checked_address(each) for each in ([url] if isinstance(url, str) else url)]
-        self._defaults = parse_options(options, Asked())
+        self._defaults = parse_options(options, ReadSettings())
         operations = Operations(urls, time.monotonic)
         http = httpx.Client(headers=headers, verify=verify, limits=limits(connections), trust_env=False)
         self._carrier = _Carrier(operations, http, connections)
@@ -317,7 +317,7 @@ class QueryableTopic(_Requests):
 
         mine = users.session(); mine.put("user-1", 2); assert mine.get("user-1").value == 2
         """
-        return Session(self._carrier, self._defaults, Positions(seen or {}))
+        return Session(self._carrier, self._defaults, SessionPositions(seen or {}))
 
     def status(self, *, deadline_ms: int | None = None) -> dict[str, dict[str, Any] | None]:
         """What each node says of itself, by its address; None for one that does not answer.
@@ -342,10 +342,10 @@ class QueryableTopic(_Requests):
 class Session(_Requests):
     """Made by `QueryableTopic.session`: reads are never older than what the session has read or written before."""
 
-    def __init__(self, carrier: _Carrier, defaults: Asked, positions: Positions) -> None:
+    def __init__(self, carrier: _Carrier, defaults: ReadSettings, positions: SessionPositions) -> None:
         self._carrier = carrier
         self._defaults = defaults
-        self._positions: Positions = positions
+        self._positions: SessionPositions = positions
 
     @property
     def seen(self) -> dict[int, int]:

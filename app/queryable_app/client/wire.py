@@ -6,9 +6,9 @@ from typing import Final
 
 import httpx
 
-from queryable_app.client.steps import Answer, How, Lost, Request
+from queryable_app.client.steps import FailureKind, Request, Response, TransportFailure
 
-ANSWER_BYTES_MAX: Final = 256 << 20
+RESPONSE_BYTES_MAX: Final = 256 << 20
 """More than a node ever answers at once."""
 
 _CONNECT_SECONDS_MAX: Final = 1.0
@@ -39,17 +39,19 @@ def headers_of(request: Request) -> dict[str, str]:
     return headers
 
 
-def answer_of(response: httpx.Response, body: bytes) -> Answer:
-    return Answer(response.status_code, {name.lower(): text for name, text in response.headers.items()}, body)
+def response_of(response: httpx.Response, body: bytes) -> Response:
+    return Response(
+        response.status_code, {name.lower(): text for name, text in response.headers.items()}, body
+    )
 
 
-def lost(error: Exception | None) -> Lost:
+def lost(error: Exception | None) -> TransportFailure:
     """None: the answer was cut off here, because it was too late or too large."""
     if error is None or isinstance(error, _LATE):
-        return Lost(How.LATE, How.LATE.value)
-    how = How.CUT
+        return TransportFailure(FailureKind.TIMEOUT, FailureKind.TIMEOUT.value)
+    how = FailureKind.CONNECTION_LOST
     if isinstance(error, _NOT_SENT):
-        how = How.NOT_SENT
+        how = FailureKind.NOT_SENT
     elif isinstance(error, httpx.PoolTimeout):
-        how = How.OURS
-    return Lost(how, f"{how.value} ({error or type(error).__name__})")
+        how = FailureKind.POOL_EXHAUSTED
+    return TransportFailure(how, f"{how.value} ({error or type(error).__name__})")

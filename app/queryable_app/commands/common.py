@@ -46,7 +46,7 @@ def with_exit_codes(text: str) -> str:
 
 def run_directory(data: Path | None) -> Path:
     """The directory of the run that is meant: `data`, or the newest one's."""
-    directory = data or data_directory.newest_run()
+    directory = data or data_directory.newest_run_directory()
     if directory is None or data_directory.run_description(directory) is None:
         where = f"over {data}" if data else "on this machine"
         fail(UNREACHABLE, f"no run {where} answers: start one with `qtopic run`, or name a node with --url")

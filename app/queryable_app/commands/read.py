@@ -151,26 +151,26 @@ def _print_statuses(statuses: list[tuple[str, dict[str, Any] | None]]) -> None:
         if status is None:
             table.add_row(url, "", "", "", "", "", "does not answer")
             continue
-        for copy in status["partitions"]:
-            position, end = copy["position"], copy["end"]
+        for replica in status["partitions"]:
+            position, end = replica["position"], replica["end"]
             table.add_row(
                 str(status.get("name", url)),
-                str(copy["partition"]),
-                copy["role"],
+                str(replica["partition"]),
+                replica["role"],
                 _known(position),
                 _known(end),
-                _known(copy["lagRecords"]),
-                _progress(copy),
+                _known(replica["lagRecords"]),
+                _progress(replica),
             )
     Console().print(table)
 
 
-def _progress(copy: dict[str, Any]) -> str:
-    if copy["failed"]:
-        return f"failed: {copy['failed']}"
-    rate, remaining = copy["recordsPerSecond"], copy["remainingSeconds"]
-    said = f"{copy['phase']} {100 * copy['progress']:.0f} %"
-    if copy["complete"] or remaining is None:
+def _progress(replica: dict[str, Any]) -> str:
+    if replica["failed"]:
+        return f"failed: {replica['failed']}"
+    rate, remaining = replica["recordsPerSecond"], replica["remainingSeconds"]
+    said = f"{replica['phase']} {100 * replica['progress']:.0f} %"
+    if replica["complete"] or remaining is None:
         return said
     return f"{said}, {rate:,.0f} records/s, {remaining:.0f} s left"
 

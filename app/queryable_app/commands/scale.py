@@ -27,7 +27,7 @@ from queryable_app.commands.common import (
 from queryable_app.commands.node_client import NodeClient
 from queryable_app.local import data_directory
 from queryable_app.local.progress import Progress
-from queryable_app.local.wish import WISH_FILE, Wish
+from queryable_app.local.wish import DESIRED_SCALE_FILE, DesiredScale
 
 _POLL_SECONDS: Final = 0.3
 _STATUS_SECONDS: Final = 1.0
@@ -58,7 +58,7 @@ _NO_WAIT: Final = click.option("--no-wait", is_flag=True, help="Returns at once;
 @JSON
 def scale_command(nodes: int, data: Path | None, no_wait: bool, as_json: bool) -> None:
     directory = run_directory(data)
-    _carry_out(directory, replace(_wish_of(directory), nodes=nodes), no_wait, as_json)
+    _apply(directory, replace(_wish_of(directory), nodes=nodes), no_wait, as_json)
 
 
 @click.command(
@@ -82,16 +82,16 @@ def scale_command(nodes: int, data: Path | None, no_wait: bool, as_json: bool) -
 @JSON
 def standby_command(standby: int, data: Path | None, no_wait: bool, as_json: bool) -> None:
     directory = run_directory(data)
-    _carry_out(directory, replace(_wish_of(directory), standby=standby), no_wait, as_json)
+    _apply(directory, replace(_wish_of(directory), standby=standby), no_wait, as_json)
 
 
-def _carry_out(directory: Path, wish: Wish, no_wait: bool, as_json: bool) -> None:
+def _apply(directory: Path, wish: DesiredScale, no_wait: bool, as_json: bool) -> None:
     if refusal := wish.refusal():
         fail(INVALID, refusal)
     try:
-        data_directory.write_file(directory / WISH_FILE, wish.to_json())
+        data_directory.write_file(directory / DESIRED_SCALE_FILE, wish.to_json())
     except OSError as e:
-        fail(BROKEN, f"{directory / WISH_FILE} cannot be written: {e.strerror}")
+        fail(BROKEN, f"{directory / DESIRED_SCALE_FILE} cannot be written: {e.strerror}")
     if not no_wait:
         try:
             _wait(directory, wish, Progress(Console(stderr=as_json)))
@@ -104,7 +104,7 @@ def _carry_out(directory: Path, wish: Wish, no_wait: bool, as_json: bool) -> Non
         click.echo(f"Asked for {_words(wish)}.")
 
 
-def _wait(directory: Path, wish: Wish, progress: Progress) -> None:
+def _wait(directory: Path, wish: DesiredScale, progress: Progress) -> None:
     with progress.waiting(f"Waiting for {_words(wish)}") as show:
         looked, held_up = 0.0, ""
         while True:
@@ -116,7 +116,7 @@ def _wait(directory: Path, wish: Wish, progress: Progress) -> None:
                 if placement["settled"]:
                     break
                 if time.monotonic() - looked > _STATUS_SECONDS:
-                    looked, held_up = time.monotonic(), hold_up(run)
+                    looked, held_up = time.monotonic(), change_progress(run)
                 show(f"Waiting for {_words(wish)}: {_left(placement)}{held_up}")
             time.sleep(_POLL_SECONDS)
     progress.say(f"Settled: {_words(wish)}, placement {placement['epoch']}")
@@ -126,18 +126,24 @@ def _left(placement: Mapping[str, Any]) -> str:
     return f"{placement['toBuild']} copies to build, {placement['toLetGo']} to let go"
 
 
-def hold_up(run: Mapping[str, Any]) -> str:
+def change_progress(run: Mapping[str, Any]) -> str:
     """What the change waits for, as the nodes say: copies that are being built, and those that have failed."""
     with NodeClient([node["url"] for node in run["nodes"]], timeout_seconds=2) as client:
-        copies = [
-            copy for _, status in client.statuses() for copy in (status or {"partitions": []})["partitions"]
+        replicas = [
+            replica
+            for _, status in client.statuses()
+            for replica in (status or {"partitions": []})["partitions"]
         ]
     said = [
-        f"partition {copy['partition']} has failed: {copy['failed']}" for copy in copies if copy["failed"]
+        f"partition {replica['partition']} has failed: {replica['failed']}"
+        for replica in replicas
+        if replica["failed"]
     ]
-    if building := [copy for copy in copies if copy["role"] == "hydrating"]:
-        done = 100 * sum(copy["progress"] for copy in building) / len(building)
-        said.append(f"{done:.0f} % at {sum(copy['recordsPerSecond'] for copy in building):,.0f} records/s")
+    if building := [replica for replica in replicas if replica["role"] == "hydrating"]:
+        done = 100 * sum(replica["progress"] for replica in building) / len(building)
+        said.append(
+            f"{done:.0f} % at {sum(replica['recordsPerSecond'] for replica in building):,.0f} records/s"
+        )
     return "".join(f"; {each}" for each in said)
 
 
@@ -151,19 +157,19 @@ def _described(directory: Path) -> Mapping[str, Any]:
     return run
 
 
-def _wish_of(directory: Path) -> Wish:
+def _wish_of(directory: Path) -> DesiredScale:
     """What the run follows now, or was asked for last."""
     try:
-        return Wish.from_json(json.loads((directory / WISH_FILE).read_text()))
+        return DesiredScale.from_json(json.loads((directory / DESIRED_SCALE_FILE).read_text()))
     except (OSError, ValueError, KeyError, TypeError):  # nobody has asked yet, or by hand
         return _wish_in(_described(directory)["placement"])
 
 
-def _wish_in(placement: Mapping[str, Any]) -> Wish:
-    return Wish.from_json(placement)
+def _wish_in(placement: Mapping[str, Any]) -> DesiredScale:
+    return DesiredScale.from_json(placement)
 
 
-def _words(wish: Wish) -> str:
+def _words(wish: DesiredScale) -> str:
     nodes = "1 node" if wish.nodes == 1 else f"{wish.nodes} nodes"
     standby = "1 standby copy" if wish.standby == 1 else f"{wish.standby} standby copies"
     return f"{nodes} and {standby} of each partition"

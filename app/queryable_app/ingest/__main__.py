@@ -32,7 +32,7 @@ from queryable_app.platform.descriptors import descriptor_limit, raise_descripto
 from queryable_app.platform.jars import JarsError, cache_dir
 from queryable_app.platform.log import event
 from queryable_app.platform.mounted_files import read_spec
-from queryable_app.policy.descriptor_plan import too_few_for_ingest
+from queryable_app.policy.descriptor_plan import descriptor_shortage
 
 JVM_DIED: Final = 3
 """The exit code when the JVM has ended by itself."""
@@ -120,7 +120,7 @@ def read(settings: NodeSettings, spec: TopicSpec, placement: Placement, process:
     """Start the JVM, check what can be checked, and read the topic until the process is ended."""
     run_dir, partitions = Path(settings.run_dir), placement.partitions
     try:
-        if missing := too_few_for_ingest(descriptor_limit(), len(placement.held_by(settings.ordinal))):
+        if missing := descriptor_shortage(descriptor_limit(), len(placement.assigned_to(settings.ordinal))):
             raise DescriptorsTooFew(missing)
         cache = cache_dir(settings.cache_dir)
         threads = partitions + 1  # for the rehearsal

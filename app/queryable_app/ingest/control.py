@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from queryable_app.contract import CONTROL_PROTOCOL, TopicSeen
+from queryable_app.contract import CONTROL_PROTOCOL, ObservedTopic
 
 _LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 _SEND_SECONDS_MAX: Final = 10.0
@@ -41,7 +41,7 @@ class Control:
     def close(self) -> None:
         self._socket.close()
 
-    def tell_topic(self, topic: TopicSeen | None) -> None:
+    def tell_topic(self, topic: ObservedTopic | None) -> None:
         if topic is None:
             self._send({"type": "topic", "id": None})
             return

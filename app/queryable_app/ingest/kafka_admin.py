@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 
-from queryable_app.contract import TopicSeen
-from queryable_app.platform.kafka_clients import KafkaAway
+from queryable_app.contract import ObservedTopic
+from queryable_app.platform.kafka_clients import KafkaUnavailable
 
 _ASK_MS: Final = 3_000
 WITHOUT_METRICS: Final = {"auto.include.jmx.reporter": "false", "enable.metrics.push": "false"}
@@ -32,7 +32,7 @@ class KafkaAdmin:
         try:
             self._client = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
         except Py4JJavaError as error:
-            raise KafkaAway(_reason(_root(error.java_exception))) from error
+            raise KafkaUnavailable(_reason(_root(error.java_exception))) from error
 
     def close(self) -> None:
         self._client.close()
@@ -47,9 +47,9 @@ class KafkaAdmin:
         except Py4JJavaError as error:
             if _cause(error).getClass().getSimpleName() == _MISSING:
                 return None
-            raise KafkaAway(_reason(_cause(error))) from error
+            raise KafkaUnavailable(_reason(_cause(error))) from error
 
-    def look(self, topic: str, partitions: Collection[int]) -> TopicSeen | None:
+    def look(self, topic: str, partitions: Collection[int]) -> ObservedTopic | None:
         """The topic, with the ends of those of the partitions that it has. None: it does not exist."""
         found = self.identity(topic)
         if found is None:
@@ -60,8 +60,8 @@ class KafkaAdmin:
             earliest = self._offsets(topic, known, self._spec("earliest"))
             latest = self._offsets(topic, known, self._spec("latest"))
         except Py4JJavaError as error:
-            raise KafkaAway(_reason(_cause(error))) from error
-        return TopicSeen(id, count, earliest, latest)
+            raise KafkaUnavailable(_reason(_cause(error))) from error
+        return ObservedTopic(id, count, earliest, latest)
 
     def _spec(self, which: str) -> Any:
         return getattr(self._jvm.org.apache.kafka.clients.admin.OffsetSpec, which)()

@@ -20,13 +20,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from queryable_app.config.topic_spec import TopicSpec
-from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, TopicSeen
+from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET, ObservedTopic
 from queryable_app.ingest.control import Control, ServeGone
 from queryable_app.ingest.failures import PermanentFailure, permanent_failure
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.rehearsal import Rehearsal
 from queryable_app.ingest.stream import Start, refused_real_time, start_query
-from queryable_app.platform.kafka_clients import KafkaAway
+from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
 from queryable_app.wire.ingest_failures import IngestFailure
 
@@ -138,7 +138,7 @@ class Supervisor:
                 self._admin = KafkaAdmin(self._session._jvm, self._bootstrap_servers, self._spec.kafka_config)
             known = self._told is not None and self._admin.identity(self._topic) == self._told
             seen = None if known else self._admin.look(self._topic, wanted)
-        except KafkaAway as error:
+        except KafkaUnavailable as error:
             failure = permanent_failure(error.__cause__)
             if failure is None:
                 self._say(control, "waiting-for-kafka", str(error))
@@ -163,7 +163,7 @@ class Supervisor:
             control.tell_topic(None)
             self._say(control, "waiting-for-topic", f"there is no topic {self._topic}")
 
-    def _tell(self, control: Control, seen: TopicSeen) -> None:
+    def _tell(self, control: Control, seen: ObservedTopic) -> None:
         """serve answers with where to start, in a new generation: what an older query still sends is refused. It goes on
         until then, so that rows pause no longer than they must."""
         if self._told is not None:
@@ -232,7 +232,7 @@ class Supervisor:
         """Once can be chance; a failure is permanent when the query has ended for the same reason several times in a row."""
         self._reasons = [*self._reasons, failure.reason if failure else ""][-_SAME_DEATHS:]
         if failure is not None and self._reasons == [failure.reason] * _SAME_DEATHS:
-            if not failure.is_of_spec:
+            if not failure.caused_by_spec:
                 raise PermanentFailure(failure)  # another process may find the image or the machine put right
             self._failure = failure
 
@@ -280,7 +280,7 @@ def report_failed(run_dir: Path, mode: str, failure: IngestFailure) -> None:
 
     Returns when the image or the machine may have been put right. A spec that is put right comes with another process."""
     event("failed", reason=failure.reason, message=failure.message)
-    until = time.monotonic() + (math.inf if failure.is_of_spec else CHECK_AGAIN_SECONDS)
+    until = time.monotonic() + (math.inf if failure.caused_by_spec else CHECK_AGAIN_SECONDS)
     while time.monotonic() < until:
         control = connect(run_dir)
         try:

@@ -33,7 +33,7 @@ from queryable_app.ingest.stream import Start, row_writer, view_of
 from queryable_app.ingest.transform import rows
 from queryable_app.platform.file_lock import locked
 from queryable_app.platform.jars import JarsError, cache_dir, connector_jars
-from queryable_app.platform.kafka_clients import KafkaAway
+from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
 from queryable_app.wire import row_frames as frames
 
@@ -132,7 +132,7 @@ def _stream(session: SparkSession, scratch: Path) -> None:
 
 
 def _look_for_kafka(session: SparkSession) -> None:
-    with contextlib.suppress(KafkaAway):
+    with contextlib.suppress(KafkaUnavailable):
         KafkaAdmin(session._jvm, _NOBODY, {}).look("none", [0])
     options = {"kafka.bootstrap.servers": _NOBODY, "assign": '{"none":[0]}'}
     session.readStream.format("kafka").options(**options).load().explain()

@@ -14,7 +14,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin
-from queryable_app.platform.kafka_clients import KafkaAway
+from queryable_app.platform.kafka_clients import KafkaUnavailable
 
 _POLL_MS: Final = 1_000
 _CLASS: Final = "public class WarmUp { public long add(long a, int b) { return a + b; } }"
@@ -28,7 +28,7 @@ def warm_up(jvm: Any, bootstrap_servers: str, config: Mapping[str, str], topic: 
 
 def _begin(name: str, work: Callable[[], object]) -> None:
     def run() -> None:
-        with suppress(Py4JError, KafkaAway, OSError):
+        with suppress(Py4JError, KafkaUnavailable, OSError):
             work()
 
     threading.Thread(target=run, name=name, daemon=True).start()

@@ -131,7 +131,7 @@ def opened(path: Path | None) -> Iterator[DataDirectory]:
         yield directory
 
 
-def newest_run() -> Path | None:
+def newest_run_directory() -> Path | None:
     """The data directory of the run that wrote its `run.json` last, of this user on this machine."""
     found = []
     for sockets in Path(tempfile.gettempdir()).glob(f"{_socket_prefix()}*"):

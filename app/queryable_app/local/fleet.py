@@ -14,16 +14,16 @@ from typing import Any, Final
 
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.nodes import Node, new_address, node_settings
-from queryable_app.local.placer import Placer
+from queryable_app.local.placer import PlacementController
 from queryable_app.local.processes import Process
-from queryable_app.local.wish import WISH_FILE, Wish
-from queryable_app.placement.assignment import Placement, Wanted
+from queryable_app.local.wish import DESIRED_SCALE_FILE, DesiredScale
+from queryable_app.placement.assignment import DesiredPlacement, Placement
 
 _NOTICE_SECONDS: Final = 2.0
 _STOP_SECONDS: Final = 15.0
 
 
-class Fleet:
+class LocalCluster:
     """Its processes run from the moment it is made."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Fleet:
         spec: Mapping[str, Any],
         data: DataDirectory,
         placement: Placement,
-        wish: Wish,
+        wish: DesiredScale,
         port: int,
     ) -> None:
         self._name, self._spec, self._data, self._port = name, spec, data, port
@@ -40,9 +40,9 @@ class Fleet:
         self.nodes: list[Node] = []
         self._named = 0
         self._leaving: list[_Leaving] = []
-        data.forget(WISH_FILE)
+        data.forget(DESIRED_SCALE_FILE)
         data.forget_nodes_from(len(placement.addresses))
-        self._placer = Placer(data, placement, _wanted(placement.addresses, wish))
+        self._placer = PlacementController(data, placement, _wanted(placement.addresses, wish))
         self._start_nodes()
 
     @property
@@ -57,18 +57,18 @@ class Fleet:
 
     def tick(self) -> list[str]:
         """What has happened since the last time, in words."""
-        happened = [said for node in self.nodes for kept in node.kept if (said := kept.tend())]
+        happened = [said for node in self.nodes for kept in node.kept if (said := kept.supervise())]
         happened += self._placer.tick()
         happened += self._take_up_wish()
         self._start_nodes()
-        while self._named < len(self.nodes) and self._placer.known_to(self._named):
+        while self._named < len(self.nodes) and self._placer.follows_newest(self._named):
             self._named += 1
         happened += self._part_with_empty_nodes()
         return happened
 
     def describe(self) -> dict[str, Any]:
         """For `run.json`."""
-        placement, copies = self._placer.placement, self.wish.copies
+        placement, replicas = self._placer.placement, self.wish.replicas
         listed = [len(s) + len(h) for s, h in zip(placement.serving, placement.hydrating, strict=True)]
         return {
             "nodes": [node.describe() for node in self.nodes[: self._named]],
@@ -77,7 +77,7 @@ class Fleet:
                 "settled": self._placer.settled and not self.silent and not self._leaving,
                 **self.wish.to_json(),
                 "toBuild": sum(map(len, placement.hydrating)),
-                "toLetGo": sum(max(0, count - copies) for count in listed),
+                "toLetGo": sum(max(0, count - replicas) for count in listed),
             },
         }
 
@@ -103,10 +103,10 @@ class Fleet:
         self._placer.follow(_wanted(addresses + more, wish))
         yield f"Wanted now: {wish.nodes} nodes, {wish.standby} standby copies of each partition"
 
-    def _read_wish(self) -> Wish | None:
+    def _read_wish(self) -> DesiredScale | None:
         try:
-            raw = self._data.read(WISH_FILE)
-            return None if raw is None else Wish.from_json(raw)
+            raw = self._data.read(DESIRED_SCALE_FILE)
+            return None if raw is None else DesiredScale.from_json(raw)
         except (ValueError, KeyError, TypeError):  # someone wrote it by hand
             return None
 
@@ -148,5 +148,5 @@ class _Leaving:
         return True
 
 
-def _wanted(addresses: tuple[str, ...], wish: Wish) -> Wanted:
-    return Wanted(addresses[: wish.nodes], wish.copies)
+def _wanted(addresses: tuple[str, ...], wish: DesiredScale) -> DesiredPlacement:
+    return DesiredPlacement(addresses[: wish.nodes], wish.replicas)

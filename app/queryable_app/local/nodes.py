@@ -15,10 +15,10 @@ import httpx
 from queryable_app.contract import ENV_PREFIX, NodeSettings
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.placer import PLACEMENT_FILE
-from queryable_app.local.processes import Kept, Process, free_ports, is_free
-from queryable_app.local.wish import Wish
-from queryable_app.placement.assignment import Placement, first_placement
-from queryable_app.wire.ingest_failures import IngestFailure, failure_in
+from queryable_app.local.processes import Process, SupervisedProcess, free_ports, is_free
+from queryable_app.local.wish import DesiredScale
+from queryable_app.placement.assignment import Placement, initial_placement
+from queryable_app.wire.ingest_failures import IngestFailure, parse_failure
 
 HOST: Final = "127.0.0.1"
 _SPEC_FILE: Final = "spec.json"
@@ -28,7 +28,7 @@ class NodeFailed(Exception):
     """The ingest of a node has failed for good."""
 
     def __init__(self, node: str, failure: IngestFailure) -> None:
-        super().__init__(failure.message if failure.is_of_spec else f"{node}: {failure.message}")
+        super().__init__(failure.message if failure.caused_by_spec else f"{node}: {failure.message}")
         self.failure = failure
 
 
@@ -45,7 +45,7 @@ class Node:
         self.ingest = self._kept("ingest")
 
     @property
-    def kept(self) -> tuple[Kept, Kept]:
+    def kept(self) -> tuple[SupervisedProcess, SupervisedProcess]:
         return self.serve, self.ingest
 
     def log(self, role: str) -> Path:
@@ -62,28 +62,28 @@ class Node:
             status: Mapping[str, Any] = http.get(f"{self.url}/v1/status").raise_for_status().json()
         except (httpx.HTTPError, ValueError):
             return f"{self.name} does not answer"
-        copies, ingest = status["partitions"], status["ingest"]
-        for copy in copies:
-            if copy["failed"]:
-                return f"{self.name} has failed at partition {copy['partition']}: {copy['failed']}"
-        if (failure := failure_in(ingest["failure"])) is not None:
+        replicas, ingest = status["partitions"], status["ingest"]
+        for replica in replicas:
+            if replica["failed"]:
+                return f"{self.name} has failed at partition {replica['partition']}: {replica['failed']}"
+        if (failure := parse_failure(ingest["failure"])) is not None:
             raise NodeFailed(self.name, failure)
         if ingest["state"] != "streaming":
             state = "not up yet" if ingest["state"] == "absent" else ingest["state"]
             return f"Spark of {self.name} is {state} {ingest['detail']}".rstrip()
         if status["ready"]:
             return ""
-        done = 100 * sum(copy["progress"] for copy in copies) / max(1, len(copies))
-        rate = sum(copy["recordsPerSecond"] for copy in copies)
+        done = 100 * sum(replica["progress"] for replica in replicas) / max(1, len(replicas))
+        rate = sum(replica["recordsPerSecond"] for replica in replicas)
         return f"{self.name} {done:.0f} % at {rate:,.0f} records/s"
 
-    def _kept(self, role: str) -> Kept:
+    def _kept(self, role: str) -> SupervisedProcess:
         command = [sys.executable, "-m", f"queryable_app.{role}"]
 
         def start() -> Process:
             return Process(command, self.log(role), self._environ, [self._data.lock])
 
-        return Kept(f"{role} of {self.name}", start, start())
+        return SupervisedProcess(f"{role} of {self.name}", start, start())
 
 
 def node_settings(
@@ -117,13 +117,17 @@ def new_address(port: int, ordinal: int) -> str:
 
 
 def start_placement(
-    kept: Mapping[str, Any] | None, application_id: str, partitions: int, urls: Sequence[str], wish: Wish
+    kept: Mapping[str, Any] | None,
+    application_id: str,
+    partitions: int,
+    urls: Sequence[str],
+    wish: DesiredScale,
 ) -> Placement:
     """Where a run begins: at what an earlier one has left, whose nodes are at `urls` now, or at the first placement.
 
     Its number makes nodes prefer it to the earlier one.
     """
-    first = first_placement(application_id, partitions, urls[: wish.nodes], wish.copies)
+    first = initial_placement(application_id, partitions, urls[: wish.nodes], wish.replicas)
     if kept is None:
         return first
     before = Placement.from_json(json.dumps(kept))

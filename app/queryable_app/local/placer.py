@@ -15,8 +15,8 @@ import httpx
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
 from queryable_app.local.data_directory import DataDirectory
-from queryable_app.placement.assignment import Placement, Wanted, settled
-from queryable_app.placement.controller import Seen, gone_quiet, next_step, seen_in
+from queryable_app.placement.assignment import DesiredPlacement, Placement, settled
+from queryable_app.placement.controller import NodeObservation, next_step, parse_observation, unresponsive
 
 PLACEMENT_FILE: Final = "placement.json"
 
@@ -26,15 +26,15 @@ _ANSWER_SECONDS: Final = 2.0
 _THREADS: Final = 16
 
 
-class Placer:
-    def __init__(self, data: DataDirectory, placement: Placement, wanted: Wanted) -> None:
+class PlacementController:
+    def __init__(self, data: DataDirectory, placement: Placement, wanted: DesiredPlacement) -> None:
         self.placement = placement
         """The newest one."""
         self.wanted = wanted
         self._data = data
         self._arrived = False
-        self._seen: dict[int, Seen] = {}
-        self._asking: dict[int, Future[Seen]] = {}
+        self._seen: dict[int, NodeObservation] = {}
+        self._asking: dict[int, Future[NodeObservation]] = {}
         self._due: dict[int, float] = {}
         self._refused: dict[int, str] = {}
         token = data.internal_token().read_text()
@@ -50,12 +50,12 @@ class Placer:
     @property
     def known(self) -> bool:
         """Whether every node follows the newest placement."""
-        return all(self.known_to(ordinal) for ordinal in range(len(self.placement.addresses)))
+        return all(self.follows_newest(ordinal) for ordinal in range(len(self.placement.addresses)))
 
-    def known_to(self, ordinal: int) -> bool:
+    def follows_newest(self, ordinal: int) -> bool:
         return ordinal in self._seen and self._seen[ordinal].epoch >= self.placement.epoch
 
-    def follow(self, wanted: Wanted) -> None:
+    def follow(self, wanted: DesiredPlacement) -> None:
         self.wanted, self._arrived = wanted, False
 
     def tick(self) -> list[str]:
@@ -81,7 +81,7 @@ class Placer:
 
     def _heard(self) -> tuple[bool, list[str]]:
         """Whether a node has answered since the last time, and what is new of those that refuse."""
-        answers: dict[int, Seen] = {}
+        answers: dict[int, NodeObservation] = {}
         refusals = []
         for ordinal in [ordinal for ordinal, asked in self._asking.items() if asked.done()]:
             asked = self._asking.pop(ordinal)
@@ -90,7 +90,7 @@ class Placer:
                 answers[ordinal] = asked.result()
                 continue
             if ordinal in self._seen:
-                self._seen[ordinal] = gone_quiet(self._seen[ordinal])
+                self._seen[ordinal] = unresponsive(self._seen[ordinal])
             if isinstance(error, httpx.HTTPStatusError) and self._refused.get(ordinal) != str(error):
                 self._refused[ordinal] = str(error)
                 refusals.append(f"Node {ordinal} does not take the placement: {error.response.text[:300]}")
@@ -98,13 +98,13 @@ class Placer:
         self._seen = {o: seen for o, seen in (self._seen | answers).items() if o < nodes}
         return bool(answers), refusals
 
-    def _ask(self, address: str, placement: Placement) -> Seen:
+    def _ask(self, address: str, placement: Placement) -> NodeObservation:
         """Looks at a node, after telling it of the placement if it has an older one. In a thread."""
         status = self._http.get(f"{address}/v1/status").raise_for_status().json()
         if status["epoch"] < placement.epoch:
             self._http.put(f"{address}{PLACEMENT_PATH}", content=placement.to_json()).raise_for_status()
             status = self._http.get(f"{address}/v1/status").raise_for_status().json()
-        return seen_in(status, time.monotonic())
+        return parse_observation(status, time.monotonic())
 
     def _write(self) -> None:
         self._data.write(PLACEMENT_FILE, json.loads(self.placement.to_json()))

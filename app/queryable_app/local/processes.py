@@ -94,18 +94,18 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
         return True
 
 
-class Kept:
+class SupervisedProcess:
     """A process that is started again when it ends, later and later while it does not live long."""
 
     def __init__(self, name: str, start: Callable[[], Process], process: Process) -> None:
         self.name = name
         self.process = process
-        self.deaths = 0
+        self.crashes = 0
         """How often it has ended since it last lived long."""
         self._start = start
         self._due: float | None = None
 
-    def tend(self) -> str | None:
+    def supervise(self) -> str | None:
         """To be called again and again: what has happened since the last time, in words, or None."""
         now = time.monotonic()
         if self._due is not None:
@@ -118,8 +118,8 @@ class Kept:
         if code is None:
             return None
         self.process.kill()  # what it started must not live on beside its successor
-        self.deaths = 1 if now - self.process.started_at > _LIVED_LONG_SECONDS else self.deaths + 1
-        delay = min(_RESTART_SECONDS * 2 ** (self.deaths - 1), _RESTART_SECONDS_MAX)
+        self.crashes = 1 if now - self.process.started_at > _LIVED_LONG_SECONDS else self.crashes + 1
+        delay = min(_RESTART_SECONDS * 2 ** (self.crashes - 1), _RESTART_SECONDS_MAX)
         self._due = now + delay
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return f"{self.name} {how} and is started again in {delay:.1f} s"

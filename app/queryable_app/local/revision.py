@@ -15,7 +15,7 @@ from typing import Any, Final
 _FIELDS: Final = ("topic", "key", "value", "onBadRecord", "partitioner", "transform", "view", "redeployNonce")
 
 
-def view_of(spec: Mapping[str, Any], kafka: str, partitions: int) -> dict[str, Any]:
+def view_digests(spec: Mapping[str, Any], kafka: str, partitions: int) -> dict[str, Any]:
     """What the stores depend on, as it is kept beside them."""
     parts = {name: spec[name] for name in _FIELDS if name in spec}
     digests = {

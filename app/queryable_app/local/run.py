@@ -23,18 +23,18 @@ from queryable_app.local import data_directory, revision, topics
 from queryable_app.local.class_training import ClassTraining
 from queryable_app.local.data_directory import DataDirectory
 from queryable_app.local.embedded_kafka import EmbeddedKafka
-from queryable_app.local.fleet import Fleet
+from queryable_app.local.fleet import LocalCluster
 from queryable_app.local.nodes import HOST, NodeFailed, new_address, node_settings, start_placement
 from queryable_app.local.placer import PLACEMENT_FILE
-from queryable_app.local.processes import Kept, Process, free_ports, is_free, stop
+from queryable_app.local.processes import Process, SupervisedProcess, free_ports, is_free, stop
 from queryable_app.local.progress import Progress
 from queryable_app.local.resource_file import Resource
-from queryable_app.local.stopping import Stop, Stopped
-from queryable_app.local.wish import Wish
-from queryable_app.placement.assignment import first_placement
+from queryable_app.local.stopping import Stopped, StopRequest
+from queryable_app.local.wish import DesiredScale
+from queryable_app.placement.assignment import initial_placement
 from queryable_app.platform import jars
 from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit
-from queryable_app.policy.descriptor_plan import too_few_for_ingest
+from queryable_app.policy.descriptor_plan import descriptor_shortage
 
 RESOURCE_FILE: Final = "resource.json"
 _VIEW_FILE: Final = "view.json"
@@ -81,7 +81,7 @@ def run(resource: Resource, options: Options, progress: Progress) -> None:
     """Returns when it was asked to stop and everything is stopped."""
     raise_descriptor_limit()  # every process that this one starts inherits it
     _check_descriptors(1)  # before Spark is asked to check the SQL
-    with Stop.on_signals() as stopping, contextlib.suppress(Stopped):
+    with StopRequest.on_signals() as stopping, contextlib.suppress(Stopped):
         urls = _urls(options.port, options.nodes or resource.spec.replicas)
         with data_directory.opened(options.data) as data:
             system = _System(resource, options, data, progress, stopping, urls)
@@ -101,7 +101,7 @@ class _System:
         options: Options,
         data: DataDirectory,
         progress: Progress,
-        stopping: Stop,
+        stopping: StopRequest,
         urls: list[str],
     ) -> None:
         self._resource, self._options, self._data, self._progress = resource, options, data, progress
@@ -109,8 +109,8 @@ class _System:
         self._http = httpx.Client(timeout=2, trust_env=False)
         self._bootstrap = resource.spec.bootstrap_servers
         self._broker: EmbeddedKafka | None = None
-        self._kept: list[Kept] = []
-        self._fleet: Fleet | None = None
+        self._kept: list[SupervisedProcess] = []
+        self._fleet: LocalCluster | None = None
         self._training: ClassTraining | None = None
         self._described: dict[str, Any] = {}
 
@@ -151,7 +151,7 @@ class _System:
         spec = self._resource.spec
         if not spec.sql and not spec.value_schema:
             return
-        placement = first_placement(f"local.{self._resource.name}.check", 1, self._urls, 1)
+        placement = initial_placement(f"local.{self._resource.name}.check", 1, self._urls, 1)
         settings = node_settings("check", 0, self._spec(), placement, self._data)
         log = self._data.log("check")
         log.unlink(missing_ok=True)
@@ -176,7 +176,7 @@ class _System:
         with self._progress.waiting("Starting Kafka"):
             self._broker = EmbeddedKafka(self._data.kafka, broker_jars, java, [self._data.lock])
             with self._stopping.held():
-                self._kept.append(Kept("kafka", self._broker.launch, self._broker.launch()))
+                self._kept.append(SupervisedProcess("kafka", self._broker.launch, self._broker.launch()))
             self._broker.wait_until_ready()
             self._bootstrap = self._broker.bootstrap
             kafka = kafka_connection(self._bootstrap, {})
@@ -221,12 +221,12 @@ class _System:
         if kept is None:
             return 0
         partitions = int(kept["view"]["partitions"])
-        same = kept["view"] == revision.view_of(self._spec(), self._bootstrap, partitions)
+        same = kept["view"] == revision.view_digests(self._spec(), self._bootstrap, partitions)
         return partitions if same else 0
 
-    def _start_nodes(self, partitions: int) -> Fleet:
+    def _start_nodes(self, partitions: int) -> LocalCluster:
         kafka = "embedded" if self._broker else self._bootstrap
-        view = revision.view_of(self._spec(), kafka, partitions)
+        view = revision.view_digests(self._spec(), kafka, partitions)
         number, changed = revision.next_revision(self._data.read(_VIEW_FILE), view)
         if changed:
             self._progress.say(f"Changed since the last run: {', '.join(changed)}. The rows are built anew.")
@@ -234,16 +234,16 @@ class _System:
         self._data.write(_VIEW_FILE, {"revision": number, "view": view})
         self._data.write(RESOURCE_FILE, self._resource.document)
         name, nodes = f"{self._resource.name}-r{number}", len(self._urls)
-        wish = Wish(nodes, min(self._resource.spec.standby_replicas, nodes - 1))
+        wish = DesiredScale(nodes, min(self._resource.spec.standby_replicas, nodes - 1))
         kept = self._data.read(PLACEMENT_FILE)
         # Nodes of an earlier run that are too many now give their copies away before they go.
         earlier = len(kept["addresses"]) if kept else 0
         urls = [*self._urls, *(new_address(self._options.port, node) for node in range(nodes, earlier))]
         application_id = f"local.{self._resource.name}.r{number}"
         placement = start_placement(kept, application_id, partitions, urls, wish)
-        _check_descriptors(max(len(placement.held_by(node)) for node in range(nodes)))
+        _check_descriptors(max(len(placement.assigned_to(node)) for node in range(nodes)))
         with self._stopping.held():
-            self._fleet = Fleet(name, self._spec(), self._data, placement, wish, self._options.port)
+            self._fleet = LocalCluster(name, self._spec(), self._data, placement, wish, self._options.port)
         return self._fleet
 
     def _spec(self) -> dict[str, Any]:
@@ -252,16 +252,16 @@ class _System:
         config = {} if self._options.kafka == "embedded" else spec["kafka"].get("config", {})
         return {**spec, "kafka": {"bootstrapServers": self._bootstrap, "config": config}}
 
-    def _wait_for_answers(self, fleet: Fleet) -> None:
+    def _wait_for_answers(self, fleet: LocalCluster) -> None:
         with self._progress.waiting("Waiting for the nodes to answer") as show:
             while silent := fleet.silent:
                 show(f"Waiting for {', '.join(node.name for node in silent)} to answer")
                 self._tend()
                 for node in silent:
-                    if node.serve.deaths >= _START_DEATHS_MAX:
+                    if node.serve.crashes >= _START_DEATHS_MAX:
                         raise RunError(f"{node.serve.name} does not start:\n{_tail(node.log('serve'))}")
 
-    def _wait_until_ready(self, fleet: Fleet) -> None:
+    def _wait_until_ready(self, fleet: LocalCluster) -> None:
         if self._options.example_rate:
             self._start_examples()
         with self._progress.waiting("Hydrating") as show:
@@ -270,7 +270,7 @@ class _System:
                     show(f"Hydrating: {', '.join(missing)}")
                     self._tend()
             except NodeFailed as error:
-                refused = SpecRefused if error.failure.is_of_spec else RunError
+                refused = SpecRefused if error.failure.caused_by_spec else RunError
                 raise refused(str(error)) from error
 
     def _start_examples(self) -> None:
@@ -288,7 +288,7 @@ class _System:
             return Process(command, self._data.log("examples"), inherited=[self._data.lock])
 
         with self._stopping.held():
-            self._kept.append(Kept("example records", start, start()))
+            self._kept.append(SupervisedProcess("example records", start, start()))
 
     def _say_what_to_try(self) -> None:
         url = self._urls[0]
@@ -317,7 +317,7 @@ class _System:
     def _tend(self) -> None:
         """One look at every process, and a short pause."""
         with self._stopping.held():
-            happened = [said for kept in self._kept if (said := kept.tend())]
+            happened = [said for kept in self._kept if (said := kept.supervise())]
             if self._fleet:
                 happened += self._fleet.tick()
             if self._training and (said := self._training.tick()):
@@ -328,7 +328,7 @@ class _System:
             self._describe(self._fleet)
         self._pause()
 
-    def _describe(self, fleet: Fleet) -> None:
+    def _describe(self, fleet: LocalCluster) -> None:
         """From the moment at which every node has answered."""
         described = {"kafka": self._bootstrap, **fleet.describe()}
         if described != self._described and (self._described or not fleet.silent):
@@ -353,7 +353,7 @@ def _urls(port: int, nodes: int) -> list[str]:
 
 def _check_descriptors(partitions: int) -> None:
     """Refuse a limit with which the JVM of a node would be started again and again."""
-    if missing := too_few_for_ingest(descriptor_limit(), partitions):
+    if missing := descriptor_shortage(descriptor_limit(), partitions):
         raise RunError(missing)
 
 

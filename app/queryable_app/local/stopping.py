@@ -12,7 +12,7 @@ class Stopped(BaseException):
     """Someone asked the run to end. No Exception, so that nobody handles it on the way out."""
 
 
-class Stop:
+class StopRequest:
     """Whether the run was asked to end."""
 
     def __init__(self) -> None:
@@ -21,8 +21,8 @@ class Stop:
 
     @staticmethod
     @contextmanager
-    def on_signals() -> Iterator[Stop]:
-        stopping = Stop()
+    def on_signals() -> Iterator[StopRequest]:
+        stopping = StopRequest()
         signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = [signal.signal(number, stopping._on_signal) for number in signals]
         try:

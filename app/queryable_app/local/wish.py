@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-WISH_FILE: Final = "wanted.json"
+DESIRED_SCALE_FILE: Final = "wanted.json"
 NODES_MAX: Final = 64
 STANDBY_MAX: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredScale:
     nodes: int
     standby: int
 
     @property
-    def copies(self) -> int:
+    def replicas(self) -> int:
         return 1 + self.standby
 
     def refusal(self) -> str | None:
@@ -26,10 +26,10 @@ class Wish:
             return f"a run has 1 to {NODES_MAX} nodes, not {self.nodes}: Ctrl-C in `qtopic run` stops all of them"
         if not 0 <= self.standby <= STANDBY_MAX:
             return f"a partition has 0 to {STANDBY_MAX} standby copies, not {self.standby}"
-        if self.copies > self.nodes:
+        if self.replicas > self.nodes:
             return (
-                f"{self.copies} copies of a partition need {self.copies} nodes, one each, and not {self.nodes}: "
-                f"run `qtopic scale {self.copies}` or `qtopic standby {self.nodes - 1}` first"
+                f"{self.replicas} copies of a partition need {self.replicas} nodes, one each, and not {self.nodes}: "
+                f"run `qtopic scale {self.replicas}` or `qtopic standby {self.nodes - 1}` first"
             )
         return None
 
@@ -37,5 +37,5 @@ class Wish:
         return asdict(self)
 
     @staticmethod
-    def from_json(raw: Mapping[str, Any]) -> Wish:
-        return Wish(int(raw["nodes"]), int(raw["standby"]))
+    def from_json(raw: Mapping[str, Any]) -> DesiredScale:
+        return DesiredScale(int(raw["nodes"]), int(raw["standby"]))

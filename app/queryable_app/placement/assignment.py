@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from queryable_app.placement.target import goal_of, level_firsts
+from queryable_app.placement.target import balanced_assignment, level_active_replicas
 from queryable_app.wire.checked import field, list_of, text, whole
 
 _EPOCH_MAX: Final = 2**53
@@ -39,7 +39,7 @@ class Placement:
     def partitions(self) -> int:
         return len(self.serving)
 
-    def held_by(self, ordinal: int) -> tuple[int, ...]:
+    def assigned_to(self, ordinal: int) -> tuple[int, ...]:
         """The partitions of which this node keeps a copy, complete or not."""
         return tuple(
             p for p in range(self.partitions) if ordinal in self.serving[p] or ordinal in self.hydrating[p]
@@ -68,13 +68,13 @@ class Placement:
             epoch=field(raw, "epoch", whole(0, _EPOCH_MAX)),
             application_id=field(raw, "applicationId", text),
             addresses=tuple(field(raw, "addresses", list_of(text))),
-            serving=_copies(field(raw, "serving", _ORDINALS)),
-            hydrating=_copies(field(raw, "hydrating", _ORDINALS)),
+            serving=_replicas(field(raw, "serving", _ORDINALS)),
+            hydrating=_replicas(field(raw, "hydrating", _ORDINALS)),
         )
 
 
-def _copies(raw: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(copies) for copies in raw)
+def _replicas(raw: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(replicas) for replicas in raw)
 
 
 def refusal(placement: Placement, present: Placement) -> str | None:
@@ -91,23 +91,23 @@ def refusal(placement: Placement, present: Placement) -> str | None:
     for partition, (serving, hydrating) in enumerate(
         zip(placement.serving, placement.hydrating, strict=True)
     ):
-        copies = (*serving, *hydrating)
-        if len(set(copies)) < len(copies) or any(ordinal not in nodes for ordinal in copies):
+        replicas = (*serving, *hydrating)
+        if len(set(replicas)) < len(replicas) or any(ordinal not in nodes for ordinal in replicas):
             return f"partition {partition} names a node twice, or one that has no address"
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredPlacement:
     """What a placement is to become."""
 
     addresses: tuple[str, ...]  # of the nodes that shall hold copies, by ordinal
-    copies: int  # of each partition; no more than there are nodes
+    replicas: int  # of each partition; no more than there are nodes
     domains: tuple[str, ...] = ()  # each node's failure domain; empty: every node is its own
     lost: frozenset[int] = frozenset()  # nodes that do not come back: what they hold is gone
 
     def __post_init__(self) -> None:
-        if self.copies < 1 or len(self.domains) not in (0, len(self.addresses)):
+        if self.replicas < 1 or len(self.domains) not in (0, len(self.addresses)):
             raise ValueError("a partition has at least one copy, and every node a domain or none")
 
     @property
@@ -119,18 +119,20 @@ class Wanted:
         return self.domains[ordinal] if self.domains else str(ordinal)
 
 
-def first_placement(
-    application_id: str, partitions: int, addresses: Sequence[str], copies: int, domains: Sequence[str] = ()
+def initial_placement(
+    application_id: str, partitions: int, addresses: Sequence[str], replicas: int, domains: Sequence[str] = ()
 ) -> Placement:
     """The placement of a view that has no data yet: nothing needs to be made before it serves."""
-    wanted = Wanted(tuple(addresses), copies, tuple(domains))
+    wanted = DesiredPlacement(tuple(addresses), replicas, tuple(domains))
     nothing: tuple[tuple[int, ...], ...] = ((),) * partitions
     serving = _goal(Placement(0, application_id, wanted.addresses, nothing, nothing), wanted)
-    level_firsts(serving, wanted.nodes)
-    return Placement(1, application_id, wanted.addresses, _copies(serving), nothing)
+    level_active_replicas(serving, wanted.nodes)
+    return Placement(1, application_id, wanted.addresses, _replicas(serving), nothing)
 
 
-def next_placement(previous: Placement, wanted: Wanted, caught_up: Collection[tuple[int, int]]) -> Placement:
+def next_placement(
+    previous: Placement, wanted: DesiredPlacement, caught_up: Collection[tuple[int, int]]
+) -> Placement:
     """The next step towards what is wanted; `previous` itself when there is none to take now.
 
     `caught_up` are the (partition, ordinal) of the copies that are complete and near the log's end at this moment.
@@ -151,36 +153,36 @@ def next_placement(previous: Placement, wanted: Wanted, caught_up: Collection[tu
         hydrating.append([o for o in goal if o not in serving])
         proven = {o for o in there if (partition, o) in caught_up}
         leaving.append(_still_leaving([o for o in serving if o not in goal], proven, len(goal)))
-    level_firsts(staying, wanted.nodes)
+    level_active_replicas(staying, wanted.nodes)
 
     served = [stay + leave for stay, leave in zip(staying, leaving, strict=True)]
-    nodes = 1 + max((o for copies in served + hydrating for o in copies), default=-1)
+    nodes = 1 + max((o for replicas in served + hydrating for o in replicas), default=-1)
     following = Placement(
         previous.epoch,
         previous.application_id,
         wanted.addresses + previous.addresses[len(wanted.addresses) : nodes],
-        _copies(served),
-        _copies(hydrating),
+        _replicas(served),
+        _replicas(hydrating),
     )
     return previous if following == previous else replace(following, epoch=previous.epoch + 1)
 
 
-def settled(placement: Placement, wanted: Wanted) -> bool:
+def settled(placement: Placement, wanted: DesiredPlacement) -> bool:
     """Whether it is as wanted: nothing would change even if every copy were caught up."""
     everywhere = {(p, o) for p in range(placement.partitions) for o in range(len(placement.addresses))}
     return next_placement(placement, wanted, everywhere) is placement
 
 
-def _goal(previous: Placement, wanted: Wanted) -> list[list[int]]:
+def _goal(previous: Placement, wanted: DesiredPlacement) -> list[list[int]]:
     """The copies that each partition should have."""
     nodes = wanted.nodes
-    copies = min(wanted.copies, len(nodes))
+    replicas = min(wanted.replicas, len(nodes))
     kept, holders = [], []
     for serving, hydrating in zip(previous.serving, previous.hydrating, strict=True):
-        intended = (*serving[: max(0, copies - len(hydrating))], *hydrating)[:copies]
+        intended = (*serving[: max(0, replicas - len(hydrating))], *hydrating)[:replicas]
         kept.append([o for o in intended if o in nodes])
         holders.append({*serving, *hydrating}.difference(wanted.lost))
-    return goal_of(kept, holders, nodes, copies, {o: wanted.domain_of(o) for o in nodes})
+    return balanced_assignment(kept, holders, nodes, replicas, {o: wanted.domain_of(o) for o in nodes})
 
 
 def _still_leaving(leaving: Sequence[int], proven: set[int], enough: int) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from queryable_app.placement.assignment import Placement, Wanted, next_placement
+from queryable_app.placement.assignment import DesiredPlacement, Placement, next_placement
 
 _FRESH_SECONDS: Final = 3.0  # what a node said of its copies is believed for so long
 _SILENT_SECONDS: Final = 10.0  # a node that says nothing for so long is not waited for
@@ -18,7 +18,7 @@ _CAUGHT_UP_MS: Final = 2_000  # a copy that is further behind takes no other one
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NodeObservation:
     """What a node said when it last answered."""
 
     at: float  # by the placer's clock
@@ -26,7 +26,9 @@ class Seen:
     caught_up: frozenset[int]  # partitions
 
 
-def next_step(placement: Placement, wanted: Wanted, seen: Mapping[int, Seen], now: float) -> Placement:
+def next_step(
+    placement: Placement, wanted: DesiredPlacement, seen: Mapping[int, NodeObservation], now: float
+) -> Placement:
     """The placement that comes next; the same while a node that can be heard does not know it yet."""
     if any(s.epoch < placement.epoch and now - s.at < _SILENT_SECONDS for s in seen.values()):
         return placement
@@ -39,19 +41,19 @@ def next_step(placement: Placement, wanted: Wanted, seen: Mapping[int, Seen], no
     return next_placement(placement, wanted, caught_up)
 
 
-def gone_quiet(seen: Seen) -> Seen:
+def unresponsive(seen: NodeObservation) -> NodeObservation:
     """Of a node that does not answer. No copy elsewhere is given up for those that it had."""
     return replace(seen, caught_up=frozenset())
 
 
-def seen_in(status: Mapping[str, Any], now: float) -> Seen:
+def parse_observation(status: Mapping[str, Any], now: float) -> NodeObservation:
     """From a node's `/v1/status`."""
     caught_up = frozenset(
-        copy["partition"]
-        for copy in status["partitions"]
-        if copy["complete"]
-        and copy["failed"] is None
-        and not copy.get("damaged")  # a node of an earlier version does not say
-        and 0 <= copy["lagMs"] <= _CAUGHT_UP_MS
+        replica["partition"]
+        for replica in status["partitions"]
+        if replica["complete"]
+        and replica["failed"] is None
+        and not replica.get("damaged")  # a node of an earlier version does not say
+        and 0 <= replica["lagMs"] <= _CAUGHT_UP_MS
     )
-    return Seen(now, status["epoch"], caught_up)
+    return NodeObservation(now, status["epoch"], caught_up)

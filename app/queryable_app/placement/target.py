@@ -18,21 +18,21 @@ Shifts = Callable[[int, set[int]], Iterator[tuple[int, int]]]
 """From a node to some of the given ones: (partition, to)."""
 
 
-def goal_of(
+def balanced_assignment(
     kept: Sequence[Sequence[int]],
     holders: Sequence[Collection[int]],
     nodes: Sequence[int],
-    copies: int,
+    replicas: int,
     domains: Mapping[int, str],
 ) -> list[list[int]]:
-    """For each partition its `copies` nodes. `kept` are at most so many, on `nodes`; `holders` have data already."""
+    """For each partition its `replicas` nodes. `kept` are at most so many, on `nodes`; `holders` have data already."""
     goal = _Goal(kept, holders, nodes, domains)
     for partition in range(len(kept)):
-        goal.fill(partition, copies)
+        goal.fill(partition, replicas)
         goal.spread(partition)
     _level(goal.on, goal.free_shifts, goal.shift)
     _level(goal.on, goal.shifts, goal.shift)
-    return goal.copies
+    return goal.replicas
 
 
 class _Goal:
@@ -44,22 +44,22 @@ class _Goal:
         domains: Mapping[int, str],
     ) -> None:
         self._holders, self._nodes, self._domains = holders, nodes, domains
-        self.copies = [list(here) for here in kept]
+        self.replicas = [list(here) for here in kept]
         self.on: Loads = {node: set() for node in nodes}
         for partition, here in enumerate(kept):
             for node in here:
                 self.on[node].add(partition)
 
-    def fill(self, partition: int, copies: int) -> None:
-        here = self.copies[partition]
-        while len(here) < copies:
+    def fill(self, partition: int, replicas: int) -> None:
+        here = self.replicas[partition]
+        while len(here) < replicas:
             node = self._best(partition)
             here.append(node)
             self.on[node].add(partition)
 
     def spread(self, partition: int) -> None:
         """Copies that share a domain move apart while there is a domain with fewer."""
-        here = self.copies[partition]
+        here = self.replicas[partition]
         while len(here) < len(self._nodes):
             crowds, best = self._crowds(partition), self._best(partition)
             crowded = max(crowds, key=lambda domain: crowds[domain])
@@ -69,7 +69,7 @@ class _Goal:
             self.shift(partition, max(moved, key=lambda node: len(self.on[node])), best)
 
     def shift(self, partition: int, source: int, target: int) -> None:
-        here = self.copies[partition]
+        here = self.replicas[partition]
         here[here.index(source)] = target
         self.on[source].remove(partition)
         self.on[target].add(partition)
@@ -79,7 +79,7 @@ class _Goal:
         own = self._domains[node]
         for partition in self.on[node]:
             crowds = self._crowds(partition)
-            for target in sorted(targets.difference(self.copies[partition])):
+            for target in sorted(targets.difference(self.replicas[partition])):
                 if self._domains[target] == own or crowds[self._domains[target]] < crowds[own]:
                     yield partition, target
 
@@ -92,7 +92,7 @@ class _Goal:
     def _best(self, partition: int) -> int:
         """The node for one more copy."""
         crowds, holders = self._crowds(partition), self._holders[partition]
-        others = (node for node in self._nodes if node not in self.copies[partition])
+        others = (node for node in self._nodes if node not in self.replicas[partition])
         return min(
             others,
             key=lambda node: (crowds[self._domains[node]], node not in holders, len(self.on[node]), node),
@@ -100,25 +100,25 @@ class _Goal:
 
     def _crowds(self, partition: int) -> Counter[str]:
         """How many copies of the partition each domain has."""
-        return Counter(self._domains[node] for node in self.copies[partition])
+        return Counter(self._domains[node] for node in self.replicas[partition])
 
 
-def level_firsts(copies: Sequence[list[int]], nodes: Sequence[int]) -> None:
+def level_active_replicas(replicas: Sequence[list[int]], nodes: Sequence[int]) -> None:
     """Reorders the copies of each partition so that each node is the first of as many. One without copies stays so."""
     on: Loads = {node: set() for node in nodes}
-    for partition, here in enumerate(copies):
+    for partition, here in enumerate(replicas):
         if here:
             on[here[0]].add(partition)
 
     def shift(partition: int, source: int, target: int) -> None:
-        here = copies[partition]
+        here = replicas[partition]
         here.remove(target)
         here.insert(0, target)
         on[source].remove(partition)
         on[target].add(partition)
 
     def shifts(node: int, targets: set[int]) -> Iterator[tuple[int, int]]:
-        return ((partition, to) for partition in on[node] for to in copies[partition] if to in targets)
+        return ((partition, to) for partition in on[node] for to in replicas[partition] if to in targets)
 
     _level(on, shifts, shift)
 

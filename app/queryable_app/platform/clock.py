@@ -13,12 +13,12 @@ _SUSPENDED_TOO: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # Linux
 
 if _SUSPENDED_TOO is not None:
 
-    def moment_ms(clock: int = _SUSPENDED_TOO) -> int:
+    def monotonic_ms(clock: int = _SUSPENDED_TOO) -> int:
         """Return the present moment in milliseconds; only differences mean anything."""
         return time.clock_gettime_ns(clock) // 1_000_000
 
 else:
 
-    def moment_ms(clock: int = 0) -> int:
+    def monotonic_ms(clock: int = 0) -> int:
         """Return the present moment in milliseconds; only differences mean anything."""
         return time.monotonic_ns() // 1_000_000

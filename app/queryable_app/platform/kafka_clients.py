@@ -13,7 +13,7 @@ REQUEST_MS = 5_000
 """After that a request counts as lost. Shorter than aiokafka's 40 s: someone waits for the answer."""
 
 
-class KafkaAway(Exception):
+class KafkaUnavailable(Exception):
     """Kafka did not answer, or did not know the topic."""
 
 

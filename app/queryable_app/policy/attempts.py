@@ -24,7 +24,7 @@ _WRONG_OWNER: Final = (
 _REFUSALS: Final = (_OVERLOADED, 500, 503)  # the more a refusal says to the caller, the later
 
 
-class Ask(NamedTuple):
+class SendTo(NamedTuple):
     ordinal: int
     hedge: bool
 
@@ -33,11 +33,11 @@ class Wait(NamedTuple):
     until: float
 
 
-class GiveUp(NamedTuple):
+class Exhausted(NamedTuple):
     refusal: Any  # the answer to pass back when everyone refused; None: there is none
 
 
-Step = Ask | Wait | GiveUp
+Step = SendTo | Wait | Exhausted
 
 
 class HedgeBudget:
@@ -106,7 +106,7 @@ class Attempts:
             return self._ask(now, hedge=False)
         last = self._health[self._last]
         share_at = self._last_at + (self._deadline - self._last_at) / (len(self._left) + 1)
-        if now >= share_at or (last.doubted and any(self._health[o].allows(now) for o in self._left)):
+        if now >= share_at or (last.unhealthy and any(self._health[o].allows(now) for o in self._left)):
             return self._ask(now, hedge=False)
         hedge_at = self._last_at + max(self._patience, last.hedge_after)
         if now >= hedge_at:
@@ -133,25 +133,25 @@ class Attempts:
         if ordinal in self._running:
             self._running.remove(ordinal)
 
-    def _ask(self, now: float, hedge: bool) -> Ask:
+    def _ask(self, now: float, hedge: bool) -> SendTo:
         ordinal = next((o for o in self._left if self._health[o].allows(now)), self._left[0])
         self._left.remove(ordinal)
         self._running.append(ordinal)
         self._last, self._last_at = ordinal, now
-        return Ask(ordinal, hedge)
+        return SendTo(ordinal, hedge)
 
-    def _give_up(self) -> GiveUp:
-        return GiveUp(None if self._refusal is None else self._refusal[1])
+    def _give_up(self) -> Exhausted:
+        return Exhausted(None if self._refusal is None else self._refusal[1])
 
 
-def nobody_else(refusal: Failure) -> Failure:
+def no_other_replica_failure(refusal: Failure) -> Failure:
     """When no other node has an answer: why, given why this one has none."""
     if refusal.reason is not Reason.WRONG_OWNER or refusal.partition is None:
         return refusal
-    return unreachable(refusal.partition)
+    return unreachable_failure(refusal.partition)
 
 
-def unreachable(partition: int) -> Failure:
+def unreachable_failure(partition: int) -> Failure:
     return Failure(
         Reason.NOT_AVAILABLE,
         f"no node that holds partition {partition} can be reached",

@@ -68,7 +68,7 @@ def ingest_descriptors(partitions: int) -> int:
     return _JVM + _READ * (partitions + _REHEARSAL)
 
 
-def too_few_for_ingest(limit: int, partitions: int) -> str | None:
+def descriptor_shortage(limit: int, partitions: int) -> str | None:
     """Return what to do when the limit is too low for the JVM of ingest, None when it is high enough."""
     needed = ingest_descriptors(partitions)
     if limit >= needed:

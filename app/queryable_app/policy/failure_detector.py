@@ -79,12 +79,12 @@ class PeerHealth:
         self._recent: deque[float] = deque(maxlen=_RECENT)
 
     @property
-    def doubted(self) -> bool:
+    def unhealthy(self) -> bool:
         """Waiting for it is of little use."""
         return self.suspect or self.breaker.is_open
 
     @property
-    def late_after(self) -> float:
+    def timeout_after(self) -> float:
         """Seconds without an answer, or any other sign of the node, that count as a failure."""
         return max(0.1, 2 * self.hedge_after)
 

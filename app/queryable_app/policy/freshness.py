@@ -1,7 +1,7 @@
 """May this copy answer this request? The consistency levels, as one decision.
 
-Strategy: `parse_asked` turns what a caller sent into a frozen value, or names the field that is wrong.
-`judge` looks at one copy at one moment and says None or why not; waiting for a copy to catch up is for the
+Strategy: `parse_read_options` turns what a caller sent into a frozen value, or names the field that is wrong.
+`freshness_failure` looks at one copy at one moment and says None or why not; waiting for a copy to catch up is for the
 caller, who asks again. The table is in docs/architecture.md, "Freshness".
 """
 
@@ -20,7 +20,7 @@ OFFSET_MAX: Final = 2**63 - 1
 ROUTES: Final = ("forward", "redirect", "local")
 
 # What a read may ask for; as a header each has the prefix `Qt-`.
-ASKED_NAMES: Final = (
+READ_OPTION_NAMES: Final = (
     "consistency",
     "max-lag-ms",
     "max-lag-records",
@@ -41,7 +41,7 @@ class Consistency(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReadOptions:
     consistency: Consistency = Consistency.BOUNDED
     max_lag_ms: int | None = None  # for bounded and at-least, as is the next one
     max_lag_records: int | None = None
@@ -50,7 +50,7 @@ class Asked:
     route: str = "forward"
 
 
-class CopyLike(Protocol):
+class ReplicaFreshness(Protocol):
     """What freshness needs to know of a copy."""
 
     @property
@@ -69,94 +69,102 @@ class CopyLike(Protocol):
     def absent(self) -> str | None: ...  # why nothing of it is here for the moment
 
 
-def next_offset(copy: CopyLike) -> int:
+def next_offset(replica: ReplicaFreshness) -> int:
     """A copy that has applied nothing has reached offset 0: an empty log is up to date at once."""
-    return max(copy.position, 0)
+    return max(replica.position, 0)
 
 
-def position_text(copy: CopyLike) -> str:
+def position_text(replica: ReplicaFreshness) -> str:
     """`<partition>:<next offset>`, as in `Qt-Position` and `min-position`."""
-    return f"{copy.partition}:{next_offset(copy)}"
+    return f"{replica.partition}:{next_offset(replica)}"
 
 
-def lag_records(copy: CopyLike) -> int:
+def lag_records(replica: ReplicaFreshness) -> int:
     """Records between the copy and the log's end; -1 when the end is not known."""
-    return -1 if copy.end < 0 else max(0, copy.end - next_offset(copy))
+    return -1 if replica.end < 0 else max(0, replica.end - next_offset(replica))
 
 
-def lag_ms(copy: CopyLike, now_ms: int) -> int:
+def lag_ms(replica: ReplicaFreshness, now_ms: int) -> int:
     """Return the age up to which the replica holds the whole log; -1 when it never did.
 
     `now_ms` comes from `platform/clock.py`, so that a step of the wall clock makes nothing fresh.
     """
-    return -1 if copy.fresh_as_of_ms < 0 else max(0, now_ms - copy.fresh_as_of_ms)
+    return -1 if replica.fresh_as_of_ms < 0 else max(0, now_ms - replica.fresh_as_of_ms)
 
 
-def judge(copy: CopyLike, asked: Asked, now_ms: int, needed_position: int | None) -> Failure | None:
+def freshness_failure(
+    replica: ReplicaFreshness, asked: ReadOptions, now_ms: int, needed_position: int | None
+) -> Failure | None:
     """None when the copy may answer. `needed_position` is from `min-position`, or the log's end for strong."""
     if asked.consistency is Consistency.ANY:
         return None
-    if copy.absent is not None:
-        return absent(copy, copy.absent)
-    if not copy.complete:
-        return _not_available(copy)
+    if replica.absent is not None:
+        return absent(replica, replica.absent)
+    if not replica.complete:
+        return _not_available(replica)
     if needed_position is None and asked.consistency is Consistency.STRONG:
-        return _not_fresh(copy, "has come to this node since it was asked where the log ends")
-    if needed_position is not None and next_offset(copy) < needed_position:
-        short = needed_position - next_offset(copy)
+        return _not_fresh(replica, "has come to this node since it was asked where the log ends")
+    if needed_position is not None and next_offset(replica) < needed_position:
+        short = needed_position - next_offset(replica)
         return _not_fresh(
-            copy, f"is {short} records short of the position {copy.partition}:{needed_position}"
+            replica, f"is {short} records short of the position {replica.partition}:{needed_position}"
         )
     for bound, lag, unit in (
-        (asked.max_lag_ms, lag_ms(copy, now_ms), "ms"),
-        (asked.max_lag_records, lag_records(copy), "records"),
+        (asked.max_lag_ms, lag_ms(replica, now_ms), "ms"),
+        (asked.max_lag_records, lag_records(replica), "records"),
     ):
         if bound is None:
             continue
         if lag < 0:
-            return _not_fresh(copy, f"may be more than {bound} {unit} behind: the log's end is not known yet")
+            return _not_fresh(
+                replica, f"may be more than {bound} {unit} behind: the log's end is not known yet"
+            )
         if lag > bound:
-            return _not_fresh(copy, f"is {lag} {unit} behind, {lag - bound} more than the {bound} asked for")
+            return _not_fresh(
+                replica, f"is {lag} {unit} behind, {lag - bound} more than the {bound} asked for"
+            )
     return None
 
 
-def absent(copy: CopyLike, why: str) -> Failure:
+def absent(replica: ReplicaFreshness, why: str) -> Failure:
     return Failure(
         Reason.NOT_AVAILABLE,
-        f"the copy of partition {copy.partition} {why}",
+        f"the copy of partition {replica.partition} {why}",
         f"retry after {_RETRY_INCOMPLETE_MS} ms; /v1/status shows how far it is",
-        partition=copy.partition,
+        partition=replica.partition,
         retry_after_ms=_RETRY_INCOMPLETE_MS,
     )
 
 
-def _not_available(copy: CopyLike) -> Failure:
-    progress = f"{next_offset(copy)} of {copy.end}" if copy.end >= 0 else str(next_offset(copy))
-    detail = f"the copy of partition {copy.partition} is still being built, at offset {progress}"
-    return _failure(copy, Reason.NOT_AVAILABLE, detail, _RETRY_INCOMPLETE_MS)
+def _not_available(replica: ReplicaFreshness) -> Failure:
+    progress = f"{next_offset(replica)} of {replica.end}" if replica.end >= 0 else str(next_offset(replica))
+    detail = f"the copy of partition {replica.partition} is still being built, at offset {progress}"
+    return _failure(replica, Reason.NOT_AVAILABLE, detail, _RETRY_INCOMPLETE_MS)
 
 
-def _not_fresh(copy: CopyLike, how_far: str) -> Failure:
-    detail = f"the copy of partition {copy.partition} {how_far}"
-    return _failure(copy, Reason.NOT_FRESH_ENOUGH, detail, _RETRY_MS)
+def _not_fresh(replica: ReplicaFreshness, how_far: str) -> Failure:
+    detail = f"the copy of partition {replica.partition} {how_far}"
+    return _failure(replica, Reason.NOT_FRESH_ENOUGH, detail, _RETRY_MS)
 
 
-def _failure(copy: CopyLike, reason: Reason, detail: str, retry_after_ms: int) -> Failure:
+def _failure(replica: ReplicaFreshness, reason: Reason, detail: str, retry_after_ms: int) -> Failure:
     """A copy that has stopped does not catch up by waiting: it says why, and names no time to come back."""
-    stopped = copy.failed is not None
+    stopped = replica.failed is not None
     return Failure(
         reason,
-        f"{detail}; it has stopped: {copy.failed}" if stopped else detail,
+        f"{detail}; it has stopped: {replica.failed}" if stopped else detail,
         "mend what stopped the copy (see /v1/status), or ask with consistency=any to read what is there"
         if stopped
         else f"retry after {retry_after_ms} ms, or ask with consistency=any to read what is there",
-        partition=copy.partition,
-        position=position_text(copy),
+        partition=replica.partition,
+        position=position_text(replica),
         retry_after_ms=None if stopped else retry_after_ms,
     )
 
 
-def parse_asked(values: Mapping[str, Sequence[str]], defaults: Asked, partitions: int) -> Asked:
+def parse_read_options(
+    values: Mapping[str, Sequence[str]], defaults: ReadOptions, partitions: int
+) -> ReadOptions:
     """`values` has the query's parameters, or the `Qt-` headers without their prefix; other names are ignored.
 
     A bound implies the consistency that has it: `min-position` is for at-least, `max-lag-*` for bounded and beside
@@ -189,7 +197,7 @@ def parse_asked(values: Mapping[str, Sequence[str]], defaults: Asked, partitions
         raise invalid("min-position", "is missing, and at-least needs it", "give it as <partition>:<offset>")
 
     deadline_ms = _number(values, "deadline-ms", 1, DEADLINE_MS_MAX)
-    return Asked(
+    return ReadOptions(
         consistency,
         (defaults.max_lag_ms if max_lag_ms is None else max_lag_ms) if has_bounds else None,
         (defaults.max_lag_records if max_lag_records is None else max_lag_records) if has_bounds else None,

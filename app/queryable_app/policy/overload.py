@@ -16,18 +16,18 @@ from __future__ import annotations
 
 from typing import Final
 
-LONG_SECONDS: Final = 0.005
-A_WHILE_SECONDS: Final = 0.1  # also what may be waited in a burst
-FEW: Final = (
+LONG_WAIT_SECONDS: Final = 0.005
+BACKLOG_SECONDS: Final = 0.1  # also what may be waited in a burst
+WAITING_FEW: Final = (
     16  # more than a node under no great load has waiting after a moment in which others had the processor
 )
-LONG_READS_FEW: Final = 4
-LONG_PAUSE_SECONDS: Final = 0.02
+LONG_READS_WAITING_FEW: Final = 4
+LONG_YIELD_SECONDS: Final = 0.02
 
 
-def has_room(waiting: int, waited: float) -> bool:
+def admits_long_read(waiting: int, waited: float) -> bool:
     """For one more long read, while that many wait to go on, and the one that last did had waited so long."""
-    return waiting < LONG_READS_FEW or waited <= LONG_PAUSE_SECONDS
+    return waiting < LONG_READS_WAITING_FEW or waited <= LONG_YIELD_SECONDS
 
 
 class Backlog:
@@ -40,16 +40,16 @@ class Backlog:
         self._all_long_since: float | None = None  # None: who came last had not waited long
         self._long_at = 0.0
 
-    def accepts(self, waited: float, behind: int, now: float) -> bool:
+    def admits(self, waited: float, behind: int, now: float) -> bool:
         """Whether a request whose turn has come is worked on. `behind` are the others that wait."""
         part = 0.5 if self.shedding else 1
-        if waited <= part * LONG_SECONDS or behind < part * FEW:
+        if waited <= part * LONG_WAIT_SECONDS or behind < part * WAITING_FEW:
             self._all_long_since = None
-            self.shedding = self.shedding and now - self._long_at <= A_WHILE_SECONDS
+            self.shedding = self.shedding and now - self._long_at <= BACKLOG_SECONDS
             return True
         self._long_at = now
         if self._all_long_since is None:
             self._all_long_since = now
-        elif now - self._all_long_since > A_WHILE_SECONDS:
+        elif now - self._all_long_since > BACKLOG_SECONDS:
             self.shedding = True
-        return not self.shedding and waited <= A_WHILE_SECONDS
+        return not self.shedding and waited <= BACKLOG_SECONDS

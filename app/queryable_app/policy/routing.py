@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from queryable_app.placement.assignment import Placement
-from queryable_app.policy.freshness import Asked, Consistency
+from queryable_app.policy.freshness import Consistency, ReadOptions
 
 _FAR_BEHIND_MS: Final = 10_000  # a copy older than that comes later, also for a read that names no bound
 _OUTDATED_SECONDS: Final = 1.0  # what a node said longer ago than that says nothing of now
 
 
-class CopyHeard(NamedTuple):
+class ReportedReplica(NamedTuple):
     """How a copy stands, as its node said."""
 
     position: int
@@ -27,31 +27,31 @@ class CopyHeard(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeHeard:
+class LastHeartbeat:
     """What a node said of itself, and when: seconds of the clock that `now` is of."""
 
     at: float
     epoch: int
     mismatches: tuple[int, int, int]
-    copies: Mapping[int, CopyHeard]  # by partition
+    replicas: Mapping[int, ReportedReplica]  # by partition
     draining: bool = False  # it still answers, and will end soon
 
 
 @dataclass(frozen=True, slots=True)
-class PeerView:
+class PeerStates:
     """What this node knows of the others, by ordinal."""
 
-    suspects: frozenset[int] = frozenset()
-    heard: Mapping[int, NodeHeard] = field(default_factory=dict)
+    suspected: frozenset[int] = frozenset()
+    heard: Mapping[int, LastHeartbeat] = field(default_factory=dict)
 
 
 def route(
     partition: int,
     placement: Placement,
     own_ordinal: int,
-    view: PeerView,
+    view: PeerStates,
     now: float,
-    asked: Asked = Asked(),  # noqa: B008  (frozen)
+    asked: ReadOptions = ReadOptions(),  # noqa: B008  (frozen)
 ) -> tuple[int, ...]:
     """The ordinals to ask: this node first, then copies that serve before those being built, suspects last of each,
     those that were behind what is asked after the others, nodes that will end soon behind their like, else in the
@@ -62,7 +62,7 @@ def route(
         return (
             ordinal != own_ordinal,
             ordinal not in serving,
-            ordinal in view.suspects,
+            ordinal in view.suspected,
             _falls_short(heard, partition, asked, now),
             heard is not None and heard.draining,
         )
@@ -71,16 +71,16 @@ def route(
     return tuple(sorted((*serving, *placement.hydrating[partition]), key=rank))
 
 
-def _falls_short(node: NodeHeard | None, partition: int, asked: Asked, now: float) -> bool:
+def _falls_short(node: LastHeartbeat | None, partition: int, asked: ReadOptions, now: float) -> bool:
     """Whether the copy there is known to be of no use to this read."""
     if node is None or now - node.at > _OUTDATED_SECONDS:
         return False
-    copy = node.copies.get(partition)
-    if copy is None:
+    replica = node.replicas.get(partition)
+    if replica is None:
         return True  # it has dropped the copy, or not begun with it
-    if asked.consistency is not Consistency.ANY and not copy.complete:
+    if asked.consistency is not Consistency.ANY and not replica.complete:
         return True
-    if copy.position < asked.min_positions.get(partition, 0):
+    if replica.position < asked.min_positions.get(partition, 0):
         return True
     # Where the lag is not known the node has just come back, with what it had when it went.
-    return not 0 <= copy.lag_ms <= (_FAR_BEHIND_MS if asked.max_lag_ms is None else asked.max_lag_ms)
+    return not 0 <= replica.lag_ms <= (_FAR_BEHIND_MS if asked.max_lag_ms is None else asked.max_lag_ms)

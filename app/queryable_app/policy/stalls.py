@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 25.0
 PATIENCE_SECONDS_MAX: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class StallWatch:
     position: int = -1
     looked_at: float = 0.0
     waited_seconds: float = 0.0
@@ -26,22 +26,22 @@ class Watch:
     stalled: bool = False
 
 
-def look(before: Watch | None, position: int, expected: bool, now: float) -> Watch:
+def look(before: StallWatch | None, position: int, expected: bool, now: float) -> StallWatch:
     """Return what follows from one look. `expected`: a record is there, and ingest says that it streams; `now` is monotonic."""
     if before is None or position != before.position:
-        return Watch(position, now)
+        return StallWatch(position, now)
     if not expected:
         return replace(before, looked_at=now, waited_seconds=0.0)
-    waited = before.waited_seconds + min(now - before.looked_at, 2 * LOOK_SECONDS)
+    waited = before.waited_seconds + min(now - before.looked_at, 2 * CHECK_SECONDS)
     return replace(before, looked_at=now, waited_seconds=waited)
 
 
-def is_due(watch: Watch) -> bool:
+def restart_is_due(watch: StallWatch) -> bool:
     """Return whether the query is to be started again now."""
     return watch.waited_seconds >= min(
         PATIENCE_SECONDS * 2.0 ** min(watch.restarts, 16), PATIENCE_SECONDS_MAX
     )
 
 
-def restarted(watch: Watch) -> Watch:
+def after_restart(watch: StallWatch) -> StallWatch:
     return replace(watch, waited_seconds=0.0, restarts=watch.restarts + 1, stalled=True)

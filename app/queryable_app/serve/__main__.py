@@ -23,13 +23,13 @@ from queryable_app.platform.descriptors import raise_descriptor_limit
 from queryable_app.platform.listeners import listen
 from queryable_app.platform.log import event
 from queryable_app.serve.api.app import create_app
-from queryable_app.serve.base.allocator import give_back_large_blocks
+from queryable_app.serve.base.allocator import return_large_blocks
 from queryable_app.serve.base.background import note_unhandled
-from queryable_app.serve.base.sole_owner import owned
+from queryable_app.serve.base.sole_owner import locked_directory
 from queryable_app.serve.http.fast_lane import protocol_class
-from queryable_app.serve.node import Node, say_descriptors
+from queryable_app.serve.node import Node, log_descriptor_plan
 
-_LAST_ANSWERS_SECONDS: Final = 10
+_SHUTDOWN_GRACE_SECONDS: Final = 10
 """For what was asked before the node ended."""
 
 _END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -44,15 +44,15 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """`listen_to_signals` has done it, at a time when the server does not run yet."""
+        """`handle_end_signals` has done it, at a time when the server does not run yet."""
         yield
 
-    def listen_to_signals(self) -> None:
+    def handle_end_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in _END_SIGNALS:
-            loop.add_signal_handler(number, self._asked_to_end)
+            loop.add_signal_handler(number, self._on_end_signal)
 
-    def _asked_to_end(self) -> None:
+    def _on_end_signal(self) -> None:
         """Asked once more, it ends at once."""
         seconds = self._node.settings.drain_seconds
         if not seconds or self._node.draining or not self.started:
@@ -60,7 +60,7 @@ class _Server(uvicorn.Server):
             return
         self._node.drain()
         event("draining", seconds=seconds)
-        asyncio.get_running_loop().call_later(seconds, self._asked_to_end)
+        asyncio.get_running_loop().call_later(seconds, self._on_end_signal)
 
 
 async def _serve(node: Node, listener: socket.socket) -> None:
@@ -74,10 +74,10 @@ async def _serve(node: Node, listener: socket.socket) -> None:
         ws="none",
         limit_concurrency=None,
         timeout_keep_alive=node.settings.idle_seconds_max,
-        timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
+        timeout_graceful_shutdown=_SHUTDOWN_GRACE_SECONDS,
     )
     server = _Server(config, node)
-    server.listen_to_signals()
+    server.handle_end_signals()
     asyncio.get_running_loop().set_exception_handler(note_unhandled)
     await node.start()
     gc.collect()
@@ -85,11 +85,11 @@ async def _serve(node: Node, listener: socket.socket) -> None:
     event(
         "serving",
         url=node.settings.advertised_url,
-        partitions=sorted(node.copies.by_partition),
+        partitions=sorted(node.replicas.by_partition),
         descriptors=node.descriptors.limit,
         connections=node.descriptors.connections,
     )
-    say_descriptors(node.settings, node.descriptors)
+    log_descriptor_plan(node.settings, node.descriptors)
     try:
         await server.serve([listener])
     finally:
@@ -98,7 +98,7 @@ async def _serve(node: Node, listener: socket.socket) -> None:
 
 def main() -> int:
     raise_descriptor_limit()
-    give_back_large_blocks()
+    return_large_blocks()
     logging.getLogger("uvicorn.error").setLevel(
         logging.ERROR
     )  # a warning for each bad request is anybody's to cause
@@ -109,7 +109,7 @@ def main() -> int:
         settings = NodeSettings.from_env()
         event("starting", node=settings.name, application=settings.application_id)
         listener = listen(settings.http_host, settings.http_port, backlog=2048)
-        with owned(Path(settings.data_dir)):
+        with locked_directory(Path(settings.data_dir)):
             node = Node.open(settings)
             uvloop.run(_serve(node, listener))
     except (SettingsError, SpecError, KafkaSettingsError, OSError) as error:

@@ -18,20 +18,20 @@ from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.config.topic_spec import Read, TopicSpec
 from queryable_app.contract import (
     CHECKPOINTS_DIRECTORY,
-    CONTRADICTIONS_FILE,
     CONTROL_SOCKET,
+    PARTITIONER_MISMATCHES_FILE,
     PLACEMENT_FILE,
     ROW_SOCKET,
     NodeSettings,
 )
 from queryable_app.placement.assignment import Placement, refusal
-from queryable_app.platform.clock import moment_ms
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.descriptors import descriptor_limit
 from queryable_app.platform.kafka_clients import client_arguments
 from queryable_app.platform.log import event
 from queryable_app.platform.mounted_files import read_spec
 from queryable_app.policy.descriptor_plan import DescriptorPlan, plan_descriptors
-from queryable_app.serve.base.admission import Turns
+from queryable_app.serve.base.admission import ReadAdmission
 from queryable_app.serve.base.background import supervise
 from queryable_app.serve.base.byte_budget import ByteBudget
 from queryable_app.serve.base.counters import Counters
@@ -40,17 +40,17 @@ from queryable_app.serve.feed.dead_letters import DeadLetterTopic
 from queryable_app.serve.feed.row_socket import RowSocket
 from queryable_app.serve.feed.slices import Slices
 from queryable_app.serve.feed.watchdog import Watchdog
-from queryable_app.serve.kafka.end_offsets import LogEnd
-from queryable_app.serve.kafka.gaps import Gaps
-from queryable_app.serve.kafka.group_positions import GroupPositions
+from queryable_app.serve.kafka.end_offsets import EndOffsets
+from queryable_app.serve.kafka.gaps import OffsetGaps
+from queryable_app.serve.kafka.group_positions import GroupOffsets
 from queryable_app.serve.kafka.producer import Producer
 from queryable_app.serve.peers.peers import Peers
-from queryable_app.serve.replication.assigned_replicas import Holdings, role_of, store_path
+from queryable_app.serve.replication.assigned_replicas import AssignedReplicas, role_of, store_path
 from queryable_app.serve.replication.checkpoints import Checkpoints
 from queryable_app.serve.replication.hydration import PeerHydration
 from queryable_app.serve.store.disk_guard import DiskGuard
-from queryable_app.serve.store.partitioner_mismatches import Contradictions
-from queryable_app.serve.store.replicas import Copies, Copy
+from queryable_app.serve.store.partitioner_mismatches import PartitionerInUse
+from queryable_app.serve.store.replicas import Replica, Replicas
 from queryable_app.serve.store.store import SharedMemory, Store, StoreError, StoreUnavailable
 from queryable_app.serve.store.sweeper import Sweeper
 from queryable_app.wire.disk_format import Identity
@@ -66,37 +66,37 @@ class Node:
         self,
         settings: NodeSettings,
         spec: TopicSpec,
-        copies: Copies,
+        replicas: Replicas,
         memory: SharedMemory,
         descriptors: DescriptorPlan,
     ) -> None:
         self.settings = settings
         self.spec = spec
         self.read = spec.read
-        """What a read gets that asks for nothing, and what else clients may do: of the spec, until `follow_read`."""
-        self.read_changed: list[Callable[[], None]] = []
+        """What a read gets that asks for nothing, and what else clients may do: of the spec, until `apply_read_settings`."""
+        self.read_settings_listeners: list[Callable[[], None]] = []
         """To be called when `read` has changed."""
         self.codec = key_codec(spec.key_format)
-        self.copies = copies
+        self.replicas = replicas
         self.memory = memory
-        self.ingest_status = IngestStatus(since_ms=moment_ms())
+        self.ingest_status = IngestStatus(since_ms=monotonic_ms())
         self.started_at = time.time()
         self._began = time.monotonic()
         self.last_read_at = -1.0
         """Monotonic time of the last answered read, kept by whoever answers. Ingest then leaves room for reads."""
         self.counters = Counters()
-        self.turns = Turns()
+        self.read_admission = ReadAdmission()
         self.answers = ByteBudget(settings.untaken_bytes_max)
         """What large answers take, from their first row to their last byte."""
-        self.bodies = ByteBudget(settings.bodies_bytes_max)
+        self.body_budget = ByteBudget(settings.bodies_bytes_max)
         """What the bodies of requests take."""
         self.descriptors = descriptors
-        self.peers = Peers(settings, copies, descriptors.node_connections)
+        self.peers = Peers(settings, replicas, descriptors.node_connections)
         application = settings.application_id
         self.checkpoints = Checkpoints(
             Path(settings.data_dir, application, CHECKPOINTS_DIRECTORY),
             application,
-            copies,
+            replicas,
             settings.peer_copy_mb_per_second_max,
         )
         self.hydration = PeerHydration(self.peers, application, spec.topic)
@@ -104,8 +104,8 @@ class Node:
         kafka = client_arguments(kafka_connection(settings.bootstrap_servers, spec.kafka_config))
         self.producer = Producer(kafka, spec.topic)
         self.dead_letters = DeadLetterTopic(kafka, spec.topic, settings.application_id)
-        self.log_end = LogEnd(kafka, spec.topic, copies, settings.log_end_interval_ms)
-        self.slices = Slices(copies, self.codec, spec.on_bad_record, self.dead_letters)
+        self.end_offsets = EndOffsets(kafka, spec.topic, replicas, settings.log_end_interval_ms)
+        self.slices = Slices(replicas, self.codec, spec.on_bad_record, self.dead_letters)
         run_dir = Path(settings.run_dir)
         self._rows = RowSocket(run_dir / ROW_SOCKET, self.slices, lambda: self.last_read_at)
         self._control = ControlSocket(
@@ -113,21 +113,23 @@ class Node:
             Path(settings.data_dir),
             spec.topic,
             spec.on_data_loss,
-            copies,
+            replicas,
             self._rows,
             self.ingest_status,
             settings.topic_wait_seconds,
         )
-        self.holdings = Holdings(
-            settings, spec.topic, copies, memory, self.peers, self.hydration, self._control.announce
+        self.assigned_replicas = AssignedReplicas(
+            settings, spec.topic, replicas, memory, self.peers, self.hydration, self._control.announce
         )
-        self.disk_guard = DiskGuard(Path(settings.data_dir), spec.high_water_percent, self.holdings.pause)
-        self._gaps = Gaps(kafka, spec.topic, copies)
+        self.disk_guard = DiskGuard(
+            Path(settings.data_dir), spec.high_water_percent, self.assigned_replicas.pause
+        )
+        self._gaps = OffsetGaps(kafka, spec.topic, replicas)
         self.watchdog = Watchdog(
-            copies, lambda: self.ingest_status.state, self.dead_letters.waiting, self._control.restart
+            replicas, lambda: self.ingest_status.state, self.dead_letters.waiting, self._control.restart
         )
-        self._group_positions = GroupPositions(kafka, spec.topic, settings.application_id, copies)
-        self._sweeper = Sweeper(copies, spec.ttl_ms)
+        self._group_offsets = GroupOffsets(kafka, spec.topic, settings.application_id, replicas)
+        self._sweeper = Sweeper(replicas, spec.ttl_ms)
         self._measuring: asyncio.Task[None] | None = None
 
     @staticmethod
@@ -140,18 +142,22 @@ class Node:
         run_dir.mkdir(parents=True, exist_ok=True)
         with suppress(PermissionError):  # in a pod it is a volume of the pod's own, which belongs to root
             run_dir.chmod(0o700)  # the sockets are nobody else's business on this machine
-        held = placement.held_by(settings.ordinal)
-        descriptors = _plan_descriptors(settings, placement, len(held))
+        held = placement.assigned_to(settings.ordinal)
+        descriptors = _descriptor_plan(settings, placement, len(held))
         memory = SharedMemory(
             settings.block_cache_mb, settings.write_buffer_mb, len(held), descriptors.store_files
         )
-        copies = [_open_copy(settings, spec, placement, partition, memory) for partition in held]
-        known = Contradictions(Path(settings.data_dir, settings.application_id, CONTRADICTIONS_FILE))
-        return Node(settings, spec, Copies(placement, spec.partitioner, copies, known), memory, descriptors)
+        replicas = [_open_replica(settings, spec, placement, partition, memory) for partition in held]
+        known = PartitionerInUse(
+            Path(settings.data_dir, settings.application_id, PARTITIONER_MISMATCHES_FILE)
+        )
+        return Node(
+            settings, spec, Replicas(placement, spec.partitioner, replicas, known), memory, descriptors
+        )
 
     @property
     def placement(self) -> Placement:
-        return self.copies.placement
+        return self.replicas.placement
 
     @property
     def connections_max(self) -> int:
@@ -166,9 +172,9 @@ class Node:
     def drain(self) -> None:
         self.peers.draining = True
 
-    def follow_read(self, read: Read) -> None:
+    def apply_read_settings(self, read: Read) -> None:
         self.read = read
-        for changed in self.read_changed:
+        for changed in self.read_settings_listeners:
             changed()
 
     async def start(self) -> None:
@@ -177,12 +183,12 @@ class Node:
             self._rows,
             self.peers,
             self.disk_guard,
-            self.holdings,
+            self.assigned_replicas,
             self._control,
-            self.log_end,
+            self.end_offsets,
             self._gaps,
             self.watchdog,
-            self._group_positions,
+            self._group_offsets,
             self._sweeper,
             self.checkpoints,
         ):
@@ -192,50 +198,50 @@ class Node:
     async def stop(self) -> None:
         """End what `start` began, and close the stores."""
         for part in (
-            self.holdings,
+            self.assigned_replicas,
             self.disk_guard,
             self.peers,
             self.checkpoints,
             self._control,
             self._rows,
             self._sweeper,
-            self._group_positions,
+            self._group_offsets,
             self.watchdog,
             self._gaps,
-            self.log_end,
+            self.end_offsets,
             self.producer,
             self.dead_letters,
         ):
             await part.stop()
         if self._measuring is not None:
             self._measuring.cancel()
-        self.copies.close()
+        self.replicas.close()
 
-    def _share_descriptors(self) -> None:
+    def _update_descriptor_plan(self) -> None:
         """Replicas that come, and nodes, take descriptors from clients; they get them back when those go."""
-        stores = len(self.copies.by_partition) + len(self.copies.leaving)
-        now = _plan_descriptors(self.settings, self.placement, stores)
+        stores = len(self.replicas.by_partition) + len(self.replicas.leaving)
+        now = _descriptor_plan(self.settings, self.placement, stores)
         if now != self.descriptors:
             self.descriptors = now
-            say_descriptors(self.settings, now)
+            log_descriptor_plan(self.settings, now)
 
     async def _measure(self) -> None:
         ready = False
         while True:
-            self.copies.measure()
-            self._share_descriptors()
-            if self.copies.ready and not ready:
+            self.replicas.measure()
+            self._update_descriptor_plan()
+            if self.replicas.ready and not ready:
                 ready = True
-                self._control.tell_hydrated()
+                self._control.send_hydrated()
                 event(
                     "ready",
-                    partitions=len(self.copies.by_partition),
+                    partitions=len(self.replicas.by_partition),
                     seconds=round(time.monotonic() - self._began, 3),
                 )
             await asyncio.sleep(_MEASURE_SECONDS)
 
 
-def _plan_descriptors(settings: NodeSettings, placement: Placement, stores: int) -> DescriptorPlan:
+def _descriptor_plan(settings: NodeSettings, placement: Placement, stores: int) -> DescriptorPlan:
     return plan_descriptors(
         descriptor_limit(),
         partitions=placement.partitions,
@@ -245,7 +251,7 @@ def _plan_descriptors(settings: NodeSettings, placement: Placement, stores: int)
     )
 
 
-def say_descriptors(settings: NodeSettings, plan: DescriptorPlan) -> None:
+def log_descriptor_plan(settings: NodeSettings, plan: DescriptorPlan) -> None:
     """Log a plan that gives clients fewer connections than the settings."""
     if plan.connections < settings.connections_max or not plan.fits:
         event(
@@ -272,19 +278,19 @@ def load_placement(settings: NodeSettings) -> Placement:
     return latest if refusal(latest, first) is None and latest.epoch > first.epoch else first
 
 
-def _open_copy(
+def _open_replica(
     settings: NodeSettings, spec: TopicSpec, placement: Placement, partition: int, memory: SharedMemory
-) -> Copy:
+) -> Replica:
     role = role_of(placement, partition, settings.ordinal)
     identity = Identity(settings.application_id, spec.topic, partition)
     path = store_path(Path(settings.data_dir), settings.application_id, partition)
     try:
-        return Copy(partition, role, Store.open(path, identity, memory))
+        return Replica(partition, role, Store.open(path, identity, memory))
     except (StoreUnavailable, OSError) as error:
-        copy = Copy(partition, role, None)
-        copy.absent = f"cannot be opened at present: {error}"
-        copy.suspend(str(error))
-        return copy
+        replica = Replica(partition, role, None)
+        replica.absent = f"cannot be opened at present: {error}"
+        replica.suspend(str(error))
+        return replica
     except StoreError as error:
         event("failed", partition=partition, reason=str(error))
-        return Copy(partition, role, None, failed=str(error))
+        return Replica(partition, role, None, failed=str(error))

@@ -34,7 +34,7 @@ class ManifestError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class BeingMade:
+class CheckpointInProgress:
     """A checkpoint whose manifest is not known yet. Whoever waits for it sees that it goes on."""
 
     lease: str
@@ -44,10 +44,12 @@ class BeingMade:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def from_json(text: str | bytes) -> BeingMade:
+    def from_json(text: str | bytes) -> CheckpointInProgress:
         try:
             raw: Mapping[str, Any] = json.loads(text)
-            return BeingMade(_matching(_LEASE, raw["lease"]), _number(raw["bytes_read"], 0, 1 << 63))
+            return CheckpointInProgress(
+                _matching(_LEASE, raw["lease"]), _number(raw["bytes_read"], 0, 1 << 63)
+            )
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise error if isinstance(error, ManifestError) else ManifestError(repr(error)) from None
 
@@ -103,26 +105,26 @@ class Manifest:
         return manifest
 
 
-def same_files(before: Manifest, now: Manifest) -> frozenset[str]:
+def identical_files(before: Manifest, now: Manifest) -> frozenset[str]:
     """The names under which both have the same bytes."""
     return frozenset(file.name for file in set(before.files) & set(now.files))
 
 
-class Part(NamedTuple):
+class PartialFile(NamedTuple):
     """A file, of which the first `start` bytes are there."""
 
     file: CheckpointFile
     start: int
 
 
-def parts_left(manifest: Manifest, sizes: Mapping[str, int]) -> list[Part]:
+def files_to_fetch(manifest: Manifest, sizes: Mapping[str, int]) -> list[PartialFile]:
     """Every file with how much of it is there, the ones that take longest first. Whole ones too: they are to be checked."""
-    parts = [Part(file, _believed(sizes.get(file.name, 0), file)) for file in manifest.files]
+    parts = [PartialFile(file, _believed(sizes.get(file.name, 0), file)) for file in manifest.files]
     return sorted(parts, key=lambda part: part.start - part.file.size)
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class FetchProgress:
     """How far a copy from another node is."""
 
     partition: int

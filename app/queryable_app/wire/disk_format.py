@@ -28,7 +28,7 @@ META_STATE_KEY: Final = b"state"  # CopyState, rewritten with every slice
 META_LAST_BAD_KEY: Final = b"last-bad"  # JSON of the newest record that could not be decoded
 
 TOMBSTONE: Final = 1
-TOMBSTONE_KEPT_MS: Final = 24 * 3600 * 1000
+TOMBSTONE_RETENTION_MS: Final = 24 * 3600 * 1000
 
 # flags, offset, record timestamp (ms), expiry (ms since the epoch; 0: never). Big-endian, as all of the disk.
 ROW_HEADER: Final = struct.Struct(">BqqQ")
@@ -53,7 +53,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyState:
+class ReplicaState:
     """What a copy knows of itself. It changes only together with the rows it speaks of."""
 
     position: int = -1  # offset of the next record to be applied; -1: nothing applied yet
@@ -80,9 +80,9 @@ class CopyState:
         )
 
     @staticmethod
-    def decode(raw: bytes) -> CopyState:
+    def decode(raw: bytes) -> ReplicaState:
         position, complete, rows, deletes, null_keys, bad, dropped, last, m2, crc, fnv = _STATE.unpack(raw)
-        return CopyState(
+        return ReplicaState(
             position, bool(complete), rows, deletes, null_keys, bad, dropped, last, (m2, crc, fnv)
         )
 

@@ -39,7 +39,7 @@ class IngestFailure:
     message: str
 
     @property
-    def is_of_spec(self) -> bool:
+    def caused_by_spec(self) -> bool:
         """Return whether the spec alone is the cause. Of an unknown reason it is not known."""
         return REASONS.get(self.reason) == "spec"
 
@@ -47,7 +47,7 @@ class IngestFailure:
         return {"reason": self.reason, "message": self.message}
 
 
-def failure_in(raw: Any) -> IngestFailure | None:
+def parse_failure(raw: Any) -> IngestFailure | None:
     """Return the failure that another process has written as JSON. None: it is none, or cannot be understood."""
     if not isinstance(raw, Mapping):
         return None

@@ -49,12 +49,12 @@ def partition_for(key: bytes, algorithm: str, partitions: int) -> int:
     raise ValueError(f"{algorithm!r} names no partition; only {', '.join(ALGORITHMS)} do")
 
 
-def algorithm_in_use(declared: str, contradicted: Collection[str]) -> str:
+def algorithm_in_use(declared: str, mismatched: Collection[str]) -> str:
     """What point reads go by: one of ALGORITHMS, or SCATTER.
 
-    `declared` is the resource's `partitioner`; `contradicted` are those of ALGORITHMS that a record went against, in any
+    `declared` is the resource's `partitioner`; `mismatched` are those of ALGORITHMS that a record went against, in any
     partition. A declared algorithm that is contradicted is not replaced by another one: keys found so far must stay
     found.
     """
     candidates = ALGORITHMS if declared == "auto" else (declared,)
-    return next((a for a in ALGORITHMS if a in candidates and a not in contradicted), SCATTER)
+    return next((a for a in ALGORITHMS if a in candidates and a not in mismatched), SCATTER)

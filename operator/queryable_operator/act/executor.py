@@ -20,12 +20,12 @@ from typing import Any, Final
 
 from queryable_operator.act.cluster import Cluster, ClusterError
 from queryable_operator.act.nodes import NodeRefused, Nodes
-from queryable_operator.act.observer import Looked, Observer, is_owned, revision_of
-from queryable_operator.act.topics import Cleaned, Topics
+from queryable_operator.act.observer import Observation, Observer, is_owned, revision_of
+from queryable_operator.act.topics import CleanupResult, Topics
 from queryable_operator.act.watch_cache import View
 from queryable_operator.build.children import WANTED_ANNOTATION
 from queryable_operator.build.policies import token_secret
-from queryable_operator.decide.actions import Event, Plan, Tell
+from queryable_operator.decide.actions import Event, NodeUpdate, Plan
 from queryable_operator.decide.drift import difference
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, Ref
@@ -38,7 +38,7 @@ _FORBIDDEN: Final = (403, 422)
 _STATUS: Final = Ref(names.KIND, "status")
 
 
-class LookAgain(Exception):
+class StaleObservation(Exception):
     """What was observed is no longer so."""
 
 
@@ -61,31 +61,31 @@ class Executor:
     _refused: dict[str, str] = field(default_factory=dict)
     """What was refused last, by whom: it is logged once."""
 
-    async def carry_out(self, plan: Plan, looked: Looked) -> bool:
+    async def carry_out(self, plan: Plan, observation: Observation) -> bool:
         """Whether there was anything to do."""
         acted = bool(plan.secrets or plan.tell or plan.evict or plan.delete or plan.force_delete)
         for wanted in plan.apply:
-            acted |= await self._apply(wanted, looked, plan.expect_unchanged)
+            acted |= await self._apply(wanted, observation, plan.expect_unchanged)
         for ref in plan.secrets:
-            await self._make_token(ref, looked)
-        await asyncio.gather(*(self._tell(tell, looked) for tell in plan.tell))
+            await self._make_token(ref, observation)
+        await asyncio.gather(*(self._tell(tell, observation) for tell in plan.tell))
         for pod in plan.evict:
-            if (uid := _uid(looked, Ref("Pod", pod))) is not None:
+            if (uid := _uid(observation, Ref("Pod", pod))) is not None:
                 self._note(f"evict {pod}", await self.cluster.evict(self.view[0], pod, uid))
         for ref in plan.delete:
-            await self._delete(ref, looked)
+            await self._delete(ref, observation)
         for ref in plan.force_delete:
-            await self._delete(ref, looked, force=True)
+            await self._delete(ref, observation, force=True)
         if plan.clean_kafka:
-            await self._clean_kafka(looked)
-        resource = looked.observed.resource
+            await self._clean_kafka(observation)
+        resource = observation.observed.resource
         if plan.status is not None:
             resource = await self._write_status(resource, plan.status)
         for event in plan.events:
             await self.post(event, resource)
         if plan.release:
             await self._release(resource)
-        return acted or plan.clean_kafka or plan.release or resource is not looked.observed.resource
+        return acted or plan.clean_kafka or plan.release or resource is not observation.observed.resource
 
     async def post(self, event: Event, resource: Manifest) -> None:
         """An event that cannot be written is in the log, and holds up nothing: a namespace that ends takes none."""
@@ -96,16 +96,18 @@ class Executor:
         except ClusterError as error:
             self.log.info("%s", error)
 
-    async def _apply(self, wanted: Manifest, looked: Looked, expect_unchanged: frozenset[Ref]) -> bool:
+    async def _apply(
+        self, wanted: Manifest, observation: Observation, expect_unchanged: frozenset[Ref]
+    ) -> bool:
         ref = Ref(wanted["kind"], wanted["metadata"]["name"])
-        uid = looked.observed.resource["metadata"]["uid"]
-        observed = looked.observed.children.get(ref)
+        uid = observation.observed.resource["metadata"]["uid"]
+        observed = observation.observed.children.get(ref)
         live = observed
         if live is None:
             live = await self.cluster.get(ref.kind, self.view[0], ref.name)
             if live is not None and not is_owned(live, uid):
                 self.observer.taken.add(ref)
-                raise LookAgain(f"{ref.kind} {ref.name} is somebody else's")
+                raise StaleObservation(f"{ref.kind} {ref.name} is somebody else's")
         why = None if live is None else difference(wanted, live)
         if live is not None and (why is None or self._answered.get(ref) == _digests(wanted, live)):
             return False
@@ -116,7 +118,7 @@ class Executor:
         if ref in expect_unchanged and live is not None:
             # One that has lost its label will be seen by no watch: its label is what has to be put back.
             if observed is None and names.VIEW_LABEL in (live["metadata"].get("labels") or {}):
-                raise LookAgain(f"{ref.kind} {ref.name} had not been seen yet")
+                raise StaleObservation(f"{ref.kind} {ref.name} had not been seen yet")
             version = live["metadata"]["resourceVersion"]
         if ref.name not in self._refused:
             self.log.info("Applying %s %s: %s", ref.kind, ref.name, why or "it is not there")
@@ -125,24 +127,24 @@ class Executor:
         except ClusterError as error:
             if ref.kind != "PersistentVolumeClaim" or error.status not in _FORBIDDEN:
                 raise
-            await self._cannot_enlarge(ref, error, looked)
+            await self._cannot_enlarge(ref, error, observation)
             return False
         self._refused.pop(ref.name, None)
         self._remember(ref, wanted, answer)
         if drifted:
             self._put_back[ref] = time.monotonic()
             message = f"{ref.kind} {ref.name} was put back: {why}"
-            await self.post(Event("Normal", "DriftCorrected", message), looked.observed.resource)
+            await self.post(Event("Normal", "DriftCorrected", message), observation.observed.resource)
         return True
 
-    async def _cannot_enlarge(self, claim: Ref, error: ClusterError, looked: Looked) -> None:
+    async def _cannot_enlarge(self, claim: Ref, error: ClusterError, observation: Observation) -> None:
         """A storage class whose volumes cannot grow holds up nothing else. It is told once."""
         if self._refused.get(claim.name) != str(error):
             self._refused[claim.name] = str(error)
-            await self.post(Event("Warning", "ReconcileFailed", str(error)), looked.observed.resource)
+            await self.post(Event("Warning", "ReconcileFailed", str(error)), observation.observed.resource)
 
-    async def _make_token(self, ref: Ref, looked: Looked) -> None:
-        resource = looked.observed.resource
+    async def _make_token(self, ref: Ref, observation: Observation) -> None:
+        resource = observation.observed.resource
         revision = revision_of(self.view[1], ref)
         assert revision is not None
         secret = token_secret(identity_of(resource), revision, secrets.token_urlsafe(_TOKEN_BYTES))
@@ -152,42 +154,45 @@ class Executor:
             live = await self.cluster.get(ref.kind, self.view[0], ref.name)
             if live is not None and not is_owned(live, resource["metadata"]["uid"]):
                 self.observer.taken.add(ref)
-                raise LookAgain(f"{ref.kind} {ref.name} is somebody else's")
+                raise StaleObservation(f"{ref.kind} {ref.name} is somebody else's")
 
-    async def _tell(self, tell: Tell, looked: Looked) -> None:
-        node = looked.nodes.get((tell.revision, tell.ordinal))
-        token = looked.tokens.get(tell.revision)
+    async def _tell(self, tell: NodeUpdate, observation: Observation) -> None:
+        node = observation.nodes.get((tell.revision, tell.ordinal))
+        token = observation.tokens.get(tell.revision)
         if node is None or token is None:
             return
         refused = None
         try:
             if tell.placement is not None:
-                await self.nodes.tell_placement(node, token, tell.placement)
+                await self.nodes.send_placement(node, token, tell.placement)
             if tell.read is not None:
-                await self.nodes.tell_read(node, token, tell.read)
+                await self.nodes.send_read_settings(node, token, tell.read)
         except NodeRefused as error:
             refused = str(error)
         self._note(f"tell node {tell.ordinal} of r{tell.revision} what to follow", refused)
 
-    async def _delete(self, ref: Ref, looked: Looked, *, force: bool = False) -> None:
-        if (uid := _uid(looked, ref)) is None:
+    async def _delete(self, ref: Ref, observation: Observation, *, force: bool = False) -> None:
+        if (uid := _uid(observation, ref)) is None:
             return
         self.log.info("Deleting %s %s", ref.kind, ref.name)
         await self.cluster.delete(self.view[0], ref, uid, force=force)
         if ref.kind == "Secret":
             self.observer.forget_token(ref.name)
 
-    async def _clean_kafka(self, looked: Looked) -> None:
-        resource = looked.observed.resource
+    async def _clean_kafka(self, observation: Observation) -> None:
+        resource = observation.observed.resource
         kafka = resource["spec"]["kafka"]
-        if looked.kafka is None:
+        if observation.kafka is None:
             secret = kafka.get("secretRef", {}).get("name")
-            cleaned = Cleaned(refused=f"there is no Secret {secret} to reach Kafka with")
+            cleaned = CleanupResult(refused=f"there is no Secret {secret} to reach Kafka with")
         else:
             identity = identity_of(resource)
-            cleaned = await self.topics.clean(identity, kafka["bootstrapServers"], looked.kafka)
-        self.observer.kafka_refused, self.observer.kafka_clean = cleaned.refused, cleaned.refused is None
-        self.observer.kafka_unproven = cleaned.unproven
+            cleaned = await self.topics.clean(identity, kafka["bootstrapServers"], observation.kafka)
+        self.observer.kafka_cleanup_error, self.observer.kafka_cleaned = (
+            cleaned.refused,
+            cleaned.refused is None,
+        )
+        self.observer.kafka_retained = cleaned.unproven
         self._note("clean up in Kafka", cleaned.refused)
 
     async def _write_status(self, resource: Manifest, status: Mapping[str, Any]) -> Manifest:
@@ -222,8 +227,8 @@ class Executor:
             self.log.warning("Could not %s: %s", doing, refused)
 
 
-def _uid(looked: Looked, ref: Ref) -> str | None:
-    live = looked.observed.children.get(ref)
+def _uid(observation: Observation, ref: Ref) -> str | None:
+    live = observation.observed.children.get(ref)
     return live["metadata"].get("uid") if live else None
 
 

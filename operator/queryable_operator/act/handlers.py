@@ -14,7 +14,7 @@ import kopf
 
 from queryable_operator.act.cluster import KINDS, Cluster, Kind
 from queryable_operator.act.reconciler import Reconcilers
-from queryable_operator.act.watch_cache import Watched
+from queryable_operator.act.watch_cache import WatchCache
 from queryable_operator.spec import names
 
 CHILDREN: Final = (
@@ -36,7 +36,7 @@ def kinds(namespaces: Sequence[str]) -> tuple[str, ...]:
 
 
 def registry(
-    cluster: Cluster, reconcilers: Reconcilers, watched: Watched, watched_kinds: Sequence[str]
+    cluster: Cluster, reconcilers: Reconcilers, watch_cache: WatchCache, watched_kinds: Sequence[str]
 ) -> kopf.OperatorRegistry:
     wiring = kopf.OperatorRegistry()
 
@@ -57,23 +57,23 @@ def registry(
             reconcilers.noticed(live)
 
     for kind in watched_kinds:
-        _watch(wiring, kind, KINDS[kind], watched)
+        _watch(wiring, kind, KINDS[kind], watch_cache)
     return wiring
 
 
-def _watch(wiring: kopf.OperatorRegistry, kind: str, where: Kind, watched: Watched) -> None:
+def _watch(wiring: kopf.OperatorRegistry, kind: str, where: Kind, watch_cache: WatchCache) -> None:
     selector = (where.group, where.version, where.plural)
 
     # An index that is left empty: kopf runs no handler before all that is indexed has been listed.
     @kopf.index(*selector, registry=wiring, id=f"{kind} seen")
     async def seen(body: Any, **_: Any) -> None:
-        watched.put(kind, dict(body))
+        watch_cache.put(kind, dict(body))
 
     @kopf.on.event(*selector, registry=wiring, id=f"{kind} gone")
     async def gone(event: Any, **_: Any) -> None:
         if event["type"] == "DELETED":
             meta = event["object"]["metadata"]
-            watched.gone(kind, meta.get("namespace", ""), meta["name"])
+            watch_cache.gone(kind, meta.get("namespace", ""), meta["name"])
 
 
 def settings() -> kopf.OperatorSettings:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 _CANCEL_SECONDS: Final = 1.0  # what closing connections takes
 
 
-class Isolated:
+class IsolatedCalls:
     def __init__(self, loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self._loop_factory = loop_factory
         self._overdue: threading.Thread | None = None

@@ -17,10 +17,10 @@ import httpx
 
 from queryable_app.contract import DEFAULT_PORT, NODE_HEADER, PLACEMENT_PATH, READ_PATH
 from queryable_app.placement.assignment import Placement
-from queryable_app.placement.controller import gone_quiet, seen_in
-from queryable_app.wire.ingest_failures import failure_in
+from queryable_app.placement.controller import parse_observation, unresponsive
+from queryable_app.wire.ingest_failures import parse_failure
 from queryable_app.wire.partitioners import ALGORITHMS
-from queryable_operator.spec.observed import NodeSaid
+from queryable_operator.spec.observed import NodeStatus
 
 _STATUS_PATH: Final = "/v1/status"
 _ANSWER_SECONDS: Final = 1.0
@@ -65,29 +65,31 @@ class Nodes:
         await self._http.aclose()
 
     async def ask(
-        self, nodes: Mapping[Node, str], before: Mapping[str, NodeSaid]
-    ) -> dict[int, dict[int, NodeSaid]]:
+        self, nodes: Mapping[Node, str], before: Mapping[str, NodeStatus]
+    ) -> dict[int, dict[int, NodeStatus]]:
         """What each says, by revision and ordinal. `nodes` come with their revision's token; `before` is what pods have said
         earlier, by their uid."""
         answers = await asyncio.gather(*(self._ask(node, token) for node, token in nodes.items()))
-        said: dict[int, dict[int, NodeSaid]] = {}
+        said: dict[int, dict[int, NodeStatus]] = {}
         for node, answer in zip(nodes, answers, strict=True):
             if answer is None and node.uid in before:
-                answer = replace(before[node.uid], seen=gone_quiet(before[node.uid].seen))
+                answer = replace(before[node.uid], seen=unresponsive(before[node.uid].seen))
             if answer is not None:
                 said.setdefault(node.revision, {})[node.ordinal] = answer
         return said
 
-    async def tell_placement(self, node: Node, token: str, placement: Placement) -> None:
+    async def send_placement(self, node: Node, token: str, placement: Placement) -> None:
         await self._put(node, token, PLACEMENT_PATH, placement.to_json())
 
-    async def tell_read(self, node: Node, token: str, read: Mapping[str, Any]) -> None:
+    async def send_read_settings(self, node: Node, token: str, read: Mapping[str, Any]) -> None:
         await self._put(node, token, READ_PATH, json.dumps(read))
 
-    async def _ask(self, node: Node, token: str) -> NodeSaid | None:
+    async def _ask(self, node: Node, token: str) -> NodeStatus | None:
         try:
             async with self._turn, asyncio.timeout(_ANSWER_SECONDS):
-                said = said_in(json.loads(await self._get(f"{node.url}{_STATUS_PATH}")), time.time())
+                said = parse_node_status(
+                    json.loads(await self._get(f"{node.url}{_STATUS_PATH}")), time.time()
+                )
                 if token and said.seen.epoch != node.epoch:
                     text = await self._get(f"{node.url}{PLACEMENT_PATH}", {NODE_HEADER: token})
                     said = replace(said, placement=Placement.from_json(text))
@@ -127,14 +129,14 @@ async def _body(answer: httpx.Response, bytes_max: int) -> bytes:
     return bytes(body)
 
 
-def said_in(status: Mapping[str, Any], now: float) -> NodeSaid:
+def parse_node_status(status: Mapping[str, Any], now: float) -> NodeStatus:
     """From a node's `/v1/status`."""
     copies = status["partitions"]
     lags = [int(copy["lagRecords"]) for copy in copies]
     waits = [c["remainingSeconds"] for c in copies if not c["complete"] and c["remainingSeconds"] is not None]
     ingest = status["ingest"]
-    return NodeSaid(
-        seen=seen_in(status, now),
+    return NodeStatus(
+        seen=parse_observation(status, now),
         ready=bool(status["ready"]),
         read=dict(status.get("read") or {}),
         copies=len(copies),
@@ -148,7 +150,7 @@ def said_in(status: Mapping[str, Any], now: float) -> NodeSaid:
         disk_paused=status["disk"]["paused"] != "none",
         failed={int(copy["partition"]): str(copy["failed"]) for copy in copies if copy["failed"] is not None},
         ingest_failed=str(ingest["detail"]) if ingest["state"] == "failed" else None,
-        failure=failure_in(ingest.get("failure")),  # a node of an earlier version has none
+        failure=parse_failure(ingest.get("failure")),  # a node of an earlier version has none
     )
 
 

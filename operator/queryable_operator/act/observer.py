@@ -20,9 +20,16 @@ from queryable_app.placement.assignment import Placement
 from queryable_operator.act.cluster import Cluster
 from queryable_operator.act.nodes import Node, Nodes
 from queryable_operator.act.topics import Topics
-from queryable_operator.act.watch_cache import View, Watched, endpoints_of, trimmed
+from queryable_operator.act.watch_cache import View, WatchCache, endpoints_of, trimmed
 from queryable_operator.spec import names
-from queryable_operator.spec.observed import Manifest, NodeSaid, Observed, Ref, SettingsWrong, TopicSeen
+from queryable_operator.spec.observed import (
+    KafkaSettingsInvalid,
+    Manifest,
+    NodeStatus,
+    Observed,
+    Ref,
+    TopicObservation,
+)
 
 _TOKEN_SECONDS: Final = 60.0  # so long a token Secret is believed to be there
 _SETTINGS_SECONDS: Final = 30.0  # and the user's Secret with Kafka's settings to be as it was
@@ -30,7 +37,7 @@ _UNOWNED: Final = ("Pod", "PersistentVolumeClaim")  # the StatefulSet owns the f
 
 
 @dataclass(slots=True)
-class Looked:
+class Observation:
     """One look: what `plan` gets, and what carrying out its answer takes beside that."""
 
     observed: Observed
@@ -66,22 +73,22 @@ class Observer:
 
     view: View
     cluster: Cluster
-    watched: Watched
+    watch_cache: WatchCache
     nodes: Nodes
     topics: Topics
     taken: set[Ref] = field(default_factory=set)
     """Names of our children that were found to be somebody else's."""
 
-    kafka_clean: bool = False
-    kafka_unproven: tuple[str, ...] = ()
-    kafka_refused: str | None = None
+    kafka_cleaned: bool = False
+    kafka_retained: tuple[str, ...] = ()
+    kafka_cleanup_error: str | None = None
     _tokens: dict[str, _Token] = field(default_factory=dict)
     _settings: _Settings = field(default_factory=_Settings)
-    _said: dict[str, NodeSaid] = field(default_factory=dict)
+    _said: dict[str, NodeStatus] = field(default_factory=dict)
 
-    async def look(self, resource: Manifest) -> Looked:
+    async def look(self, resource: Manifest) -> Observation:
         uid = resource["metadata"]["uid"]
-        objects = self.watched.of(self.view)
+        objects = self.watch_cache.of(self.view)
         children, taken = _sorted_out(objects, uid, self.view[1])
         taken |= await self._still_taken(uid)
         revisions = sorted({r for ref in children if (r := revision_of(self.view[1], ref)) is not None})
@@ -98,16 +105,16 @@ class Observer:
             resource=resource,
             children=children,
             taken=frozenset(taken),
-            hosts=self.watched.hosts,
+            hosts=self.watch_cache.hosts,
             topic=topic,
             kafka_secret_digest=settings.digest,
             said=said,
             endpoints=endpoints_of(self.view[1], objects),
-            kafka_clean=self.kafka_clean,
-            kafka_unproven=self.kafka_unproven,
-            kafka_refused=self.kafka_refused,
+            kafka_cleaned=self.kafka_cleaned,
+            kafka_retained=self.kafka_retained,
+            kafka_cleanup_error=self.kafka_cleanup_error,
         )
-        return Looked(observed, tokens, nodes, settings.config)
+        return Observation(observed, tokens, nodes, settings.config)
 
     def forget_token(self, name: str) -> None:
         """It was made or deleted just now."""
@@ -167,11 +174,11 @@ class Observer:
             self._settings = _Settings(now, key, None, "", wrong)
         return self._settings
 
-    async def _topic(self, resource: Manifest, settings: _Settings) -> TopicSeen | None:
+    async def _topic(self, resource: Manifest, settings: _Settings) -> TopicObservation | None:
         if "deletionTimestamp" in resource["metadata"]:
             return None
         if settings.wrong is not None or settings.config is None:
-            return SettingsWrong(settings.wrong or "there are no settings")
+            return KafkaSettingsInvalid(settings.wrong or "there are no settings")
         spec = resource["spec"]
         bootstrap_servers = spec["kafka"]["bootstrapServers"]
         return await self.topics.seen(self.view[0], bootstrap_servers, settings.config, spec["topic"])

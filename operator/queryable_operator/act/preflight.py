@@ -45,7 +45,7 @@ class Permission:
     """Of the one object that is meant; empty: of all."""
 
 
-class NotReady(Exception):
+class PreflightFailed(Exception):
     """What is missing, a line each."""
 
 
@@ -66,14 +66,14 @@ async def check(cluster: Cluster, namespaces: Sequence[str], lease: tuple[str, s
     """Returns when nothing is missing. `namespaces`: empty for all."""
     try:
         if not await cluster.serves(names.KIND):
-            raise NotReady(
+            raise PreflightFailed(
                 f"The cluster has no {names.PLURAL}.{names.GROUP}: apply crds/queryabletopic.yaml first"
             )
         denied = await _denied(cluster, list(permissions(namespaces, lease)))
     except ClusterError as error:
-        raise NotReady(f"The cluster is not there, or does not know us: {error}") from error
+        raise PreflightFailed(f"The cluster is not there, or does not know us: {error}") from error
     if denied:
-        raise NotReady("\n".join(["The operator's service account may not", *denied]))
+        raise PreflightFailed("\n".join(["The operator's service account may not", *denied]))
 
 
 async def _denied(cluster: Cluster, wanted: Sequence[Permission]) -> list[str]:

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queryable_operator.act.cluster import Cluster, ClusterError
-from queryable_operator.act.executor import Executor, LookAgain
+from queryable_operator.act.executor import Executor, StaleObservation
 from queryable_operator.act.metrics import Health, Metrics
 from queryable_operator.act.nodes import Nodes
 from queryable_operator.act.observer import Observer
 from queryable_operator.act.topics import Topics
-from queryable_operator.act.watch_cache import View, Watched
+from queryable_operator.act.watch_cache import View, WatchCache
 from queryable_operator.decide.actions import Event, Plan
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, Observed
@@ -39,11 +39,11 @@ _LOG: Final = logging.getLogger("queryable_operator")
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class Dependencies:
     """What all resources share."""
 
     cluster: Cluster
-    watched: Watched
+    watch_cache: WatchCache
     nodes: Nodes
     topics: Topics
     metrics: Metrics
@@ -57,15 +57,15 @@ class Tools:
 class Reconciler:
     """One resource."""
 
-    def __init__(self, view: View, tools: Tools) -> None:
+    def __init__(self, view: View, dependencies: Dependencies) -> None:
         self._view = view
-        self._tools = tools
+        self._tools = dependencies
         self._log = logging.LoggerAdapter(_LOG, {"namespace": view[0], "object": view[1]})
         self._changed = asyncio.Event()
         self._failures = 0
         self._said: str | None = None
         self._uid = ""
-        self._begin_anew()
+        self._begin_incarnation()
 
     def wake(self) -> None:
         self._changed.set()
@@ -88,55 +88,66 @@ class Reconciler:
             resource = await self._tools.cluster.get(names.KIND, *self._view)
             if resource is None:
                 return None
-            again_seconds = await self._reconcile(resource)
+            requeue_seconds = await self._reconcile(resource)
             result = "ok"
             self._failures, self._said = 0, None
-        except LookAgain as error:
+        except StaleObservation as error:
             self._log.info("%s", error)
-            result, again_seconds = "conflict", self._back_off()
+            result, requeue_seconds = "conflict", self._back_off()
         except ClusterError as error:
             result = "conflict" if error.conflict else "error"
-            again_seconds = max(self._back_off(), error.retry_after_seconds)
+            requeue_seconds = max(self._back_off(), error.retry_after_seconds)
             await self._say(error, resource)
         except (
             Exception
         ) as error:  # a defect; the other resources go on, and so does this one when it has been mended
-            result, again_seconds = "error", self._back_off()
+            result, requeue_seconds = "error", self._back_off()
             if self._said != repr(error):
                 self._said = repr(error)
                 self._log.exception("A round failed, which is a defect of the operator")
         self._tools.metrics.reconciled(self._view, result, time.monotonic() - began)
         self._tools.health.finished(self._view)
-        return again_seconds
+        return requeue_seconds
 
     async def _reconcile(self, resource: Manifest) -> float:
         meta = resource["metadata"]
         if meta["uid"] != self._uid:
             self._uid = meta["uid"]
-            self._begin_anew()
+            self._begin_incarnation()
         finalizers = meta.get("finalizers", ())
         if names.FINALIZER not in finalizers:
             if "deletionTimestamp" in meta:
                 return _AWAY_SECONDS
             resource = await self._tools.cluster.set_finalizers(resource, [*finalizers, names.FINALIZER])
-        looked = await self._observer.look(resource)
-        plan = self._tools.plan(looked.observed, self._tools.settings)
+        observation = await self._observer.look(resource)
+        plan = self._tools.plan(observation.observed, self._tools.settings)
         before, phase = (status.get("phase") for status in (resource.get("status", {}), plan.status or {}))
         if plan.status is not None and phase != before:
             self._log.info("%s, after %s", phase, before or "nothing")
-        acted = await self._executor.carry_out(plan, looked)
+        acted = await self._executor.carry_out(plan, observation)
         self._tools.metrics.decided(self._view, plan.status or resource.get("status", {}), plan.events)
         interval = self._tools.interval_seconds
-        if not acted and not looked.nodes:
+        if not acted and not observation.nodes:
             return interval  # there is nobody to ask, and whatever changes otherwise begins a round
-        return max(_GATHER_SECONDS, min(plan.again_seconds, interval))
+        return max(_GATHER_SECONDS, min(plan.requeue_seconds, interval))
 
-    def _begin_anew(self) -> None:
+    def _begin_incarnation(self) -> None:
         """For this resource, or for another one of the same name."""
-        tools = self._tools
-        self._observer = Observer(self._view, tools.cluster, tools.watched, tools.nodes, tools.topics)
+        dependencies = self._tools
+        self._observer = Observer(
+            self._view,
+            dependencies.cluster,
+            dependencies.watch_cache,
+            dependencies.nodes,
+            dependencies.topics,
+        )
         self._executor = Executor(
-            self._view, tools.cluster, tools.nodes, tools.topics, self._observer, self._log
+            self._view,
+            dependencies.cluster,
+            dependencies.nodes,
+            dependencies.topics,
+            self._observer,
+            self._log,
         )
 
     def _back_off(self) -> float:
@@ -160,7 +171,7 @@ class Reconcilers:
     """All resources."""
 
     def __init__(self) -> None:
-        self.tools: Tools
+        self.dependencies: Dependencies
         self._running: dict[View, tuple[Reconciler, asyncio.Task[None]]] = {}
         self._seen: dict[View, tuple[str, tuple[Any, ...]]] = {}
         self._came_again: set[View] = set()
@@ -207,7 +218,7 @@ class Reconcilers:
             await asyncio.wait(tasks)
 
     def _start(self, view: View) -> None:
-        reconciler = Reconciler(view, self.tools)
+        reconciler = Reconciler(view, self.dependencies)
         task = asyncio.create_task(reconciler.run(), name=f"reconciler of {view[0]}/{view[1]}")
         self._running[view] = (reconciler, task)
         task.add_done_callback(lambda _: self._ended(view))

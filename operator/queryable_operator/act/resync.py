@@ -15,7 +15,7 @@ from typing import Final
 from queryable_operator.act.cluster import Cluster, ClusterError
 from queryable_operator.act.metrics import Health
 from queryable_operator.act.reconciler import Reconcilers
-from queryable_operator.act.watch_cache import Watched
+from queryable_operator.act.watch_cache import WatchCache
 from queryable_operator.spec import names
 
 _EVERY_SECONDS: Final = 120.0
@@ -28,7 +28,7 @@ Versions = Mapping[tuple[str, str], str]
 @dataclass(slots=True)
 class Resync:
     cluster: Cluster
-    watched: Watched
+    watch_cache: WatchCache
     reconcilers: Reconcilers
     health: Health
     kinds: Sequence[str]
@@ -71,6 +71,6 @@ class Resync:
     def _hands(self, kind: str) -> tuple[Callable[[], Versions], Callable[[str, str], None]]:
         if kind == names.KIND:
             return self.reconcilers.known, lambda namespace, name: self.reconcilers.gone((namespace, name))
-        return lambda: self.watched.known(kind), lambda namespace, name: self.watched.gone(
+        return lambda: self.watch_cache.known(kind), lambda namespace, name: self.watch_cache.gone(
             kind, namespace, name
         )

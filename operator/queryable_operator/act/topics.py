@@ -25,10 +25,16 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from queryable_app.config.kafka_settings import KafkaConnection, KafkaSettingsError, kafka_connection
 from queryable_app.platform.kafka_clients import client_arguments
-from queryable_operator.act.isolated import Isolated
+from queryable_operator.act.isolated import IsolatedCalls
 from queryable_operator.act.resolver import NamespaceLoop, own_search_path, search_path
 from queryable_operator.spec import names
-from queryable_operator.spec.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
+from queryable_operator.spec.observed import (
+    KafkaSettingsInvalid,
+    KafkaUnreachable,
+    TopicFound,
+    TopicMissing,
+    TopicObservation,
+)
 from queryable_operator.spec.resource import Identity
 
 _LOOK_SECONDS: Final = 5.0
@@ -49,14 +55,14 @@ class _Kafka:
     """What is known of one way to reach Kafka."""
 
     connection: KafkaConnection
-    calls: Isolated
+    calls: IsolatedCalls
     asked: dict[str, float] = field(default_factory=dict)  # when somebody last asked for a topic
-    found: dict[str, TopicSeen] = field(default_factory=dict)
-    failed: KafkaAway | SettingsWrong | None = None
+    found: dict[str, TopicObservation] = field(default_factory=dict)
+    failed: KafkaUnreachable | KafkaSettingsInvalid | None = None
     at: float = float("-inf")
     looking: asyncio.Task[None] | None = None
 
-    def known(self, topic: str, now: float) -> TopicSeen | None:
+    def known(self, topic: str, now: float) -> TopicObservation | None:
         """None when it is time to look."""
         age = now - self.at
         if self.failed is not None:
@@ -66,7 +72,7 @@ class _Kafka:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class CleanupResult:
     """What came of taking away what a resource left in Kafka."""
 
     refused: str | None = None
@@ -87,30 +93,32 @@ class Topics:
 
     async def seen(
         self, namespace: str, bootstrap_servers: str, config: Mapping[str, str], topic: str
-    ) -> TopicSeen:
+    ) -> TopicObservation:
         try:
             kafka = self._kafka(namespace, bootstrap_servers, config)
         except KafkaSettingsError as error:
-            return SettingsWrong(str(error))
+            return KafkaSettingsInvalid(str(error))
         kafka.asked[topic] = self._clock()
         for _ in range(2):  # a look that was under way may not have been for this topic
             if (seen := kafka.known(topic, self._clock())) is not None:
                 return seen
             await self._look(kafka)
-        return kafka.known(topic, self._clock()) or KafkaAway("Kafka has not answered yet")
+        return kafka.known(topic, self._clock()) or KafkaUnreachable("Kafka has not answered yet")
 
-    async def clean(self, identity: Identity, bootstrap_servers: str, config: Mapping[str, str]) -> Cleaned:
+    async def clean(
+        self, identity: Identity, bootstrap_servers: str, config: Mapping[str, str]
+    ) -> CleanupResult:
         """Delete the groups and dead-letter topics of every revision of the resource, and nothing of any other one."""
         try:
             kafka = self._kafka(identity.namespace, bootstrap_servers, config)
 
-            async def clean() -> Cleaned:
+            async def clean() -> CleanupResult:
                 async with _admin(kafka.connection) as admin:
                     return await _clean(admin, identity)
 
             return await kafka.calls.run(clean, _CLEAN_SECONDS)
         except Exception as error:  # whatever may be at the address, and whatever it answers
-            return Cleaned(_reason(error, bootstrap_servers))
+            return CleanupResult(_reason(error, bootstrap_servers))
 
     def _kafka(self, namespace: str, bootstrap_servers: str, config: Mapping[str, str]) -> _Kafka:
         now = self._clock()
@@ -125,7 +133,7 @@ class Topics:
         if key not in self._kafkas:
             connection = kafka_connection(bootstrap_servers, config)
             path = search_path(namespace, self._cluster_domain, own_search_path())
-            self._kafkas[key] = _Kafka(connection, Isolated(lambda: NamespaceLoop(path)))
+            self._kafkas[key] = _Kafka(connection, IsolatedCalls(lambda: NamespaceLoop(path)))
         return self._kafkas[key]
 
     async def _look(self, kafka: _Kafka) -> None:
@@ -138,7 +146,7 @@ async def _look(kafka: _Kafka, clock: Callable[[], float]) -> None:
     """Fills in what is known; never raises."""
     topics = sorted(kafka.asked)
 
-    async def look() -> dict[str, TopicSeen]:
+    async def look() -> dict[str, TopicObservation]:
         async with _admin(kafka.connection) as admin:
             # A topic that is asked for must not be made by that, as many brokers would.
             answer = await admin._send_request(MetadataRequest(topics, allow_auto_topic_creation=False))
@@ -148,28 +156,30 @@ async def _look(kafka: _Kafka, clock: Callable[[], float]) -> None:
         kafka.found = await kafka.calls.run(look, _LOOK_SECONDS)
         kafka.failed = None
     except KafkaSettingsError as error:
-        kafka.failed = SettingsWrong(str(error))
+        kafka.failed = KafkaSettingsInvalid(str(error))
     except Exception as error:  # whatever may be at the address, and whatever it answers
-        kafka.failed = KafkaAway(_reason(error, ",".join(kafka.connection.arguments["bootstrap_servers"])))
+        kafka.failed = KafkaUnreachable(
+            _reason(error, ",".join(kafka.connection.arguments["bootstrap_servers"]))
+        )
     finally:
         kafka.at, kafka.looking = clock(), None
 
 
-def _seen(found: Mapping[str, Any]) -> TopicSeen:
+def _seen(found: Mapping[str, Any]) -> TopicObservation:
     code = found["error_code"]
     if code in (_UNKNOWN_TOPIC, _INVALID_TOPIC):
         return TopicMissing()
     if code == _NOT_AUTHORIZED:
-        return SettingsWrong("these credentials may not describe the topic")
+        return KafkaSettingsInvalid("these credentials may not describe the topic")
     partitions = len(found["partitions"])
     return (
         TopicFound(partitions)
         if partitions
-        else KafkaAway(f"the topic is not ready: {for_code(code).__name__}")
+        else KafkaUnreachable(f"the topic is not ready: {for_code(code).__name__}")
     )
 
 
-async def _clean(admin: Any, identity: Identity) -> Cleaned:
+async def _clean(admin: Any, identity: Identity) -> CleanupResult:
     def is_ours(application_id: str) -> bool:
         return names.is_application_of(application_id, identity.namespace, identity.name, identity.uid)
 
@@ -181,11 +191,11 @@ async def _clean(admin: Any, identity: Identity) -> Cleaned:
         answer = await admin.delete_topics(topics)
         for topic, code, *_ in answer.topic_error_codes:
             if code not in (0, _UNKNOWN_TOPIC):
-                return Cleaned(f"the topic {topic} cannot be deleted: {for_code(code).__name__}")
+                return CleanupResult(f"the topic {topic} cannot be deleted: {for_code(code).__name__}")
     if left := await _groups(admin, is_ours) + await _dead_letter_topics(admin, is_ours):
-        return Cleaned(f"still there: {', '.join(sorted(left)[:5])}")
+        return CleanupResult(f"still there: {', '.join(sorted(left)[:5])}")
     unproven = await _groups(admin, may_be_ours) + await _dead_letter_topics(admin, may_be_ours)
-    return Cleaned(unproven=tuple(sorted(unproven)))
+    return CleanupResult(unproven=tuple(sorted(unproven)))
 
 
 async def _delete_groups(admin: Any, groups: list[str]) -> None:

@@ -19,7 +19,7 @@ View = tuple[str, str]
 """Namespace and name of a resource."""
 
 
-class Watched:
+class WatchCache:
     def __init__(self, hosts_are_watched: bool, changed: Callable[[View], None]) -> None:
         self._changed = changed
         self._objects: dict[View, dict[Ref, Manifest]] = {}

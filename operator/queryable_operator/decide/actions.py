@@ -11,7 +11,7 @@ from queryable_operator.spec.observed import Manifest, Ref
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class NodeUpdate:
     """A node is to follow this. None: that it follows already."""
 
     revision: int
@@ -38,7 +38,7 @@ class Plan:
     secrets: tuple[Ref, ...] = ()
     """Token Secrets that shall exist. Their contents are made once, at random, where they are made."""
 
-    tell: tuple[Tell, ...] = ()
+    tell: tuple[NodeUpdate, ...] = ()
     evict: tuple[str, ...] = ()
     """Pods, by the eviction API, so that no PodDisruptionBudget is broken. Here and in what is deleted the very object that
     was observed is meant (its uid is a precondition), never one that has come under its name since."""
@@ -55,4 +55,4 @@ class Plan:
     release: bool = False
     """The finalizer goes: nothing is left to do for a resource that is being deleted."""
 
-    again_seconds: float = 10.0
+    requeue_seconds: float = 10.0

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from queryable_operator.decide.actions import Event, Plan
 from queryable_operator.report import conditions
-from queryable_operator.rollout.live import Live, Pod, revisions_of, seconds_of
+from queryable_operator.rollout.live import LiveRevision, Pod, revisions_of, seconds_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Observed, Ref
 
@@ -22,12 +22,12 @@ _NAMED_MAX: Final = 8  # an event has 1000 characters
 _CLEANUP_FAILED: Final = "CleanupFailed"
 
 
-def may_go(number: int, retired: float | None, service: int | None, now: float) -> bool:
+def is_removable(number: int, retired: float | None, service: int | None, now: float) -> bool:
     """Whether a revision that is needed no more can be taken away: the Service, which is at `service`, sends it nothing."""
     return number != service and (retired is None or now >= retired + _RETIRED_SECONDS)
 
 
-def remains(view: str, live: Live) -> tuple[Ref, ...]:
+def next_deletions(view: str, live: LiveRevision) -> tuple[Ref, ...]:
     """Of a revision that goes, what can be deleted now."""
     name = names.child(view, live.number)
     objects = [Ref(kind, name) for kind in sorted(live.objects) if kind != "ConfigMap"]
@@ -38,7 +38,7 @@ def remains(view: str, live: Live) -> tuple[Ref, ...]:
     return (Ref("ConfigMap", name),)
 
 
-def stuck(live: Live, hosts: Mapping[str, Host] | None, now: float) -> Iterator[Ref]:
+def stuck_pods(live: LiveRevision, hosts: Mapping[str, Host] | None, now: float) -> Iterator[Ref]:
     """Pods that were asked to end and never will have ended, for nobody is there to say so."""
     for pod in live.pods.values():
         if pod.ending is not None and now >= pod.ending and (_is_overdue(pod, now) or _is_alone(pod, hosts)):
@@ -51,19 +51,21 @@ def ending(observed: Observed) -> Plan:
     if names.FINALIZER not in (metadata.get("finalizers") or ()):
         return Plan()
     view, retain = str(metadata["name"]), spec.get("deletionPolicy") == "Retain"
-    lives = revisions_of(observed).values()
-    delete = tuple(ref for live in lives for ref in _ends(view, live, retain))
-    if any(live.pods or "StatefulSet" in live.objects for live in lives):
-        forced = tuple(ref for live in lives for ref in stuck(live, observed.hosts, observed.now))
+    live_revisions = revisions_of(observed).values()
+    delete = tuple(ref for live in live_revisions for ref in _ends(view, live, retain))
+    if any(live.pods or "StatefulSet" in live.objects for live in live_revisions):
+        forced = tuple(
+            ref for live in live_revisions for ref in stuck_pods(live, observed.hosts, observed.now)
+        )
         status = _status(observed, "Its pods are ending.")
-        return Plan(delete=delete, force_delete=forced, status=status, again_seconds=1.0)
-    if retain or observed.kafka_clean or not (lives or _began(observed)):
+        return Plan(delete=delete, force_delete=forced, status=status, requeue_seconds=1.0)
+    if retain or observed.kafka_cleaned or not (live_revisions or _began(observed)):
         return Plan(delete=delete, events=_unproven(observed), release=True)
-    refused = observed.kafka_refused
+    refused = observed.kafka_cleanup_error
     if refused is None or not _has_waited(observed):
         why = f"Kafka cannot be cleaned up: {refused}" if refused else "Kafka is being cleaned up."
         status = _status(observed, why, refused is not None)
-        return Plan(delete=delete, clean_kafka=True, status=status, again_seconds=2.0)
+        return Plan(delete=delete, clean_kafka=True, status=status, requeue_seconds=2.0)
     left = names.application_id(metadata["namespace"], view, 1, str(metadata["uid"])).replace(".r1-", ".r*-")
     message = f"Groups and dead-letter topics called {left} may be left in Kafka: {refused}"
     return Plan(delete=delete, events=(Event("Warning", _CLEANUP_FAILED, message),), release=True)
@@ -71,7 +73,7 @@ def ending(observed: Observed) -> Plan:
 
 def _unproven(observed: Observed) -> tuple[Event, ...]:
     """What an earlier release named after the view alone: another cluster's view of this name would lose its own."""
-    if not (unproven := observed.kafka_unproven):
+    if not (unproven := observed.kafka_retained):
         return ()
     more = f" and {len(unproven) - _NAMED_MAX} more" if len(unproven) > _NAMED_MAX else ""
     message = (
@@ -90,17 +92,17 @@ def _began(observed: Observed) -> bool:
     )
 
 
-def _ends(view: str, live: Live, retain: bool) -> tuple[Ref, ...]:
+def _ends(view: str, live: LiveRevision, retain: bool) -> tuple[Ref, ...]:
     if "StatefulSet" in live.objects:
         return (Ref("StatefulSet", names.child(view, live.number)),)
     return (*_pods(live), *(() if retain else _claims(view, live)))
 
 
-def _pods(live: Live) -> Iterator[Ref]:
+def _pods(live: LiveRevision) -> Iterator[Ref]:
     return (Ref("Pod", pod.name) for pod in live.pods.values() if pod.ending is None)
 
 
-def _claims(view: str, live: Live) -> Iterator[Ref]:
+def _claims(view: str, live: LiveRevision) -> Iterator[Ref]:
     for ordinal, claim in sorted(live.claims.items()):
         if "deletionTimestamp" not in claim.get("metadata", {}):
             yield Ref("PersistentVolumeClaim", names.volume_claim(view, live.number, ordinal))

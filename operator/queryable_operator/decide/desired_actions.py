@@ -12,20 +12,20 @@ from queryable_operator.build import policies, services
 from queryable_operator.build.settings_map import RevisionRecord, config_map
 from queryable_operator.build.workload import larger_claim, stateful_set
 from queryable_operator.decide import deletion
-from queryable_operator.decide.actions import Event, Plan, Tell
+from queryable_operator.decide.actions import Event, NodeUpdate, Plan
 from queryable_operator.decide.drift import difference
 from queryable_operator.decide.revision_records import (
-    Makings,
+    TemplateInputs,
+    build_inputs,
+    desired_record,
     following,
-    made_of,
-    record_wanted,
     template_changes,
 )
 from queryable_operator.rollout import placements
-from queryable_operator.rollout.live import MADE_OF, Live
-from queryable_operator.rollout.placements import Situation
-from queryable_operator.rollout.revisions import Course, Named, service_target
-from queryable_operator.rollout.rolling import may_be_outdated, next_to_roll
+from queryable_operator.rollout.live import BUILD_INPUTS_ANNOTATION, LiveRevision
+from queryable_operator.rollout.placements import PlacementInputs
+from queryable_operator.rollout.revisions import RevisionReference, RolloutState, service_target
+from queryable_operator.rollout.rolling import may_have_outdated_pods, next_to_roll
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, Observed, Ref
 from queryable_operator.spec.quantity import quantity
@@ -37,33 +37,35 @@ _BEGINNING: Final = ("Pending", "Provisioning")
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class ReconcilePass:
     observed: Observed
     settings: OperatorSettings
     view: View
-    course: Course
+    course: RolloutState
     """As it was observed."""
 
-    following: Course
+    following: RolloutState
     """As it will be written."""
 
-    lives: Mapping[int, Live]
+    live_revisions: Mapping[int, LiveRevision]
     service: int | None
     """The revision that the Service is seen to be at."""
 
-    def situation(self, number: int) -> Situation:
+    def placement_inputs(self, number: int) -> PlacementInputs:
         """Of one revision. The epoch that status speaks of is the active one's."""
         epoch = (self.observed.resource.get("status") or {}).get("placementEpoch")
         is_active = self.course.active is not None and number == self.course.active.number
-        return Situation(
+        return PlacementInputs(
             now=self.observed.now,
             cluster_domain=self.settings.cluster_domain,
             hosts=self.observed.hosts,
-            epoch_told=epoch if is_active and isinstance(epoch, int) else 0,
+            reported_epoch=epoch if is_active and isinstance(epoch, int) else 0,
         )
 
-    def makings(self, number: int) -> Makings:
-        return Makings(self.view, self.settings, self.situation(number), self.observed.kafka_secret_digest)
+    def template_inputs(self, number: int) -> TemplateInputs:
+        return TemplateInputs(
+            self.view, self.settings, self.placement_inputs(number), self.observed.kafka_secret_digest
+        )
 
     @property
     def is_moving(self) -> bool:
@@ -71,60 +73,60 @@ class Round:
         live = self.live(self.course.active)
         if live.record is None or self.view.suspended:
             return False
-        situation = self.situation(live.number)
-        return not placements.is_settled(self.view, live, live.record.placement, situation)
+        placement_inputs = self.placement_inputs(live.number)
+        return not placements.is_settled(self.view, live, live.record.placement, placement_inputs)
 
     @property
     def is_rolling(self) -> bool:
         """Whether pods of the active revision are made anew, or are about to be."""
         live = self.live(self.course.active)
-        return may_be_outdated(live) or template_changes(live, self.makings(live.number))
+        return may_have_outdated_pods(live) or template_changes(live, self.template_inputs(live.number))
 
     @property
     def has_lost_record(self) -> bool:
         active = self.course.active
         if active is None or self.live(active).record is not None:
             return False
-        return record_wanted(active, self.live(active), self.makings(active.number)) is None
+        return desired_record(active, self.live(active), self.template_inputs(active.number)) is None
 
-    def live(self, named: Named | None) -> Live:
+    def live(self, named: RevisionReference | None) -> LiveRevision:
         number = named.number if named else 0
-        return self.lives.get(number, Live(number))
+        return self.live_revisions.get(number, LiveRevision(number))
 
 
-def upkeep(round_: Round) -> Plan:
+def desired_actions(pass_: ReconcilePass) -> Plan:
     whole = _joined(
-        [_surroundings(round_), *(_revision(round_, named) for named in round_.course.kept), _front(round_)]
-        + [_leaving(round_, live) for live in round_.lives.values()]
+        [_surroundings(pass_), *(_revision(pass_, named) for named in pass_.course.kept), _front(pass_)]
+        + [_leaving(pass_, live) for live in pass_.live_revisions.values()]
     )
-    return _without(whole, round_.observed.taken)
+    return _without(whole, pass_.observed.taken)
 
 
-def _surroundings(round_: Round) -> Plan:
-    if round_.course.active is None:
+def _surroundings(pass_: ReconcilePass) -> Plan:
+    if pass_.course.active is None:
         return Plan()
-    view = round_.view
-    return _of_view(round_, policies.service_account(view), policies.network_policy(view, round_.settings))
+    view = pass_.view
+    return _of_view(pass_, policies.service_account(view), policies.network_policy(view, pass_.settings))
 
 
-def _front(round_: Round) -> Plan:
+def _front(pass_: ReconcilePass) -> Plan:
     """The Service, where clients ask."""
-    target = service_target(round_.course, round_.following)
-    return Plan() if target is None else _of_view(round_, services.client(round_.view, target))
+    target = service_target(pass_.course, pass_.following)
+    return Plan() if target is None else _of_view(pass_, services.client(pass_.view, target))
 
 
-def _of_view(round_: Round, *objects: Manifest) -> Plan:
+def _of_view(pass_: ReconcilePass, *objects: Manifest) -> Plan:
     """What is there from the first revision on, and is not there now, somebody deleted."""
     refs = [Ref(manifest["kind"], manifest["metadata"]["name"]) for manifest in objects]
-    deleted = [ref for ref in refs if ref not in round_.observed.children]
-    if round_.course.phase in _BEGINNING or round_.observed.taken.intersection(deleted):
+    deleted = [ref for ref in refs if ref not in pass_.observed.children]
+    if pass_.course.phase in _BEGINNING or pass_.observed.taken.intersection(deleted):
         deleted = []
     return Plan(apply=objects, events=tuple(_was_deleted(ref) for ref in deleted))
 
 
-def _revision(round_: Round, named: Named) -> Plan:
-    live, view = round_.live(named), round_.view
-    record = record_wanted(named, live, round_.makings(named.number))
+def _revision(pass_: ReconcilePass, named: RevisionReference) -> Plan:
+    live, view = pass_.live(named), pass_.view
+    record = desired_record(named, live, pass_.template_inputs(named.number))
     if record is None:  # what runs goes on running with what it has
         return Plan()
     number = named.number
@@ -139,46 +141,46 @@ def _revision(round_: Round, named: Named) -> Plan:
         apply=tuple(objects),
         expect_unchanged=frozenset({Ref("ConfigMap", names.child(view.name, number))}),
         secrets=missing,
-        events=tuple(_put_back(round_, named, live)),
+        events=tuple(_put_back(pass_, named, live)),
     )
     if live.record is None or missing:
         return made
-    return _joined([made, _pods(round_, live, live.record)])
+    return _joined([made, _pods(pass_, live, live.record)])
 
 
-def _pods(round_: Round, live: Live, record: RevisionRecord) -> Plan:
+def _pods(pass_: ReconcilePass, live: LiveRevision, record: RevisionRecord) -> Plan:
     """Of a revision whose ConfigMap and token are there."""
-    view, now = following(round_.view, record.spec), round_.observed.now
+    view, now = following(pass_.view, record.spec), pass_.observed.now
     replicas = placements.replicas(view, live, record.placement, now)
     there = live.objects.get("StatefulSet")
     made = stateful_set(view, live.number, record.template, replicas, there if _has_claims(there) else None)
     wanted = _marked(made, record)
     apply = Plan(apply=(wanted, *_larger_claims(view, live)), tell=tuple(_tell(view, live, record)))
-    if view.suspended or round_.view.suspended:  # from the very round on in which it is asked for
+    if view.suspended or pass_.view.suspended:  # from the very round on in which it is asked for
         return apply
     return _joined(
         [
             apply,
-            _rolled(round_, view, live, record, wanted),
-            _replaced(round_, view, live, record),
-            Plan(delete=tuple(placements.left_over(view, live, record.placement))),
+            _rolled(pass_, view, live, record, wanted),
+            _replaced(pass_, view, live, record),
+            Plan(delete=tuple(placements.orphaned_claims(view, live, record.placement))),
         ]
     )
 
 
 def _marked(stateful_set: Manifest, record: RevisionRecord) -> Manifest:
     metadata = stateful_set["metadata"]
-    annotations = {**metadata["annotations"], MADE_OF: made_of(record).to_json()}
+    annotations = {**metadata["annotations"], BUILD_INPUTS_ANNOTATION: build_inputs(record).to_json()}
     return {**stateful_set, "metadata": {**metadata, "annotations": annotations}}
 
 
-def _tell(view: View, live: Live, record: RevisionRecord) -> Iterator[Tell]:
+def _tell(view: View, live: LiveRevision, record: RevisionRecord) -> Iterator[NodeUpdate]:
     """The placement of the ConfigMap that was observed: a node that starts now learns no older one."""
     for ordinal, said in sorted(live.said.items()):
         placement = record.placement if said.seen.epoch < record.placement.epoch else None
         read = None if _reads_so(view, said.read) else view.raw["read"]
         if placement is not None or read is not None:
-            yield Tell(live.number, ordinal, placement, read)
+            yield NodeUpdate(live.number, ordinal, placement, read)
 
 
 def _reads_so(view: View, read: Mapping[str, Any]) -> bool:
@@ -188,7 +190,7 @@ def _reads_so(view: View, read: Mapping[str, Any]) -> bool:
         return False
 
 
-def _larger_claims(view: View, live: Live) -> Iterator[Manifest]:
+def _larger_claims(view: View, live: LiveRevision) -> Iterator[Manifest]:
     if view.raw["storage"]["ephemeral"]:
         return
     size = quantity(view.raw["storage"]["size"])
@@ -210,22 +212,26 @@ def _size(claim: Manifest) -> Fraction | None:
         return None
 
 
-def _rolled(round_: Round, view: View, live: Live, record: RevisionRecord, wanted: Manifest) -> Plan:
-    if round_.course.phase == "CuttingOver":
+def _rolled(
+    pass_: ReconcilePass, view: View, live: LiveRevision, record: RevisionRecord, wanted: Manifest
+) -> Plan:
+    if pass_.course.phase == "CuttingOver":
         return Plan()
-    copies = placements.copies_of(view)
-    pod = next_to_roll(live, record.placement, view.spec.replicas, copies, round_.observed.now)
+    copies = placements.replication_factor(view)
+    pod = next_to_roll(live, record.placement, view.spec.replicas, copies, pass_.observed.now)
     if pod is None or difference(wanted, live.objects["StatefulSet"]) is not None:
         return Plan()  # a template that somebody edited is none to make pods of
     return Plan(evict=(pod,))
 
 
-def _replaced(round_: Round, view: View, live: Live, record: RevisionRecord) -> Plan:
+def _replaced(pass_: ReconcilePass, view: View, live: LiveRevision, record: RevisionRecord) -> Plan:
     """Nodes that do not come back are made anew elsewhere."""
-    situation = round_.situation(live.number)
-    refs = tuple(placements.in_the_way(view, live, record.placement, situation))
+    placement_inputs = pass_.placement_inputs(live.number)
+    refs = tuple(placements.blocking_objects(view, live, record.placement, placement_inputs))
     gone = {
-        Ref("Pod", pod.name) for pod in live.pods.values() if placements.host_is_gone(view, pod, situation)
+        Ref("Pod", pod.name)
+        for pod in live.pods.values()
+        if placements.host_is_lost(view, pod, placement_inputs)
     }
     events = tuple(
         Event("Warning", "NodeReplaced", f"{ref.name} does not come back, and is made anew elsewhere.")
@@ -239,37 +245,37 @@ def _replaced(round_: Round, view: View, live: Live, record: RevisionRecord) -> 
     )
 
 
-def _put_back(round_: Round, named: Named, live: Live) -> Iterator[Event]:
+def _put_back(pass_: ReconcilePass, named: RevisionReference, live: LiveRevision) -> Iterator[Event]:
     """A child of a revision that has long been made, and is not there: somebody deleted it."""
-    if named != round_.course.active or round_.course.phase in _BEGINNING:
+    if named != pass_.course.active or pass_.course.phase in _BEGINNING:
         return
     for kind in _OF_REVISION:
         if kind not in live.objects:
-            yield _was_deleted(Ref(kind, names.child(round_.view.name, named.number)))
+            yield _was_deleted(Ref(kind, names.child(pass_.view.name, named.number)))
 
 
 def _was_deleted(ref: Ref) -> Event:
     return Event("Normal", "DriftCorrected", f"{ref.kind} {ref.name} was deleted, and is made again.")
 
 
-def _leaving(round_: Round, live: Live) -> Plan:
+def _leaving(pass_: ReconcilePass, live: LiveRevision) -> Plan:
     """A revision that nobody needs any more."""
-    course, now = round_.course, round_.observed.now
+    course, now = pass_.course, pass_.observed.now
     if live.number in [named.number for named in course.kept]:
         return Plan()
     if _is_retained(course, live):
         return Plan()
     previous = course.previous
     retired = previous.since if previous and previous.number == live.number else None
-    if not deletion.may_go(live.number, retired, round_.service, now):
+    if not deletion.is_removable(live.number, retired, pass_.service, now):
         return Plan()
     return Plan(
-        delete=deletion.remains(round_.view.name, live),
-        force_delete=tuple(deletion.stuck(live, round_.observed.hosts, now)),
+        delete=deletion.next_deletions(pass_.view.name, live),
+        force_delete=tuple(deletion.stuck_pods(live, pass_.observed.hosts, now)),
     )
 
 
-def _is_retained(course: Course, live: Live) -> bool:
+def _is_retained(course: RolloutState, live: LiveRevision) -> bool:
     """Only volumes, of a revision that this resource never had: one of the same name left them for somebody to look after."""
     past = [entry.get("revision") for entry in course.history]
     if course.previous is not None:

@@ -1,7 +1,7 @@
 """What is to be done for one resource, from what was observed of it. Level-triggered: no memory, and no event is waited for.
 
 Strategy: `revisions` says where a change stands and what its next step is; the step is written into status and into nothing
-else. All that is applied, told and deleted (`upkeep`) follows from the status that was observed, and from what was seen
+else. All that is applied, told and deleted (`desired_actions`) follows from the status that was observed, and from what was seen
 of it: a ConfigMap before its StatefulSet, a placement in its ConfigMap before nodes hear of it, a Service that is turned
 before status says so, that status before the old revision goes. Any part of a plan may be all that happens of it.
 """
@@ -16,15 +16,26 @@ from queryable_app.config.topic_spec import SpecError
 from queryable_operator.build.settings_map import RevisionRecord
 from queryable_operator.decide import deletion
 from queryable_operator.decide.actions import Plan
-from queryable_operator.decide.desired_actions import Round, upkeep
+from queryable_operator.decide.desired_actions import ReconcilePass, desired_actions
 from queryable_operator.decide.events import events_between
-from queryable_operator.report.status import course_of, is_lost, service_of, status_of
+from queryable_operator.report.status import is_lost, rollout_state_of, service_of, status_of
 from queryable_operator.rollout import placements
-from queryable_operator.rollout.live import Live, revisions_of
-from queryable_operator.rollout.progress import has_spoken, is_available, is_caught_up, lag, refusal
-from queryable_operator.rollout.revisions import Course, Facts, next_course, wish_of
-from queryable_operator.rollout.rolling import outdated
-from queryable_operator.rollout.status_inputs import Picture
+from queryable_operator.rollout.live import LiveRevision, revisions_of
+from queryable_operator.rollout.progress import (
+    has_reported,
+    is_available,
+    is_caught_up,
+    lag,
+    permanent_failure,
+)
+from queryable_operator.rollout.revisions import (
+    ObservedFacts,
+    RolloutState,
+    desired_revision,
+    next_rollout_state,
+)
+from queryable_operator.rollout.rolling import outdated_pods
+from queryable_operator.rollout.status_inputs import StatusInputs
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, Observed, Ref
 from queryable_operator.spec.quantity import quantity
@@ -40,33 +51,33 @@ def plan(observed: Observed, settings: OperatorSettings) -> Plan:
     identity = identity_of(observed.resource)
     if identity.deleting:
         return deletion.ending(observed)
-    there, lives = observed.resource.get("status") or {}, revisions_of(observed)
+    there, live_revisions = observed.resource.get("status") or {}, revisions_of(observed)
     service = service_of(observed.children.get(Ref("Service", identity.name)))
-    course = course_of(identity, there, lives, service, observed.now)
-    view, wrong = _followed(observed.resource, course, lives)
+    course = rollout_state_of(identity, there, live_revisions, service, observed.now)
+    view, wrong = _followed(observed.resource, course, live_revisions)
     if view is None or view.paused or is_lost(there, course):
-        picture = Picture(observed, settings, identity, view, wrong, course, lives)
+        picture = StatusInputs(observed, settings, identity, view, wrong, course, live_revisions)
         return _written(Plan(), picture)
-    wish = wish_of(view, observed.topic, course, lives)
-    following = next_course(course, _facts(observed, view, course, lives, service, wish))
-    round_ = Round(observed, settings, view, course, following, lives, service)
-    picture = Picture(
+    wish = desired_revision(view, observed.topic, course, live_revisions)
+    following = next_rollout_state(course, _facts(observed, view, course, live_revisions, service, wish))
+    pass_ = ReconcilePass(observed, settings, view, course, following, live_revisions, service)
+    picture = StatusInputs(
         observed=observed,
         settings=settings,
         identity=identity,
         view=view,
         wrong=wrong,
         course=following,
-        lives=lives,
+        live_revisions=live_revisions,
         wish=wish,
-        moving=round_.is_moving,
-        rolling=round_.is_rolling,
-        lost_record=round_.has_lost_record,
+        moving=pass_.is_moving,
+        rolling=pass_.is_rolling,
+        lost_record=pass_.has_lost_record,
     )
-    return _written(upkeep(round_), picture)
+    return _written(desired_actions(pass_), picture)
 
 
-def _written(work: Plan, picture: Picture) -> Plan:
+def _written(work: Plan, picture: StatusInputs) -> Plan:
     """The work, with the status that is to be written and the events that follow from it."""
     status = status_of(picture)
     changed = status != picture.status
@@ -74,11 +85,11 @@ def _written(work: Plan, picture: Picture) -> Plan:
         work,
         status=status if changed else None,
         events=(*work.events, *(events_between(picture.status, status) if changed else ())),
-        again_seconds=_again_seconds(work, picture),
+        requeue_seconds=_again_seconds(work, picture),
     )
 
 
-def _again_seconds(work: Plan, picture: Picture) -> float:
+def _again_seconds(work: Plan, picture: StatusInputs) -> float:
     """Soon, where the next step waits for this one; what takes its time is not looked at all the time."""
     course, before = picture.course, picture.status.get("phase")
     waits = bool(work.tell or work.evict or work.delete or work.force_delete or work.secrets)
@@ -97,10 +108,12 @@ def _again_seconds(work: Plan, picture: Picture) -> float:
 
 
 def _followed(
-    resource: Manifest, course: Course, lives: Mapping[int, Live]
+    resource: Manifest, course: RolloutState, live_revisions: Mapping[int, LiveRevision]
 ) -> tuple[View | None, str | None]:
     """The spec, or the last one that could be followed and why the present one cannot."""
-    record = next((lives[n.number].record for n in reversed(course.kept) if n.number in lives), None)
+    record = next(
+        (live_revisions[n.number].record for n in reversed(course.kept) if n.number in live_revisions), None
+    )
     try:
         view = view_of(resource)
         wrong = _rejected(view, record)
@@ -131,41 +144,46 @@ def _rejected(view: View, record: RevisionRecord | None) -> str | None:
 
 
 def _facts(
-    observed: Observed, view: View, course: Course, lives: Mapping[int, Live], service: int | None, wish: Any
-) -> Facts:
-    def live(named: Any) -> Live:
-        return lives.get(named.number, Live(named.number)) if named else Live(0)
+    observed: Observed,
+    view: View,
+    course: RolloutState,
+    live_revisions: Mapping[int, LiveRevision],
+    service: int | None,
+    wish: Any,
+) -> ObservedFacts:
+    def live(named: Any) -> LiveRevision:
+        return live_revisions.get(named.number, LiveRevision(named.number)) if named else LiveRevision(0)
 
     active, candidate = live(course.active), live(course.candidate)
-    nodes, copies = view.spec.replicas, placements.copies_of(view)
+    nodes, copies = view.spec.replicas, placements.replication_factor(view)
     # As many as the Service has now; and all of them, where fewer are asked for.
     needed = max(1, min(len(active.ready), nodes))
     answering = {candidate.pods[ordinal].name for ordinal in candidate.ready} & observed.endpoints
-    number = _next_number(course, lives)
+    number = _next_number(course, live_revisions)
     behind, most = lag(candidate), max(view.rollout.max_lag, lag(active) or 0)
-    return Facts(
+    return ObservedFacts(
         now=observed.now,
         rollout=view.rollout,
         next_number=number,
         next_application_id=names.application_id(view.namespace, view.name, number, view.uid),
         wish=wish,
         suspended=view.suspended,
-        made=active.number in lives,
+        made=active.number in live_revisions,
         provisioned=len(active.pods) >= nodes and all(pod.host for pod in active.pods.values()),
         available=is_available(active),
-        active_refused=refusal(active) is not None,
-        active_taken=has_spoken(active) and refusal(active) is None,
-        refused=refusal(candidate),
-        caught_up=is_caught_up(candidate, nodes, copies, observed.now) and not outdated(candidate),
+        active_refused=permanent_failure(active) is not None,
+        active_taken=has_reported(active) and permanent_failure(active) is None,
+        refused=permanent_failure(candidate),
+        caught_up=is_caught_up(candidate, nodes, copies, observed.now) and not outdated_pods(candidate),
         near=behind is not None and behind <= most,
         steady=len(candidate.ready) >= needed,
         turned=service == candidate.number and len(answering) >= needed,
-        previous_gone=course.previous is not None and course.previous.number not in lives,
+        previous_gone=course.previous is not None and course.previous.number not in live_revisions,
     )
 
 
-def _next_number(course: Course, lives: Mapping[int, Live]) -> int:
+def _next_number(course: RolloutState, live_revisions: Mapping[int, LiveRevision]) -> int:
     """Never one that was used before, as far as anybody can tell."""
     named = [named.number for named in (*course.kept, course.previous) if named]
     past = [names.revision_number(str(entry.get("revision"))) or 0 for entry in course.history]
-    return 1 + max([*named, *past, *lives], default=0)
+    return 1 + max([*named, *past, *live_revisions], default=0)

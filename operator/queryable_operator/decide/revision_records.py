@@ -16,22 +16,22 @@ from queryable_app.wire.disk_format import FORMAT_VERSION
 from queryable_operator.build.settings_map import RevisionRecord
 from queryable_operator.build.workload import ROLL_HASH_ANNOTATION, pod_template
 from queryable_operator.rollout import placements
-from queryable_operator.rollout.live import Live, MadeOf
-from queryable_operator.rollout.placements import Situation
-from queryable_operator.rollout.revisions import Named
-from queryable_operator.spec.changes import carried, roll_hash, spec_hash
+from queryable_operator.rollout.live import LiveRevision, MadeOf
+from queryable_operator.rollout.placements import PlacementInputs
+from queryable_operator.rollout.revisions import RevisionReference
+from queryable_operator.spec.changes import effective_spec, roll_hash, spec_hash
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.resource import View
 from queryable_operator.spec.settings import OperatorSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Makings:
+class TemplateInputs:
     """What records are made of, beside the revision itself."""
 
     view: View
     settings: OperatorSettings
-    situation: Situation
+    placement_inputs: PlacementInputs
     kafka_secret_digest: str
 
     @property
@@ -39,15 +39,17 @@ class Makings:
         return bool(self.kafka_secret_digest) or "secretRef" not in self.view.raw["kafka"]
 
 
-def record_wanted(named: Named, live: Live, makings: Makings) -> RevisionRecord | None:
+def desired_record(
+    named: RevisionReference, live: LiveRevision, template_inputs: TemplateInputs
+) -> RevisionRecord | None:
     """None: it cannot be made."""
     if live.record is not None:
-        return _carried_on(live.record, live, makings)
-    return _made_anew(named, live, makings)
+        return _carried_on(live.record, live, template_inputs)
+    return _made_anew(named, live, template_inputs)
 
 
-def made_of(record: RevisionRecord) -> MadeOf:
-    return MadeOf(carried(record.spec, {}), record.spec_hash, record.partitions, record.disk_format)
+def build_inputs(record: RevisionRecord) -> MadeOf:
+    return MadeOf(effective_spec(record.spec, {}), record.spec_hash, record.partitions, record.disk_format)
 
 
 def following(view: View, spec: Mapping[str, Any]) -> View:
@@ -58,25 +60,27 @@ def following(view: View, spec: Mapping[str, Any]) -> View:
         return view
 
 
-def _carried_on(record: RevisionRecord, live: Live, makings: Makings) -> RevisionRecord:
-    view, application_id = makings.view, record.placement.application_id
-    spec: Mapping[str, Any] = carried(record.spec, view.raw)
-    if not makings.kafka_secret_is_known:  # pods keep their image, and what says where it is from
+def _carried_on(
+    record: RevisionRecord, live: LiveRevision, template_inputs: TemplateInputs
+) -> RevisionRecord:
+    view, application_id = template_inputs.view, record.placement.application_id
+    spec: Mapping[str, Any] = effective_spec(record.spec, view.raw)
+    if not template_inputs.kafka_secret_is_known:  # pods keep their image, and what says where it is from
         spec = _with_image_of(record.spec, spec)
-    image, rolled = _rolled(record, spec, makings)
+    image, rolled = _rolled(record, spec, template_inputs)
     template = record.template
     if rolled != record.roll_hash:
         template = pod_template(
-            following(view, spec), live.number, application_id, image, rolled, makings.settings
+            following(view, spec), live.number, application_id, image, rolled, template_inputs.settings
         )
     placement = placements.followed(live, application_id, record.partitions, record.placement)
     if placement is None or placement == record.placement:
-        placement = placements.next_placement(view, live, record.placement, makings.situation)
+        placement = placements.next_placement(view, live, record.placement, template_inputs.placement_inputs)
     return RevisionRecord(
         spec=spec,
         placement=placement,
         template=template,
-        domains=placements.domains_seen(live, makings.situation.hosts),
+        domains=placements.domains_seen(live, template_inputs.placement_inputs.hosts),
         spec_hash=record.spec_hash,
         roll_hash=rolled,
         partitions=record.partitions,
@@ -85,59 +89,65 @@ def _carried_on(record: RevisionRecord, live: Live, makings: Makings) -> Revisio
     )
 
 
-def template_changes(live: Live, makings: Makings) -> bool:
+def template_changes(live: LiveRevision, template_inputs: TemplateInputs) -> bool:
     """Whether the pods of a revision are to be made by another template than its StatefulSet has."""
     record, there = live.record, _template_of(live)
     if record is None or there is None:
         return False
-    return there[2] != _rolled(record, carried(record.spec, makings.view.raw), makings)[1]
+    return (
+        there[2] != _rolled(record, effective_spec(record.spec, template_inputs.view.raw), template_inputs)[1]
+    )
 
 
-def _rolled(record: RevisionRecord, spec: Mapping[str, Any], makings: Makings) -> tuple[str, str]:
+def _rolled(
+    record: RevisionRecord, spec: Mapping[str, Any], template_inputs: TemplateInputs
+) -> tuple[str, str]:
     """The image, and the hash of all that restarts pods."""
-    if makings.kafka_secret_is_known:
-        image = _image(record, makings)
-        rolled = roll_hash(spec, image, makings.kafka_secret_digest)
+    if template_inputs.kafka_secret_is_known:
+        image = _image(record, template_inputs)
+        rolled = roll_hash(spec, image, template_inputs.kafka_secret_digest)
         if rolled != record.roll_hash:
             return image, rolled
     return record.image, record.roll_hash
 
 
-def _image(record: RevisionRecord, makings: Makings) -> str:
+def _image(record: RevisionRecord, template_inputs: TemplateInputs) -> str:
     if record.disk_format != FORMAT_VERSION:
         return record.image  # another image may read the disk in another way; then it is for a new revision
-    if makings.view.image is not None:
-        return makings.view.image
+    if template_inputs.view.image is not None:
+        return template_inputs.view.image
     # What the spec named once and no longer does may never have run: it is not what the revision was made with.
-    return makings.settings.node_image if record.spec.get("image") else record.image
+    return template_inputs.settings.node_image if record.spec.get("image") else record.image
 
 
 def _with_image_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in [*new.items(), ("image", old.get("image"))] if value is not None}
 
 
-def _made_anew(named: Named, live: Live, makings: Makings) -> RevisionRecord | None:
-    view, number = makings.view, named.number
+def _made_anew(
+    named: RevisionReference, live: LiveRevision, template_inputs: TemplateInputs
+) -> RevisionRecord | None:
+    view, number = template_inputs.view, named.number
     spec, disk_format = _proven(named, live, view) or (None, FORMAT_VERSION)
     if spec is None:
         return None
-    application_id, domain = named.application_id, makings.settings.cluster_domain
+    application_id, domain = named.application_id, template_inputs.settings.cluster_domain
     placement = placements.followed(live, application_id, named.partitions, None)
     if placement is None:
         placement = placements.first(view, number, application_id, named.partitions, domain)
     there = _template_of(live)
     if there is None:
-        image = view.image or makings.settings.node_image
-        rolled = roll_hash(spec, image, makings.kafka_secret_digest)
+        image = view.image or template_inputs.settings.node_image
+        rolled = roll_hash(spec, image, template_inputs.kafka_secret_digest)
         followed = following(view, spec)
-        template = pod_template(followed, number, application_id, image, rolled, makings.settings)
+        template = pod_template(followed, number, application_id, image, rolled, template_inputs.settings)
         there = template, image, rolled
     template, image, rolled = there
     return RevisionRecord(
         spec=spec,
         placement=placement,
         template=template,
-        domains=placements.domains_seen(live, makings.situation.hosts),
+        domains=placements.domains_seen(live, template_inputs.placement_inputs.hosts),
         spec_hash=named.spec_hash,
         roll_hash=rolled,
         partitions=named.partitions,
@@ -146,19 +156,19 @@ def _made_anew(named: Named, live: Live, makings: Makings) -> RevisionRecord | N
     )
 
 
-def _proven(named: Named, live: Live, view: View) -> tuple[Mapping[str, Any], int] | None:
+def _proven(named: RevisionReference, live: LiveRevision, view: View) -> tuple[Mapping[str, Any], int] | None:
     """The spec that has the revision's hash, with its disk format."""
-    made_of = live.made_of
-    known = [(view.raw, made_of.disk_format if made_of else FORMAT_VERSION)]
-    if made_of is not None:
-        known.append((carried(made_of.spec, view.raw), made_of.disk_format))
+    build_inputs = live.build_inputs
+    known = [(view.raw, build_inputs.disk_format if build_inputs else FORMAT_VERSION)]
+    if build_inputs is not None:
+        known.append((effective_spec(build_inputs.spec, view.raw), build_inputs.disk_format))
     for spec, disk_format in known:
         if spec_hash(spec, named.partitions, disk_format) == named.spec_hash:
             return spec, disk_format
     return None
 
 
-def _template_of(live: Live) -> tuple[Manifest, str, str] | None:
+def _template_of(live: LiveRevision) -> tuple[Manifest, str, str] | None:
     """The template by which the revision's pods are made now, with its image and its hash."""
     template = live.objects.get("StatefulSet", {}).get("spec", {}).get("template")
     try:

@@ -7,23 +7,29 @@ from typing import Any, Final
 
 from queryable_app.wire.ingest_failures import REASONS, IngestFailure, one_line
 from queryable_operator.report.conditions import Condition, before
-from queryable_operator.rollout.live import Live
-from queryable_operator.rollout.progress import has_spoken, hydrated, is_available, refusal
-from queryable_operator.rollout.status_inputs import Picture
+from queryable_operator.rollout.live import LiveRevision
+from queryable_operator.rollout.progress import has_reported, hydrated, is_available, permanent_failure
+from queryable_operator.rollout.status_inputs import StatusInputs
 from queryable_operator.spec import names
-from queryable_operator.spec.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
+from queryable_operator.spec.observed import (
+    KafkaSettingsInvalid,
+    KafkaUnreachable,
+    TopicFound,
+    TopicMissing,
+    TopicObservation,
+)
 
 _NOT_READY_SECONDS: Final = 60.0  # what takes no longer is a restart
 _SHOWN_MAX: Final = 5
 _NEVER_READY: Final = ("Pending", "Provisioning", "Hydrating", "Failed")
 
 
-def judged(picture: Picture) -> Iterator[Condition]:
+def evaluate_conditions(picture: StatusInputs) -> Iterator[Condition]:
     for judge in _JUDGES:
         yield judge(picture)
 
 
-def worst(conditions: Iterable[Mapping[str, Any]]) -> str:
+def worst_message(conditions: Iterable[Mapping[str, Any]]) -> str:
     """Return the message of the worst condition that holds, as one line."""
     there = {entry["type"]: entry for entry in conditions}
     for kind, status, reason in _SEVERITY:
@@ -51,7 +57,7 @@ _SEVERITY: Final = (
 """Type, status and reason of a condition, the worst first. Empty: any."""
 
 
-def _available(picture: Picture) -> Condition:
+def _available(picture: StatusInputs) -> Condition:
     kind, course, active = "Available", picture.course, picture.active
     if course.active is None:
         return Condition(kind, False, "NoRevision", "There is no revision yet.")
@@ -68,7 +74,7 @@ def _available(picture: Picture) -> Condition:
     return Condition(kind, False, reason, message)
 
 
-def _progressing(picture: Picture) -> Condition:
+def _progressing(picture: StatusInputs) -> Condition:
     kind, course = "Progressing", picture.course
     if picture.paused:
         return Condition(kind, False, "Paused", "spec.paused is set: nothing is changed.")
@@ -78,7 +84,7 @@ def _progressing(picture: Picture) -> Condition:
     if picture.suspended and course.phase != "Retiring":
         return Condition(kind, False, "Suspended", "spec.suspended is set: volumes are kept.")
     if course.phase == "Failed":
-        failure = refusal(picture.active)
+        failure = permanent_failure(picture.active)
         return Condition(kind, False if failure else None, *_words(failure))
     if under_way := _under_way(picture):
         return Condition(kind, True, *under_way)
@@ -89,7 +95,7 @@ def _progressing(picture: Picture) -> Condition:
     return Condition(kind, False, "Settled", "Everything is as it was asked for.")
 
 
-def _under_way(picture: Picture) -> tuple[str, str] | None:
+def _under_way(picture: StatusInputs) -> tuple[str, str] | None:
     """What is being done, in one word and in a sentence."""
     course, active = picture.course, picture.active
     name = names.revision_text(active.number)
@@ -120,17 +126,17 @@ def _under_way(picture: Picture) -> tuple[str, str] | None:
     return None
 
 
-def _degraded(picture: Picture) -> Condition:
+def _degraded(picture: StatusInputs) -> Condition:
     for trouble in _TROUBLES:
         if message := trouble[1](picture):
             return Condition("Degraded", True, trouble[0], message)
     there = before(picture.status).get("Degraded", {})
-    if there.get("reason") in _SAID_BY_NODES and not has_spoken(picture.active):
+    if there.get("reason") in _SAID_BY_NODES and not has_reported(picture.active):
         return Condition("Degraded", None, "", "")
     return Condition("Degraded", False, "AsWanted", "There is nothing wrong.")
 
 
-def _hydrated(picture: Picture) -> Condition:
+def _hydrated(picture: StatusInputs) -> Condition:
     kind, course, active = "Hydrated", picture.course, picture.active
     if course.phase == "Failed":
         return Condition(kind, False, "Failed", "Copies cannot be built.")
@@ -143,7 +149,7 @@ def _hydrated(picture: Picture) -> Condition:
     return Condition(kind, True, "Complete", "Every copy is complete.")
 
 
-def _partitions_in_sync(picture: Picture) -> Condition:
+def _partitions_in_sync(picture: StatusInputs) -> Condition:
     kind, course, topic = "PartitionsInSync", picture.course, picture.observed.topic
     record = picture.active.record
     if course.active is None or record is None or picture.view is None or not isinstance(topic, TopicFound):
@@ -162,7 +168,7 @@ def _partitions_in_sync(picture: Picture) -> Condition:
     return Condition(kind, False, "PartitionsChanged", message)
 
 
-def _partitioner_matches(picture: Picture) -> Condition:
+def _partitioner_matches(picture: StatusInputs) -> Condition:
     kind, said = "PartitionerMatches", picture.active.said.values()
     if not said:
         return Condition(kind, None, "Unknown", "No node has said it yet.")
@@ -173,27 +179,27 @@ def _partitioner_matches(picture: Picture) -> Condition:
     return Condition(kind, True, "Matches", "Every key is where the partitioner puts it.")
 
 
-def _spec_valid(picture: Picture) -> Condition:
+def _spec_valid(picture: StatusInputs) -> Condition:
     kind = "SpecValid"
     if picture.wrong is not None:
         return Condition(kind, False, "SpecInvalid", picture.wrong)
     if failure := _spec_refused(picture):
         return Condition(kind, False, *_words(failure))
     there = before(picture.status).get(kind, {})
-    if there.get("reason") in REASONS and _asks_for_active(picture) and not has_spoken(picture.active):
+    if there.get("reason") in REASONS and _asks_for_active(picture) and not has_reported(picture.active):
         return Condition(kind, None, "Unknown", "No node has said yet whether the spec can be followed.")
     return Condition(kind, True, "Valid", "The spec is followed.")
 
 
-def _spec_refused(picture: Picture) -> IngestFailure | None:
+def _spec_refused(picture: StatusInputs) -> IngestFailure | None:
     """Why nodes cannot follow the spec that the resource has now."""
     failure = picture.course.failure
     if failure is None and _asks_for_active(picture):
-        failure = refusal(picture.active)
-    return failure if failure is not None and failure.is_of_spec else None
+        failure = permanent_failure(picture.active)
+    return failure if failure is not None and failure.caused_by_spec else None
 
 
-def _asks_for_active(picture: Picture) -> bool:
+def _asks_for_active(picture: StatusInputs) -> bool:
     """Whether the spec asks for the active revision, as far as is known."""
     course, wish = picture.course, picture.wish
     if course.active is None or course.candidate is not None or course.failed_hash is not None:
@@ -201,13 +207,13 @@ def _asks_for_active(picture: Picture) -> bool:
     return wish is None or wish.spec_hash == course.active.spec_hash
 
 
-def _paused(picture: Picture) -> Condition:
+def _paused(picture: StatusInputs) -> Condition:
     if picture.paused:
         return Condition("Paused", True, "Paused", "spec.paused is set: nothing is changed.")
     return Condition("Paused", False, "NotPaused", "Changes are carried out.")
 
 
-_JUDGES: Final[tuple[Callable[[Picture], Condition], ...]] = (
+_JUDGES: Final[tuple[Callable[[StatusInputs], Condition], ...]] = (
     _available,
     _progressing,
     _degraded,
@@ -221,18 +227,18 @@ _JUDGES: Final[tuple[Callable[[Picture], Condition], ...]] = (
 # --- troubles: each in a sentence, or None
 
 
-def _name_taken(picture: Picture) -> str | None:
+def _name_taken(picture: StatusInputs) -> str | None:
     taken = sorted(f"{ref.kind} {ref.name}" for ref in picture.observed.taken)
     return f"Somebody else has {', '.join(taken[:_SHOWN_MAX])}; delete or rename it." if taken else None
 
 
-def _record_lost(picture: Picture) -> str | None:
+def _record_lost(picture: StatusInputs) -> str | None:
     if not picture.lost_record:
         return None
     return "The active revision's ConfigMap is gone, and the spec is another one now: put it back, or wait."
 
 
-def _rollout_failed(picture: Picture) -> str | None:
+def _rollout_failed(picture: StatusInputs) -> str | None:
     if picture.course.failed_hash is None:
         return None
     name, failure = names.revision_text(picture.active.number), picture.course.failure
@@ -243,7 +249,7 @@ def _rollout_failed(picture: Picture) -> str | None:
     return f"The last change of the spec did not hydrate in time, and {name} stays active. Change the spec."
 
 
-def _copy_failed(picture: Picture) -> str | None:
+def _copy_failed(picture: StatusInputs) -> str | None:
     failed = {p: why for said in picture.active.said.values() for p, why in said.failed.items()}
     if not failed:
         return None
@@ -251,17 +257,17 @@ def _copy_failed(picture: Picture) -> str | None:
     return f"Copies do not go on: {'; '.join(shown)}"
 
 
-def _ingest_failed(picture: Picture) -> str | None:
+def _ingest_failed(picture: StatusInputs) -> str | None:
     for ordinal, said in sorted(picture.active.said.items()):
         failure = said.failure
-        if failure is not None and (not failure.is_of_spec or _asks_for_active(picture)):
+        if failure is not None and (not failure.caused_by_spec or _asks_for_active(picture)):
             return f"{failure.message} (ingest of node {ordinal})"
         if failure is None and said.ingest_failed is not None:
             return f"Ingest of node {ordinal} has failed: {said.ingest_failed}"
     return None
 
 
-def _disk_full(picture: Picture) -> str | None:
+def _disk_full(picture: StatusInputs) -> str | None:
     paused = sorted(ordinal for ordinal, said in picture.active.said.items() if said.disk_paused)
     if not paused:
         return None
@@ -269,7 +275,7 @@ def _disk_full(picture: Picture) -> str | None:
     return f"The disks of nodes {nodes} are fuller than storage.highWaterPercent: nothing new is taken in."
 
 
-def _nodes_not_ready(picture: Picture) -> str | None:
+def _nodes_not_ready(picture: StatusInputs) -> str | None:
     course, view, active = picture.course, picture.view, picture.active
     if view is None or picture.suspended or course.phase in _NEVER_READY:
         return None
@@ -286,15 +292,15 @@ def _nodes_not_ready(picture: Picture) -> str | None:
     )
 
 
-def _topic_trouble(reason: str) -> Callable[[Picture], str | None]:
-    def trouble(picture: Picture) -> str | None:
+def _topic_trouble(reason: str) -> Callable[[StatusInputs], str | None]:
+    def trouble(picture: StatusInputs) -> str | None:
         waiting = _waiting(picture.observed.topic)
         return waiting[1] if waiting and waiting[0] == reason and picture.course.active else None
 
     return trouble
 
 
-_TROUBLES: Final[tuple[tuple[str, Callable[[Picture], str | None]], ...]] = (
+_TROUBLES: Final[tuple[tuple[str, Callable[[StatusInputs], str | None]], ...]] = (
     ("CopyFailed", _copy_failed),
     ("NameTaken", _name_taken),
     ("RevisionLost", _record_lost),
@@ -309,7 +315,7 @@ _TROUBLES: Final[tuple[tuple[str, Callable[[Picture], str | None]], ...]] = (
 _SAID_BY_NODES: Final = ("CopyFailed", "IngestFailed", "DiskHighWater")
 
 
-def _pods_in_trouble(live: Live) -> str:
+def _pods_in_trouble(live: LiveRevision) -> str:
     """The first one, in a sentence that follows another."""
     for _, pod in sorted(live.pods.items()):
         if pod.trouble and not pod.ready:
@@ -317,7 +323,7 @@ def _pods_in_trouble(live: Live) -> str:
     return ""
 
 
-def _ingest_in_trouble(live: Live) -> str:
+def _ingest_in_trouble(live: LiveRevision) -> str:
     """The first failure that may pass, or that not every node has, in a sentence that follows another."""
     for ordinal, said in sorted(live.said.items()):
         if said.ingest_failed is not None:
@@ -329,15 +335,15 @@ def _words(failure: IngestFailure | None) -> tuple[str, str]:
     return (failure.reason, failure.message) if failure else ("Unknown", "Nothing is known.")
 
 
-def _waiting(topic: TopicSeen | None) -> tuple[str, str] | None:
+def _waiting(topic: TopicObservation | None) -> tuple[str, str] | None:
     match topic:
         case None:
             return "LookingForTopic", "The topic is being looked for."
         case TopicMissing():
             return "TopicNotFound", "The topic does not exist. It is looked for again and again."
-        case KafkaAway(reason):
+        case KafkaUnreachable(reason):
             return "KafkaAway", f"Kafka is away: {reason}"
-        case SettingsWrong(reason):
+        case KafkaSettingsInvalid(reason):
             return "SettingsWrong", f"Kafka's settings cannot be used: {reason}"
         case TopicFound():
             return None

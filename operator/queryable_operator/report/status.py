@@ -12,15 +12,15 @@ from dataclasses import replace
 from math import floor, log10
 from typing import Any, Final, cast, get_args
 
-from queryable_app.wire.ingest_failures import failure_in
+from queryable_app.wire.ingest_failures import parse_failure
 from queryable_operator.build.workload import application_id_in
-from queryable_operator.report.condition_rules import judged, worst
+from queryable_operator.report.condition_rules import evaluate_conditions, worst_message
 from queryable_operator.report.conditions import merged
-from queryable_operator.rollout.live import Live, seconds_of, text_of
-from queryable_operator.rollout.placements import all_heard
+from queryable_operator.rollout.live import LiveRevision, seconds_of, text_of
+from queryable_operator.rollout.placements import all_nodes_reported
 from queryable_operator.rollout.progress import hydrated, lag, records_per_second, remaining_seconds
-from queryable_operator.rollout.revisions import Course, Named, Phase
-from queryable_operator.rollout.status_inputs import Picture
+from queryable_operator.rollout.revisions import Phase, RevisionReference, RolloutState
+from queryable_operator.rollout.status_inputs import StatusInputs
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, TopicFound
 from queryable_operator.spec.resource import Identity
@@ -28,33 +28,37 @@ from queryable_operator.spec.resource import Identity
 _HISTORY_MAX: Final = 10
 
 
-def course_of(
-    identity: Identity, status: Mapping[str, Any], lives: Mapping[int, Live], service: int | None, now: float
-) -> Course:
+def rollout_state_of(
+    identity: Identity,
+    status: Mapping[str, Any],
+    live_revisions: Mapping[int, LiveRevision],
+    service: int | None,
+    now: float,
+) -> RolloutState:
     """What status says, and what objects say where it says nothing. `service` is the revision that the Service is at."""
-    active = _named(identity, status.get("active"), lives, now)
+    active = _named(identity, status.get("active"), live_revisions, now)
     if active is None:
-        return _rebuilt(identity, status, lives, service, now)
-    candidate = _named(identity, status.get("candidate"), lives, now)
+        return _rebuilt(identity, status, live_revisions, service, now)
+    candidate = _named(identity, status.get("candidate"), live_revisions, now)
     previous = _named(identity, status.get("previous"), {}, now)
     if candidate is not None and candidate.number == active.number:
         candidate = None
     if previous is not None and previous.number in (active.number, candidate and candidate.number):
         previous = None
     failed = status.get("failedHash")
-    course = Course(
+    course = RolloutState(
         phase="Ready",
         active=active,
         candidate=candidate,
         previous=previous,
         failed_hash=failed if isinstance(failed, str) else None,
-        failure=failure_in(status.get("failure")) if isinstance(failed, str) else None,
+        failure=parse_failure(status.get("failure")) if isinstance(failed, str) else None,
         history=_history(status),
     )
     return replace(course, phase=_phase(status.get("phase"), course))
 
 
-def is_lost(status: Mapping[str, Any], course: Course) -> bool:
+def is_lost(status: Mapping[str, Any], course: RolloutState) -> bool:
     """Whether status did not say what there is."""
     return course.active is not None and _number(status.get("active")) is None
 
@@ -65,13 +69,15 @@ def service_of(observed_service: Manifest | None) -> int | None:
     return names.revision_number(selector.get(names.REVISION_LABEL))
 
 
-def status_of(picture: Picture) -> Mapping[str, Any]:
+def status_of(picture: StatusInputs) -> Mapping[str, Any]:
     course, identity, view = picture.course, picture.identity, picture.view
-    conditions = merged(judged(picture), picture.status, identity.generation, picture.observed.now)
+    conditions = merged(
+        evaluate_conditions(picture), picture.status, identity.generation, picture.observed.now
+    )
     whole: dict[str, Any] = {
         "observedGeneration": identity.generation,
         "phase": course.phase,
-        "message": worst(conditions),
+        "message": worst_message(conditions),
         **_nodes(picture),
         "partitions": _partitions(picture),
         "active": _active(picture),
@@ -96,13 +102,15 @@ def _number(raw: Any) -> int | None:
     return names.revision_number(revision) if isinstance(revision, str) else None
 
 
-def _named(identity: Identity, raw: Any, lives: Mapping[int, Live], now: float) -> Named | None:
+def _named(
+    identity: Identity, raw: Any, live_revisions: Mapping[int, LiveRevision], now: float
+) -> RevisionReference | None:
     """A ConfigMap that is as it was written is believed before status, which anybody may have edited."""
     number = _number(raw)
     if number is None:
         return None
-    partitions, live = raw.get("totalPartitions"), lives.get(number)
-    named = Named(
+    partitions, live = raw.get("totalPartitions"), live_revisions.get(number)
+    named = RevisionReference(
         number=number,
         spec_hash=str(raw.get("specHash", "")),
         since=_at(raw.get("since"), now),
@@ -113,7 +121,7 @@ def _named(identity: Identity, raw: Any, lives: Mapping[int, Live], now: float) 
     return named if live is None else _as_recorded(named, live)
 
 
-def _application_id(identity: Identity, number: int, said: Any, live: Live | None) -> str:
+def _application_id(identity: Identity, number: int, said: Any, live: LiveRevision | None) -> str:
     """Return a revision's identity, which it keeps: a release that gives others finds its data under the old one."""
     known = [said]
     if live is not None:
@@ -125,15 +133,15 @@ def _application_id(identity: Identity, number: int, said: Any, live: Live | Non
     return next((each for each in known if each in (shared, own)), own)
 
 
-def _as_recorded(named: Named, live: Live) -> Named:
+def _as_recorded(named: RevisionReference, live: LiveRevision) -> RevisionReference:
     if live.record is not None:
         return replace(named, spec_hash=live.record.spec_hash, partitions=live.record.partitions)
-    if live.made_of is not None and not named.spec_hash:
-        return replace(named, spec_hash=live.made_of.spec_hash, partitions=live.made_of.partitions)
+    if live.build_inputs is not None and not named.spec_hash:
+        return replace(named, spec_hash=live.build_inputs.spec_hash, partitions=live.build_inputs.partitions)
     return named
 
 
-def _phase(said: Any, course: Course) -> Phase:
+def _phase(said: Any, course: RolloutState) -> Phase:
     if course.candidate is not None and course.candidate.spec_hash != course.failed_hash:
         return "CuttingOver" if said == "CuttingOver" else "HydratingCandidate"
     if course.previous is not None:
@@ -146,26 +154,32 @@ def _phase(said: Any, course: Course) -> Phase:
 
 
 def _rebuilt(
-    identity: Identity, status: Mapping[str, Any], lives: Mapping[int, Live], service: int | None, now: float
-) -> Course:
+    identity: Identity,
+    status: Mapping[str, Any],
+    live_revisions: Mapping[int, LiveRevision],
+    service: int | None,
+    now: float,
+) -> RolloutState:
     """The Service names the active revision; a higher one is the candidate, a lower one the previous."""
-    there = sorted(n for n, live in lives.items() if {"ConfigMap", "StatefulSet"} & live.objects.keys())
+    there = sorted(
+        n for n, live in live_revisions.items() if {"ConfigMap", "StatefulSet"} & live.objects.keys()
+    )
     if not there:
-        return Course(history=_history(status))
-    active = service if service in there else min(there, key=lambda n: (not lives[n].ready, n))
-    course = Course(
-        active=_found(identity, lives[active], now),
-        candidate=_found(identity, lives[there[-1]], now) if there[-1] > active else None,
-        previous=_found(identity, lives[there[0]], now) if there[0] < active else None,
+        return RolloutState(history=_history(status))
+    active = service if service in there else min(there, key=lambda n: (not live_revisions[n].ready, n))
+    course = RolloutState(
+        active=_found(identity, live_revisions[active], now),
+        candidate=_found(identity, live_revisions[there[-1]], now) if there[-1] > active else None,
+        previous=_found(identity, live_revisions[there[0]], now) if there[0] < active else None,
         history=_history(status),
     )
     return replace(course, phase=_phase(None, course))
 
 
-def _found(identity: Identity, live: Live, now: float) -> Named:
+def _found(identity: Identity, live: LiveRevision, now: float) -> RevisionReference:
     made = live.objects.get("ConfigMap", {}).get("metadata", {}).get("creationTimestamp")
     application_id = _application_id(identity, live.number, None, live)
-    return _as_recorded(Named(live.number, "", _at(made, now), 0, application_id), live)
+    return _as_recorded(RevisionReference(live.number, "", _at(made, now), 0, application_id), live)
 
 
 def _at(text: Any, now: float) -> float:
@@ -183,7 +197,7 @@ def _history(status: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 # --- writing
 
 
-def _nodes(picture: Picture) -> Mapping[str, Any]:
+def _nodes(picture: StatusInputs) -> Mapping[str, Any]:
     course, view, active = picture.course, picture.view, picture.active
     if course.active is None or view is None:
         return {name: picture.status.get(name) for name in ("nodes", "replicas", "selector")}
@@ -197,24 +211,24 @@ def _nodes(picture: Picture) -> Mapping[str, Any]:
     }
 
 
-def _epoch(picture: Picture, active: Live) -> int | None:
+def _epoch(picture: StatusInputs, active: LiveRevision) -> int | None:
     """A ConfigMap that had to be made from nothing takes no epoch back before every node has spoken."""
     there = picture.status.get("placementEpoch") if _is_active(picture) else None
     if active.record is None:
         return there
     epoch = active.record.placement.epoch
-    heard = all_heard(active, picture.observed.now)
+    heard = all_nodes_reported(active, picture.observed.now)
     return epoch if heard or not isinstance(there, int) else max(epoch, there)
 
 
-def _is_active(picture: Picture) -> bool:
+def _is_active(picture: StatusInputs) -> bool:
     """Whether the revision that is active was so before."""
     active, there = picture.course.active, picture.status.get("active")
     name = there.get("revision") if isinstance(there, Mapping) else None
     return active is not None and name == names.revision_text(active.number)
 
 
-def _partitions(picture: Picture) -> int | None:
+def _partitions(picture: StatusInputs) -> int | None:
     topic = picture.observed.topic
     if isinstance(topic, TopicFound):
         return topic.partitions
@@ -222,7 +236,7 @@ def _partitions(picture: Picture) -> int | None:
     return there if isinstance(there, int) else None
 
 
-def _revision(named: Named) -> dict[str, Any]:
+def _revision(named: RevisionReference) -> dict[str, Any]:
     return {
         "revision": names.revision_text(named.number),
         "applicationId": named.application_id,
@@ -232,14 +246,14 @@ def _revision(named: Named) -> dict[str, Any]:
     }
 
 
-def _active(picture: Picture) -> Mapping[str, Any] | None:
+def _active(picture: StatusInputs) -> Mapping[str, Any] | None:
     named = picture.course.active
     if named is None:
         return None
     return _revision(named) | _progress(picture, named)
 
 
-def _candidate(picture: Picture) -> Mapping[str, Any] | None:
+def _candidate(picture: StatusInputs) -> Mapping[str, Any] | None:
     named, view = picture.course.candidate, picture.view
     if named is None:
         return None
@@ -255,7 +269,7 @@ def _candidate(picture: Picture) -> Mapping[str, Any] | None:
     return whole
 
 
-def _progress(picture: Picture, named: Named) -> dict[str, Any]:
+def _progress(picture: StatusInputs, named: RevisionReference) -> dict[str, Any]:
     live = picture.live(named)
     behind = lag(live)
     if behind is not None:
@@ -264,7 +278,7 @@ def _progress(picture: Picture, named: Named) -> dict[str, Any]:
     return {"hydratedPartitions": hydrated(live)} | ({"lag": there["lag"]} if "lag" in there else {})
 
 
-def _there(status: Mapping[str, Any], named: Named) -> Mapping[str, Any]:
+def _there(status: Mapping[str, Any], named: RevisionReference) -> Mapping[str, Any]:
     """What was said of this revision last."""
     entries: Iterable[Any] = (status.get("active"), status.get("candidate"))
     for entry in entries:

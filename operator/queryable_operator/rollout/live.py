@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from queryable_operator.build.settings_map import RevisionRecord, record_of
 from queryable_operator.spec import names
-from queryable_operator.spec.observed import Manifest, NodeSaid, Observed, Ref
+from queryable_operator.spec.observed import Manifest, NodeStatus, Observed, Ref
 
 _ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,3})$")
-MADE_OF: Final = f"{names.GROUP}/made-of"
+BUILD_INPUTS_ANNOTATION: Final = f"{names.GROUP}/made-of"
 """On the StatefulSet: what its revision was made of, as `MadeOf`. So that a ConfigMap that somebody deleted can be made again
 also when the spec has become another one."""
 
@@ -52,7 +52,7 @@ class Pod:
     ending: float | None
     """When it should have ended at the latest, if it was asked to."""
 
-    volume_is_astray: bool = False
+    volume_is_unreachable: bool = False
     """Whether no host can run it because of where its volume is."""
 
     trouble: str | None = None
@@ -77,7 +77,7 @@ class MadeOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveRevision:
     """What there is of one revision."""
 
     number: int
@@ -86,11 +86,11 @@ class Live:
 
     pods: Mapping[int, Pod] = field(default_factory=dict)
     claims: Mapping[int, Manifest] = field(default_factory=dict)
-    said: Mapping[int, NodeSaid] = field(default_factory=dict)
+    said: Mapping[int, NodeStatus] = field(default_factory=dict)
     record: RevisionRecord | None = None
     """Of its ConfigMap."""
 
-    made_of: MadeOf | None = None
+    build_inputs: MadeOf | None = None
     """Of its StatefulSet. To be held against a hash: anybody may have edited it."""
 
     @property
@@ -104,7 +104,7 @@ class Live:
         return replicas if isinstance(replicas, int) else 0
 
 
-def revisions_of(observed: Observed) -> Mapping[int, Live]:
+def revisions_of(observed: Observed) -> Mapping[int, LiveRevision]:
     """Every revision of which anything is left. By names, since labels can be edited."""
     view = str(observed.resource["metadata"]["name"])
     by_revision: dict[int, dict[Ref, Manifest]] = {}
@@ -150,7 +150,9 @@ def _revision_of(view: str, ref: Ref) -> int | None:
     return names.revision_number(revision) if prefix == view else None
 
 
-def _live(view: str, number: int, objects: Mapping[Ref, Manifest], said: Mapping[int, NodeSaid]) -> Live:
+def _live(
+    view: str, number: int, objects: Mapping[Ref, Manifest], said: Mapping[int, NodeStatus]
+) -> LiveRevision:
     pods, claims, single = {}, {}, {}
     for ref, manifest in objects.items():
         match = _ORDINAL.search(ref.name)
@@ -161,8 +163,8 @@ def _live(view: str, number: int, objects: Mapping[Ref, Manifest], said: Mapping
             pods[int(match[1])] = _pod(ref.name, manifest, claim)
         elif match:
             claims[int(match[1])] = manifest
-    record, made_of = _record(single.get("ConfigMap")), _made_of(single.get("StatefulSet", {}))
-    return Live(number, single, pods, claims, said, record, made_of)
+    record, build_inputs = _record(single.get("ConfigMap")), _made_of(single.get("StatefulSet", {}))
+    return LiveRevision(number, single, pods, claims, said, record, build_inputs)
 
 
 def _record(config_map: Manifest | None) -> RevisionRecord | None:
@@ -174,11 +176,11 @@ def _record(config_map: Manifest | None) -> RevisionRecord | None:
 
 def _made_of(stateful_set: Manifest) -> MadeOf | None:
     try:
-        made_of = MadeOf.from_json(stateful_set["metadata"]["annotations"][MADE_OF])
+        build_inputs = MadeOf.from_json(stateful_set["metadata"]["annotations"][BUILD_INPUTS_ANNOTATION])
     except (KeyError, TypeError, ValueError):
         return None
-    sound = isinstance(made_of.spec, dict) and isinstance(made_of.spec_hash, str)
-    return made_of if sound and isinstance(made_of.partitions, int) else None
+    sound = isinstance(build_inputs.spec, dict) and isinstance(build_inputs.spec_hash, str)
+    return build_inputs if sound and isinstance(build_inputs.partitions, int) else None
 
 
 def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
@@ -197,7 +199,7 @@ def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
         host=manifest.get("spec", {}).get("nodeName"),
         template=labels(manifest).get(_TEMPLATE_LABEL),
         ending=ending,
-        volume_is_astray=_is_placed(claim) and "volume" in unscheduled.lower(),
+        volume_is_unreachable=_is_placed(claim) and "volume" in unscheduled.lower(),
         trouble=unscheduled or _waiting(manifest),
     )
 

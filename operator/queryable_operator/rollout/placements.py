@@ -11,33 +11,35 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from queryable_app.placement.assignment import Placement, Wanted, first_placement, settled
-from queryable_app.placement.controller import Seen, next_step
-from queryable_operator.rollout.live import Live, Pod
+from queryable_app.placement.assignment import DesiredPlacement, Placement, initial_placement, settled
+from queryable_app.placement.controller import NodeObservation, next_step
+from queryable_operator.rollout.live import LiveRevision, Pod
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Ref
 from queryable_operator.spec.resource import View
 
-HEARD_SECONDS: Final = 10.0  # a node that has said nothing for so long is silent
+SILENT_AFTER_SECONDS: Final = 10.0  # a node that has said nothing for so long is silent
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class PlacementInputs:
     """What is known beside the revision itself."""
 
     now: float
     cluster_domain: str
     hosts: Mapping[str, Host] | None
-    epoch_told: int = 0
+    reported_epoch: int = 0
     """The latest that status speaks of."""
 
 
 def first(view: View, number: int, application_id: str, partitions: int, cluster_domain: str) -> Placement:
     addresses = _addresses(view, number, cluster_domain)
-    return first_placement(application_id, partitions, addresses, copies_of(view))
+    return initial_placement(application_id, partitions, addresses, replication_factor(view))
 
 
-def followed(live: Live, application_id: str, partitions: int, record: Placement | None) -> Placement | None:
+def followed(
+    live: LiveRevision, application_id: str, partitions: int, record: Placement | None
+) -> Placement | None:
     """The latest that is known: the ConfigMap's, or one that nodes follow."""
     told = [record] if record is not None else []
     for said in live.said.values():
@@ -47,30 +49,38 @@ def followed(live: Live, application_id: str, partitions: int, record: Placement
     return max(told, key=lambda placement: placement.epoch, default=None)
 
 
-def next_placement(view: View, live: Live, placement: Placement, situation: Situation) -> Placement:
+def next_placement(
+    view: View, live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs
+) -> Placement:
     """The step that can be taken now; the same while there is none."""
-    if view.suspended or _may_be_old(live, placement, situation):
+    if view.suspended or _may_be_old(live, placement, placement_inputs):
         return placement
-    return next_step(placement, wanted(view, live, placement, situation), seen(live), situation.now)
+    return next_step(
+        placement, wanted(view, live, placement, placement_inputs), seen(live), placement_inputs.now
+    )
 
 
-def is_settled(view: View, live: Live, placement: Placement, situation: Situation) -> bool:
-    return settled(placement, wanted(view, live, placement, situation))
+def is_settled(
+    view: View, live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs
+) -> bool:
+    return settled(placement, wanted(view, live, placement, placement_inputs))
 
 
-def wanted(view: View, live: Live, placement: Placement, situation: Situation) -> Wanted:
-    lost = set(lost_nodes(view, live, situation))
-    absent = set(range(view.spec.replicas)) - _present(live, situation.now)
-    lost |= {ordinal for ordinal in absent if not placement.held_by(ordinal)}
-    return Wanted(
-        _addresses(view, live.number, situation.cluster_domain),
-        copies_of(view),
-        _domains(view, live, situation.hosts),
+def wanted(
+    view: View, live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs
+) -> DesiredPlacement:
+    lost = set(lost_nodes(view, live, placement_inputs))
+    absent = set(range(view.spec.replicas)) - _present(live, placement_inputs.now)
+    lost |= {ordinal for ordinal in absent if not placement.assigned_to(ordinal)}
+    return DesiredPlacement(
+        _addresses(view, live.number, placement_inputs.cluster_domain),
+        replication_factor(view),
+        _domains(view, live, placement_inputs.hosts),
         frozenset(lost),
     )
 
 
-def domains_seen(live: Live, hosts: Mapping[str, Host] | None) -> Mapping[int, str]:
+def domains_seen(live: LiveRevision, hosts: Mapping[str, Host] | None) -> Mapping[int, str]:
     """The failure domain of each node: its zone where there are several, else its host. The last one while it has none."""
     zones = {host.zone for host in (hosts or {}).values() if host.zone}
     domains = dict(live.record.domains) if live.record else {}
@@ -81,54 +91,58 @@ def domains_seen(live: Live, hosts: Mapping[str, Host] | None) -> Mapping[int, s
     return domains
 
 
-def replicas(view: View, live: Live, placement: Placement, now: float) -> int:
+def replicas(view: View, live: LiveRevision, placement: Placement, now: float) -> int:
     """How many pods there shall be. One that the placement names no longer stays until every node knows that."""
     if view.suspended:
         return 0
     enough = max(len(placement.addresses), view.spec.replicas)
-    return enough if is_known(live, placement, now) else max(enough, live.replicas)
+    return enough if is_acknowledged(live, placement, now) else max(enough, live.replicas)
 
 
-def is_known(live: Live, placement: Placement, now: float) -> bool:
+def is_acknowledged(live: LiveRevision, placement: Placement, now: float) -> bool:
     return not any(
-        said.seen.epoch < placement.epoch and now - said.seen.at < HEARD_SECONDS
+        said.seen.epoch < placement.epoch and now - said.seen.at < SILENT_AFTER_SECONDS
         for said in live.said.values()
     )
 
 
-def lost_nodes(view: View, live: Live, situation: Situation) -> frozenset[int]:
+def lost_nodes(view: View, live: LiveRevision, placement_inputs: PlacementInputs) -> frozenset[int]:
     """Nodes that do not come back where they are: their host is gone, or their volume lets them run nowhere."""
     return frozenset(
         ordinal
         for ordinal, pod in live.pods.items()
         if not pod.ready
-        and situation.now - pod.changed >= view.replace_after_seconds
-        and (pod.volume_is_astray or host_is_gone(view, pod, situation))
+        and placement_inputs.now - pod.changed >= view.replace_after_seconds
+        and (pod.volume_is_unreachable or host_is_lost(view, pod, placement_inputs))
     )
 
 
-def host_is_gone(view: View, pod: Pod, situation: Situation) -> bool:
-    if situation.hosts is None:  # nobody says how hosts are; but one that does not end its pods is gone
-        return pod.ending is not None and situation.now - pod.ending >= view.replace_after_seconds
-    host = situation.hosts.get(pod.host) if pod.host else None
+def host_is_lost(view: View, pod: Pod, placement_inputs: PlacementInputs) -> bool:
+    if (
+        placement_inputs.hosts is None
+    ):  # nobody says how hosts are; but one that does not end its pods is gone
+        return pod.ending is not None and placement_inputs.now - pod.ending >= view.replace_after_seconds
+    host = placement_inputs.hosts.get(pod.host) if pod.host else None
     return pod.host is not None and (host is None or not host.ready)
 
 
-def in_the_way(view: View, live: Live, placement: Placement, situation: Situation) -> Iterator[Ref]:
+def blocking_objects(
+    view: View, live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs
+) -> Iterator[Ref]:
     """Of lost nodes, what keeps the StatefulSet from making them anew elsewhere. First the others take over what they served.
     Where nobody can, the volume may still come back with the data, unless it can be reached from nowhere."""
-    lost = lost_nodes(view, live, situation)
+    lost = lost_nodes(view, live, placement_inputs)
     for ordinal in sorted(lost):
         listed = [set(serving) for serving in placement.serving if ordinal in serving]
         if not all(serving <= lost for serving in listed):
             continue
         pod = live.pods[ordinal]
-        if ordinal in live.claims and (not listed or pod.volume_is_astray):
+        if ordinal in live.claims and (not listed or pod.volume_is_unreachable):
             yield Ref("PersistentVolumeClaim", names.volume_claim(view.name, live.number, ordinal))
         yield Ref("Pod", pod.name)
 
 
-def left_over(view: View, live: Live, placement: Placement) -> Iterator[Ref]:
+def orphaned_claims(view: View, live: LiveRevision, placement: Placement) -> Iterator[Ref]:
     """Volumes of nodes that are no more."""
     nodes = max(len(placement.addresses), view.spec.replicas, live.replicas)
     for ordinal in sorted(live.claims):
@@ -136,21 +150,23 @@ def left_over(view: View, live: Live, placement: Placement) -> Iterator[Ref]:
             yield Ref("PersistentVolumeClaim", names.volume_claim(view.name, live.number, ordinal))
 
 
-def seen(live: Live) -> Mapping[int, Seen]:
+def seen(live: LiveRevision) -> Mapping[int, NodeObservation]:
     return {ordinal: said.seen for ordinal, said in live.said.items()}
 
 
-def _may_be_old(live: Live, placement: Placement, situation: Situation) -> bool:
+def _may_be_old(live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs) -> bool:
     """A ConfigMap that had to be made from nothing knows less than nodes that have not spoken yet."""
-    return placement.epoch < situation.epoch_told and not all_heard(live, situation.now)
+    return placement.epoch < placement_inputs.reported_epoch and not all_nodes_reported(
+        live, placement_inputs.now
+    )
 
 
-def all_heard(live: Live, now: float) -> bool:
+def all_nodes_reported(live: LiveRevision, now: float) -> bool:
     return live.pods.keys() <= _present(live, now) and len(live.pods) >= live.replicas
 
 
-def _present(live: Live, now: float) -> set[int]:
-    return {ordinal for ordinal, said in live.said.items() if now - said.seen.at < HEARD_SECONDS}
+def _present(live: LiveRevision, now: float) -> set[int]:
+    return {ordinal for ordinal, said in live.said.items() if now - said.seen.at < SILENT_AFTER_SECONDS}
 
 
 def _addresses(view: View, number: int, cluster_domain: str) -> tuple[str, ...]:
@@ -160,10 +176,10 @@ def _addresses(view: View, number: int, cluster_domain: str) -> tuple[str, ...]:
     )
 
 
-def copies_of(view: View) -> int:
+def replication_factor(view: View) -> int:
     return min(view.spec.copies, view.spec.replicas)
 
 
-def _domains(view: View, live: Live, hosts: Mapping[str, Host] | None) -> tuple[str, ...]:
+def _domains(view: View, live: LiveRevision, hosts: Mapping[str, Host] | None) -> tuple[str, ...]:
     domains = domains_seen(live, hosts)
     return tuple(domains.get(ordinal, f"node {ordinal}") for ordinal in range(view.spec.replicas))

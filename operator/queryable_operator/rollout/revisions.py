@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 
 from queryable_app.wire.disk_format import FORMAT_VERSION
 from queryable_app.wire.ingest_failures import IngestFailure
-from queryable_operator.rollout.live import Live, text_of
+from queryable_operator.rollout.live import LiveRevision, text_of
 from queryable_operator.spec import names
 from queryable_operator.spec.changes import spec_hash
-from queryable_operator.spec.observed import TopicFound, TopicSeen
+from queryable_operator.spec.observed import TopicFound, TopicObservation
 from queryable_operator.spec.resource import Rollout, View
 
 Phase = Literal[
@@ -35,7 +35,7 @@ _HISTORY_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class RevisionReference:
     """A revision, as status names it."""
 
     number: int
@@ -47,13 +47,13 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RolloutState:
     """All that is persisted of a change."""
 
     phase: Phase = "Pending"
-    active: Named | None = None
-    candidate: Named | None = None
-    previous: Named | None = None
+    active: RevisionReference | None = None
+    candidate: RevisionReference | None = None
+    previous: RevisionReference | None = None
     """The last one that was active, or a candidate. What is left of it goes."""
 
     failed_hash: str | None = None
@@ -63,7 +63,7 @@ class Course:
     history: tuple[Mapping[str, Any], ...] = ()
 
     @property
-    def kept(self) -> tuple[Named, ...]:
+    def kept(self) -> tuple[RevisionReference, ...]:
         """The revisions that shall be there."""
         return tuple(named for named in (self.active, self.candidate) if named is not None)
 
@@ -73,7 +73,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredRevision:
     """The revision that the spec asks for."""
 
     spec_hash: str
@@ -81,14 +81,14 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ObservedFacts:
     """What decides the next step."""
 
     now: float
     rollout: Rollout
     next_number: int
     next_application_id: str
-    wish: Wish | None = None
+    wish: DesiredRevision | None = None
     """None: it cannot be said at this time."""
 
     suspended: bool = False
@@ -116,7 +116,7 @@ class Facts:
     previous_gone: bool = False
 
 
-def next_course(course: Course, facts: Facts) -> Course:
+def next_rollout_state(course: RolloutState, facts: ObservedFacts) -> RolloutState:
     """The same when there is nothing to decide."""
     course = _with_facts(course, facts)
     for holds, step in _STEPS[course.phase]:
@@ -125,23 +125,28 @@ def next_course(course: Course, facts: Facts) -> Course:
     return course
 
 
-def wish_of(view: View, topic: TopicSeen | None, course: Course, lives: Mapping[int, Live]) -> Wish | None:
+def desired_revision(
+    view: View,
+    topic: TopicObservation | None,
+    course: RolloutState,
+    live_revisions: Mapping[int, LiveRevision],
+) -> DesiredRevision | None:
     """While the topic is not seen, or is not there, nobody can say how many partitions a new revision would have."""
     if not isinstance(topic, TopicFound):
         return None
     for named in course.kept:
-        live = lives.get(named.number)
+        live = live_revisions.get(named.number)
         record = live.record if live else None
         disk_format = FORMAT_VERSION
         if record is not None and view.image in (None, record.image):
             disk_format = record.disk_format  # the image that it runs can read what is there
         partitions = named.partitions if view.on_partitions_changed == "Alert" else topic.partitions
         if spec_hash(view.raw, partitions, disk_format) == named.spec_hash:
-            return Wish(named.spec_hash, partitions)
-    return Wish(spec_hash(view.raw, topic.partitions), topic.partitions)
+            return DesiredRevision(named.spec_hash, partitions)
+    return DesiredRevision(spec_hash(view.raw, topic.partitions), topic.partitions)
 
 
-def service_target(course: Course, following: Course) -> int | None:
+def service_target(course: RolloutState, following: RolloutState) -> int | None:
     """The revision that the Service shall send requests to. It is turned while status says so, and not in the round in which
     that ends: whoever looks next may not see yet that it was."""
     if course.active is None:
@@ -156,34 +161,34 @@ def service_target(course: Course, following: Course) -> int | None:
 # --- what holds
 
 
-def _wished(course: Course, facts: Facts) -> bool:
+def _wished(course: RolloutState, facts: ObservedFacts) -> bool:
     return facts.wish is not None
 
 
-def _another_is_wished(course: Course, facts: Facts) -> bool:
+def _another_is_wished(course: RolloutState, facts: ObservedFacts) -> bool:
     settled = [named.spec_hash for named in course.kept] + [course.failed_hash]
     return not facts.suspended and facts.wish is not None and facts.wish.spec_hash not in settled
 
 
-def _active_is_wished(course: Course, facts: Facts) -> bool:
+def _active_is_wished(course: RolloutState, facts: ObservedFacts) -> bool:
     assert course.active is not None
     put_back = facts.wish is not None and facts.wish.spec_hash == course.active.spec_hash
     return put_back or facts.suspended
 
 
-def _is_only_a_name(course: Course, facts: Facts) -> bool:
+def _is_only_a_name(course: RolloutState, facts: ObservedFacts) -> bool:
     return not facts.made and _another_is_wished(course, facts)
 
 
-def _is_provisioned(course: Course, facts: Facts) -> bool:
+def _is_provisioned(course: RolloutState, facts: ObservedFacts) -> bool:
     return facts.provisioned
 
 
-def _is_available(course: Course, facts: Facts) -> bool:
+def _is_available(course: RolloutState, facts: ObservedFacts) -> bool:
     return facts.available
 
 
-def _is_done(course: Course, facts: Facts) -> bool:
+def _is_done(course: RolloutState, facts: ObservedFacts) -> bool:
     candidate = course.candidate
     assert candidate is not None
     if facts.wish is None or facts.wish.spec_hash != candidate.spec_hash or candidate.caught_up_since is None:
@@ -192,59 +197,59 @@ def _is_done(course: Course, facts: Facts) -> bool:
     return stable and facts.near and facts.steady
 
 
-def _is_overdue(course: Course, facts: Facts) -> bool:
+def _is_overdue(course: RolloutState, facts: ObservedFacts) -> bool:
     assert course.candidate is not None
     grace = _CUT_OVER_SECONDS if course.phase == "CuttingOver" else 0.0
     return facts.now >= course.candidate.since + facts.rollout.hydration_deadline_seconds + grace
 
 
-def _is_refused(course: Course, facts: Facts) -> bool:
+def _is_refused(course: RolloutState, facts: ObservedFacts) -> bool:
     return facts.refused is not None
 
 
-def _active_is_refused(course: Course, facts: Facts) -> bool:
+def _active_is_refused(course: RolloutState, facts: ObservedFacts) -> bool:
     return facts.active_refused
 
 
-def _active_is_taken(course: Course, facts: Facts) -> bool:
+def _active_is_taken(course: RolloutState, facts: ObservedFacts) -> bool:
     return facts.active_taken
 
 
-def _is_turned(course: Course, facts: Facts) -> bool:
+def _is_turned(course: RolloutState, facts: ObservedFacts) -> bool:
     return facts.turned
 
 
-def _is_unsteady(course: Course, facts: Facts) -> bool:
+def _is_unsteady(course: RolloutState, facts: ObservedFacts) -> bool:
     """And the old one can do better."""
     return not facts.steady and facts.available
 
 
-def _previous_is_gone(course: Course, facts: Facts) -> bool:
+def _previous_is_gone(course: RolloutState, facts: ObservedFacts) -> bool:
     return facts.previous_gone
 
 
 # --- what is done
 
 
-def _make_first(course: Course, facts: Facts) -> Course:
+def _make_first(course: RolloutState, facts: ObservedFacts) -> RolloutState:
     first = _named(facts)
     return replace(course, phase="Provisioning", active=first, history=_entered(course.history, first))
 
 
-def _begin(course: Course, facts: Facts) -> Course:
+def _begin(course: RolloutState, facts: ObservedFacts) -> RolloutState:
     return replace(course, phase="HydratingCandidate", candidate=_named(facts))
 
 
-def _replace_candidate(course: Course, facts: Facts) -> Course:
+def _replace_candidate(course: RolloutState, facts: ObservedFacts) -> RolloutState:
     return _begin(_dropped(course, facts, "Replaced", "The spec was changed again."), facts)
 
 
-def _cancel(course: Course, facts: Facts) -> Course:
+def _cancel(course: RolloutState, facts: ObservedFacts) -> RolloutState:
     reason = "The view was suspended." if facts.suspended else "The spec was put back."
     return _dropped(course, facts, "Replaced", reason)
 
 
-def _fail(course: Course, facts: Facts) -> Course:
+def _fail(course: RolloutState, facts: ObservedFacts) -> RolloutState:
     assert course.candidate is not None
     failed, refused = course.candidate.spec_hash, facts.refused
     deadline = f"It was not hydrated within {facts.rollout.hydration_deadline_seconds:.0f} s."
@@ -256,7 +261,7 @@ def _fail(course: Course, facts: Facts) -> Course:
     return replace(following, phase=phase, candidate=course.candidate, previous=course.previous)
 
 
-def _cut_over(course: Course, facts: Facts) -> Course:
+def _cut_over(course: RolloutState, facts: ObservedFacts) -> RolloutState:
     assert course.active is not None
     assert course.candidate is not None
     active = replace(course.candidate, since=facts.now, caught_up_since=None)
@@ -271,16 +276,18 @@ def _cut_over(course: Course, facts: Facts) -> Course:
     )
 
 
-def _rest(course: Course, facts: Facts) -> Course:
+def _rest(course: RolloutState, facts: ObservedFacts) -> RolloutState:
     previous = None if facts.previous_gone else course.previous
     return replace(course, phase=_resting(previous, facts), previous=previous)
 
 
-def _to(phase: Phase) -> Callable[[Course, Facts], Course]:
+def _to(phase: Phase) -> Callable[[RolloutState, ObservedFacts], RolloutState]:
     return lambda course, facts: replace(course, phase=phase)
 
 
-_Step = tuple[Callable[[Course, Facts], bool], Callable[[Course, Facts], Course]]
+_Step = tuple[
+    Callable[[RolloutState, ObservedFacts], bool], Callable[[RolloutState, ObservedFacts], RolloutState]
+]
 _BEGIN: Final[_Step] = (_another_is_wished, _begin)
 
 # In each phase, the first that holds. A change that is cutting over is finished first: that takes seconds.
@@ -306,7 +313,7 @@ _STEPS: Final[Mapping[Phase, tuple[_Step, ...]]] = {
 }
 
 
-def _with_facts(course: Course, facts: Facts) -> Course:
+def _with_facts(course: RolloutState, facts: ObservedFacts) -> RolloutState:
     """What is noted rather than decided."""
     if facts.wish is not None and facts.wish.spec_hash != course.failed_hash:
         course = replace(course, failed_hash=None, failure=None)
@@ -319,13 +326,15 @@ def _with_facts(course: Course, facts: Facts) -> Course:
     return course
 
 
-def _named(facts: Facts) -> Named:
+def _named(facts: ObservedFacts) -> RevisionReference:
     assert facts.wish is not None
     wish = facts.wish
-    return Named(facts.next_number, wish.spec_hash, facts.now, wish.partitions, facts.next_application_id)
+    return RevisionReference(
+        facts.next_number, wish.spec_hash, facts.now, wish.partitions, facts.next_application_id
+    )
 
 
-def _dropped(course: Course, facts: Facts, outcome: Outcome, reason: str) -> Course:
+def _dropped(course: RolloutState, facts: ObservedFacts, outcome: Outcome, reason: str) -> RolloutState:
     """The candidate goes the way of a revision that was active: not before the Service cannot be sending to it."""
     candidate = course.candidate
     assert candidate is not None
@@ -335,13 +344,15 @@ def _dropped(course: Course, facts: Facts, outcome: Outcome, reason: str) -> Cou
     return replace(course, phase="Retiring", candidate=None, previous=previous, history=history)
 
 
-def _resting(previous: Named | None, facts: Facts) -> Phase:
+def _resting(previous: RevisionReference | None, facts: ObservedFacts) -> Phase:
     if previous is not None:
         return "Retiring"
     return "Ready" if facts.available else "Hydrating"
 
 
-def _entered(history: tuple[Mapping[str, Any], ...], named: Named) -> tuple[Mapping[str, Any], ...]:
+def _entered(
+    history: tuple[Mapping[str, Any], ...], named: RevisionReference
+) -> tuple[Mapping[str, Any], ...]:
     entry = {
         "revision": names.revision_text(named.number),
         "specHash": named.spec_hash,
@@ -352,7 +363,11 @@ def _entered(history: tuple[Mapping[str, Any], ...], named: Named) -> tuple[Mapp
 
 
 def _ended(
-    history: tuple[Mapping[str, Any], ...], named: Named, now: float, outcome: Outcome, reason: str
+    history: tuple[Mapping[str, Any], ...],
+    named: RevisionReference,
+    now: float,
+    outcome: Outcome,
+    reason: str,
 ) -> tuple[Mapping[str, Any], ...]:
     ending = {"until": text_of(now), "outcome": outcome, "reason": reason}
     name = names.revision_text(named.number)

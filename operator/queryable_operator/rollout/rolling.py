@@ -7,12 +7,12 @@ the highest ordinal down. It is never two at a time: what was made anew must hav
 from __future__ import annotations
 
 from queryable_app.placement.assignment import Placement
-from queryable_operator.rollout.live import Live, seconds_of
-from queryable_operator.rollout.progress import has_caught_up, is_whole
+from queryable_operator.rollout.live import LiveRevision, seconds_of
+from queryable_operator.rollout.progress import has_caught_up, is_fully_replicated
 from queryable_operator.spec.observed import Manifest
 
 
-def outdated(live: Live) -> frozenset[int]:
+def outdated_pods(live: LiveRevision) -> frozenset[int]:
     """While the StatefulSet's controller has not seen its newest template, nobody knows."""
     stateful_set, secret = live.objects.get("StatefulSet"), live.objects.get("Secret")
     if stateful_set is None or secret is None:
@@ -26,22 +26,22 @@ def outdated(live: Live) -> frozenset[int]:
     )
 
 
-def may_be_outdated(live: Live) -> bool:
+def may_have_outdated_pods(live: LiveRevision) -> bool:
     """Whether there is one, or nobody knows."""
     stateful_set = live.objects.get("StatefulSet")
-    return stateful_set is not None and (_current_template(stateful_set) is None or bool(outdated(live)))
+    return stateful_set is not None and (_current_template(stateful_set) is None or bool(outdated_pods(live)))
 
 
-def next_to_roll(live: Live, placement: Placement, nodes: int, copies: int, now: float) -> str | None:
+def next_to_roll(live: LiveRevision, placement: Placement, nodes: int, copies: int, now: float) -> str | None:
     """A pod that may go now. `nodes`, and `copies` of each partition, are the full numbers."""
     staying = range(max(nodes, len(placement.addresses)))
-    old = outdated(live).intersection(staying)
+    old = outdated_pods(live).intersection(staying)
     if not old or any(pod.ending is not None for pod in live.pods.values()):
         return None
     if unwell := old - live.ready:  # it waits for nobody
         return live.pods[max(unwell)].name
     behind = {ordinal for ordinal in live.pods if not has_caught_up(live, placement, ordinal, now)}
-    if not is_whole(live, placement, nodes, copies) or not behind <= old:
+    if not is_fully_replicated(live, placement, nodes, copies) or not behind <= old:
         return None
     return live.pods[max(old, key=lambda ordinal: (ordinal in behind, ordinal))].name
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queryable_operator.rollout.live import Live
-from queryable_operator.rollout.revisions import Course, Named, Wish
+from queryable_operator.rollout.live import LiveRevision
+from queryable_operator.rollout.revisions import DesiredRevision, RevisionReference, RolloutState
 from queryable_operator.spec.observed import Observed
 from queryable_operator.spec.resource import Identity, View
 from queryable_operator.spec.settings import OperatorSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class StatusInputs:
     observed: Observed
     settings: OperatorSettings
     identity: Identity
@@ -24,11 +24,11 @@ class Picture:
     wrong: str | None
     """Why the spec is not followed."""
 
-    course: Course
+    course: RolloutState
     """As it is after this round."""
 
-    lives: Mapping[int, Live]
-    wish: Wish | None = None
+    live_revisions: Mapping[int, LiveRevision]
+    wish: DesiredRevision | None = None
     moving: bool = False
     """Whether copies of the active revision are on their way to other nodes."""
 
@@ -44,7 +44,7 @@ class Picture:
         return self.observed.resource.get("status") or {}
 
     @property
-    def active(self) -> Live:
+    def active(self) -> LiveRevision:
         return self.live(self.course.active)
 
     @property
@@ -55,7 +55,7 @@ class Picture:
     def suspended(self) -> bool:
         return self.view is not None and self.view.suspended
 
-    def live(self, named: Named | None) -> Live:
+    def live(self, named: RevisionReference | None) -> LiveRevision:
         """Empty when nothing is there."""
         number = named.number if named else 0
-        return self.lives.get(number, Live(number))
+        return self.live_revisions.get(number, LiveRevision(number))

@@ -75,7 +75,7 @@ def roll_hash(spec: Mapping[str, Any], image: str, kafka_secret_digest: str) -> 
     return _digest({"spec": fields, "image": image, "kafkaSecret": kafka_secret_digest})
 
 
-def carried(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def effective_spec(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """What the nodes of a revision follow that was made of `old`, when the resource now says `new`."""
     free = tuple(change for change in Change if change not in _KEPT)
     return _merged(_fields(new, free), _fields(old, _KEPT))

@@ -66,7 +66,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 """By path below `spec`; an object stands before its fields."""
 
 
-def filled(spec: Mapping[str, Any]) -> dict[str, Any]:
+def with_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Every field that has a default is there, as after the API server."""
     whole: dict[str, Any] = copy.deepcopy(dict(spec))
     for path, default in DEFAULTS.items():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queryable_app.placement.assignment import Placement
-from queryable_app.placement.controller import Seen
+from queryable_app.placement.controller import NodeObservation
 from queryable_app.wire.ingest_failures import IngestFailure
 
 Manifest = Mapping[str, Any]
@@ -37,25 +37,25 @@ class TopicMissing:
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaAway:
+class KafkaUnreachable:
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsWrong:
+class KafkaSettingsInvalid:
     """The Secret is not there, or a setting can not be followed. Never holds a value."""
 
     reason: str
 
 
-TopicSeen = TopicFound | TopicMissing | KafkaAway | SettingsWrong
+TopicObservation = TopicFound | TopicMissing | KafkaUnreachable | KafkaSettingsInvalid
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSaid:
+class NodeStatus:
     """What a node last said of itself, at `seen.at`."""
 
-    seen: Seen
+    seen: NodeObservation
     ready: bool
     """Whether every copy that it serves is complete."""
 
@@ -111,23 +111,23 @@ class Observed:
     hosts: Mapping[str, Host] | None = None
     """By name. None: the operator may not look at them."""
 
-    topic: TopicSeen | None = None
+    topic: TopicObservation | None = None
     """None: not looked at yet."""
 
     kafka_secret_digest: str = ""
     """Of the contents of `spec.kafka.secretRef`; empty without one."""
 
-    said: Mapping[int, Mapping[int, NodeSaid]] = field(default_factory=dict)
+    said: Mapping[int, Mapping[int, NodeStatus]] = field(default_factory=dict)
     """By revision and ordinal."""
 
     endpoints: frozenset[str] = frozenset()
     """Pods that the view's Service sends requests to."""
 
-    kafka_clean: bool = False
+    kafka_cleaned: bool = False
     """While the resource is being deleted: whether nothing of it is left in Kafka."""
 
-    kafka_unproven: tuple[str, ...] = ()
+    kafka_retained: tuple[str, ...] = ()
     """While the resource is being deleted: what was left in Kafka, since a view of another cluster may own it."""
 
-    kafka_refused: str | None = None
+    kafka_cleanup_error: str | None = None
     """While the resource is being deleted: why Kafka could not be cleaned the last time."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from queryable_app.config.kafka_settings import KafkaSettingsError, kafka_connection, refuse_paths
 from queryable_app.config.topic_spec import SpecError, TopicSpec, duration_ms, parse_spec
 from queryable_operator.spec import names
-from queryable_operator.spec.defaults import filled
+from queryable_operator.spec.defaults import with_defaults
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.requirements import check_requirements
 
@@ -98,7 +98,7 @@ def _view(identity: Identity, annotations: Mapping[str, str], given: Mapping[str
     size = len(json.dumps(given))
     if size > SPEC_CHARACTERS_MAX:
         raise SpecError(f"spec: {size} characters as JSON, and at most {SPEC_CHARACTERS_MAX} fit the nodes")
-    raw = filled(given)
+    raw = with_defaults(given)
     spec = parse_spec(raw)
     _check_kafka(raw["kafka"])
     check_requirements(raw)

@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
 from queryable_app.client.operations import Operations
-from queryable_app.client.options import Asked
+from queryable_app.client.options import ReadSettings
 from queryable_app.client.rows import Row
-from queryable_app.client.steps import Answer, Event, Exchange, How, Lost, Operation
+from queryable_app.client.steps import Attempt, Event, FailureKind, Operation, Response, TransportFailure
 from queryable_app.errors import Failure, Reason
 from queryable_app.wire.partitioners import partition_for
 
 T = TypeVar("T")
 
 SERVICE = "http://service"
-PLAIN = Asked()
+PLAIN = ReadSettings()
 
 
 @dataclass
@@ -42,15 +42,15 @@ class Node:
 
 
 class FakeView:
-    def __init__(self, nodes: int, copies: int, partitions: int = 6) -> None:
+    def __init__(self, nodes: int, replicas: int, partitions: int = 6) -> None:
         self.now = 1000.0
         self.nodes = {f"http://n{n}": Node(f"n{n}") for n in range(nodes)}
         self.nodes[SERVICE] = Node("n0")
         self.rows: dict[bytes, Any] = {}
         self.epoch = 1
         self.application: str | None = "tests.users.r1"  # None: it is no view at all
-        self.owners = [[f"http://n{(p + c) % nodes}" for c in range(copies)] for p in range(partitions)]
-        self.asked: list[Exchange] = []
+        self.owners = [[f"http://n{(p + c) % nodes}" for c in range(replicas)] for p in range(partitions)]
+        self.asked: list[Attempt] = []
         self.texts: dict[bytes, bytes] = {}
         """What stands in answers in place of a text, for JSON that `json` itself does not write."""
         self.mixed = False
@@ -60,9 +60,9 @@ class FakeView:
         return self.now
 
     def addresses_asked(self, path: str = "/v1/keys/") -> list[str]:
-        return [exchange.address for exchange in self.asked if exchange.request.target.startswith(path)]
+        return [attempt.address for attempt in self.asked if attempt.request.target.startswith(path)]
 
-    def carry_out(self, operation: Operation[T]) -> T:
+    def run_operation(self, operation: Operation[T]) -> T:
         """As a transport does, with time passing as fast as there is nothing to wait for."""
         coming: list[tuple[float, int, Event]] = []
         numbers = count()
@@ -73,14 +73,14 @@ class FakeView:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            for exchange in step.start:
-                assert exchange.started == self.now
-                self.asked.append(exchange)
-                seconds, outcome = self._meet(exchange)
+            for attempt in step.start:
+                assert attempt.started == self.now
+                self.asked.append(attempt)
+                seconds, outcome = self._meet(attempt)
                 ends = self.now + seconds
-                if ends >= exchange.deadline:
-                    ends, outcome = exchange.deadline, Lost(How.LATE, "late")
-                heapq.heappush(coming, (ends, next(numbers), Event(exchange, outcome)))
+                if ends >= attempt.deadline:
+                    ends, outcome = attempt.deadline, TransportFailure(FailureKind.TIMEOUT, "late")
+                heapq.heappush(coming, (ends, next(numbers), Event(attempt, outcome)))
             assert step.until != float("inf")
             if coming and coming[0][0] <= step.until:
                 ends, _, event = heapq.heappop(coming)
@@ -88,19 +88,19 @@ class FakeView:
             else:
                 self.now, event = max(self.now, step.until), None
 
-    def _meet(self, exchange: Exchange) -> tuple[float, Answer | Lost]:
-        node = self.nodes.get(exchange.address)
+    def _meet(self, attempt: Attempt) -> tuple[float, Response | TransportFailure]:
+        node = self.nodes.get(attempt.address)
         if node is None or node.away:
-            return 0.0005, Lost(How.NOT_SENT, "refused")
+            return 0.0005, TransportFailure(FailureKind.NOT_SENT, "refused")
         if node.hangs:
-            return float("inf"), Lost(How.CUT, "never")
+            return float("inf"), TransportFailure(FailureKind.CONNECTION_LOST, "never")
         refusal = node.refusals.pop(0) if node.refusals else node.always
-        url = urlsplit(exchange.request.target)
+        url = urlsplit(attempt.request.target)
         if refusal is not None and url.path != "/v1/placement":
             return node.seconds, self._answer(node, refusal.problem(), refusal.reason.status)
-        return node.seconds, self._result(node, url.path, parse_qs(url.query), exchange.request.body)
+        return node.seconds, self._result(node, url.path, parse_qs(url.query), attempt.request.body)
 
-    def _result(self, node: Node, path: str, values: dict[str, list[str]], body: bytes | None) -> Answer:
+    def _result(self, node: Node, path: str, values: dict[str, list[str]], body: bytes | None) -> Response:
         if path == "/v1/placement":
             return self._answer(node, self._placement(node))
         if path == "/v1/multi-get":
@@ -147,7 +147,7 @@ class FakeView:
 
     def _answer(
         self, node: Node, body: Any, status: int = 200, offset: int = 0, of: set[int] | None = None
-    ) -> Answer:
+    ) -> Response:
         headers = {
             "qt-served-by": node.name,
             "qt-epoch": str(self.epoch),
@@ -165,7 +165,7 @@ class FakeView:
         raw = json.dumps(body).encode()
         for mark, text in self.texts.items():
             raw = raw.replace(mark, text)
-        return Answer(status, headers, raw)
+        return Response(status, headers, raw)
 
 
 def refusal(reason: Reason, retry_after_ms: int | None = None) -> Failure:
@@ -176,8 +176,8 @@ def client(view: FakeView) -> Operations:
     return Operations([SERVICE], view.clock, Random(1))
 
 
-def read(view: FakeView, operations: Operations, key: str = "a", asked: Asked = PLAIN) -> Row | None:
-    return view.carry_out(operations.get(key, False, asked, None))
+def read(view: FakeView, operations: Operations, key: str = "a", asked: ReadSettings = PLAIN) -> Row | None:
+    return view.run_operation(operations.get(key, False, asked, None))
 
 
 def owners(view: FakeView, key: str = "a") -> list[str]:

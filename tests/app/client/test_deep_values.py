@@ -33,7 +33,7 @@ EXPECTED: list[Any] = [{"n": [1]}, DEEP, "deep\n[", None]
 def test_a_scan_goes_on_over_a_deep_value(view: FakeView, operations: Operations) -> None:
     """A scan delivers the deep value as the bytes of its text, and all other rows as ever."""
     scan = operations.scan(PLAIN, "asc", None, 1000)
-    view.carry_out(operations.next_page(scan, None))
+    view.run_operation(operations.next_page(scan, None))
     assert [row.value for row in scan.ready] == EXPECTED
     assert [row.key for row in scan.ready] == ["a", "b", "c", "d"]
     assert scan.ended
@@ -41,7 +41,7 @@ def test_a_scan_goes_on_over_a_deep_value(view: FakeView, operations: Operations
 
 def test_a_multi_get_with_a_deep_value(view: FakeView, operations: Operations) -> None:
     """A multi-get delivers a deep value as bytes, and a missing key as None."""
-    rows = view.carry_out(operations.multi_get(["a", "b", "c", "d", "e"], PLAIN, None))
+    rows = view.run_operation(operations.multi_get(["a", "b", "c", "d", "e"], PLAIN, None))
     assert [getattr(row, "value", "no row") for row in rows] == [*EXPECTED, "no row"]
 
 
@@ -57,7 +57,7 @@ def test_deep_rubbish_is_from_no_node(view: FakeView, operations: Operations) ->
     view.texts = {b'"deep"': DEEP + b"]"}
     scan = operations.scan(PLAIN, "asc", None, 1000)
     with pytest.raises(Unreachable, match="no node of a view"):
-        view.carry_out(operations.next_page(scan, None))
+        view.run_operation(operations.next_page(scan, None))
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_a_value_beyond_a_bound_is_not_sent(
     for _ in range(levels):
         value = [value]
     with pytest.raises(InvalidRequest, match=said):
-        view.carry_out(operations.put("a", value, PLAIN, None))
+        view.run_operation(operations.put("a", value, PLAIN, None))
     assert view.addresses_asked("/v1/records") == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from queryable_app.client import AsyncQueryableTopic, QueryableTopic
-from queryable_app.placement.assignment import Placement, first_placement
+from queryable_app.placement.assignment import Placement, initial_placement
 
 KEYS = [f"key-{n:06d}" for n in range(100)]
 SECONDS_MAX = (
@@ -30,7 +30,7 @@ class Processes:
             found = [probes.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
             ports = [listener.getsockname()[1] for listener in found]
         self.urls = [f"http://127.0.0.1:{port}" for port in ports]
-        self.placement: Placement = first_placement("tests.users.r1", 6, self.urls, 2)
+        self.placement: Placement = initial_placement("tests.users.r1", 6, self.urls, 2)
         (directory / "token").write_text("between-nodes")
         script = Path(__file__).parent / "node_process.py"
         self.processes = [

@@ -29,8 +29,8 @@ from queryable_app.client import (
     Unknown,
     Unreachable,
 )
-from queryable_app.placement.assignment import Placement, first_placement
-from queryable_app.platform.clock import moment_ms
+from queryable_app.placement.assignment import Placement, initial_placement
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.wire.partitioners import partition_for
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
@@ -42,12 +42,12 @@ KEYS = [f"key-{n:03d}" for n in range(100)]
 class Nodes:
     """Nodes of a view with six partitions, in this process."""
 
-    def __init__(self, directory: Path, nodes: int, copies: int, hung: int = 0, **spec: Any) -> None:
+    def __init__(self, directory: Path, nodes: int, replicas: int, hung: int = 0, **spec: Any) -> None:
         """`hung` of the addresses, the last ones, take connections and never answer."""
         self.stack = ExitStack()
         listeners = [self.stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(nodes)]
         addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
-        self.placement: Placement = first_placement("tests.users.r1", PARTITIONS, addresses, copies)
+        self.placement: Placement = initial_placement("tests.users.r1", PARTITIONS, addresses, replicas)
         directory.mkdir(exist_ok=True)
         token = directory / "token"
         token.write_text("between-nodes")
@@ -393,14 +393,14 @@ def test_a_session_keeps_the_views_bound(tmp_path: Path) -> None:
     with Nodes(tmp_path, 2, 2, read={"maxLagMs": 3_600_000}) as nodes:
         key, first, _ = behind(nodes)
         partition = partition_for(key.encode(), "murmur2", PARTITIONS)
-        copy = first.node.copies.by_partition[partition]
-        fresh_as_of_ms, copy.fresh_as_of_ms = copy.fresh_as_of_ms, moment_ms() - 7_200_000
+        replica = first.node.replicas.by_partition[partition]
+        fresh_as_of_ms, replica.fresh_as_of_ms = replica.fresh_as_of_ms, monotonic_ms() - 7_200_000
         with QueryableTopic(nodes.urls, deadline_ms=20_000) as users:
-            mine = users.session({partition: copy.position})
+            mine = users.session({partition: replica.position})
             assert users.get(key).value == "old"  # type: ignore[union-attr]
             with pytest.raises(NotFreshEnough):
                 mine.get(key, deadline_ms=1000)
-            copy.fresh_as_of_ms = fresh_as_of_ms
+            replica.fresh_as_of_ms = fresh_as_of_ms
             assert mine.get(key).value == "new"  # type: ignore[union-attr]
 
 
@@ -411,7 +411,7 @@ def test_keys_of_mixed_producers_are_found(tmp_path: Path) -> None:
             (owner,) = nodes.placement.serving[where]
             nodes.running[owner].put(b"mixed", value, partition=where, timestamp_ms=timestamp_ms)
         for node in nodes.running:
-            eventually("it knows", lambda n=node: n.node.copies.algorithm == "scatter")  # type: ignore[misc]
+            eventually("it knows", lambda n=node: n.node.replicas.algorithm == "scatter")  # type: ignore[misc]
         with QueryableTopic(nodes.urls[0], deadline_ms=10_000) as users:
             mine = users.session()
             for reader in (users, mine):

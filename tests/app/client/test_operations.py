@@ -19,9 +19,9 @@ from queryable_app.client.exceptions import (
     Unreachable,
 )
 from queryable_app.client.operations import KEYS_AT_ONCE
-from queryable_app.client.options import Asked
+from queryable_app.client.options import ReadSettings
 from queryable_app.client.rows import Row
-from queryable_app.client.steps import Operation, Step, together
+from queryable_app.client.steps import Operation, Step, gather
 from queryable_app.errors import Reason
 from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, Node, client, knowing, owners, read, refusal
 
@@ -60,9 +60,9 @@ def test_a_read_ends_by_its_deadline(view: FakeView, deadline_ms: int) -> None:
     """Whatever the nodes do: nobody is asked at the deadline or later, and every exchange has it."""
     deadline = view.now + deadline_ms / 1000
     with suppress(QueryableTopicError):
-        read(view, client(view), asked=Asked(deadline_ms=deadline_ms))
-    assert all(exchange.started < deadline for exchange in view.asked)
-    assert all(exchange.deadline <= deadline for exchange in view.asked)
+        read(view, client(view), asked=ReadSettings(deadline_ms=deadline_ms))
+    assert all(attempt.started < deadline for attempt in view.asked)
+    assert all(attempt.deadline <= deadline for attempt in view.asked)
     assert view.now <= deadline + 1e-6
 
 
@@ -86,7 +86,7 @@ def test_many_keys_keep_their_order(keys: list[str], view: FakeView) -> None:
     view.rows = {b"k%d" % n: n for n in range(0, 30, 2)}
     operations = client(view)
     try:
-        rows = view.carry_out(operations.multi_get(keys, PLAIN, None))
+        rows = view.run_operation(operations.multi_get(keys, PLAIN, None))
     except QueryableTopicError:
         assume("good" not in {node.name for node in view.nodes.values()})
     else:
@@ -99,12 +99,12 @@ def test_many_keys_go_to_their_owners() -> None:
     """One request a node, and several where there are very many; all begin at once."""
     view = FakeView(3, 1)
     operations = knowing(view)
-    view.carry_out(operations.multi_get([f"k{n}" for n in range(100)], PLAIN, None))
+    view.run_operation(operations.multi_get([f"k{n}" for n in range(100)], PLAIN, None))
     assert sorted(view.addresses_asked("/v1/multi-get")) == ["http://n0", "http://n1", "http://n2"]
-    assert len({exchange.started for exchange in view.asked}) == 1
+    assert len({attempt.started for attempt in view.asked}) == 1
 
     view.asked.clear()
-    view.carry_out(operations.multi_get(["a"] * (KEYS_AT_ONCE + 1), PLAIN, None))
+    view.run_operation(operations.multi_get(["a"] * (KEYS_AT_ONCE + 1), PLAIN, None))
     assert len(view.addresses_asked("/v1/multi-get")) == 2
 
 
@@ -119,7 +119,7 @@ def test_operations_together_keep_their_order(seconds: list[float]) -> None:
         return index
 
     began = view.now
-    results = view.carry_out(together([sleep(n, began + s) for n, s in enumerate(seconds)]))
+    results = view.run_operation(gather([sleep(n, began + s) for n, s in enumerate(seconds)]))
     assert results == list(range(len(seconds)))
     assert view.now == pytest.approx(began + max(seconds, default=0))
 
@@ -262,18 +262,18 @@ def test_a_write_is_sent_once() -> None:
     operations = knowing(view)
     first, second = owners(view)
     view.nodes[first].away = True
-    written = view.carry_out(operations.put("a", 1, PLAIN, None))
+    written = view.run_operation(operations.put("a", 1, PLAIN, None))
     assert (written.position, view.addresses_asked("/v1/records")) == ("0:8", [first, second])
 
     view.asked.clear()
-    view.carry_out(operations.put("a", 1, PLAIN, None))
+    view.run_operation(operations.put("a", 1, PLAIN, None))
     assert view.addresses_asked("/v1/records") == [second]
 
     view.nodes[first].away, view.nodes[first].hangs = False, True
     view.now += 60
     view.asked.clear()
     with pytest.raises(OutcomeUnknown):
-        view.carry_out(operations.put("a", 1, PLAIN, None))
+        view.run_operation(operations.put("a", 1, PLAIN, None))
     assert len(view.addresses_asked("/v1/records")) == 1
 
 
@@ -287,7 +287,7 @@ def test_a_write_that_may_have_been_done_says_so(reason: Reason | None) -> None:
     else:
         view.nodes[owners(view)[0]].always = refusal(reason)
     with pytest.raises(OutcomeUnknown):
-        view.carry_out(operations.put("a", 1, PLAIN, None))
+        view.run_operation(operations.put("a", 1, PLAIN, None))
     assert len(view.asked) == 1
 
 
@@ -297,7 +297,7 @@ def test_a_value_that_json_cannot_say_is_refused() -> None:
     operations = knowing(view)
     for value in (float("nan"), b"bytes", {1, 2}):
         with pytest.raises(InvalidRequest, match=r"^invalid_request: value: "):
-            view.carry_out(operations.put("a", value, PLAIN, None))
+            view.run_operation(operations.put("a", value, PLAIN, None))
     assert view.asked == []
 
 
@@ -307,15 +307,15 @@ def test_a_scan_goes_on_after_a_failure() -> None:
     view.rows = {b"k%02d" % n: n for n in range(25)}
     operations = knowing(view)
     scan = operations.scan(PLAIN, "asc", None, 10)
-    view.carry_out(operations.next_page(scan, None))
+    view.run_operation(operations.next_page(scan, None))
     for node in view.nodes.values():
         node.away = True
     with pytest.raises(Unreachable):
-        view.carry_out(operations.next_page(scan, None))
+        view.run_operation(operations.next_page(scan, None))
     for node in view.nodes.values():
         node.away = False
     while not scan.ended:
-        view.carry_out(operations.next_page(scan, None))
+        view.run_operation(operations.next_page(scan, None))
     assert [row.value for row in scan.ready] == list(range(25))
 
 

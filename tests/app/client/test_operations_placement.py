@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queryable_app.client.steps import together
+from queryable_app.client.steps import gather
 from queryable_app.errors import Reason
 from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, Node, client, knowing, owners, read, refusal
 
@@ -13,13 +13,13 @@ def test_a_placement_is_fetched_once() -> None:
     view.rows[b"a"] = 1
     operations = client(view)
     view.nodes[SERVICE].seconds = 0.03
-    view.carry_out(together([operations.get("a", False, PLAIN, None) for _ in range(20)]))
+    view.run_operation(gather([operations.get("a", False, PLAIN, None) for _ in range(20)]))
     assert view.addresses_asked("/v1/placement") == [SERVICE]
 
     view.now += 31
     view.asked.clear()
     began = view.now
-    view.carry_out(together([operations.get("a", False, PLAIN, None) for _ in range(20)]))
+    view.run_operation(gather([operations.get("a", False, PLAIN, None) for _ in range(20)]))
     assert view.addresses_asked("/v1/placement") == [SERVICE]
     assert [e.started == began for e in view.asked if e.request.target == "/v1/keys/a"].count(True) == 19
 
@@ -124,7 +124,7 @@ def test_an_answer_that_nobody_waits_for_is_passed_over() -> None:
     view.nodes[SERVICE].seconds = 0.075  # later than the hedge that asks another node
     for node in list(view.nodes)[:2]:
         view.nodes[node].seconds = 0.02
-    written = view.carry_out(operations.put("a", 1, PLAIN, None))
+    written = view.run_operation(operations.put("a", 1, PLAIN, None))
     assert view.addresses_asked("/v1/placement")[0] == SERVICE
     assert len(view.addresses_asked("/v1/placement")) == 2
     assert written.position == "0:8"

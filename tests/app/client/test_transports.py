@@ -29,7 +29,7 @@ from queryable_app.client import (
     async_client,
     sync_client,
 )
-from queryable_app.placement.assignment import first_placement
+from queryable_app.placement.assignment import initial_placement
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
 
@@ -170,7 +170,7 @@ def test_a_service_address_alone_does(tmp_path: Path, get: Get, elsewhere: Any) 
     """Where nodes cannot be reached directly, reads go to the service address, and soon without trying others first."""
     keys = [f"key-{n:06d}" for n in range(60)]
     with elsewhere() as address:
-        placement = first_placement("tests.users.r1", 2, [address], 1)
+        placement = initial_placement("tests.users.r1", 2, [address], 1)
         with served(tmp_path, placement=placement) as node:
             node.fill(60)
             began = time.monotonic()
@@ -185,7 +185,7 @@ def test_a_placement_that_changes_is_followed(tmp_path: Path, get: Get) -> None:
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
-        first = first_placement("tests.users.r1", 1, addresses, 2)
+        first = initial_placement("tests.users.r1", 1, addresses, 2)
         nodes = [
             stack.enter_context(
                 served(tmp_path / str(n), ordinal=n, placement=first, listener=listeners[n], partitions=1)
@@ -197,7 +197,7 @@ def test_a_placement_that_changes_is_followed(tmp_path: Path, get: Get) -> None:
         turned = type(first)(2, first.application_id, first.addresses, ((1, 0),), first.hydrating)
 
         def turn(node: Served) -> None:
-            node.on_loop(lambda: setattr(node.node.copies, "placement", turned))
+            node.on_loop(lambda: setattr(node.node.replicas, "placement", turned))
 
         with QueryableTopic(addresses[0], deadline_ms=5000) as users:
             assert users.get("a").served_by == "users-r1-0"  # type: ignore[union-attr]
@@ -215,7 +215,7 @@ class _LateLog:
         self._seconds = seconds
 
     async def send(self, key: bytes, value: bytes | None, partition: int, deadline_seconds: float) -> int:
-        offset = max(0, self._node.node.copies.by_partition[partition].position)
+        offset = max(0, self._node.node.replicas.by_partition[partition].position)
         threading.Timer(self._seconds, self._node.put, (key, value), {"partition": partition}).start()
         return offset
 

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryable_app.client import exceptions
-from queryable_app.client.exceptions import InvalidRequest, QueryableTopicError, from_problem, more_telling
+from queryable_app.client.exceptions import InvalidRequest, QueryableTopicError, from_problem, more_specific
 from queryable_app.client.keys import Key, in_request, record_key
-from queryable_app.client.options import Asked, ReadOptions, parse_options, parse_positions
+from queryable_app.client.options import ReadOptions, ReadSettings, parse_options, parse_positions
 from queryable_app.client.placement_map import checked_address, parse_placement
 from queryable_app.client.rows import Freshness, item_row
 from queryable_app.config.topic_spec import KeyFormat
 from queryable_app.errors import Failure, Reason
 from queryable_app.policy import freshness
-from queryable_app.policy.freshness import ASKED_NAMES, Consistency, parse_asked
+from queryable_app.policy.freshness import READ_OPTION_NAMES, Consistency, parse_read_options
 from queryable_app.wire.http_text import parse_query
 from queryable_app.wire.serde import key_codec
 
@@ -109,8 +109,8 @@ def test_options_mean_what_a_node_understands(given: Any) -> None:
     """What the client takes the node takes, and the other way round; both read the same from it."""
 
     def node_reads(parameters: list[str]) -> Any:
-        values = parse_query("&".join(parameters).encode(), ASKED_NAMES)
-        return parse_asked(values, defaults=freshness.Asked(), partitions=3)
+        values = parse_query("&".join(parameters).encode(), READ_OPTION_NAMES)
+        return parse_read_options(values, defaults=freshness.ReadOptions(), partitions=3)
 
     plain = [
         f"{name.replace('_', '-')}={'1:5,0:7' if name == 'min_position' else value}"
@@ -120,19 +120,21 @@ def test_options_mean_what_a_node_understands(given: Any) -> None:
         expected = node_reads(plain)
     except Failure:
         with pytest.raises(InvalidRequest):
-            parse_options(given, Asked())
+            parse_options(given, ReadSettings())
         return
-    asked = parse_options(given, Asked())
+    asked = parse_options(given, ReadSettings())
     assert node_reads(asked.parameters(given.get("deadline_ms"))) == expected
 
 
 def test_defaults_hold_together() -> None:
     """A read that says anything of freshness has all of it from itself; the deadline is its own matter."""
-    defaults = parse_options({"max_lag_ms": 5, "deadline_ms": 7}, Asked())
-    assert defaults == Asked(Consistency.BOUNDED, 5, deadline_ms=7)
+    defaults = parse_options({"max_lag_ms": 5, "deadline_ms": 7}, ReadSettings())
+    assert defaults == ReadSettings(Consistency.BOUNDED, 5, deadline_ms=7)
     assert parse_options({}, defaults) == defaults
-    assert parse_options({"deadline_ms": 9}, defaults) == Asked(Consistency.BOUNDED, 5, deadline_ms=9)
-    assert parse_options({"consistency": "strong"}, defaults) == Asked(Consistency.STRONG, deadline_ms=7)
+    assert parse_options({"deadline_ms": 9}, defaults) == ReadSettings(Consistency.BOUNDED, 5, deadline_ms=9)
+    assert parse_options({"consistency": "strong"}, defaults) == ReadSettings(
+        Consistency.STRONG, deadline_ms=7
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,12 +154,14 @@ def test_defaults_hold_together() -> None:
 def test_a_wrong_option_is_named(name: str, value: object) -> None:
     """Before anyone is asked."""
     with pytest.raises(InvalidRequest, match=f"^invalid_request: {name}: "):
-        parse_options({name: value}, Asked())
+        parse_options({name: value}, ReadSettings())
 
 
 def test_every_option_of_a_node_is_an_option() -> None:
     """Besides where to answer, which is the client's to decide."""
-    assert {name.replace("-", "_") for name in ASKED_NAMES} - {"route"} == set(ReadOptions.__annotations__)
+    assert {name.replace("-", "_") for name in READ_OPTION_NAMES} - {"route"} == set(
+        ReadOptions.__annotations__
+    )
 
 
 @given(st.dictionaries(st.integers(0, 10**5), st.integers(0, 2**63 - 1), min_size=1))
@@ -200,7 +204,7 @@ def test_every_refusal_that_others_may_mend_can_be_weighed() -> None:
     assert len(weighed) >= 7
     for one in weighed:
         for other in weighed:
-            assert more_telling(one, other) in (one, other)
+            assert more_specific(one, other) in (one, other)
 
 
 GOOD: dict[str, Any] = {

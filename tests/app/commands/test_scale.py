@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from queryable_app.commands.group import qtopic as commands
-from queryable_app.commands.scale import hold_up
+from queryable_app.commands.scale import change_progress
 from queryable_app.local.data_directory import write_file
-from queryable_app.local.wish import WISH_FILE
+from queryable_app.local.wish import DESIRED_SCALE_FILE
 from tests.app.test_cli import node_that_answers
 from tests.support.waiting import eventually
 
@@ -41,7 +41,7 @@ def qtopic(*arguments: object) -> Result:
 
 
 def wish(data: Path) -> Any:
-    return json.loads((data / WISH_FILE).read_text())
+    return json.loads((data / DESIRED_SCALE_FILE).read_text())
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def run_that_follows(data: Path) -> Iterator[None]:
     ended = threading.Event()
 
     def follow() -> None:
-        while not (data / WISH_FILE).exists() and not ended.wait(0.01):
+        while not (data / DESIRED_SCALE_FILE).exists() and not ended.wait(0.01):
             pass
         describe(data, **wish(data), epoch=5, settled=False, toBuild=2, toLetGo=2)
         ended.wait(0.5)
@@ -92,13 +92,13 @@ def test_scripts_get_json(data: Path) -> None:
 
 def test_what_holds_up_the_change_is_said(data: Path) -> None:
     """A copy that has failed is never caught up, and nobody should have to guess that."""
-    copies = [
+    replicas = [
         {"partition": 3, "role": "active", "failed": "no space left"},
         {"partition": 4, "role": "hydrating", "failed": None, "progress": 0.25, "recordsPerSecond": 1200},
     ]
-    body = json.dumps({"partitions": copies}).encode()
+    body = json.dumps({"partitions": replicas}).encode()
     with node_that_answers(200, body) as url:
-        said = hold_up({"nodes": [{"url": url}]})
+        said = change_progress({"nodes": [{"url": url}]})
 
     assert said == "; partition 3 has failed: no space left; 25 % at 1,200 records/s"
 
@@ -140,14 +140,14 @@ def test_what_cannot_be_is_refused_with_advice(data: Path, command: tuple[str, i
 
     assert result.exit_code == 2
     assert said in result.stderr
-    assert not (data / WISH_FILE).exists()
+    assert not (data / DESIRED_SCALE_FILE).exists()
 
 
 def test_ctrl_c_leaves_the_change_going_on(data: Path) -> None:
     """The wish stays, and the last line says so."""
     command = [sys.executable, "-m", "queryable_app.cli", "scale", "5", "--data", str(data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        eventually("it waits", (data / WISH_FILE).exists)
+        eventually("it waits", (data / DESIRED_SCALE_FILE).exists)
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
@@ -171,7 +171,7 @@ def test_a_run_that_ends_is_not_waited_for(data: Path) -> None:
 
 def test_a_newer_wish_ends_the_wait_for_an_older(data: Path) -> None:
     """Otherwise it would be waited for something that does not come any more."""
-    newer = threading.Timer(0.5, write_file, (data / WISH_FILE, {"nodes": 4, "standby": 1}))
+    newer = threading.Timer(0.5, write_file, (data / DESIRED_SCALE_FILE, {"nodes": 4, "standby": 1}))
     newer.start()
     result = qtopic("scale", 5, "--data", data)
     newer.join()

@@ -22,7 +22,7 @@ from queryable_app.ingest.supervisor import Supervisor
 from queryable_app.ingest.transform import View, check_sql
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
 from queryable_app.platform.jars import JarsError, JavaMissing
-from queryable_app.platform.kafka_clients import KafkaAway
+from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.wire.ingest_failures import IngestFailure
 from tests.support.fake_serve import FakeServe
 from tests.support.kafka import KafkaForTests
@@ -34,7 +34,7 @@ TLS = {"security.protocol": "SSL", "ssl.truststore.type": "PEM"}
 def failure_of(call: Callable[[], object]) -> IngestFailure | None:
     try:
         call()
-    except KafkaAway as error:
+    except KafkaUnavailable as error:
         return permanent_failure(error.__cause__)
     except Exception as error:
         return permanent_failure(error)
@@ -64,7 +64,7 @@ def test_refused_sql_is_permanent(
     failure = failure_of(lambda: check_sql(spark, View("string", "json", schema, sql)))
 
     assert failure is not None
-    assert (failure.reason, failure.is_of_spec) == (reason, True)
+    assert (failure.reason, failure.caused_by_spec) == (reason, True)
     assert says in failure.message
     assert "\n" not in failure.message
 
@@ -86,7 +86,7 @@ def test_settings_that_kafkas_client_refuses_are_permanent(
     failure = failure_of(lambda: KafkaAdmin(spark._jvm, "127.0.0.1:1", config))
 
     assert failure is not None
-    assert (failure.reason, failure.is_of_spec) == ("KafkaSettingsRefused", True)
+    assert (failure.reason, failure.caused_by_spec) == ("KafkaSettingsRefused", True)
     assert says in failure.message
     assert "hidden-word" not in failure.message
 
@@ -125,7 +125,7 @@ def test_a_class_that_the_jvm_lacks_is_permanent_for_this_node(spark: SparkSessi
     for call in (lambda: jvm.java.lang.Class.forName("no.such.Class"), lambda: jvm.io.queryabletopics.Nope()):
         failure = failure_of(call)
         assert failure is not None
-        assert (failure.reason, failure.is_of_spec) == ("ClassMissing", False)
+        assert (failure.reason, failure.caused_by_spec) == ("ClassMissing", False)
 
 
 def test_sql_that_fails_at_a_record_is_the_specs_failure(spark: SparkSession) -> None:
@@ -133,7 +133,7 @@ def test_sql_that_fails_at_a_record_is_the_specs_failure(spark: SparkSession) ->
     for sql in ("raise_error('no such state')", "regexp_count(string(id), '(')"):
         failure = failure_of(lambda sql=sql: spark.range(1).selectExpr(sql).collect())  # type: ignore[misc]
         assert failure is not None, sql
-        assert (failure.reason, failure.is_of_spec) == ("TransformFailed", True)
+        assert (failure.reason, failure.caused_by_spec) == ("TransformFailed", True)
 
 
 def test_rows_that_arrive_changed_are_permanent(
@@ -143,7 +143,7 @@ def test_rows_that_arrive_changed_are_permanent(
     monkeypatch.setattr("queryable_app.ingest.writer_check._write", lambda session, path: None)
     broken = failure_of(lambda: check_writer(spark, tmp_path))
     assert broken is not None
-    assert (broken.reason, broken.is_of_spec) == ("WriterBroken", False)
+    assert (broken.reason, broken.caused_by_spec) == ("WriterBroken", False)
 
     error = WriterBroken("it does not work")
     error.__cause__ = OSError("No space left on device")

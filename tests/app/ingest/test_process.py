@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from queryable_app.contract import NodeSettings
-from queryable_app.placement.assignment import first_placement
+from queryable_app.placement.assignment import initial_placement
 from tests.support.fake_serve import FakeServe
 from tests.support.kafka import KafkaForTests
 from tests.support.waiting import eventually
@@ -61,7 +61,7 @@ class Ingest:
 
 def settings(directory: Path, kafka: str, topic: str, **spec: Any) -> NodeSettings:
     placement = directory / "placement.json"
-    placement.write_text(first_placement("local.t.r1", PARTITIONS, ["http://127.0.0.1:1"], 1).to_json())
+    placement.write_text(initial_placement("local.t.r1", PARTITIONS, ["http://127.0.0.1:1"], 1).to_json())
     spec_path = directory / "spec.json"
     spec_path.write_text(json.dumps({"kafka": {"bootstrapServers": kafka}, "topic": topic, **spec}))
     run_dir = directory / "run"

@@ -14,9 +14,9 @@ import pytest
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
 from queryable_app.local.data_directory import DataDirectory
-from queryable_app.local.placer import PLACEMENT_FILE, Placer
-from queryable_app.placement.assignment import Placement, Wanted, first_placement
-from queryable_app.placement.controller import Seen, next_step, seen_in
+from queryable_app.local.placer import PLACEMENT_FILE, PlacementController
+from queryable_app.placement.assignment import DesiredPlacement, Placement, initial_placement
+from queryable_app.placement.controller import NodeObservation, next_step, parse_observation
 
 SECONDS = 10.0
 
@@ -36,7 +36,7 @@ class ListeningNode(ThreadingHTTPServer):
         self.goes_on = threading.Event()
 
     def status(self) -> dict[str, object]:
-        held = self.placement.held_by(self.ordinal) if self.placement else ()
+        held = self.placement.assigned_to(self.ordinal) if self.placement else ()
         stands = {"complete": self.catches_up, "failed": None, "lagMs": 300}
         epoch = self.placement.epoch if self.placement else 0
         return {"epoch": epoch, "partitions": [{"partition": p, **stands} for p in held]}
@@ -97,21 +97,21 @@ def listening(count: int, data: DataDirectory) -> Iterator[list[ListeningNode]]:
 
 @contextmanager
 def placing(
-    nodes: list[ListeningNode], data: DataDirectory, first: int, wanted: int, copies: int = 1
-) -> Iterator[Placer]:
+    nodes: list[ListeningNode], data: DataDirectory, first: int, wanted: int, replicas: int = 1
+) -> Iterator[PlacementController]:
     """From a placement on the `first` of the nodes to one on the `wanted`."""
     urls = tuple(node.url for node in nodes)
-    placement = first_placement("tests.users.r1", 6, urls[:first], copies)
+    placement = initial_placement("tests.users.r1", 6, urls[:first], replicas)
     for node in nodes[:first]:
         node.placement = placement
-    placer = Placer(data, placement, Wanted(urls[:wanted], copies))
+    placer = PlacementController(data, placement, DesiredPlacement(urls[:wanted], replicas))
     try:
         yield placer
     finally:
         placer.close()
 
 
-def ticking_until(what: str, placer: Placer, check: Callable[[], bool]) -> list[str]:
+def ticking_until(what: str, placer: PlacementController, check: Callable[[], bool]) -> list[str]:
     said: list[str] = []
     deadline = time.monotonic() + SECONDS
     while not check():
@@ -148,8 +148,10 @@ def test_a_node_that_was_away_hears_later(data: DataDirectory) -> None:
     """Until then no further step is taken, since it may send reads to where the copies were."""
     with listening(2, data) as nodes, placing(nodes, data, 2, 1) as placer:
         nodes[0].accepts = False
-        ticking_until("the other knows", placer, lambda: placer.placement.epoch == 2 and placer.known_to(1))
-        assert not placer.known_to(0)
+        ticking_until(
+            "the other knows", placer, lambda: placer.placement.epoch == 2 and placer.follows_newest(1)
+        )
+        assert not placer.follows_newest(0)
 
         nodes[0].accepts = True
         ticking_until("settled", placer, lambda: placer.settled)
@@ -171,11 +173,11 @@ def test_a_node_that_hangs_holds_up_nobody(data: DataDirectory, monkeypatch: pyt
 
     def all_but_the_last_have_built() -> bool:
         building = {ordinal for hydrating in placer.placement.hydrating for ordinal in hydrating}
-        return building == {2} and placer.known_to(0) and placer.known_to(1)
+        return building == {2} and placer.follows_newest(0) and placer.follows_newest(1)
 
     with listening(3, data) as nodes, placing(nodes, data, 3, 3) as placer:
         nodes[2].hangs.set()
-        placer.follow(Wanted(tuple(node.url for node in nodes), 2))
+        placer.follow(DesiredPlacement(tuple(node.url for node in nodes), 2))
         ticking_until("the others have built", placer, all_but_the_last_have_built)
         began = time.monotonic()
         placer.tick()
@@ -189,17 +191,17 @@ def test_a_node_that_hangs_holds_up_nobody(data: DataDirectory, monkeypatch: pyt
 
 def test_no_copy_is_given_up_for_one_whose_node_has_gone(data: DataDirectory) -> None:
     """What a node said of its copies does not outlive its answers: fewer are wanted, and those elsewhere stay."""
-    with listening(2, data) as nodes, placing(nodes, data, 2, 2, copies=2) as placer:
+    with listening(2, data) as nodes, placing(nodes, data, 2, 2, replicas=2) as placer:
         ticking_until("settled", placer, lambda: placer.settled)
         nodes[1].shutdown()
         nodes[1].server_close()
         ticking_until("node 1 is missed", placer, lambda: not placer._seen[1].caught_up)
 
         epoch = placer.placement.epoch
-        placer.follow(Wanted(placer.placement.addresses, 1))
+        placer.follow(DesiredPlacement(placer.placement.addresses, 1))
         ticking_until("a step", placer, lambda: placer.placement.epoch > epoch)
 
-        assert all(0 in copies for copies in placer.placement.serving)
+        assert all(0 in replicas for replicas in placer.placement.serving)
 
 
 def test_what_is_wanted_may_change_under_way(data: DataDirectory) -> None:
@@ -207,7 +209,7 @@ def test_what_is_wanted_may_change_under_way(data: DataDirectory) -> None:
     with listening(3, data) as nodes, placing(nodes, data, 1, 3) as placer:
         nodes[1].catches_up = nodes[2].catches_up = False
         ticking_until("begun", placer, lambda: placer.placement.epoch == 2)
-        placer.follow(Wanted((nodes[0].url,), 1))
+        placer.follow(DesiredPlacement((nodes[0].url,), 1))
         ticking_until("settled", placer, lambda: placer.settled)
 
         assert placer.placement.serving == ((0,),) * 6
@@ -216,23 +218,23 @@ def test_what_is_wanted_may_change_under_way(data: DataDirectory) -> None:
 
 TWO = ("http://a", "http://b")
 MOVING = Placement(5, "tests.users.r1", TWO, ((0,),), ((1,),))
-ONLY_ONE = Wanted(TWO, 1)
+ONLY_ONE = DesiredPlacement(TWO, 1)
 
 
 @pytest.mark.parametrize(
     ("seen", "taken"),
     [
-        ({0: Seen(100, 5, frozenset({0})), 1: Seen(100, 5, frozenset({0}))}, True),
-        ({0: Seen(100, 5, frozenset({0})), 1: Seen(100, 5, frozenset())}, False),
-        ({0: Seen(100, 4, frozenset({0})), 1: Seen(100, 5, frozenset({0}))}, False),
-        ({0: Seen(80, 4, frozenset({0})), 1: Seen(100, 5, frozenset({0}))}, True),
-        ({0: Seen(100, 5, frozenset({0})), 1: Seen(95, 5, frozenset({0}))}, False),
-        ({1: Seen(100, 5, frozenset({0}))}, True),
+        ({0: NodeObservation(100, 5, frozenset({0})), 1: NodeObservation(100, 5, frozenset({0}))}, True),
+        ({0: NodeObservation(100, 5, frozenset({0})), 1: NodeObservation(100, 5, frozenset())}, False),
+        ({0: NodeObservation(100, 4, frozenset({0})), 1: NodeObservation(100, 5, frozenset({0}))}, False),
+        ({0: NodeObservation(80, 4, frozenset({0})), 1: NodeObservation(100, 5, frozenset({0}))}, True),
+        ({0: NodeObservation(100, 5, frozenset({0})), 1: NodeObservation(95, 5, frozenset({0}))}, False),
+        ({1: NodeObservation(100, 5, frozenset({0}))}, True),
         ({}, False),
     ],
     ids=["caught-up", "building", "one-knows-less", "that-one-is-away", "old-news", "never-heard", "nobody"],
 )
-def test_when_the_next_step_is_taken(seen: dict[int, Seen], taken: bool) -> None:
+def test_when_the_next_step_is_taken(seen: dict[int, NodeObservation], taken: bool) -> None:
     """When the copy is caught up now, and every node that can be heard knows where it is being built."""
     assert (next_step(MOVING, ONLY_ONE, seen, now=100) is not MOVING) == taken
 
@@ -253,8 +255,8 @@ def test_when_the_next_step_is_taken(seen: dict[int, Seen], taken: bool) -> None
 )
 def test_which_copies_are_caught_up(stands: dict[str, object], caught_up: bool) -> None:
     """Complete, not stopped by a failure nor damaged, and near the end of the log."""
-    copy = {"partition": 3, "complete": True, "failed": None, "lagMs": 0, **stands}
+    replica = {"partition": 3, "complete": True, "failed": None, "lagMs": 0, **stands}
 
-    seen = seen_in({"epoch": 7, "partitions": [copy]}, now=100)
+    seen = parse_observation({"epoch": 7, "partitions": [replica]}, now=100)
 
-    assert seen == Seen(100, 7, frozenset({3} if caught_up else set()))
+    assert seen == NodeObservation(100, 7, frozenset({3} if caught_up else set()))

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from queryable_app.local.processes import Kept, Process, free_ports, is_free, stop
+from queryable_app.local.processes import Process, SupervisedProcess, free_ports, is_free, stop
 from tests.support.waiting import eventually
 
 SLEEPER = ["sleep", "300"]
@@ -81,18 +81,18 @@ def test_a_kept_process_is_started_again_later_and_later(log: Path) -> None:
         starts.append(time.monotonic())
         return Process(["sh", "-c", "exit 3"], log)
 
-    kept = Kept("worker", start, start())
+    kept = SupervisedProcess("worker", start, start())
     said: list[str] = []
 
     def fourth_start() -> bool:
-        said.append(kept.tend() or "")
+        said.append(kept.supervise() or "")
         return len(starts) == 4
 
     eventually("four starts", fourth_start)
     kept.process.kill()
 
-    deaths = [line for line in said if "ended with exit code 3" in line]
-    assert [line.rsplit(" ", 2)[1] for line in deaths] == ["0.2", "0.4", "0.8"]
+    crashes = [line for line in said if "ended with exit code 3" in line]
+    assert [line.rsplit(" ", 2)[1] for line in crashes] == ["0.2", "0.4", "0.8"]
     assert starts[3] - starts[2] > starts[2] - starts[1] > 0.3
 
 
@@ -102,14 +102,14 @@ def test_a_kept_process_that_was_killed_gets_a_new_pid(log: Path) -> None:
     def start() -> Process:
         return Process(SLEEPER, log)
 
-    kept = Kept("worker", start, start())
+    kept = SupervisedProcess("worker", start, start())
     old = kept.process.pid
     kept.process.kill()
 
     said: list[str] = []
 
     def restarted() -> bool:
-        said.append(kept.tend() or "")
+        said.append(kept.supervise() or "")
         return kept.process.pid != old
 
     eventually("a restart", restarted)

@@ -9,25 +9,25 @@ from typing import Any
 import pytest
 
 from queryable_app.local.nodes import start_placement
-from queryable_app.local.revision import next_revision, view_of
-from queryable_app.local.wish import Wish
+from queryable_app.local.revision import next_revision, view_digests
+from queryable_app.local.wish import DesiredScale
 from queryable_app.placement.assignment import Placement
 
 SPEC: dict[str, Any] = {"topic": "users", "transform": {"sql": "SELECT 1"}, "replicas": 1}
 
 
 def kept(spec: dict[str, Any], kafka: str = "embedded", partitions: int = 4) -> dict[str, Any]:
-    return {"revision": 3, "view": view_of(spec, kafka, partitions)}
+    return {"revision": 3, "view": view_digests(spec, kafka, partitions)}
 
 
 def test_a_new_directory_begins_with_the_first_revision() -> None:
     """Nothing has changed, since there was nothing."""
-    assert next_revision(None, view_of(SPEC, "embedded", 4)) == (1, [])
+    assert next_revision(None, view_digests(SPEC, "embedded", 4)) == (1, [])
 
 
 def test_what_alters_no_answer_keeps_the_rows() -> None:
     """The number of nodes, or what a read gets by default, is no new revision."""
-    again = view_of({**SPEC, "replicas": 3, "read": {"consistency": "strong"}}, "embedded", 4)
+    again = view_digests({**SPEC, "replicas": 3, "read": {"consistency": "strong"}}, "embedded", 4)
 
     assert next_revision(kept(SPEC), again) == (3, [])
 
@@ -35,12 +35,12 @@ def test_what_alters_no_answer_keeps_the_rows() -> None:
 @pytest.mark.parametrize(
     ("view", "changed"),
     [
-        (view_of({**SPEC, "transform": {"sql": "SELECT 2"}}, "embedded", 4), ["transform"]),
-        (view_of({"topic": "users"}, "embedded", 4), ["transform"]),
-        (view_of({**SPEC, "key": {"format": "long"}, "topic": "x"}, "embedded", 4), ["key", "topic"]),
-        (view_of(SPEC, "broker:9092", 4), ["kafka"]),
-        (view_of(SPEC, "embedded", 5), ["partitions"]),
-        (view_of({**SPEC, "redeployNonce": 1}, "embedded", 4), ["redeployNonce"]),
+        (view_digests({**SPEC, "transform": {"sql": "SELECT 2"}}, "embedded", 4), ["transform"]),
+        (view_digests({"topic": "users"}, "embedded", 4), ["transform"]),
+        (view_digests({**SPEC, "key": {"format": "long"}, "topic": "x"}, "embedded", 4), ["key", "topic"]),
+        (view_digests(SPEC, "broker:9092", 4), ["kafka"]),
+        (view_digests(SPEC, "embedded", 5), ["partitions"]),
+        (view_digests({**SPEC, "redeployNonce": 1}, "embedded", 4), ["redeployNonce"]),
     ],
     ids=["sql", "sql-gone", "key-and-topic", "broker", "partitions", "nonce"],
 )
@@ -53,7 +53,7 @@ def place(
     before: Placement | None, urls: list[str], nodes: int = 2, application_id: str = "local.users.r1"
 ) -> Placement:
     kept_one = None if before is None else json.loads(before.to_json())
-    return start_placement(kept_one, application_id, 4, urls, Wish(nodes, 0))
+    return start_placement(kept_one, application_id, 4, urls, DesiredScale(nodes, 0))
 
 
 def test_the_same_placement_keeps_its_number() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryable_app.policy.attempts import Ask, Attempts, GiveUp, HedgeBudget, Step, Wait
+from queryable_app.policy.attempts import Attempts, Exhausted, HedgeBudget, SendTo, Step, Wait
 from queryable_app.policy.failure_detector import PeerHealth
 
 
@@ -34,7 +34,7 @@ def wait_over(started: Attempts, now: float) -> tuple[int, Step]:
 def test_the_first_copy_is_asked_alone() -> None:
     """The next one not before the first is later than it usually is."""
     request = attempts(nodes())
-    assert request.step(0) == Ask(0, hedge=False)
+    assert request.step(0) == SendTo(0, hedge=False)
     assert request.step(0) == Wait(0.05)
 
 
@@ -45,21 +45,21 @@ def test_a_late_copy_is_hedged() -> None:
         health[0].answered(0.004)
     request = attempts(health)
     request.step(0)
-    assert wait_over(request, 0) == (12, Ask(1, hedge=True))
+    assert wait_over(request, 0) == (12, SendTo(1, hedge=True))
 
 
 def test_a_read_that_waits_by_itself_is_hedged_later() -> None:
     """Its patience counts, not the latency of plain reads."""
     request = Attempts([0, 1], 2.0, nodes(), HedgeBudget(), patience=0.2)
     request.step(0)
-    assert wait_over(request, 0) == (200, Ask(1, hedge=True))
+    assert wait_over(request, 0) == (200, SendTo(1, hedge=True))
 
 
 def test_without_budget_the_next_copy_waits_for_its_share() -> None:
     """A third of the time with three copies: no hedge, but nobody is forgotten."""
     request = attempts(nodes(), HedgeBudget(burst=0))
     request.step(0)
-    assert wait_over(request, 0) == (667, Ask(1, hedge=False))
+    assert wait_over(request, 0) == (667, SendTo(1, hedge=False))
 
 
 @pytest.mark.parametrize("status", [500, 503])
@@ -68,9 +68,9 @@ def test_the_next_copy_follows_a_refusal_at_once(status: int) -> None:
     request = attempts(nodes(2))
     request.step(0)
     assert not request.answered(0, status, "refused")
-    assert request.step(0.001) == Ask(1, hedge=False)
+    assert request.step(0.001) == SendTo(1, hedge=False)
     request.failed(1)
-    assert request.step(0.002) == GiveUp("refused")
+    assert request.step(0.002) == Exhausted("refused")
 
 
 @pytest.mark.parametrize("status", [200, 304, 400, 403, 404, 504])
@@ -89,7 +89,7 @@ def test_not_available_is_worth_more_than_a_defect() -> None:
         request.answered(0, first, first)
         request.step(0)
         request.answered(1, second, second)
-        assert request.step(0) == GiveUp(503)
+        assert request.step(0) == Exhausted(503)
 
 
 def test_wrong_owner_is_not_passed_back() -> None:
@@ -97,9 +97,9 @@ def test_wrong_owner_is_not_passed_back() -> None:
     request = attempts(nodes(2))
     request.step(0)
     assert not request.answered(0, 421, "not here")
-    assert request.step(0.001) == Ask(1, hedge=False)
+    assert request.step(0.001) == SendTo(1, hedge=False)
     assert not request.answered(1, 421, "not here")
-    assert request.step(0.002) == GiveUp(None)
+    assert request.step(0.002) == Exhausted(None)
 
 
 def test_overload_is_passed_on_only_within_the_budget() -> None:
@@ -118,7 +118,7 @@ def test_a_copy_that_became_doubtful_is_not_waited_for() -> None:
     request = attempts(health, HedgeBudget(burst=0))
     request.step(0)
     health[0].gone()
-    assert request.step(0.001) == Ask(1, hedge=False)
+    assert request.step(0.001) == SendTo(1, hedge=False)
     health = nodes(2)
     request = attempts(health, HedgeBudget(burst=0))
     request.step(0)
@@ -133,9 +133,9 @@ def test_an_open_breaker_puts_a_copy_last() -> None:
     for _ in range(5):
         health[0].failed(0)
     request = attempts(health)
-    assert request.step(0) == Ask(1, hedge=False)
+    assert request.step(0) == SendTo(1, hedge=False)
     request.failed(1)
-    assert request.step(0) == Ask(0, hedge=False)
+    assert request.step(0) == SendTo(0, hedge=False)
 
 
 def test_hedges_are_few() -> None:
@@ -146,7 +146,7 @@ def test_hedges_are_few() -> None:
         request = attempts(health, budget)
         request.step(0)
         _, step = wait_over(request, 0)
-        hedges += step == Ask(1, hedge=True)
+        hedges += step == SendTo(1, hedge=True)
     assert 10 <= hedges <= 10 + 50
 
 
@@ -172,31 +172,31 @@ behaviours = st.builds(
     st.frozensets(st.integers(0, 4)),
 )
 def test_no_copy_is_asked_twice_nor_too_late_nor_left_out(
-    copies: list[Behaviour], deadline: float, burst: float, suspects: frozenset[int]
+    replicas: list[Behaviour], deadline: float, burst: float, suspected: frozenset[int]
 ) -> None:
     """Every copy at most once and never after the deadline; giving up before it means that all were asked in vain."""
-    health = nodes(len(copies))
-    for ordinal in suspects & health.keys():
+    health = nodes(len(replicas))
+    for ordinal in suspected & health.keys():
         health[ordinal].gone()
     request = Attempts(list(health), deadline, health, HedgeBudget(burst=burst))
     now, asked, ended = 0.0, dict[int, float](), set[int]()
     final: int | None = None
     for _ in range(10_000):
         step = request.step(now)
-        if isinstance(step, GiveUp):
+        if isinstance(step, Exhausted):
             break
-        if isinstance(step, Ask):
+        if isinstance(step, SendTo):
             assert step.ordinal not in asked
             assert now < deadline
             asked[step.ordinal] = now
             continue
         assert step.until > now
-        coming = [(asked[o] + copies[o].after, o) for o in asked if o not in ended]
+        coming = [(asked[o] + replicas[o].after, o) for o in asked if o not in ended]
         at, ordinal = min(coming, default=(step.until, -1))
         now = min(at, step.until)
         if at <= step.until and ordinal >= 0:
             ended.add(ordinal)
-            status = copies[ordinal].status
+            status = replicas[ordinal].status
             if status is None:
                 request.failed(ordinal)
             elif request.answered(ordinal, status, status):
@@ -206,6 +206,6 @@ def test_no_copy_is_asked_twice_nor_too_late_nor_left_out(
         raise AssertionError("it never ends")
     if final is None and now < deadline:
         assert set(asked) == ended == set(health)
-    quick = all(copy.after <= 0.03 for copy in copies)
-    if quick and deadline > 1 and any(copy.status == 200 for copy in copies):
+    quick = all(replica.after <= 0.03 for replica in replicas)
+    if quick and deadline > 1 and any(replica.status == 200 for replica in replicas):
         assert final is not None

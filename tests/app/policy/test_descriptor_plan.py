@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from queryable_app.policy.descriptor_plan import (
     CONNECTIONS_RESERVE,
     STORE_FILES_MIN,
+    descriptor_shortage,
     plan_descriptors,
-    too_few_for_ingest,
 )
 
 
@@ -60,7 +60,7 @@ def test_a_limit_that_is_far_too_small_leaves_a_few_connections() -> None:
 )
 def test_a_limit_with_which_the_jvm_cannot_read_is_refused(limit: int, partitions: int, fits: bool) -> None:
     """The limits at which it was seen to start or read too little; the sentence has the limit and what is needed."""
-    said = too_few_for_ingest(limit, partitions)
+    said = descriptor_shortage(limit, partitions)
 
     assert (said is None) == fits
     if said is not None:

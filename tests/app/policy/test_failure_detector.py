@@ -88,7 +88,7 @@ def test_a_hedge_is_never_early_nor_late(seconds: list[float]) -> None:
     for each in seconds:
         health.answered(each)
     assert 0.005 <= health.hedge_after <= 0.25
-    assert health.late_after >= 0.1
+    assert health.timeout_after >= 0.1
 
 
 def test_an_answer_that_had_to_wait_says_nothing_of_the_node() -> None:

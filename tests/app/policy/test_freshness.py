@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.policy.freshness import (
-    ASKED_NAMES,
-    Asked,
+    READ_OPTION_NAMES,
     Consistency,
-    judge,
+    ReadOptions,
+    freshness_failure,
     lag_ms,
     lag_records,
-    parse_asked,
+    parse_read_options,
     position_text,
 )
 
@@ -24,7 +24,7 @@ NOW_MS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Copy:
+class Replica:
     """A copy that is caught up, but for what a test says."""
 
     partition: int = 3
@@ -36,14 +36,18 @@ class Copy:
     absent: str | None = None
 
 
-ANY, STRONG, AT_LEAST = (Asked(c) for c in (Consistency.ANY, Consistency.STRONG, Consistency.AT_LEAST))
-BOUNDED, WITHIN_A_SECOND, WITHIN_10_RECORDS = Asked(), Asked(max_lag_ms=1000), Asked(max_lag_records=10)
-HYDRATING = Copy(position=40, complete=False, fresh_as_of_ms=-1)
-KAFKA_NEVER_ASKED = Copy(end=-1, fresh_as_of_ms=-1)
+ANY, STRONG, AT_LEAST = (ReadOptions(c) for c in (Consistency.ANY, Consistency.STRONG, Consistency.AT_LEAST))
+BOUNDED, WITHIN_A_SECOND, WITHIN_10_RECORDS = (
+    ReadOptions(),
+    ReadOptions(max_lag_ms=1000),
+    ReadOptions(max_lag_records=10),
+)
+HYDRATING = Replica(position=40, complete=False, fresh_as_of_ms=-1)
+KAFKA_NEVER_ASKED = Replica(end=-1, fresh_as_of_ms=-1)
 
 
-def refused(copy: Copy, asked: Asked, needed_position: int | None = None) -> Failure:
-    failure = judge(copy, asked, NOW_MS, needed_position)
+def refused(copy: Replica, asked: ReadOptions, needed_position: int | None = None) -> Failure:
+    failure = freshness_failure(copy, asked, NOW_MS, needed_position)
     assert failure is not None
     return failure
 
@@ -52,18 +56,18 @@ def refused(copy: Copy, asked: Asked, needed_position: int | None = None) -> Fai
     ("copy", "asked", "needed_position"),
     [
         (HYDRATING, ANY, None),
-        (Copy(failed="offset 9 cannot be decoded"), ANY, None),
-        (Copy(failed="offset 9 cannot be decoded"), BOUNDED, None),
+        (Replica(failed="offset 9 cannot be decoded"), ANY, None),
+        (Replica(failed="offset 9 cannot be decoded"), BOUNDED, None),
         (KAFKA_NEVER_ASKED, BOUNDED, None),
-        (Copy(position=1), BOUNDED, None),
-        (Copy(fresh_as_of_ms=NOW_MS - 1000), WITHIN_A_SECOND, None),
-        (Copy(fresh_as_of_ms=NOW_MS + 50), WITHIN_A_SECOND, None),
-        (Copy(position=90), WITHIN_10_RECORDS, None),
-        (Copy(), AT_LEAST, None),
-        (Copy(), AT_LEAST, 100),
-        (Copy(position=100, end=105), replace(AT_LEAST, max_lag_records=5), 100),
-        (Copy(position=101), STRONG, 100),
-        (Copy(position=-1, end=0), STRONG, 0),
+        (Replica(position=1), BOUNDED, None),
+        (Replica(fresh_as_of_ms=NOW_MS - 1000), WITHIN_A_SECOND, None),
+        (Replica(fresh_as_of_ms=NOW_MS + 50), WITHIN_A_SECOND, None),
+        (Replica(position=90), WITHIN_10_RECORDS, None),
+        (Replica(), AT_LEAST, None),
+        (Replica(), AT_LEAST, 100),
+        (Replica(position=100, end=105), replace(AT_LEAST, max_lag_records=5), 100),
+        (Replica(position=101), STRONG, 100),
+        (Replica(position=-1, end=0), STRONG, 0),
     ],
     ids=[
         "any: hydrating",
@@ -81,9 +85,9 @@ def refused(copy: Copy, asked: Asked, needed_position: int | None = None) -> Fai
         "strong: an empty log",
     ],
 )
-def test_a_copy_that_may_answer(copy: Copy, asked: Asked, needed_position: int | None) -> None:
+def test_a_copy_that_may_answer(copy: Replica, asked: ReadOptions, needed_position: int | None) -> None:
     """A copy within what was asked for answers."""
-    assert judge(copy, asked, NOW_MS, needed_position) is None
+    assert freshness_failure(copy, asked, NOW_MS, needed_position) is None
 
 
 @pytest.mark.parametrize(
@@ -97,21 +101,21 @@ def test_a_copy_that_may_answer(copy: Copy, asked: Asked, needed_position: int |
             "the copy of partition 3 is still being built, at offset 40 of 100",
         ),
         (
-            Copy(position=-1, complete=False, end=-1),
+            Replica(position=-1, complete=False, end=-1),
             STRONG,
             0,
             Reason.NOT_AVAILABLE,
             "the copy of partition 3 is still being built, at offset 0",
         ),
         (
-            Copy(fresh_as_of_ms=NOW_MS - 1001),
+            Replica(fresh_as_of_ms=NOW_MS - 1001),
             WITHIN_A_SECOND,
             None,
             Reason.NOT_FRESH_ENOUGH,
             "the copy of partition 3 is 1001 ms behind, 1 more than the 1000 asked for",
         ),
         (
-            Copy(position=89),
+            Replica(position=89),
             WITHIN_10_RECORDS,
             None,
             Reason.NOT_FRESH_ENOUGH,
@@ -132,28 +136,28 @@ def test_a_copy_that_may_answer(copy: Copy, asked: Asked, needed_position: int |
             "the copy of partition 3 may be more than 10 records behind: the log's end is not known yet",
         ),
         (
-            Copy(),
+            Replica(),
             AT_LEAST,
             103,
             Reason.NOT_FRESH_ENOUGH,
             "the copy of partition 3 is 3 records short of the position 3:103",
         ),
         (
-            Copy(fresh_as_of_ms=NOW_MS - 1001),
+            Replica(fresh_as_of_ms=NOW_MS - 1001),
             replace(AT_LEAST, max_lag_ms=1000),
             100,
             Reason.NOT_FRESH_ENOUGH,
             "the copy of partition 3 is 1001 ms behind, 1 more than the 1000 asked for",
         ),
         (
-            Copy(position=99),
+            Replica(position=99),
             STRONG,
             100,
             Reason.NOT_FRESH_ENOUGH,
             "the copy of partition 3 is 1 records short of the position 3:100",
         ),
         (
-            Copy(),
+            Replica(),
             STRONG,
             None,
             Reason.NOT_FRESH_ENOUGH,
@@ -174,7 +178,7 @@ def test_a_copy_that_may_answer(copy: Copy, asked: Asked, needed_position: int |
     ],
 )
 def test_a_copy_that_may_not_answer(
-    copy: Copy, asked: Asked, needed_position: int | None, reason: Reason, detail: str
+    copy: Replica, asked: ReadOptions, needed_position: int | None, reason: Reason, detail: str
 ) -> None:
     """A copy that is not as asked for says how far it is from it."""
     failure = refused(copy, asked, needed_position)
@@ -183,14 +187,14 @@ def test_a_copy_that_may_not_answer(
 
 def test_a_refusal_says_what_to_do() -> None:
     """A refusal carries the partition, the copy's position, when to come back and what else to ask."""
-    failure = refused(Copy(position=89), WITHIN_10_RECORDS)
+    failure = refused(Replica(position=89), WITHIN_10_RECORDS)
     assert (failure.partition, failure.position, failure.retry_after_ms) == (3, "3:89", 500)
     assert failure.advice == "retry after 500 ms, or ask with consistency=any to read what is there"
 
 
 def test_a_copy_that_stopped_says_why() -> None:
     """A copy that failed does not promise that waiting helps: it says why it stopped."""
-    failure = refused(Copy(position=89, failed="offset 89 cannot be decoded"), WITHIN_10_RECORDS)
+    failure = refused(Replica(position=89, failed="offset 89 cannot be decoded"), WITHIN_10_RECORDS)
     assert failure.detail.endswith("it has stopped: offset 89 cannot be decoded")
     assert "retry" not in failure.advice
     assert "consistency=any" in failure.advice
@@ -199,13 +203,13 @@ def test_a_copy_that_stopped_says_why() -> None:
 
 def test_a_copy_that_stopped_while_it_was_built() -> None:
     """A copy that failed before it was complete is not available, and says why it stopped."""
-    failure = refused(Copy(position=40, complete=False, failed="offset 40 cannot be decoded"), BOUNDED)
+    failure = refused(Replica(position=40, complete=False, failed="offset 40 cannot be decoded"), BOUNDED)
     assert failure.reason is Reason.NOT_AVAILABLE
     assert failure.detail.endswith("it has stopped: offset 40 cannot be decoded")
 
 
-COPIES = st.builds(
-    Copy,
+REPLICAS = st.builds(
+    Replica,
     position=st.integers(-1, 50),
     complete=st.booleans(),
     end=st.integers(-1, 50),
@@ -213,17 +217,19 @@ COPIES = st.builds(
     failed=st.none() | st.just("broken"),
 )
 ASKED = st.builds(
-    Asked,
+    ReadOptions,
     st.sampled_from(Consistency),
     st.none() | st.integers(0, 50),
     st.none() | st.integers(0, 50),
 )
 
 
-@given(COPIES, ASKED, st.none() | st.integers(0, 50))
-def test_only_any_reads_an_incomplete_copy(copy: Copy, asked: Asked, needed_position: int | None) -> None:
+@given(REPLICAS, ASKED, st.none() | st.integers(0, 50))
+def test_only_any_reads_an_incomplete_copy(
+    copy: Replica, asked: ReadOptions, needed_position: int | None
+) -> None:
     """An incomplete copy answers any, and is not available to everything else."""
-    failure = judge(copy, asked, NOW_MS, needed_position)
+    failure = freshness_failure(copy, asked, NOW_MS, needed_position)
     if asked.consistency is Consistency.ANY:
         assert failure is None
     elif not copy.complete:
@@ -231,16 +237,16 @@ def test_only_any_reads_an_incomplete_copy(copy: Copy, asked: Asked, needed_posi
         assert failure.reason is Reason.NOT_AVAILABLE
 
 
-@given(COPIES, ASKED, st.none() | st.integers(0, 50))
-def test_catching_up_never_hurts(copy: Copy, asked: Asked, needed_position: int | None) -> None:
+@given(REPLICAS, ASKED, st.none() | st.integers(0, 50))
+def test_catching_up_never_hurts(copy: Replica, asked: ReadOptions, needed_position: int | None) -> None:
     """A copy that may answer still may when it is further and fresher."""
-    if judge(copy, asked, NOW_MS, needed_position) is None:
-        fresher = Copy(copy.partition, copy.position + 1, True, copy.end, NOW_MS, copy.failed)
-        assert judge(fresher, asked, NOW_MS, needed_position) is None
+    if freshness_failure(copy, asked, NOW_MS, needed_position) is None:
+        fresher = Replica(copy.partition, copy.position + 1, True, copy.end, NOW_MS, copy.failed)
+        assert freshness_failure(fresher, asked, NOW_MS, needed_position) is None
 
 
-@given(COPIES)
-def test_lags_are_never_guessed(copy: Copy) -> None:
+@given(REPLICAS)
+def test_lags_are_never_guessed(copy: Replica) -> None:
     """A lag is -1 exactly when it is not known, and never negative otherwise."""
     assert (lag_records(copy) == -1) == (copy.end == -1)
     assert (lag_ms(copy, NOW_MS) == -1) == (copy.fresh_as_of_ms == -1)
@@ -249,39 +255,43 @@ def test_lags_are_never_guessed(copy: Copy) -> None:
 
 def test_the_position_of_an_empty_copy() -> None:
     """A copy that has applied nothing stands at offset 0."""
-    assert (position_text(Copy(position=-1)), lag_records(Copy(position=-1, end=7))) == ("3:0", 7)
+    assert (position_text(Replica(position=-1)), lag_records(Replica(position=-1, end=7))) == ("3:0", 7)
 
 
-DEFAULTS = Asked(Consistency.BOUNDED, max_lag_ms=10_000, max_lag_records=None, deadline_ms=3000)
+DEFAULTS = ReadOptions(Consistency.BOUNDED, max_lag_ms=10_000, max_lag_records=None, deadline_ms=3000)
 
 
 @pytest.mark.parametrize(
     ("values", "asked"),
     [
         ({}, DEFAULTS),
-        ({"consistency": ["any"]}, Asked(Consistency.ANY, deadline_ms=3000)),
-        ({"consistency": ["strong"], "deadline-ms": ["50"]}, Asked(Consistency.STRONG, deadline_ms=50)),
+        ({"consistency": ["any"]}, ReadOptions(Consistency.ANY, deadline_ms=3000)),
+        ({"consistency": ["strong"], "deadline-ms": ["50"]}, ReadOptions(Consistency.STRONG, deadline_ms=50)),
         ({"consistency": ["bounded"]}, DEFAULTS),
-        ({"max-lag-ms": ["0"]}, Asked(max_lag_ms=0, deadline_ms=3000)),
-        ({"max-lag-records": ["5"]}, Asked(max_lag_ms=10_000, max_lag_records=5, deadline_ms=3000)),
+        ({"max-lag-ms": ["0"]}, ReadOptions(max_lag_ms=0, deadline_ms=3000)),
+        ({"max-lag-records": ["5"]}, ReadOptions(max_lag_ms=10_000, max_lag_records=5, deadline_ms=3000)),
         (
             {"min-position": ["0:5", "3:9"]},
-            Asked(Consistency.AT_LEAST, max_lag_ms=10_000, min_positions={0: 5, 3: 9}, deadline_ms=3000),
+            ReadOptions(
+                Consistency.AT_LEAST, max_lag_ms=10_000, min_positions={0: 5, 3: 9}, deadline_ms=3000
+            ),
         ),
         (
             {"min-position": ["0:5, 3:9"], "consistency": ["at-least"]},
-            Asked(Consistency.AT_LEAST, max_lag_ms=10_000, min_positions={0: 5, 3: 9}, deadline_ms=3000),
+            ReadOptions(
+                Consistency.AT_LEAST, max_lag_ms=10_000, min_positions={0: 5, 3: 9}, deadline_ms=3000
+            ),
         ),
         (
             {"min-position": ["1:5", "1:9", "1:7"]},
-            Asked(Consistency.AT_LEAST, max_lag_ms=10_000, min_positions={1: 9}, deadline_ms=3000),
+            ReadOptions(Consistency.AT_LEAST, max_lag_ms=10_000, min_positions={1: 9}, deadline_ms=3000),
         ),
         (
             {"min-position": ["1:9"], "max-lag-ms": ["7"], "max-lag-records": ["5"]},
-            Asked(Consistency.AT_LEAST, 7, 5, {1: 9}, deadline_ms=3000),
+            ReadOptions(Consistency.AT_LEAST, 7, 5, {1: 9}, deadline_ms=3000),
         ),
-        ({"route": ["local"]}, Asked(max_lag_ms=10_000, deadline_ms=3000, route="local")),
-        ({"deadline-ms": ["60000"]}, Asked(max_lag_ms=10_000, deadline_ms=60_000)),
+        ({"route": ["local"]}, ReadOptions(max_lag_ms=10_000, deadline_ms=3000, route="local")),
+        ({"deadline-ms": ["60000"]}, ReadOptions(max_lag_ms=10_000, deadline_ms=60_000)),
         ({"limit": ["7"]}, DEFAULTS),
     ],
     ids=[
@@ -300,15 +310,17 @@ DEFAULTS = Asked(Consistency.BOUNDED, max_lag_ms=10_000, max_lag_records=None, d
         "another name",
     ],
 )
-def test_what_is_asked(values: dict[str, list[str]], asked: Asked) -> None:
+def test_what_is_asked(values: dict[str, list[str]], asked: ReadOptions) -> None:
     """What a request says is taken, what it leaves out comes from the defaults."""
-    assert parse_asked(values, DEFAULTS, partitions=4) == asked
+    assert parse_read_options(values, DEFAULTS, partitions=4) == asked
 
 
 @pytest.mark.parametrize("default", [Consistency.ANY, Consistency.STRONG])
 def test_a_bound_implies_bounded(default: Consistency) -> None:
     """A max-lag is never ignored: without a consistency it means bounded, whatever the default is."""
-    assert parse_asked({"max-lag-ms": ["5"]}, Asked(default), 4).consistency is Consistency.BOUNDED
+    assert (
+        parse_read_options({"max-lag-ms": ["5"]}, ReadOptions(default), 4).consistency is Consistency.BOUNDED
+    )
 
 
 @pytest.mark.parametrize(
@@ -354,19 +366,19 @@ def test_a_bound_implies_bounded(default: Consistency) -> None:
 def test_what_may_not_be_asked(values: dict[str, list[str]], field: str, told: str) -> None:
     """A wrong value is refused by the name of its field, with what is allowed."""
     with pytest.raises(Failure) as failure:
-        parse_asked(values, DEFAULTS, partitions=4)
+        parse_read_options(values, DEFAULTS, partitions=4)
     assert failure.value.reason is Reason.INVALID_REQUEST
     assert failure.value.detail.startswith(f"{field}: ")
     assert told in f"{failure.value.detail} {failure.value.advice}"
     assert len(failure.value.detail) < 200
 
 
-@given(st.dictionaries(st.sampled_from(ASKED_NAMES), st.lists(st.text(max_size=30), max_size=3)))
+@given(st.dictionaries(st.sampled_from(READ_OPTION_NAMES), st.lists(st.text(max_size=30), max_size=3)))
 @example({"min-position": ["0:" + "9" * 5000]})
 def test_any_words_get_an_answer(values: dict[str, list[str]]) -> None:
     """Whatever a request says, it is understood or refused as invalid_request, never with another error."""
     try:
-        answer: Asked | Reason = parse_asked(values, DEFAULTS, partitions=4)
+        answer: ReadOptions | Reason = parse_read_options(values, DEFAULTS, partitions=4)
     except Failure as failure:
         answer = failure.reason
-    assert isinstance(answer, Asked) or answer is Reason.INVALID_REQUEST
+    assert isinstance(answer, ReadOptions) or answer is Reason.INVALID_REQUEST

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queryable_app.policy.overload import (
-    A_WHILE_SECONDS,
-    FEW,
-    LONG_PAUSE_SECONDS,
-    LONG_READS_FEW,
-    LONG_SECONDS,
+    BACKLOG_SECONDS,
+    LONG_READS_WAITING_FEW,
+    LONG_WAIT_SECONDS,
+    LONG_YIELD_SECONDS,
+    WAITING_FEW,
     Backlog,
-    has_room,
+    admits_long_read,
 )
 
 costs = st.floats(0.001, 0.05)
@@ -40,7 +40,7 @@ def turns(arrivals: Sequence[float], cost: float, backlog: Backlog | None = None
         while coming and coming[0] <= now:
             waiting.append(coming.popleft())
         arrived = waiting.popleft()
-        accepted = backlog.accepts(now - arrived, len(waiting), now)
+        accepted = backlog.admits(now - arrived, len(waiting), now)
         taken.append(Turn(arrived, now - arrived, accepted))
         now += cost * accepted
     return taken
@@ -65,14 +65,14 @@ def test_as_many_as_few_at_once_are_never_refused(cost: float, moments: list[flo
     backlog, now = Backlog(), 0.0
     for moment in sorted(moments):
         now += cost
-        assert backlog.accepts(moment, FEW - 1, now)
+        assert backlog.admits(moment, WAITING_FEW - 1, now)
 
 
 @settings(deadline=None)
 @given(costs, st.integers(0, 500), st.integers(1, 3))
 def test_a_burst_is_answered(cost: float, size: int, bursts: int) -> None:
     """Whoever comes at once with others is answered as long as the queue is empty again after a while."""
-    size = min(size, int(A_WHILE_SECONDS / cost))
+    size = min(size, int(BACKLOG_SECONDS / cost))
     arrivals = [second for second in range(bursts) for _ in range(size)]
     assert all(turn.accepted for turn in turns(arrivals, cost))
 
@@ -82,7 +82,7 @@ def test_a_burst_is_answered(cost: float, size: int, bursts: int) -> None:
 def test_nobody_is_answered_who_has_waited_for_long(cost: float, arrivals: list[float]) -> None:
     """Whatever comes: an answer waits no longer than a while, and for the few at the end of the queue."""
     longest = max((turn.waited for turn in turns(arrivals, cost) if turn.accepted), default=0)
-    assert longest <= A_WHILE_SECONDS + (FEW + 1) * cost + 1e-9
+    assert longest <= BACKLOG_SECONDS + (WAITING_FEW + 1) * cost + 1e-9
 
 
 @settings(deadline=None)
@@ -92,7 +92,7 @@ def test_a_backlog_is_refused_and_the_server_stays_busy(cost: float, times: floa
     taken = turns(steady(times, cost, 3), cost)
 
     late = [turn for turn in taken if turn.accepted and turn.arrived > 1]
-    assert max(turn.waited for turn in late) <= LONG_SECONDS / 2 + (FEW / 2 + 1) * cost
+    assert max(turn.waited for turn in late) <= LONG_WAIT_SECONDS / 2 + (WAITING_FEW / 2 + 1) * cost
     assert sum(turn.accepted for turn in taken) * cost >= 0.98 * 3
 
 
@@ -120,7 +120,7 @@ def test_a_pause_is_no_backlog() -> None:
 def test_long_reads_are_as_many_as_go_on_soon(step: float) -> None:
     """Each waits at its pauses for a step of all others: there are some in any case, and no more than wait briefly."""
     reads = 0
-    while has_room(reads, reads * step):
+    while admits_long_read(reads, reads * step):
         reads += 1
-    assert reads >= LONG_READS_FEW
-    assert reads == LONG_READS_FEW or (reads - 1) * step <= LONG_PAUSE_SECONDS
+    assert reads >= LONG_READS_WAITING_FEW
+    assert reads == LONG_READS_WAITING_FEW or (reads - 1) * step <= LONG_YIELD_SECONDS

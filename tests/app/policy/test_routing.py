@@ -9,18 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryable_app.placement.assignment import Placement
-from queryable_app.policy.freshness import Asked, Consistency
-from queryable_app.policy.routing import CopyHeard, NodeHeard, PeerView, route
+from queryable_app.policy.freshness import Consistency, ReadOptions
+from queryable_app.policy.routing import LastHeartbeat, PeerStates, ReportedReplica, route
 
 NOW = 100.0
 
 
-def placed(*copies: int, hydrating: tuple[int, ...] = (8,)) -> Placement:
-    return Placement(1, "default.users.r1", tuple(f"http://n{i}" for i in range(9)), (copies,), (hydrating,))
+def placed(*replicas: int, hydrating: tuple[int, ...] = (8,)) -> Placement:
+    return Placement(
+        1, "default.users.r1", tuple(f"http://n{i}" for i in range(9)), (replicas,), (hydrating,)
+    )
 
 
-def heard(position: int = 50, lag_ms: int = 5, complete: bool = True, at: float = NOW) -> NodeHeard:
-    return NodeHeard(at, 1, (0, 0, 0), {0: CopyHeard(position, lag_ms, complete)})
+def heard(position: int = 50, lag_ms: int = 5, complete: bool = True, at: float = NOW) -> LastHeartbeat:
+    return LastHeartbeat(at, 1, (0, 0, 0), {0: ReportedReplica(position, lag_ms, complete)})
 
 
 @pytest.mark.parametrize(
@@ -37,28 +39,28 @@ def heard(position: int = 50, lag_ms: int = 5, complete: bool = True, at: float 
     ],
     ids=["active", "standby", "stranger", "suspect", "all suspect", "self suspect", "both", "hydrating"],
 )
-def test_route(own: int, suspects: frozenset[int], order: tuple[int, ...]) -> None:
+def test_route(own: int, suspected: frozenset[int], order: tuple[int, ...]) -> None:
     """This node comes first, suspects after other serving copies, copies being built last, the rest as placed."""
-    assert route(0, placed(0, 1, 2), own, PeerView(suspects), NOW) == order
+    assert route(0, placed(0, 1, 2), own, PeerStates(suspected), NOW) == order
 
 
 @pytest.mark.parametrize(
     ("first", "asked", "order"),
     [
-        (heard(), Asked(), (0, 1)),
-        (heard(complete=False), Asked(), (1, 0)),
-        (heard(complete=False), Asked(Consistency.ANY), (0, 1)),
-        (heard(complete=False, at=NOW - 9), Asked(), (0, 1)),
-        (NodeHeard(NOW, 2, (0, 0, 0), {}), Asked(), (1, 0)),
-        (heard(lag_ms=300), Asked(), (0, 1)),
-        (heard(lag_ms=300), Asked(max_lag_ms=200), (1, 0)),
-        (heard(lag_ms=-1), Asked(max_lag_ms=200), (1, 0)),
-        (heard(lag_ms=60_000), Asked(), (1, 0)),
-        (heard(lag_ms=-1), Asked(), (1, 0)),
-        (heard(position=4), Asked(Consistency.AT_LEAST, min_positions={0: 9}), (1, 0)),
-        (heard(position=9), Asked(Consistency.AT_LEAST, min_positions={0: 9}), (0, 1)),
-        (heard(position=4), Asked(Consistency.AT_LEAST, 200, min_positions={0: 9}), (1, 0)),
-        (heard(position=9, lag_ms=300), Asked(Consistency.AT_LEAST, 200, min_positions={0: 9}), (1, 0)),
+        (heard(), ReadOptions(), (0, 1)),
+        (heard(complete=False), ReadOptions(), (1, 0)),
+        (heard(complete=False), ReadOptions(Consistency.ANY), (0, 1)),
+        (heard(complete=False, at=NOW - 9), ReadOptions(), (0, 1)),
+        (LastHeartbeat(NOW, 2, (0, 0, 0), {}), ReadOptions(), (1, 0)),
+        (heard(lag_ms=300), ReadOptions(), (0, 1)),
+        (heard(lag_ms=300), ReadOptions(max_lag_ms=200), (1, 0)),
+        (heard(lag_ms=-1), ReadOptions(max_lag_ms=200), (1, 0)),
+        (heard(lag_ms=60_000), ReadOptions(), (1, 0)),
+        (heard(lag_ms=-1), ReadOptions(), (1, 0)),
+        (heard(position=4), ReadOptions(Consistency.AT_LEAST, min_positions={0: 9}), (1, 0)),
+        (heard(position=9), ReadOptions(Consistency.AT_LEAST, min_positions={0: 9}), (0, 1)),
+        (heard(position=4), ReadOptions(Consistency.AT_LEAST, 200, min_positions={0: 9}), (1, 0)),
+        (heard(position=9, lag_ms=300), ReadOptions(Consistency.AT_LEAST, 200, min_positions={0: 9}), (1, 0)),
     ],
     ids=[
         "fresh", "being built", "being built, any", "said long ago", "has no copy", "within no bound",
@@ -68,10 +70,10 @@ def test_route(own: int, suspects: frozenset[int], order: tuple[int, ...]) -> No
     ],
 )  # fmt: skip
 def test_a_copy_known_to_fall_short_comes_later(
-    first: NodeHeard, asked: Asked, order: tuple[int, ...]
+    first: LastHeartbeat, asked: ReadOptions, order: tuple[int, ...]
 ) -> None:
     """A copy of no use to this read, as its node said a moment ago, is asked after the others."""
-    view = PeerView(heard={0: first, 1: heard()})
+    view = PeerStates(heard={0: first, 1: heard()})
 
     assert route(0, placed(0, 1, hydrating=()), 7, view, NOW, asked) == order
 
@@ -86,11 +88,11 @@ def test_a_copy_known_to_fall_short_comes_later(
     ids=["after its like", "before a suspect", "before one that is far behind"],
 )
 def test_a_node_that_will_end_soon_is_asked_last(
-    suspects: frozenset[int], lag_ms: int, order: tuple[int, ...]
+    suspected: frozenset[int], lag_ms: int, order: tuple[int, ...]
 ) -> None:
     """While it still answers, those that would answer no better come after it."""
     said = {0: replace(heard(), draining=True), 1: heard(lag_ms=lag_ms), 2: heard()}
-    assert route(0, placed(0, 1, 2), 7, PeerView(suspects, said), NOW) == order
+    assert route(0, placed(0, 1, 2), 7, PeerStates(suspected, said), NOW) == order
 
 
 @given(
@@ -102,15 +104,15 @@ def test_a_node_that_will_end_soon_is_asked_last(
     ),
 )
 def test_nobody_is_left_out(
-    copies: list[int], own: int, suspects: frozenset[int], told: dict[int, NodeHeard]
+    replicas: list[int], own: int, suspected: frozenset[int], told: dict[int, LastHeartbeat]
 ) -> None:
     """Whatever is known of them, every copy is in the order once, and one being built after all that serve."""
-    order = route(0, placed(*copies), own, PeerView(suspects, told), NOW)
+    order = route(0, placed(*replicas), own, PeerStates(suspected, told), NOW)
 
-    assert sorted(order) == sorted([*copies, 8])
+    assert sorted(order) == sorted([*replicas, 8])
     assert order[0 if own == 8 else -1] == 8
 
 
 def test_a_partition_that_nobody_serves() -> None:
     """A copy that is being built is asked when there is no other: a newer placement may have it serve."""
-    assert route(0, placed(), 0, PeerView(), NOW) == (8,)
+    assert route(0, placed(), 0, PeerStates(), NOW) == (8,)

@@ -22,9 +22,9 @@ import pytest
 
 from queryable_app.contract import NodeSettings
 from queryable_app.local.processes import free_ports
-from queryable_app.placement.assignment import Placement, first_placement
+from queryable_app.placement.assignment import Placement, initial_placement
 from queryable_app.serve.node import Node
-from queryable_app.wire.disk_format import CopyState, Row, encode_row
+from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import partition_for
 from tests.support.node import APPLICATION_ID, node_settings
 
@@ -68,12 +68,12 @@ class Process:
 
 
 @contextmanager
-def running(directory: Path, nodes: int = NODES, copies: int = 2) -> Iterator[list[Process]]:
-    """Nodes that have every key, each partition on `copies` of them."""
+def running(directory: Path, nodes: int = NODES, replicas: int = 2) -> Iterator[list[Process]]:
+    """Nodes that have every key, each partition on `replicas` of them."""
     (directory / "token").write_text("between-nodes")
     ports = free_ports(nodes)
     addresses = [f"http://127.0.0.1:{port}" for port in ports]
-    placement = first_placement(APPLICATION_ID, PARTITIONS, addresses, copies)
+    placement = initial_placement(APPLICATION_ID, PARTITIONS, addresses, replicas)
     with ExitStack() as stack:
         started = []
         for ordinal, port in enumerate(ports):
@@ -104,13 +104,13 @@ def filled(directory: Path, placement: Placement, ordinal: int, port: int, token
     )
     Path(settings.placement_path).write_text(placement.to_json())
     node = Node.open(settings)
-    for partition, copy in node.copies.by_partition.items():
+    for partition, replica in node.replicas.by_partition.items():
         keys = [
             key.encode() for key in KEYS if partition_for(key.encode(), "murmur2", PARTITIONS) == partition
         ]
         rows = [(key, encode_row(Row(offset, 1, 0, b'"%b"' % key))) for offset, key in enumerate(keys)]
-        copy.apply(rows, CopyState(len(rows), True, len(rows)))
-    node.copies.close()
+        replica.apply(rows, ReplicaState(len(rows), True, len(rows)))
+    node.replicas.close()
     return settings
 
 
@@ -245,7 +245,7 @@ def test_a_draining_node_says_so_and_answers(tmp_path: Path) -> None:
 
 def test_asked_twice_a_node_ends_at_once(tmp_path: Path) -> None:
     """A second signal is from someone who does not want to wait."""
-    with running(tmp_path, nodes=1, copies=1) as (only,):
+    with running(tmp_path, nodes=1, replicas=1) as (only,):
         only.settings = replace(only.settings, drain_seconds=600)
         only.process.send_signal(signal.SIGTERM)
         only.process.wait(30)

@@ -11,7 +11,7 @@ import pytest
 
 from queryable_app.client import QueryableTopic
 from queryable_app.contract import NodeSettings
-from queryable_app.placement.assignment import first_placement
+from queryable_app.placement.assignment import initial_placement
 from queryable_app.wire.partitioners import partition_for
 from tests.support.serve_process import serve_process
 from tests.support.served import served
@@ -35,7 +35,7 @@ def test_nodes_and_clients_talk_over_ipv6(tmp_path: Path) -> None:
     with ExitStack() as stack:
         listeners = [socket.create_server(("::1", 0), family=socket.AF_INET6) for _ in range(2)]
         addresses = [f"http://[::1]:{listener.getsockname()[1]}" for listener in listeners]
-        placement = first_placement("tests.users.r1", 2, addresses, 1)
+        placement = initial_placement("tests.users.r1", 2, addresses, 1)
         (tmp_path / "token").write_text("between-nodes")
         nodes = [
             stack.enter_context(
@@ -52,7 +52,9 @@ def test_nodes_and_clients_talk_over_ipv6(tmp_path: Path) -> None:
         for key in KEYS:
             owner = placement.serving[partition_for(key.encode(), "murmur2", 2)][0]
             nodes[owner].put(key.encode(), b'"%b"' % key.encode())
-        eventually("the nodes hear one another", lambda: all(len(n.node.peers.heard) == 1 for n in nodes))
+        eventually(
+            "the nodes hear one another", lambda: all(len(n.node.peers.last_heartbeats) == 1 for n in nodes)
+        )
 
         for address in addresses:
             with httpx.Client(base_url=address, trust_env=False, timeout=30) as http:

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from queryable_app.contract import NodeSettings
-from queryable_app.serve.base.sole_owner import owned
+from queryable_app.serve.base.sole_owner import locked_directory
 from tests.support.node import node_settings, open_node, put, slice_payload
 
 
@@ -69,9 +69,9 @@ def test_rows_on_disk_are_answered_without_kafka_and_ingest(tmp_path: Path) -> N
     """A node answers from its stores as soon as its port is open; SIGTERM ends it cleanly, with one line an event."""
     node = open_node(tmp_path, 2)
     for partition in range(2):
-        node.copies.by_partition[partition].sample(1, 1)
+        node.replicas.by_partition[partition].sample(1, 1)
         node.slices.apply(slice_payload(put(0, b"k", b'{"a":1}'), partition=partition))
-    node.copies.close()
+    node.replicas.close()
 
     with _serving(_settings(tmp_path)) as (process, url):
         answer = httpx.get(f"{url}/v1/keys/k")
@@ -107,14 +107,17 @@ def test_a_process_that_is_still_ending_is_waited_for(tmp_path: Path) -> None:
 
         ending.kill()
         status = httpx.get(f"{_answering(after, process)}/v1/status").json()
-        assert [copy.get("failed") for copy in status["partitions"]] == [None, None]
+        assert [replica.get("failed") for replica in status["partitions"]] == [None, None]
 
 
 def test_a_data_directory_that_stays_in_use_is_said(tmp_path: Path) -> None:
     """In the end it is refused, with the directory and what to do."""
-    with owned(tmp_path), pytest.raises(OSError, match=f"{tmp_path} is in use by another process; stop it"):  # noqa: SIM117
-        with owned(tmp_path, seconds=0):
-            raise AssertionError("not reached")
+    with (
+        locked_directory(tmp_path),
+        pytest.raises(OSError, match=f"{tmp_path} is in use by another process; stop it"),
+        locked_directory(tmp_path, seconds=0),
+    ):
+        raise AssertionError("not reached")
 
 
 def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
@@ -145,16 +148,16 @@ def test_one_damaged_store_does_not_stop_the_others(tmp_path: Path) -> None:
     """Its copy has failed and says so; keys of other partitions are answered."""
     node = open_node(tmp_path, 2)
     for partition in range(2):
-        node.copies.by_partition[partition].sample(1, 1)
+        node.replicas.by_partition[partition].sample(1, 1)
         node.slices.apply(slice_payload(put(0, b"k", b"1"), partition=partition))
-    node.copies.close()
+    node.replicas.close()
     damaged = tmp_path / "data" / "tests.users.r1" / "p0000"
     (damaged / "CURRENT").write_text("garbage\n")
 
     reopened = open_node(tmp_path, 2)
 
-    failed, whole = reopened.copies.by_partition[0], reopened.copies.by_partition[1]
+    failed, whole = reopened.replicas.by_partition[0], reopened.replicas.by_partition[1]
     assert failed.failed is not None
     assert "is damaged" in failed.failed
     assert (whole.failed, whole.store.get(b"k") is not None) == (None, True)
-    reopened.copies.close()
+    reopened.replicas.close()

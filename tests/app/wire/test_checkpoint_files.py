@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryable_app.wire.checkpoint_files import (
-    BeingMade,
     CheckpointFile,
+    CheckpointInProgress,
     Manifest,
     ManifestError,
     RateBudget,
-    parts_left,
-    same_files,
+    files_to_fetch,
+    identical_files,
 )
 
 DIGESTS = st.integers(0, 2**256 - 1).map(lambda number: f"{number:064x}")
@@ -84,7 +84,7 @@ def test_what_no_node_would_say_is_refused(change: dict[str, Any]) -> None:
 @given(text=st.text() | st.binary() | st.recursive(st.none() | st.integers(), st.lists).map(json.dumps))
 def test_anything_else_is_refused_in_the_same_way(text: str | bytes) -> None:
     """There is one exception for whatever is no manifest, and no word of one that is being made."""
-    for read in (Manifest.from_json, BeingMade.from_json):
+    for read in (Manifest.from_json, CheckpointInProgress.from_json):
         with pytest.raises(ManifestError):
             read(text)
 
@@ -94,11 +94,11 @@ def test_anything_else_is_refused_in_the_same_way(text: str | bytes) -> None:
 )
 def test_progress_that_no_node_would_state_is_refused(change: dict[str, Any]) -> None:
     """A lease becomes a part of a path, so it is looked at before it is used."""
-    made = BeingMade("0" * 16, 17)
-    assert BeingMade.from_json(made.to_json()) == made
+    made = CheckpointInProgress("0" * 16, 17)
+    assert CheckpointInProgress.from_json(made.to_json()) == made
 
     with pytest.raises(ManifestError):
-        BeingMade.from_json(json.dumps(json.loads(made.to_json()) | change))
+        CheckpointInProgress.from_json(json.dumps(json.loads(made.to_json()) | change))
 
 
 @given(manifest=manifests(), data=st.data())
@@ -108,7 +108,7 @@ def test_every_byte_is_fetched_once_or_there(manifest: Manifest, data: st.DataOb
         st.dictionaries(st.sampled_from([f.name for f in manifest.files]), st.integers(0, 1 << 40))
     )
 
-    parts = parts_left(manifest, sizes)
+    parts = files_to_fetch(manifest, sizes)
 
     assert {part.file for part in parts} == set(manifest.files)
     for part in parts:
@@ -119,7 +119,7 @@ def test_every_byte_is_fetched_once_or_there(manifest: Manifest, data: st.DataOb
 @given(manifest=manifests())
 def test_the_longest_part_is_fetched_first(manifest: Manifest) -> None:
     """So that not one file is left at the end while nothing else is to be done."""
-    lengths = [part.file.size - part.start for part in parts_left(manifest, {})]
+    lengths = [part.file.size - part.start for part in files_to_fetch(manifest, {})]
 
     assert lengths == sorted(lengths, reverse=True)
 
@@ -130,10 +130,12 @@ def test_only_the_same_bytes_are_kept(manifest: Manifest) -> None:
     changed = tuple(replace(file, digest=file.digest[::-1] + "") for file in manifest.files)
     others = replace(manifest, files=changed)
 
-    kept = same_files(manifest, others)
+    kept = identical_files(manifest, others)
 
     assert kept == {file.name for file in manifest.files if file.digest == file.digest[::-1]}
-    assert same_files(manifest, replace(manifest, lease="1" * 16)) == {file.name for file in manifest.files}
+    assert identical_files(manifest, replace(manifest, lease="1" * 16)) == {
+        file.name for file in manifest.files
+    }
 
 
 @given(

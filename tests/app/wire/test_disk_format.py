@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from queryable_app.wire.disk_format import (
     ROW_HEADER_SIZE,
-    CopyState,
     KeyOrder,
+    ReplicaState,
     Row,
     decode_row,
     encode_row,
@@ -87,7 +87,7 @@ def test_keys_never_collide(a: bytes, b: bytes, order: tuple[str, int]) -> None:
 
 @given(
     st.builds(
-        CopyState,
+        ReplicaState,
         position=LONGS,
         complete=st.booleans(),
         rows=COUNTS,
@@ -99,9 +99,9 @@ def test_keys_never_collide(a: bytes, b: bytes, order: tuple[str, int]) -> None:
         mismatches=st.tuples(COUNTS, COUNTS, COUNTS),
     )
 )
-def test_a_copys_state_comes_back(state: CopyState) -> None:
+def test_a_copys_state_comes_back(state: ReplicaState) -> None:
     """A copy's state is the same after a stay on disk."""
-    assert CopyState.decode(state.encode()) == state
+    assert ReplicaState.decode(state.encode()) == state
 
 
 @given(st.builds(Row, LONGS, LONGS, COUNTS, st.none() | st.binary(max_size=50)))

@@ -155,8 +155,8 @@ def test_no_partition_without_an_algorithm() -> None:
 )
 def test_algorithm_in_use(declared: str, mismatches: tuple[int, int, int], in_use: str) -> None:
     """auto takes the first uncontradicted algorithm, a declared one is kept until contradicted, then scatter."""
-    contradicted = {a for a, count in zip(ALGORITHMS, mismatches, strict=True) if count}
-    assert algorithm_in_use(declared, contradicted) == in_use
+    mismatched = {a for a, count in zip(ALGORITHMS, mismatches, strict=True) if count}
+    assert algorithm_in_use(declared, mismatched) == in_use
 
 
 @given(
@@ -165,8 +165,8 @@ def test_algorithm_in_use(declared: str, mismatches: tuple[int, int, int], in_us
 )
 def test_every_record_is_found(declared: str, records: list[tuple[bytes, int]]) -> None:
     """Whatever the producers did, the algorithm in use leads to every record's partition, or says scatter."""
-    contradicted = {a for a in ALGORITHMS if any(partition_for(k, a, 12) != p for k, p in records)}
+    mismatched = {a for a in ALGORITHMS if any(partition_for(k, a, 12) != p for k, p in records)}
 
-    in_use = algorithm_in_use(declared, contradicted)
+    in_use = algorithm_in_use(declared, mismatched)
 
     assert in_use == SCATTER or all(partition_for(k, in_use, 12) == p for k, p in records)

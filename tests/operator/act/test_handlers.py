@@ -12,7 +12,7 @@ import pytest
 
 from queryable_operator.act import handlers
 from queryable_operator.act.reconciler import Reconcilers
-from queryable_operator.act.watch_cache import Watched
+from queryable_operator.act.watch_cache import WatchCache
 from queryable_operator.decide.actions import Plan
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Observed, Ref
@@ -27,15 +27,16 @@ MAP = ("ConfigMap", "a", "v-r1")
 @asynccontextmanager
 async def _running(operator: Operating, *namespaces: str) -> AsyncIterator[asyncio.Task[None]]:
     reconcilers = Reconcilers()
-    watched = Watched(not namespaces, reconcilers.wake)
-    reconcilers.tools = kopf_tools = operator.tools.__class__(
-        **{name: getattr(operator.tools, name) for name in operator.tools.__slots__} | {"watched": watched}
+    watch_cache = WatchCache(not namespaces, reconcilers.wake)
+    reconcilers.dependencies = kopf_tools = operator.dependencies.__class__(
+        **{name: getattr(operator.dependencies, name) for name in operator.dependencies.__slots__}
+        | {"watched": watch_cache}
     )
     kinds = handlers.kinds(namespaces)
     stop = asyncio.Event()
     task = asyncio.create_task(
         kopf.operator(
-            registry=handlers.registry(kopf_tools.cluster, reconcilers, watched, kinds),
+            registry=handlers.registry(kopf_tools.cluster, reconcilers, watch_cache, kinds),
             settings=handlers.settings(),
             stop_flag=stop,
             **handlers.namespaced(namespaces),
@@ -50,7 +51,7 @@ async def _running(operator: Operating, *namespaces: str) -> AsyncIterator[async
 
 def _make(observed: Observed) -> Plan:
     gone = "deletionTimestamp" in observed.resource["metadata"]
-    return Plan(release=True) if gone else Plan(apply=(config_map(observed, one="1"),), again_seconds=10)
+    return Plan(release=True) if gone else Plan(apply=(config_map(observed, one="1"),), requeue_seconds=10)
 
 
 def _run(operator: Operating, story: Callable[[FakeApi], Any], *namespaces: str) -> None:

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from queryable_operator.act import isolated
-from queryable_operator.act.isolated import Isolated
+from queryable_operator.act.isolated import IsolatedCalls
 
 
 def test_call_returns_and_raises_as_if_it_ran_here() -> None:
@@ -21,7 +21,7 @@ def test_call_returns_and_raises_as_if_it_ran_here() -> None:
         raise ValueError("of its own")
 
     async def run() -> int:
-        calls = Isolated(asyncio.SelectorEventLoop)
+        calls = IsolatedCalls(asyncio.SelectorEventLoop)
         with pytest.raises(ValueError, match="of its own"):
             await calls.run(fails, 60)
         return await calls.run(thread, 60)
@@ -43,7 +43,7 @@ def test_call_that_waits_is_cancelled_at_its_limit() -> None:
         return 7
 
     async def run() -> int:
-        calls = Isolated(asyncio.SelectorEventLoop)
+        calls = IsolatedCalls(asyncio.SelectorEventLoop)
         with pytest.raises(TimeoutError):
             await calls.run(waits, 0.2)
         await asyncio.to_thread(cancelled.wait, 60)
@@ -64,7 +64,7 @@ def test_call_that_does_not_end_takes_one_thread(monkeypatch: pytest.MonkeyPatch
         goes_on.wait(60)
 
     async def run() -> None:
-        calls = Isolated(asyncio.SelectorEventLoop)
+        calls = IsolatedCalls(asyncio.SelectorEventLoop)
         for _ in range(3):
             with pytest.raises(TimeoutError):
                 await calls.run(blocks, 0.2)

@@ -144,7 +144,7 @@ def test_the_port_answers_over_both_families(address: str) -> None:
 
 def _resync(operator: Operating) -> Resync:
     return Resync(
-        operator.cluster, operator.watched, Reconcilers(), operator.health, ("ConfigMap", "Node"), ()
+        operator.cluster, operator.watch_cache, Reconcilers(), operator.health, ("ConfigMap", "Node"), ()
     )
 
 
@@ -159,7 +159,7 @@ def test_what_has_gone_unnoticed_is_taken_away(operator: Operating) -> None:
         await _resync(operator).once()
 
     asyncio.run(resync())
-    assert operator.watched.known("ConfigMap") == {}
+    assert operator.watch_cache.known("ConfigMap") == {}
 
 
 def test_what_comes_while_it_is_listed_stays(operator: Operating) -> None:
@@ -172,7 +172,7 @@ def test_what_comes_while_it_is_listed_stays(operator: Operating) -> None:
             if (
                 request.plural == "configmaps"
             ):  # after what was known had been noted, before the list is answered
-                operator.watched.put(
+                operator.watch_cache.put(
                     "ConfigMap", {**made, "metadata": {**made["metadata"], "resourceVersion": "99"}}
                 )
 
@@ -183,7 +183,7 @@ def test_what_comes_while_it_is_listed_stays(operator: Operating) -> None:
         await _resync(operator).once()
 
     asyncio.run(resync())
-    assert ("a", "v-r1") in operator.watched.known("ConfigMap")
+    assert ("a", "v-r1") in operator.watch_cache.known("ConfigMap")
 
 
 def test_a_watch_that_brings_nothing_is_noticed(operator: Operating) -> None:

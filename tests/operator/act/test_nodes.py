@@ -15,8 +15,8 @@ import pytest
 
 from queryable_app.placement.assignment import Placement
 from queryable_app.wire.ingest_failures import IngestFailure
-from queryable_operator.act.nodes import Node, NodeRefused, Nodes, said_in
-from queryable_operator.spec.observed import NodeSaid
+from queryable_operator.act.nodes import Node, NodeRefused, Nodes, parse_node_status
+from queryable_operator.spec.observed import NodeStatus
 from tests.support.served import Served, served
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ def _with_nodes(use: Callable[[Nodes], Coroutine[Any, Any, T]]) -> T:
     return asyncio.run(used())
 
 
-def _ask(node: Node, token: str = TOKEN, before: dict[str, NodeSaid] | None = None) -> NodeSaid | None:
+def _ask(node: Node, token: str = TOKEN, before: dict[str, NodeStatus] | None = None) -> NodeStatus | None:
     said = _with_nodes(lambda nodes: nodes.ask({node: token}, before or {}))
     return said.get(1, {}).get(0)
 
@@ -62,7 +62,7 @@ def test_a_node_says_how_its_copies_are(running: Served) -> None:
 
 def test_a_copy_that_failed_says_why(running: Served) -> None:
     """By partition, and it is not called caught up."""
-    running.on_loop(lambda: running.node.copies.by_partition[1].fail("the topic was made again"))
+    running.on_loop(lambda: running.node.replicas.by_partition[1].fail("the topic was made again"))
     said = _ask(_node(running.port))
     assert said is not None
     assert said.failed == {1: "the topic was made again"}
@@ -74,7 +74,7 @@ def test_a_failure_that_waiting_cannot_mend_is_told(running: Served) -> None:
     failure = IngestFailure("TransformRefused", "no such column")
 
     def fail() -> None:
-        running.node.ingest_status.become("failed", failure.message)
+        running.node.ingest_status.enter("failed", failure.message)
         running.node.ingest_status.failure = failure
 
     running.on_loop(fail)
@@ -88,7 +88,7 @@ def test_a_placement_is_told_and_followed(running: Served) -> None:
     newer = replace(running.node.placement, epoch=7)
 
     async def tell(nodes: Nodes) -> None:
-        await nodes.tell_placement(_node(running.port), TOKEN, newer)
+        await nodes.send_placement(_node(running.port), TOKEN, newer)
 
     _with_nodes(tell)
     said = _ask(_node(running.port))
@@ -101,7 +101,7 @@ def test_read_settings_are_told_and_followed(running: Served) -> None:
 
     async def tell(nodes: Nodes) -> None:
         read = {"consistency": "any", "ingest": False, "maxConcurrent": 7}
-        await nodes.tell_read(_node(running.port), TOKEN, read)
+        await nodes.send_read_settings(_node(running.port), TOKEN, read)
 
     _with_nodes(tell)
     said = _ask(_node(running.port))
@@ -123,13 +123,13 @@ def test_a_refusal_says_why(running: Served) -> None:
     """A placement that is not for this node is not taken."""
     strange = replace(running.node.placement, epoch=9, application_id="another.view.r1")
     with pytest.raises(NodeRefused, match=r"it answers 400: .*another\.view\.r1"):
-        _with_nodes(lambda nodes: nodes.tell_placement(_node(running.port), TOKEN, strange))
+        _with_nodes(lambda nodes: nodes.send_placement(_node(running.port), TOKEN, strange))
 
 
 def test_a_token_of_somebody_else_is_refused(running: Served) -> None:
     """The node's own words are in the message."""
     with pytest.raises(NodeRefused, match="it answers 403"):
-        _with_nodes(lambda nodes: nodes.tell_read(_node(running.port), "another", {}))
+        _with_nodes(lambda nodes: nodes.send_read_settings(_node(running.port), "another", {}))
 
 
 def test_a_node_that_is_away_has_said_nothing() -> None:
@@ -157,7 +157,7 @@ def test_another_pod_of_the_same_name_has_said_nothing(running: Served) -> None:
 def test_what_is_no_node_says_nothing(answer: bytes) -> None:
     """Whatever answers under the address of a pod, nothing of it is believed and nothing breaks."""
 
-    async def ask() -> dict[int, dict[int, NodeSaid]]:
+    async def ask() -> dict[int, dict[int, NodeStatus]]:
         async def strange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(answer), answer))
@@ -176,7 +176,7 @@ def test_what_is_no_node_says_nothing(answer: bytes) -> None:
 def test_an_answer_without_end_is_not_kept() -> None:
     """After some megabytes, or a second, whatever comes first, nobody listens any more."""
 
-    async def ask() -> dict[int, dict[int, NodeSaid]]:
+    async def ask() -> dict[int, dict[int, NodeStatus]]:
         async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -212,7 +212,7 @@ def test_answer_to_what_a_node_is_told_is_not_unpacked() -> None:
             nodes = Nodes()
             tracemalloc.start()
             with pytest.raises(NodeRefused):
-                await nodes.tell_read(_node(server.sockets[0].getsockname()[1]), TOKEN, {})
+                await nodes.send_read_settings(_node(server.sockets[0].getsockname()[1]), TOKEN, {})
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             await nodes.close()
@@ -232,7 +232,7 @@ def test_mismatches_are_of_the_declared_partitioner(running: Served, declared: s
     with running.client() as client:
         status = client.get("/v1/status").json()
     status["partitioner"] |= {"declared": declared, "mismatches": {"murmur2": 3, "crc32": 1, "fnv1a": 2}}
-    assert said_in(status, 0.0).mismatches == mismatches
+    assert parse_node_status(status, 0.0).mismatches == mismatches
 
 
 def test_a_placement_survives_the_way(running: Served) -> None:

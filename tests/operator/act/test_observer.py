@@ -10,41 +10,43 @@ from typing import Any
 
 import pytest
 
-from queryable_app.placement.assignment import Placement, first_placement
-from queryable_app.placement.controller import Seen
+from queryable_app.placement.assignment import Placement, initial_placement
+from queryable_app.placement.controller import NodeObservation
 from queryable_operator.act.nodes import Node, NodeRefused, Nodes
 from queryable_operator.act.reconciler import Reconciler
-from queryable_operator.decide.actions import Plan, Tell
+from queryable_operator.decide.actions import NodeUpdate, Plan
 from queryable_operator.spec import names
-from queryable_operator.spec.observed import NodeSaid, Observed, Ref
+from queryable_operator.spec.observed import NodeStatus, Observed, Ref
 from tests.support.fake_api import Refuse, Request
 from tests.support.operating import Operating, config_map, operating
 
-SAID = NodeSaid(Seen(0.0, 1, frozenset({0})), True, {}, 1, 1, 0, 0.0, None, 1, "murmur2", 0, False)
-PLACEMENT = first_placement("a.v.r1", 1, ["http://v-r1-0.v-r1.a.svc:8080"], 1)
+SAID = NodeStatus(
+    NodeObservation(0.0, 1, frozenset({0})), True, {}, 1, 1, 0, 0.0, None, 1, "murmur2", 0, False
+)
+PLACEMENT = initial_placement("a.v.r1", 1, ["http://v-r1-0.v-r1.a.svc:8080"], 1)
 
 
 class _Nodes(Nodes):
     def __init__(self) -> None:
         self.asked: list[dict[Node, str]] = []
-        self.before: list[Mapping[str, NodeSaid]] = []
+        self.before: list[Mapping[str, NodeStatus]] = []
         self.told: list[tuple[Node, str, object]] = []
         self.refuses = False
 
     async def ask(
-        self, nodes: Mapping[Node, str], before: Mapping[str, NodeSaid]
-    ) -> dict[int, dict[int, NodeSaid]]:
+        self, nodes: Mapping[Node, str], before: Mapping[str, NodeStatus]
+    ) -> dict[int, dict[int, NodeStatus]]:
         self.asked.append(dict(nodes))
         self.before.append(dict(before))
-        said: dict[int, dict[int, NodeSaid]] = {}
+        said: dict[int, dict[int, NodeStatus]] = {}
         for node in nodes:
             said.setdefault(node.revision, {})[node.ordinal] = SAID
         return said
 
-    async def tell_placement(self, node: Node, token: str, placement: Placement) -> None:
+    async def send_placement(self, node: Node, token: str, placement: Placement) -> None:
         self._told(node, token, placement)
 
-    async def tell_read(self, node: Node, token: str, read: Mapping[str, Any]) -> None:
+    async def send_read_settings(self, node: Node, token: str, read: Mapping[str, Any]) -> None:
         self._told(node, token, read)
 
     def _told(self, node: Node, token: str, what: object) -> None:
@@ -61,8 +63,8 @@ def nodes() -> _Nodes:
 @pytest.fixture
 def operator(nodes: _Nodes) -> Iterator[Operating]:
     with operating() as operator:
-        operator.tools = replace(operator.tools, nodes=nodes)
-        operator.reconciler = Reconciler(("a", "v"), operator.tools)
+        operator.dependencies = replace(operator.dependencies, nodes=nodes)
+        operator.reconciler = Reconciler(("a", "v"), operator.dependencies)
         yield operator
 
 
@@ -143,7 +145,8 @@ def test_a_node_is_told_with_its_token(operator: Operating, nodes: _Nodes) -> No
     operator.api.put(_pod())
     _secret(operator)
     _after_one_round(
-        operator, Plan(tell=(Tell(1, 0, PLACEMENT, {"consistency": "any"}), Tell(1, 7, PLACEMENT)))
+        operator,
+        Plan(tell=(NodeUpdate(1, 0, PLACEMENT, {"consistency": "any"}), NodeUpdate(1, 7, PLACEMENT))),
     )
     assert [(node.ordinal, token, what) for node, token, what in nodes.told] == [
         (0, "it", PLACEMENT),
@@ -156,7 +159,7 @@ def test_a_node_that_does_not_listen_holds_up_nothing(operator: Operating, nodes
     operator.api.put(_pod())
     _secret(operator)
     nodes.refuses = True
-    _after_one_round(operator, Plan(tell=(Tell(1, 0, PLACEMENT),), status={"phase": "Ready"}))
+    _after_one_round(operator, Plan(tell=(NodeUpdate(1, 0, PLACEMENT),), status={"phase": "Ready"}))
     assert operator.api.get(names.KIND, "a", "v")["status"] == {"phase": "Ready"}  # type: ignore[index]
 
 

@@ -13,7 +13,7 @@ from queryable_operator.act.reconciler import Reconcilers
 from queryable_operator.act.watch_cache import View
 from queryable_operator.decide.actions import Plan
 from queryable_operator.spec import names
-from queryable_operator.spec.observed import Observed, SettingsWrong
+from queryable_operator.spec.observed import KafkaSettingsInvalid, Observed
 from tests.support.fake_api import Refuse, Request
 from tests.support.operating import MAP, Operating, config_map, make_map, topic, until
 
@@ -53,7 +53,7 @@ def test_rounds_that_fail_come_later_each_time(operator: Operating) -> None:
 
     async def rounds() -> tuple[list[float | None], float | None]:
         seconds = [await operator.round(broken) for _ in range(12)]
-        return seconds, await operator.round(lambda _: Plan(clean_kafka=True, again_seconds=3))
+        return seconds, await operator.round(lambda _: Plan(clean_kafka=True, requeue_seconds=3))
 
     seconds, after = asyncio.run(rounds())
     assert seconds[0] is not None
@@ -67,7 +67,7 @@ def test_a_resource_without_nodes_is_left_alone_until_something_changes(operator
     """There is nobody to ask and nothing was to do, so the next look comes no sooner than it must."""
 
     def busy(observed: Observed) -> Plan:
-        return Plan(apply=(config_map(observed),), again_seconds=1)
+        return Plan(apply=(config_map(observed),), requeue_seconds=1)
 
     async def rounds() -> list[float | None]:
         return [await operator.round(busy) for _ in range(2)]
@@ -119,7 +119,7 @@ def test_a_secret_that_is_missing_is_said_without_any_value(operator: Operating)
 
     asyncio.run(rounds())
     first, second = operator.observed
-    assert first.topic == SettingsWrong("there is no Secret client")
+    assert first.topic == KafkaSettingsInvalid("there is no Secret client")
     assert (first.kafka_secret_digest, len(second.kafka_secret_digest)) == ("", 64)
     assert "hunter2" not in repr(second)
     assert password not in json.dumps(operator.api.all("Event"))
@@ -137,8 +137,8 @@ def test_another_resource_of_the_same_name_starts_afresh(operator: Operating) ->
 
     asyncio.run(rounds())
     _, cleaned, afresh = operator.observed
-    assert cleaned.kafka_refused is not None
-    assert afresh.kafka_refused is None
+    assert cleaned.kafka_cleanup_error is not None
+    assert afresh.kafka_cleanup_error is None
     owner = operator.api.get(MAP.kind, "a", MAP.name)["metadata"]["ownerReferences"][0]  # type: ignore[index]
     assert owner["uid"] == operator.api.get(names.KIND, "a", "v")["metadata"]["uid"]  # type: ignore[index]
 
@@ -158,7 +158,7 @@ def test_a_resource_that_came_again_while_its_predecessor_went_is_looked_at(oper
 
     operator.cluster.get = late  # type: ignore[method-assign]
     reconcilers = Reconcilers()
-    reconcilers.tools = operator.tools
+    reconcilers.dependencies = operator.dependencies
 
     async def rounds() -> None:
         live = operator.api.get(names.KIND, "a", "v")
@@ -176,7 +176,7 @@ def test_a_resource_that_came_again_while_its_predecessor_went_is_looked_at(oper
 class _Woken(Reconcilers):
     def __init__(self, operator: Operating) -> None:
         super().__init__()
-        self.tools = operator.tools
+        self.dependencies = operator.dependencies
         self.woken = 0
 
     def wake(self, view: View) -> None:

@@ -19,17 +19,23 @@ from queryable_app.config.kafka_settings import KafkaConnection
 from queryable_app.local.processes import free_ports
 from queryable_app.platform.kafka_clients import client_arguments
 from queryable_operator.act import isolated, topics
-from queryable_operator.act.topics import Cleaned, Topics
+from queryable_operator.act.topics import CleanupResult, Topics
 from queryable_operator.spec import names
-from queryable_operator.spec.observed import KafkaAway, SettingsWrong, TopicFound, TopicMissing, TopicSeen
+from queryable_operator.spec.observed import (
+    KafkaSettingsInvalid,
+    KafkaUnreachable,
+    TopicFound,
+    TopicMissing,
+    TopicObservation,
+)
 from queryable_operator.spec.resource import Identity
 from tests.support.kafka import KafkaForTests, embedded_kafka
 
 T = TypeVar("T")
 
 
-def _seen(bootstrap: str, topic: str, namespace: str = "shop", **config: str) -> TopicSeen:
-    async def look() -> TopicSeen:
+def _seen(bootstrap: str, topic: str, namespace: str = "shop", **config: str) -> TopicObservation:
+    async def look() -> TopicObservation:
         return await Topics().seen(
             namespace, bootstrap, {n.replace("_", "."): v for n, v in config.items()}, topic
         )
@@ -78,13 +84,13 @@ def test_a_name_that_is_none_is_missing(kafka: KafkaForTests) -> None:
 def test_nobody_there_is_away() -> None:
     """The reason names the address."""
     seen = _seen("127.0.0.1:1", "users")
-    assert isinstance(seen, KafkaAway)
+    assert isinstance(seen, KafkaUnreachable)
     assert "127.0.0.1:1" in seen.reason
 
 
 def test_a_name_that_is_not_known_is_away() -> None:
     """No DNS server knows it."""
-    assert isinstance(_seen("nowhere.invalid:9092", "users"), KafkaAway)
+    assert isinstance(_seen("nowhere.invalid:9092", "users"), KafkaUnreachable)
 
 
 def _resolve_only(monkeypatch: pytest.MonkeyPatch, known: str) -> None:
@@ -124,7 +130,7 @@ def test_short_name_is_of_the_resources_namespace(
     _resolve_only(monkeypatch, "kafka.shop.svc.cluster.local.")
     address = f"kafka:{advertised_port}"
     assert _seen(address, "users", namespace="shop") == TopicFound(2)
-    assert isinstance(_seen(address, "users", namespace="queryable-topics"), KafkaAway)
+    assert isinstance(_seen(address, "users", namespace="queryable-topics"), KafkaUnreachable)
 
 
 def test_advertised_name_is_of_the_resources_namespace(
@@ -133,7 +139,7 @@ def test_advertised_name_is_of_the_resources_namespace(
     """A view of another namespace reaches the bootstrap address and not what the broker advertises, as its nodes do."""
     _resolve_only(monkeypatch, "kafka.shop.svc.cluster.local.")
     address = f"kafka.shop:{advertised_port}"
-    assert isinstance(_seen(address, "users", namespace="other"), KafkaAway)
+    assert isinstance(_seen(address, "users", namespace="other"), KafkaUnreachable)
     assert _seen(address, "users", namespace="shop") == TopicFound(2)
 
 
@@ -155,7 +161,7 @@ def test_view_that_blocks_its_look_holds_up_no_other(
 
     monkeypatch.setattr(topics, "client_arguments", made)
 
-    async def look() -> list[TopicSeen]:
+    async def look() -> list[TopicObservation]:
         now = 0.0
         shared = Topics(clock=lambda: now)
         blocks = asyncio.create_task(shared.seen("shop", "blocks:9092", {}, "users"))
@@ -168,7 +174,7 @@ def test_view_that_blocks_its_look_holds_up_no_other(
         return seen
 
     try:
-        assert set(map(type, asyncio.run(look()))) == {KafkaAway}
+        assert set(map(type, asyncio.run(look()))) == {KafkaUnreachable}
     finally:
         goes_on.set()
     assert len(attempts) == 1
@@ -180,7 +186,7 @@ def test_a_broker_that_hangs_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = threading.active_count()
     with _silent() as bootstrap:
         seen = _seen(bootstrap, "users")
-    assert isinstance(seen, KafkaAway)
+    assert isinstance(seen, KafkaUnreachable)
     assert threading.active_count() <= threads
 
 
@@ -199,7 +205,7 @@ def test_address_that_answers_nonsense_is_away() -> None:
         threading.Thread(target=answer, daemon=True).start()
         seen = _seen(f"127.0.0.1:{server.getsockname()[1]}", "users")
         server.shutdown(socket.SHUT_RDWR)
-    assert isinstance(seen, KafkaAway)
+    assert isinstance(seen, KafkaUnreachable)
 
 
 def test_settings_that_cannot_be_followed_are_named_without_their_values() -> None:
@@ -211,7 +217,7 @@ def test_settings_that_cannot_be_followed_are_named_without_their_values() -> No
         sasl_mechanism="PLAIN",
         sasl_jaas_config="hunter2",
     )
-    assert isinstance(seen, SettingsWrong)
+    assert isinstance(seen, KafkaSettingsInvalid)
     assert "sasl.jaas.config" in seen.reason
     assert "hunter2" not in seen.reason
 
@@ -220,7 +226,7 @@ def test_a_certificate_that_is_none_is_a_wrong_setting() -> None:
     """Not a Kafka that is away."""
     config = {"ssl_truststore_type": "PEM", "ssl_truststore_certificates": "rubbish"}
     seen = _seen("127.0.0.1:1", "users", security_protocol="SSL", **config)
-    assert isinstance(seen, SettingsWrong)
+    assert isinstance(seen, KafkaSettingsInvalid)
     assert "certificates" in seen.reason
 
 
@@ -230,7 +236,7 @@ def test_pipe_in_the_place_of_a_certificate_is_a_wrong_setting(tmp_path: Path) -
     os.mkfifo(pipe)
     config = {"ssl_truststore_type": "PEM", "ssl_truststore_location": str(pipe)}
     seen = _seen("127.0.0.1:1", "users", security_protocol="SSL", **config)
-    assert isinstance(seen, SettingsWrong)
+    assert isinstance(seen, KafkaSettingsInvalid)
     assert "ssl.truststore.location" in seen.reason
 
 
@@ -239,7 +245,7 @@ def test_plain_text_to_a_broker_that_speaks_tls_ends(
 ) -> None:
     """The other way round: TLS to a broker without it is away, in time."""
     monkeypatch.setattr(topics, "_LOOK_SECONDS", 2.0)
-    assert isinstance(_seen(kafka.bootstrap, "users", security_protocol="SSL"), KafkaAway)
+    assert isinstance(_seen(kafka.bootstrap, "users", security_protocol="SSL"), KafkaUnreachable)
 
 
 @pytest.fixture
@@ -259,7 +265,7 @@ def test_many_resources_share_one_look(kafka: KafkaForTests, connections: list[s
     """A hundred that reach Kafka in the same way cost a connection or two."""
     kafka.create_topic("operator-shared", 2)
 
-    async def look() -> list[TopicSeen]:
+    async def look() -> list[TopicObservation]:
         shared = Topics()
         wanted = ["operator-shared", *(f"operator-none-{n}" for n in range(99))]
         return await asyncio.gather(*(shared.seen("shop", kafka.bootstrap, {}, topic) for topic in wanted))
@@ -295,7 +301,7 @@ def test_one_who_gives_up_ends_nobody_elses_look(kafka: KafkaForTests) -> None:
     """A round that is cancelled leaves the look that others wait for."""
     kafka.create_topic("operator-given-up", 1)
 
-    async def look() -> TopicSeen:
+    async def look() -> TopicObservation:
         shared = Topics()
         first = asyncio.create_task(shared.seen("shop", kafka.bootstrap, {}, "operator-given-up"))
         await asyncio.sleep(0)
@@ -338,7 +344,7 @@ def _identity(namespace: str, view: str, uid: str = "0b8a3f3e-6a7e-4a43-8f0a-6f1
     return Identity(namespace, view, uid, 1, deleting=True)
 
 
-def _clean(bootstrap: str, identity: Identity, **config: str) -> Cleaned:
+def _clean(bootstrap: str, identity: Identity, **config: str) -> CleanupResult:
     return asyncio.run(Topics().clean(identity, bootstrap, config))
 
 
@@ -350,7 +356,7 @@ def test_everything_of_every_revision_is_cleaned(kafka: KafkaForTests) -> None:
     _leave_behind(kafka, *ours, *others, "clean.users.rubbish-0b8a3f3e6a7e")
     before = _left(kafka, "clean.users", "other.users")
 
-    assert [_clean(kafka.bootstrap, _identity("clean", "users")) for _ in range(2)] == [Cleaned()] * 2
+    assert [_clean(kafka.bootstrap, _identity("clean", "users")) for _ in range(2)] == [CleanupResult()] * 2
     assert _left(kafka, *ours) == set()
     kept = _left(kafka, "clean.users", "other.users")
     assert before - kept == {name for one in ours for name in (one, one + names.DEAD_LETTER_SUFFIX)}
@@ -366,7 +372,7 @@ def test_view_of_another_cluster_keeps_what_it_has(kafka: KafkaForTests) -> None
     )
     _leave_behind(kafka, *(names.application_id("twice", "users", 1, one.uid) for one in (here, there)))
 
-    assert _clean(kafka.bootstrap, here) == Cleaned()
+    assert _clean(kafka.bootstrap, here) == CleanupResult()
     theirs = names.application_id("twice", "users", 1, there.uid)
     assert _left(kafka, "twice.users") == {theirs, theirs + names.DEAD_LETTER_SUFFIX}
 
@@ -377,7 +383,7 @@ def test_what_an_earlier_release_left_is_named_and_stays(kafka: KafkaForTests) -
     _leave_behind(kafka, "early.users.r1")
     left = ("early.users.r1", "early.users.r1.dead-letter")
 
-    assert _clean(kafka.bootstrap, _identity("early", "users")) == Cleaned(unproven=left)
+    assert _clean(kafka.bootstrap, _identity("early", "users")) == CleanupResult(unproven=left)
     assert _left(kafka, "early.users") == set(left)
 
 
@@ -388,7 +394,7 @@ def test_a_group_that_is_in_use_says_why_it_stays(kafka: KafkaForTests) -> None:
     identity = _identity("use", "users")
     group = names.application_id("use", "users", 1, identity.uid)
 
-    async def clean() -> Cleaned:
+    async def clean() -> CleanupResult:
         consumer = AIOKafkaConsumer("operator-in-use", bootstrap_servers=kafka.bootstrap, group_id=group)
         await consumer.start()
         try:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from queryable_operator.act.watch_cache import View, Watched, endpoints_of
+from queryable_operator.act.watch_cache import View, WatchCache, endpoints_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Ref
 
 
-class _Seen(Watched):
+class _Seen(WatchCache):
     def __init__(self, hosts: bool = True) -> None:
         self.woken: list[View] = []
         super().__init__(hosts, self.woken.append)
@@ -31,77 +31,77 @@ def _host(name: str = "h", *, ready: str = "True", **spec: Any) -> dict[str, Any
 
 def test_an_object_is_of_the_view_in_its_label() -> None:
     """And its view is woken."""
-    watched = _Seen()
-    watched.put("ConfigMap", _live())
-    assert list(watched.of(("a", "v"))) == [Ref("ConfigMap", "v-r1")]
-    assert watched.woken == [("a", "v")]
+    watch_cache = _Seen()
+    watch_cache.put("ConfigMap", _live())
+    assert list(watch_cache.of(("a", "v"))) == [Ref("ConfigMap", "v-r1")]
+    assert watch_cache.woken == [("a", "v")]
 
 
 def test_what_nobody_reads_is_not_kept() -> None:
     """Of field managers nothing, of a pod's spec its host alone."""
-    watched = _Seen()
-    watched.put("Pod", _live("Pod", spec={"nodeName": "h", "containers": [{"name": "serve"}]}))
-    (kept,) = watched.of(("a", "v")).values()
+    watch_cache = _Seen()
+    watch_cache.put("Pod", _live("Pod", spec={"nodeName": "h", "containers": [{"name": "serve"}]}))
+    (kept,) = watch_cache.of(("a", "v")).values()
     assert "managedFields" not in kept["metadata"]
     assert kept["spec"] == {"nodeName": "h"}
 
 
 def test_an_object_that_is_gone_is_gone() -> None:
     """And its view is woken again; that of an object which was never there is not."""
-    watched = _Seen()
-    watched.put("ConfigMap", _live())
-    watched.gone("ConfigMap", "a", "v-r1")
-    watched.gone("ConfigMap", "a", "another")
-    assert watched.of(("a", "v")) == {}
-    assert len(watched.woken) == 2
+    watch_cache = _Seen()
+    watch_cache.put("ConfigMap", _live())
+    watch_cache.gone("ConfigMap", "a", "v-r1")
+    watch_cache.gone("ConfigMap", "a", "another")
+    assert watch_cache.of(("a", "v")) == {}
+    assert len(watch_cache.woken) == 2
 
 
 def test_an_object_can_change_its_view() -> None:
     """Somebody edits the label: it leaves the one, and is with the other."""
-    watched = _Seen()
-    watched.put("ConfigMap", _live())
-    watched.put("ConfigMap", _live(view="w"))
-    assert watched.of(("a", "v")) == {}
-    assert list(watched.of(("a", "w"))) == [Ref("ConfigMap", "v-r1")]
-    assert watched.woken == [("a", "v"), ("a", "v"), ("a", "w")]
+    watch_cache = _Seen()
+    watch_cache.put("ConfigMap", _live())
+    watch_cache.put("ConfigMap", _live(view="w"))
+    assert watch_cache.of(("a", "v")) == {}
+    assert list(watch_cache.of(("a", "w"))) == [Ref("ConfigMap", "v-r1")]
+    assert watch_cache.woken == [("a", "v"), ("a", "v"), ("a", "w")]
 
 
 def test_versions_are_known_by_place() -> None:
     """Of one kind, to hold against a list."""
-    watched = _Seen()
-    watched.put("ConfigMap", _live(version="7"))
-    watched.put("Pod", _live("Pod", spec={}))
-    watched.put("Node", _host())
-    assert watched.known("ConfigMap") == {("a", "v-r1"): "7"}
-    assert watched.known("Node") == {("", "h"): "True"}
+    watch_cache = _Seen()
+    watch_cache.put("ConfigMap", _live(version="7"))
+    watch_cache.put("Pod", _live("Pod", spec={}))
+    watch_cache.put("Node", _host())
+    assert watch_cache.known("ConfigMap") == {("a", "v-r1"): "7"}
+    assert watch_cache.known("Node") == {("", "h"): "True"}
 
 
 def test_hosts_are_cut_down_to_what_is_decided_by() -> None:
     """Whether one is ready, takes pods, and where it is."""
-    watched = _Seen()
-    watched.put("Node", _host(unschedulable=True))
-    assert watched.hosts == {"h": Host(ready=True, schedulable=False, zone="z1")}
+    watch_cache = _Seen()
+    watch_cache.put("Node", _host(unschedulable=True))
+    assert watch_cache.hosts == {"h": Host(ready=True, schedulable=False, zone="z1")}
 
 
 def test_a_host_that_changes_wakes_those_who_are_there() -> None:
     """A heartbeat of a host that is as it was wakes nobody."""
-    watched = _Seen()
-    watched.put("Pod", _live("Pod", spec={"nodeName": "h"}))
-    watched.put("Pod", _live("Pod", name="w-r1-0", view="w", spec={"nodeName": "another"}))
-    watched.put("Node", _host())
-    watched.woken.clear()
-    watched.put("Node", _host())
-    assert watched.woken == []
-    watched.put("Node", _host(ready="Unknown"))
-    assert watched.woken == [("a", "v")]
+    watch_cache = _Seen()
+    watch_cache.put("Pod", _live("Pod", spec={"nodeName": "h"}))
+    watch_cache.put("Pod", _live("Pod", name="w-r1-0", view="w", spec={"nodeName": "another"}))
+    watch_cache.put("Node", _host())
+    watch_cache.woken.clear()
+    watch_cache.put("Node", _host())
+    assert watch_cache.woken == []
+    watch_cache.put("Node", _host(ready="Unknown"))
+    assert watch_cache.woken == [("a", "v")]
 
 
 def test_hosts_that_may_not_be_looked_at_are_none() -> None:
     """That is another thing than there being none."""
-    watched = _Seen(hosts=False)
-    watched.put("Node", _host())
-    watched.gone("Node", "", "h")
-    assert watched.hosts is None
+    watch_cache = _Seen(hosts=False)
+    watch_cache.put("Node", _host())
+    watch_cache.gone("Node", "", "h")
+    assert watch_cache.hosts is None
     assert _Seen().hosts == {}
 
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryable_app.config.topic_spec import parse_spec_json
-from queryable_app.placement.assignment import Placement, first_placement
+from queryable_app.placement.assignment import Placement, initial_placement
 from queryable_app.wire.disk_format import FORMAT_VERSION
 from queryable_operator.build.children import WANTED_ANNOTATION
 from queryable_operator.build.settings_map import RevisionRecord, config_map, record_of
 from queryable_operator.spec.resource import SPEC_CHARACTERS_MAX
 from tests.support.view import FULL, view
 
-PLACEMENT = first_placement("shop.users.r1", 4, ["http://a:8080", "http://b:8080"], 2)
+PLACEMENT = initial_placement("shop.users.r1", 4, ["http://a:8080", "http://b:8080"], 2)
 
 
 def record(**fields: Any) -> RevisionRecord:

@@ -19,11 +19,11 @@ from queryable_operator.report.conditions import before
 from queryable_operator.rollout.live import text_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import (
-    KafkaAway,
+    KafkaSettingsInvalid,
+    KafkaUnreachable,
     Manifest,
     Observed,
     Ref,
-    SettingsWrong,
     TopicFound,
     TopicMissing,
 )
@@ -103,8 +103,8 @@ def test_the_first_revision_is_named_before_anything_of_it_is_made() -> None:
     [
         (None, "LookingForTopic", []),
         (TopicMissing(), "TopicNotFound", ["TopicNotFound"]),
-        (KafkaAway("no answer"), "KafkaAway", []),
-        (SettingsWrong("there is no Secret kafka"), "SettingsWrong", []),
+        (KafkaUnreachable("no answer"), "KafkaAway", []),
+        (KafkaSettingsInvalid("there is no Secret kafka"), "SettingsWrong", []),
     ],
 )
 def test_nothing_begins_before_the_topic_is_seen(topic: Any, reason: str, events: list[str]) -> None:
@@ -194,7 +194,7 @@ def test_what_is_paused_is_left_alone() -> None:
     planned = plan(edited(observed, STATEFUL_SET, lambda live: live["spec"].update(replicas=9)), SETTINGS)
 
     assert said(planned, "Paused")[0] == "True"
-    assert replace(planned, status=None, events=(), again_seconds=0.0) == Plan(again_seconds=0.0)
+    assert replace(planned, status=None, events=(), requeue_seconds=0.0) == Plan(requeue_seconds=0.0)
 
 
 def test_a_wrong_spec_can_be_paused() -> None:
@@ -212,7 +212,9 @@ def test_a_new_secret_rolls_pods_and_a_missing_one_does_not() -> None:
         standing(), kafka={"bootstrapServers": "kafka:9092", "config": {}, "secretRef": {"name": "k"}}
     )
     rotated = writes(plan(replace(observed, kafka_secret_digest="new"), SETTINGS), observed)
-    missing = writes(plan(replace(observed, topic=SettingsWrong("there is no Secret k")), SETTINGS), observed)
+    missing = writes(
+        plan(replace(observed, topic=KafkaSettingsInvalid("there is no Secret k")), SETTINGS), observed
+    )
 
     hashes = [
         m[CONFIG_MAP]["metadata"]["annotations"][f"{names.GROUP}/roll-hash"] for m in (rotated, missing)
@@ -309,7 +311,7 @@ def test_a_status_that_is_lost_is_written_before_anything_follows_from_it() -> N
 
     assert planned.status is not None
     assert planned.status["active"]["revision"] == "r1"
-    assert replace(planned, status=None, events=(), again_seconds=0.0) == Plan(again_seconds=0.0)
+    assert replace(planned, status=None, events=(), requeue_seconds=0.0) == Plan(requeue_seconds=0.0)
 
 
 def test_every_field_of_status_is_in_the_schema() -> None:

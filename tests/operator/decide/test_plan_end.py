@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from queryable_operator.decide.actions import Plan
-from queryable_operator.decide.deletion import remains, stuck
+from queryable_operator.decide.deletion import next_deletions, stuck_pods
 from queryable_operator.decide.plan import plan
-from queryable_operator.rollout.live import Live, Pod
+from queryable_operator.rollout.live import LiveRevision, Pod
 from queryable_operator.spec.observed import Host, Manifest, Ref
 from tests.operator.decide.test_plan import standing
 from tests.operator.histories.history import History
@@ -38,9 +38,9 @@ CASES: Mapping[str, tuple[float | None, Hosts, bool]] = {
 def test_a_pod_is_taken_away_when_nobody_can_say_that_it_has_ended(case: str) -> None:
     """Its process may still run for as long as it was given, and its host is believed for five minutes more."""
     ending, hosts, forced = CASES[case]
-    live = Live(1, pods={0: Pod("users-r1-0", False, NOW, NOW, "host", None, ending)})
+    live = LiveRevision(1, pods={0: Pod("users-r1-0", False, NOW, NOW, "host", None, ending)})
 
-    assert tuple(stuck(live, hosts, NOW)) == ((Ref("Pod", "users-r1-0"),) if forced else ())
+    assert tuple(stuck_pods(live, hosts, NOW)) == ((Ref("Pod", "users-r1-0"),) if forced else ())
 
 
 def test_a_revision_goes_with_its_config_map_last() -> None:
@@ -51,13 +51,16 @@ def test_a_revision_goes_with_its_config_map_last() -> None:
     config_map, volume = Ref("ConfigMap", "users-r1"), Ref("PersistentVolumeClaim", "data-users-r1-0")
     only = {"ConfigMap": objects["ConfigMap"]}
 
-    assert set(remains("users", Live(1, objects, {0: pod}, claim))) == {
+    assert set(next_deletions("users", LiveRevision(1, objects, {0: pod}, claim))) == {
         Ref("Secret", "users-r1"),
         Ref("StatefulSet", "users-r1"),
     }
-    assert set(remains("users", Live(1, only, {0: pod}, claim))) == {Ref("Pod", "users-r1-0"), volume}
-    assert remains("users", Live(1, only, {}, claim)) == (volume,)
-    assert remains("users", Live(1, only)) == (config_map,)
+    assert set(next_deletions("users", LiveRevision(1, only, {0: pod}, claim))) == {
+        Ref("Pod", "users-r1-0"),
+        volume,
+    }
+    assert next_deletions("users", LiveRevision(1, only, {}, claim)) == (volume,)
+    assert next_deletions("users", LiveRevision(1, only)) == (config_map,)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +102,8 @@ def test_what_is_left_in_kafka_is_named() -> None:
         there,
         resource={**there.resource, "metadata": metadata},
         children={},
-        kafka_clean=True,
-        kafka_unproven=("default.users.r1", "default.users.r1.dead-letter"),
+        kafka_cleaned=True,
+        kafka_retained=("default.users.r1", "default.users.r1.dead-letter"),
     )
     planned = plan(ended, SETTINGS)
 
@@ -108,4 +111,4 @@ def test_what_is_left_in_kafka_is_named() -> None:
     (event,) = planned.events
     assert (event.type, event.reason) == ("Warning", "CleanupFailed")
     assert "default.users.r1, default.users.r1.dead-letter" in event.message
-    assert not plan(replace(ended, kafka_unproven=()), SETTINGS).events
+    assert not plan(replace(ended, kafka_retained=()), SETTINGS).events

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from queryable_app.wire.ingest_failures import REASONS, IngestFailure, failure_in
+from queryable_app.wire.ingest_failures import REASONS, IngestFailure, parse_failure
 from queryable_operator.decide.plan import plan
-from queryable_operator.report.condition_rules import worst
-from queryable_operator.rollout.live import Live, Pod
-from queryable_operator.rollout.progress import refusal
+from queryable_operator.report.condition_rules import worst_message
+from queryable_operator.rollout.live import LiveRevision, Pod
+from queryable_operator.rollout.progress import permanent_failure
 from queryable_operator.spec.observed import Observed
 from tests.operator.decide.test_plan import changed, node_says, said, standing
 from tests.operator.decide.test_plan_pods import not_ready
@@ -53,7 +53,7 @@ def test_the_message_is_the_worst_condition_that_is_true(worse: int) -> None:
     well = [entry("Available", "True", "Serving"), entry("SpecValid", "True", "Valid")]
     others = [one for one in well if one["type"] not in {two["type"] for two in (*beside, ORDERED[worse])}]
 
-    assert worst([*others, *reversed(beside), ORDERED[worse]]) == ORDERED[worse]["message"]
+    assert worst_message([*others, *reversed(beside), ORDERED[worse]]) == ORDERED[worse]["message"]
 
 
 def test_a_condition_that_somebody_broke_says_nothing() -> None:
@@ -64,13 +64,15 @@ def test_a_condition_that_somebody_broke_says_nothing() -> None:
         {"type": "Progressing"},
     ]
 
-    assert worst(broken) == ""
-    assert worst([*broken, entry("PartitionsInSync", "False", "X")]) == "PartitionsInSync X"
+    assert worst_message(broken) == ""
+    assert worst_message([*broken, entry("PartitionsInSync", "False", "X")]) == "PartitionsInSync X"
 
 
 def test_a_message_is_one_line() -> None:
     """A column has no room for more, and kubectl cuts it off at the first end of a line."""
-    assert worst([{**entry("SpecValid", "False", "X"), "message": "a\n b\n\n== SQL ==\nSELEC"}]) == "a b"
+    assert (
+        worst_message([{**entry("SpecValid", "False", "X"), "message": "a\n b\n\n== SQL ==\nSELEC"}]) == "a b"
+    )
 
 
 def test_nodes_that_are_away_are_worse_than_a_wrong_spec() -> None:
@@ -112,12 +114,12 @@ def test_a_failure_of_a_candidate_that_may_pass_is_told_while_it_is_waited_for()
     assert planned.status["message"].endswith("Ingest of node 0 has failed: no topic")
 
 
-def live(**failures: IngestFailure | None) -> Live:
+def live(**failures: IngestFailure | None) -> LiveRevision:
     """A revision of three pods; `n0=` is what node 0 says."""
     pods = {n: Pod(f"users-r1-{n}", False, 0, 0, "host", "template", None) for n in range(3)}
     one = standing().said[1][0]
     spoken = {int(name[1:]): replace(one, failure=failure) for name, failure in failures.items()}
-    return Live(1, {"StatefulSet": {"spec": {"replicas": 3}}}, pods, said=spoken)
+    return LiveRevision(1, {"StatefulSet": {"spec": {"replicas": 3}}}, pods, said=spoken)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_one_node_condemns_a_spec_and_all_nodes_an_image(
     failures: Any, verdict: IngestFailure | None
 ) -> None:
     """Another node may run what this one cannot, but it cannot read another meaning into SQL."""
-    assert refusal(live(**failures)) == verdict
+    assert permanent_failure(live(**failures)) == verdict
 
 
 @pytest.mark.parametrize(
@@ -145,13 +147,13 @@ def test_one_node_condemns_a_spec_and_all_nodes_an_image(
 )
 def test_what_is_no_failure_is_none(raw: Any) -> None:
     """Whatever a node of another version, or something that is no node, answers."""
-    assert failure_in(raw) is None
+    assert parse_failure(raw) is None
 
 
 def test_a_failure_survives_the_way_from_ingest_to_the_operator() -> None:
     """Every reason that there is; in one line, and bounded."""
     for reason in REASONS:
-        assert failure_in(IngestFailure(reason, "why").to_json()) == IngestFailure(reason, "why")
-    long = failure_in({"reason": "TransformRefused", "message": "x\n" * 9_000})
+        assert parse_failure(IngestFailure(reason, "why").to_json()) == IngestFailure(reason, "why")
+    long = parse_failure({"reason": "TransformRefused", "message": "x\n" * 9_000})
     assert long is not None
     assert (len(long.message), "\n" in long.message) == (2000, False)

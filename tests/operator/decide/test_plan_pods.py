@@ -14,7 +14,7 @@ from queryable_operator.build.settings_map import config_map, record_of
 from queryable_operator.decide.actions import Plan
 from queryable_operator.decide.plan import plan
 from queryable_operator.rollout.live import revisions_of, text_of
-from queryable_operator.rollout.placements import Situation, lost_nodes
+from queryable_operator.rollout.placements import PlacementInputs, lost_nodes
 from queryable_operator.spec.observed import Host, Observed, Ref
 from queryable_operator.spec.resource import view_of
 from tests.operator.decide.test_plan import (
@@ -169,8 +169,8 @@ def ending(observed: Observed, ago: float) -> Observed:
 
 
 def lost_ones(observed: Observed) -> frozenset[int]:
-    situation = Situation(observed.now, SETTINGS.cluster_domain, observed.hosts)
-    return lost_nodes(view_of(observed.resource), revisions_of(observed)[1], situation)
+    placement_inputs = PlacementInputs(observed.now, SETTINGS.cluster_domain, observed.hosts)
+    return lost_nodes(view_of(observed.resource), revisions_of(observed)[1], placement_inputs)
 
 
 @pytest.mark.parametrize(("ago", "missed"), [(0, False), (59, False), (60, True)])
@@ -271,7 +271,7 @@ def test_a_node_gets_copies_when_it_is_there() -> None:
 
     assert len(placement.addresses) == 4
     assert not any(placement.hydrating)
-    assert placement.held_by(3) == ()
+    assert placement.assigned_to(3) == ()
 
 
 def test_the_volume_of_a_node_that_leaves_outlives_its_pod() -> None:

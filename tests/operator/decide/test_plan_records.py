@@ -13,7 +13,7 @@ from queryable_operator.build.settings_map import RevisionRecord, config_map, re
 from queryable_operator.build.workload import application_id_in
 from queryable_operator.decide.actions import Plan
 from queryable_operator.decide.plan import plan
-from queryable_operator.rollout.live import Live, Pod
+from queryable_operator.rollout.live import LiveRevision, Pod
 from queryable_operator.rollout.placements import domains_seen
 from queryable_operator.spec import names
 from queryable_operator.spec.changes import spec_hash
@@ -154,7 +154,7 @@ def test_the_domain_of_a_node_is_where_it_was_seen_last() -> None:
     """Its zone where there are several, else its host; and the one that is written down while it has no host."""
     record = replace(record_of(standing().children[CONFIG_MAP]), domains={0: "north", 1: "north"})
     pod = Pod("users-r1-0", True, 0.0, 0.0, "host", None, None)
-    live = Live(1, pods={0: pod, 1: replace(pod, host=None)}, record=record)
+    live = LiveRevision(1, pods={0: pod, 1: replace(pod, host=None)}, record=record)
     south, north = Host(True, True, "south"), Host(True, True, "north")
 
     assert domains_seen(live, {"host": south, "other": north}) == {0: "south", 1: "north"}

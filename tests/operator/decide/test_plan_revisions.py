@@ -7,159 +7,178 @@ from dataclasses import replace
 import pytest
 
 from queryable_app.wire.ingest_failures import IngestFailure
-from queryable_operator.report.status import course_of
-from queryable_operator.rollout.live import Live, Pod
-from queryable_operator.rollout.revisions import Course, Facts, Named, Wish, next_course, service_target
+from queryable_operator.report.status import rollout_state_of
+from queryable_operator.rollout.live import LiveRevision, Pod
+from queryable_operator.rollout.revisions import (
+    DesiredRevision,
+    ObservedFacts,
+    RevisionReference,
+    RolloutState,
+    next_rollout_state,
+    service_target,
+)
 from queryable_operator.spec.resource import Identity, Rollout
 
 NOW = 10_000.0
 IDENTITY = Identity("shop", "users", "0b8a3f3e-6a7e-4a43-8f0a-6f1d9a6f3c51", 1, deleting=False)
 ROLLOUT = Rollout("Automatic", 3600, 0, 30, "DeleteCandidate")
-ACTIVE = Named(1, "a", 100, 4, "shop.users.r1")
-CANDIDATE = Named(2, "b", NOW - 60, 4, "shop.users.r2")
+ACTIVE = RevisionReference(1, "a", 100, 4, "shop.users.r1")
+CANDIDATE = RevisionReference(2, "b", NOW - 60, 4, "shop.users.r2")
 CAUGHT_UP = replace(CANDIDATE, caught_up_since=NOW - 30)
 OVERDUE = replace(CANDIDATE, since=NOW - 3600)
-DROPPED = Named(0, "z", NOW - 5, 4, "shop.users.r0")
+DROPPED = RevisionReference(0, "z", NOW - 5, 4, "shop.users.r0")
 
 
-def facts(wish: str | None = "a", **given: bool | IngestFailure) -> Facts:
-    asked = None if wish is None else Wish(wish, 4)
-    return replace(Facts(NOW, ROLLOUT, 3, "shop.users.r3", asked), **given)  # type: ignore[arg-type]
+def facts(wish: str | None = "a", **given: bool | IngestFailure) -> ObservedFacts:
+    asked = None if wish is None else DesiredRevision(wish, 4)
+    return replace(ObservedFacts(NOW, ROLLOUT, 3, "shop.users.r3", asked), **given)  # type: ignore[arg-type]
 
 
 REFUSED = IngestFailure("TransformRefused", "spec.transform.sql: line 1 pos 7")
 CASES = {
-    "nothing is made while the topic is unknown": (Course(), facts(None), "Pending"),
-    "the first revision is named": (Course(), facts(), "Provisioning"),
-    "pods are waited for": (Course("Provisioning", ACTIVE), facts(), "Provisioning"),
-    "then copies": (Course("Provisioning", ACTIVE), facts(provisioned=True), "Hydrating"),
-    "until all are served": (Course("Hydrating", ACTIVE), facts(available=True), "Ready"),
-    "one that nodes refuse has failed": (Course("Hydrating", ACTIVE), facts(active_refused=True), "Failed"),
-    "and stays so while nothing is heard": (Course("Failed", ACTIVE), facts(), "Failed"),
-    "until nodes take it": (Course("Failed", ACTIVE), facts(active_taken=True), "Hydrating"),
+    "nothing is made while the topic is unknown": (RolloutState(), facts(None), "Pending"),
+    "the first revision is named": (RolloutState(), facts(), "Provisioning"),
+    "pods are waited for": (RolloutState("Provisioning", ACTIVE), facts(), "Provisioning"),
+    "then copies": (RolloutState("Provisioning", ACTIVE), facts(provisioned=True), "Hydrating"),
+    "until all are served": (RolloutState("Hydrating", ACTIVE), facts(available=True), "Ready"),
+    "one that nodes refuse has failed": (
+        RolloutState("Hydrating", ACTIVE),
+        facts(active_refused=True),
+        "Failed",
+    ),
+    "and stays so while nothing is heard": (RolloutState("Failed", ACTIVE), facts(), "Failed"),
+    "until nodes take it": (RolloutState("Failed", ACTIVE), facts(active_taken=True), "Hydrating"),
     "or another one is asked for": (
-        Course("Failed", ACTIVE),
+        RolloutState("Failed", ACTIVE),
         facts("b", active_refused=True, made=True),
         "HydratingCandidate",
     ),
     "a copy that is refused later serves on": (
-        Course("Ready", ACTIVE),
+        RolloutState("Ready", ACTIVE),
         facts(available=True, active_refused=True),
         "Ready",
     ),
     "a candidate that nodes refuse is dropped at once": (
-        Course("HydratingCandidate", ACTIVE, CANDIDATE),
+        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE),
         facts("b", refused=REFUSED),
         "Retiring",
     ),
     "one that is refused but replaced is replaced": (
-        Course("HydratingCandidate", ACTIVE, CANDIDATE),
+        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE),
         facts("c", refused=REFUSED),
         "HydratingCandidate",
     ),
-    "what is wanted stays": (Course("Ready", ACTIVE), facts(), "Ready"),
+    "what is wanted stays": (RolloutState("Ready", ACTIVE), facts(), "Ready"),
     "what is made already is replaced": (
-        Course("Provisioning", ACTIVE),
+        RolloutState("Provisioning", ACTIVE),
         facts("b", made=True),
         "HydratingCandidate",
     ),
-    "another spec makes a candidate": (Course("Ready", ACTIVE), facts("b"), "HydratingCandidate"),
-    "also before the first was ready": (Course("Hydrating", ACTIVE), facts("b"), "HydratingCandidate"),
-    "not while it is unknown": (Course("Ready", ACTIVE), facts(None), "Ready"),
-    "not while it is suspended": (Course("Ready", ACTIVE), facts("b", suspended=True), "Ready"),
-    "not if it has failed": (Course("Ready", ACTIVE, failed_hash="b"), facts("b"), "Ready"),
-    "another one is tried then": (Course("Ready", ACTIVE, failed_hash="b"), facts("c"), "HydratingCandidate"),
+    "another spec makes a candidate": (RolloutState("Ready", ACTIVE), facts("b"), "HydratingCandidate"),
+    "also before the first was ready": (RolloutState("Hydrating", ACTIVE), facts("b"), "HydratingCandidate"),
+    "not while it is unknown": (RolloutState("Ready", ACTIVE), facts(None), "Ready"),
+    "not while it is suspended": (RolloutState("Ready", ACTIVE), facts("b", suspended=True), "Ready"),
+    "not if it has failed": (RolloutState("Ready", ACTIVE, failed_hash="b"), facts("b"), "Ready"),
+    "another one is tried then": (
+        RolloutState("Ready", ACTIVE, failed_hash="b"),
+        facts("c"),
+        "HydratingCandidate",
+    ),
     "a candidate hydrates": (
-        Course("HydratingCandidate", ACTIVE, CANDIDATE),
+        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE),
         facts("b"),
         "HydratingCandidate",
     ),
     "stable and steady, it takes over": (
-        Course("HydratingCandidate", ACTIVE, CAUGHT_UP),
+        RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
         facts("b", caught_up=True, near=True, steady=True),
         "CuttingOver",
     ),
     "not while it is behind": (
-        Course("HydratingCandidate", ACTIVE, CAUGHT_UP),
+        RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
         facts("b", caught_up=True, steady=True),
         "HydratingCandidate",
     ),
     "not with too few pods": (
-        Course("HydratingCandidate", ACTIVE, CAUGHT_UP),
+        RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
         facts("b", caught_up=True, near=True),
         "HydratingCandidate",
     ),
     "not before it is stable": (
-        Course("HydratingCandidate", ACTIVE, replace(CAUGHT_UP, caught_up_since=NOW - 29)),
+        RolloutState("HydratingCandidate", ACTIVE, replace(CAUGHT_UP, caught_up_since=NOW - 29)),
         facts("b", caught_up=True, near=True, steady=True),
         "HydratingCandidate",
     ),
     "not while nobody knows what is wanted": (
-        Course("HydratingCandidate", ACTIVE, CAUGHT_UP),
+        RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
         facts(None, caught_up=True, near=True, steady=True),
         "HydratingCandidate",
     ),
-    "the spec put back drops it": (Course("HydratingCandidate", ACTIVE, CANDIDATE), facts("a"), "Retiring"),
+    "the spec put back drops it": (
+        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE),
+        facts("a"),
+        "Retiring",
+    ),
     "suspension drops it": (
-        Course("HydratingCandidate", ACTIVE, CANDIDATE),
+        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE),
         facts("b", suspended=True),
         "Retiring",
     ),
-    "the deadline drops it": (Course("HydratingCandidate", ACTIVE, OVERDUE), facts("b"), "Retiring"),
+    "the deadline drops it": (RolloutState("HydratingCandidate", ACTIVE, OVERDUE), facts("b"), "Retiring"),
     "one that is done in time is not late": (
-        Course("HydratingCandidate", ACTIVE, replace(OVERDUE, caught_up_since=NOW - 30)),
+        RolloutState("HydratingCandidate", ACTIVE, replace(OVERDUE, caught_up_since=NOW - 30)),
         facts("b", caught_up=True, near=True, steady=True),
         "CuttingOver",
     ),
     "the Service is waited for": (
-        Course("CuttingOver", ACTIVE, CAUGHT_UP),
+        RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
         facts("b", steady=True),
         "CuttingOver",
     ),
     "it is turned": (
-        Course("CuttingOver", ACTIVE, CAUGHT_UP),
+        RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
         facts("b", steady=True, turned=True),
         "Retiring",
     ),
     "whatever is wanted by then": (
-        Course("CuttingOver", ACTIVE, CAUGHT_UP),
+        RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
         facts("c", steady=True, turned=True),
         "Retiring",
     ),
     "its pods went away": (
-        Course("CuttingOver", ACTIVE, CAUGHT_UP),
+        RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
         facts("b", available=True),
         "HydratingCandidate",
     ),
-    "the old one's too": (Course("CuttingOver", ACTIVE, CAUGHT_UP), facts("b"), "CuttingOver"),
+    "the old one's too": (RolloutState("CuttingOver", ACTIVE, CAUGHT_UP), facts("b"), "CuttingOver"),
     "a spec that is put right at once needs no second revision": (
-        Course("Provisioning", ACTIVE),
+        RolloutState("Provisioning", ACTIVE),
         facts("b"),
         "Provisioning",
     ),
     "a cut-over has an end": (
-        Course("CuttingOver", ACTIVE, replace(OVERDUE, since=NOW - 3660)),
+        RolloutState("CuttingOver", ACTIVE, replace(OVERDUE, since=NOW - 3660)),
         facts("b", steady=True),
         "Retiring",
     ),
     "and some time beyond the deadline": (
-        Course("CuttingOver", ACTIVE, replace(OVERDUE, since=NOW - 3650)),
+        RolloutState("CuttingOver", ACTIVE, replace(OVERDUE, since=NOW - 3650)),
         facts("b", steady=True),
         "CuttingOver",
     ),
-    "the old one goes": (Course("Retiring", ACTIVE, previous=DROPPED), facts(), "Retiring"),
+    "the old one goes": (RolloutState("Retiring", ACTIVE, previous=DROPPED), facts(), "Retiring"),
     "it has gone": (
-        Course("Retiring", ACTIVE, previous=DROPPED),
+        RolloutState("Retiring", ACTIVE, previous=DROPPED),
         facts(available=True, previous_gone=True),
         "Ready",
     ),
     "one that never served hydrates on": (
-        Course("Retiring", ACTIVE, previous=DROPPED),
+        RolloutState("Retiring", ACTIVE, previous=DROPPED),
         facts(previous_gone=True),
         "Hydrating",
     ),
     "a change need not wait for that": (
-        Course("Retiring", ACTIVE, previous=DROPPED),
+        RolloutState("Retiring", ACTIVE, previous=DROPPED),
         facts("b"),
         "HydratingCandidate",
     ),
@@ -171,12 +190,14 @@ def test_each_phase_leads_where_it_should(case: str) -> None:
     """What is seen in a phase decides the next one."""
     course, seen, expected = CASES[case]
 
-    assert next_course(course, seen).phase == expected
+    assert next_rollout_state(course, seen).phase == expected
 
 
 def test_a_cut_over_makes_the_candidate_active_and_the_active_one_previous() -> None:
     """At this step alone does the active hash change."""
-    course = next_course(Course("CuttingOver", ACTIVE, CAUGHT_UP), facts("b", steady=True, turned=True))
+    course = next_rollout_state(
+        RolloutState("CuttingOver", ACTIVE, CAUGHT_UP), facts("b", steady=True, turned=True)
+    )
     assert course.active is not None
     assert course.previous is not None
 
@@ -187,8 +208,8 @@ def test_a_cut_over_makes_the_candidate_active_and_the_active_one_previous() -> 
 def test_a_candidate_that_is_dropped_leaves_as_one_that_was_active() -> None:
     """Its time counts from now on: the Service may have sent requests to it until this moment."""
     late = replace(CAUGHT_UP, since=NOW - 3660)
-    put_back = next_course(Course("HydratingCandidate", ACTIVE, late), facts("a"))
-    failed = next_course(Course("CuttingOver", ACTIVE, late), facts("b", available=True))
+    put_back = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, late), facts("a"))
+    failed = next_rollout_state(RolloutState("CuttingOver", ACTIVE, late), facts("b", available=True))
 
     for course in (put_back, failed):
         assert course.previous == replace(late, since=NOW, caught_up_since=None)
@@ -196,7 +217,7 @@ def test_a_candidate_that_is_dropped_leaves_as_one_that_was_active() -> None:
 
 def test_a_candidate_that_failed_is_remembered_by_its_hash() -> None:
     """So that it is not tried again."""
-    course = next_course(Course("HydratingCandidate", ACTIVE, OVERDUE), facts("b"))
+    course = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, OVERDUE), facts("b"))
 
     assert (course.failed_hash, course.candidate, course.active) == ("b", None, ACTIVE)
     assert course.history[0]["outcome"] == "Failed"
@@ -204,36 +225,38 @@ def test_a_candidate_that_failed_is_remembered_by_its_hash() -> None:
 
 def test_a_refused_candidate_is_remembered_with_its_reason() -> None:
     """It is not tried again, and what the nodes said outlives them; both are forgotten when something else is asked for."""
-    course = next_course(Course("HydratingCandidate", ACTIVE, CANDIDATE), facts("b", refused=REFUSED))
+    course = next_rollout_state(
+        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE), facts("b", refused=REFUSED)
+    )
 
     assert (course.failed_hash, course.failure, course.candidate) == ("b", REFUSED, None)
     assert (course.history[0]["outcome"], course.history[0]["reason"]) == ("Failed", REFUSED.message)
-    assert next_course(course, facts("b")).failure == REFUSED
-    assert next_course(course, facts("a")).failure is None
+    assert next_rollout_state(course, facts("b")).failure == REFUSED
+    assert next_rollout_state(course, facts("a")).failure is None
 
 
 def test_a_candidate_that_failed_can_be_kept_for_a_look() -> None:
     """With onFailure: KeepCandidate it stays, and takes nothing over."""
     seen = replace(facts("b"), rollout=replace(ROLLOUT, on_failure="KeepCandidate"))
-    course = next_course(Course("HydratingCandidate", ACTIVE, OVERDUE), seen)
+    course = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, OVERDUE), seen)
 
     assert (course.failed_hash, course.candidate) == ("b", OVERDUE)
-    assert service_target(course, next_course(course, seen)) == 1
+    assert service_target(course, next_rollout_state(course, seen)) == 1
 
 
 def test_a_failure_is_forgotten_when_something_else_is_wanted() -> None:
     """Whoever puts the spec back and changes it again wants another try."""
-    assert next_course(Course("Ready", ACTIVE, failed_hash="b"), facts("a")).failed_hash is None
+    assert next_rollout_state(RolloutState("Ready", ACTIVE, failed_hash="b"), facts("a")).failed_hash is None
 
 
 def test_a_failure_is_not_forgotten_while_the_topic_is_unknown() -> None:
     """Kafka being away says nothing about the spec."""
-    assert next_course(Course("Ready", ACTIVE, failed_hash="b"), facts(None)).failed_hash == "b"
+    assert next_rollout_state(RolloutState("Ready", ACTIVE, failed_hash="b"), facts(None)).failed_hash == "b"
 
 
 def test_being_behind_once_begins_the_waiting_anew() -> None:
     """A candidate must have been caught up all the time."""
-    course = next_course(Course("HydratingCandidate", ACTIVE, CAUGHT_UP), facts("b"))
+    course = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP), facts("b"))
     assert course.candidate is not None
 
     assert course.candidate.caught_up_since is None
@@ -241,26 +264,26 @@ def test_being_behind_once_begins_the_waiting_anew() -> None:
 
 def test_the_service_is_turned_only_while_it_cuts_over() -> None:
     """And not in the round in which that is given up."""
-    hydrating, cutting = (Course(p, ACTIVE, CAUGHT_UP) for p in ("HydratingCandidate", "CuttingOver"))
+    hydrating, cutting = (RolloutState(p, ACTIVE, CAUGHT_UP) for p in ("HydratingCandidate", "CuttingOver"))
 
     assert service_target(hydrating, cutting) == 1
     assert service_target(cutting, cutting) == 2
     assert service_target(cutting, hydrating) == 1
-    assert service_target(cutting, next_course(cutting, facts("b", steady=True, turned=True))) == 2
+    assert service_target(cutting, next_rollout_state(cutting, facts("b", steady=True, turned=True))) == 2
 
 
 def test_the_history_keeps_the_last_ten() -> None:
     """Newest first."""
-    course = Course("Ready", ACTIVE)
+    course = RolloutState("Ready", ACTIVE)
     for number in range(30):
-        course = next_course(course, replace(facts(f"h{number}"), next_number=number + 2))
+        course = next_rollout_state(course, replace(facts(f"h{number}"), next_number=number + 2))
     assert len(course.history) == 10
     assert course.history[0]["revision"] == "r30"
 
 
-def there(number: int, ready: bool) -> Live:
+def there(number: int, ready: bool) -> LiveRevision:
     pod = Pod(f"users-r{number}-0", ready, NOW, NOW, "host", "template", None)
-    return Live(number, {"ConfigMap": {}, "StatefulSet": {}}, {0: pod})
+    return LiveRevision(number, {"ConfigMap": {}, "StatefulSet": {}}, {0: pod})
 
 
 @pytest.mark.parametrize(
@@ -277,8 +300,8 @@ def test_a_status_that_is_lost_is_made_again(
     service: int | None, ready: set[int], roles: tuple[int | None, ...]
 ) -> None:
     """The Service knows which revision serves; without it, it is the first one that could."""
-    lives = {number: there(number, number in ready) for number in (1, 2)}
-    course = course_of(IDENTITY, {}, lives, service, NOW)
+    live_revisions = {number: there(number, number in ready) for number in (1, 2)}
+    course = rollout_state_of(IDENTITY, {}, live_revisions, service, NOW)
 
     assert (
         tuple(named and named.number for named in (course.active, course.candidate, course.previous)) == roles

@@ -29,7 +29,7 @@ def test_rubbish_is_planned_for(seed: int, chance: random.Random) -> None:
     observed = vandalised(moment(seed), chance)
     planned = plan(observed, SETTINGS)
 
-    assert planned.again_seconds > 0
+    assert planned.requeue_seconds > 0
 
 
 def test_a_resource_without_anything_is_planned_for() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queryable_operator.decide.plan import plan
-from queryable_operator.report.status import course_of
+from queryable_operator.report.status import rollout_state_of
 from queryable_operator.spec.observed import TopicFound
 from queryable_operator.spec.resource import Identity
 from tests.operator.decide.test_plan import changed, said, standing
@@ -64,6 +64,6 @@ def named(number: int) -> dict[str, Any]:
 )
 def test_a_revision_has_one_role(status: dict[str, Any], roles: tuple[int | None, ...]) -> None:
     """Whatever somebody wrote into status: none that is kept is taken away, and none takes over from itself."""
-    course = course_of(IDENTITY, status, {}, None, NOW)
+    course = rollout_state_of(IDENTITY, status, {}, None, NOW)
 
     assert tuple(one and one.number for one in (course.active, course.candidate, course.previous)) == roles

@@ -12,7 +12,7 @@ from typing import Any
 from queryable_operator.rollout.live import text_of
 from queryable_operator.spec.observed import Manifest, Ref
 
-Live = dict[str, Any]
+LiveRevision = dict[str, Any]
 _NO_COPY: Manifest = {"metadata": {"resourceVersion": ""}}
 
 
@@ -26,14 +26,14 @@ class Api:
     owners: set[str] = field(default_factory=set)
     """Of the objects, the uids of those that are not kept here."""
 
-    objects: dict[Ref, Live] = field(default_factory=dict)
+    objects: dict[Ref, LiveRevision] = field(default_factory=dict)
     _copies: dict[Ref, Manifest] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def of(self, kind: str) -> list[Live]:
+    def of(self, kind: str) -> list[LiveRevision]:
         return [live for ref, live in self.objects.items() if ref.kind == kind]
 
-    def get(self, kind: str, name: str) -> Live | None:
+    def get(self, kind: str, name: str) -> LiveRevision | None:
         return self.objects.get(Ref(kind, name))
 
     def snapshot(self) -> dict[Ref, Manifest]:
@@ -44,8 +44,8 @@ class Api:
                 self._copies[ref] = json.loads(json.dumps(live))
         return {ref: self._copies[ref] for ref in self.objects}
 
-    def create(self, manifest: Manifest) -> Live:
-        live: Live = json.loads(json.dumps(manifest))
+    def create(self, manifest: Manifest) -> LiveRevision:
+        live: LiveRevision = json.loads(json.dumps(manifest))
         ref = Ref(live["kind"], live["metadata"]["name"])
         if ref in self.objects:
             raise Conflict(f"{ref} is there")
@@ -55,7 +55,7 @@ class Api:
         self.touch(live)
         return live
 
-    def apply(self, manifest: Manifest, version: str | None = None) -> Live:
+    def apply(self, manifest: Manifest, version: str | None = None) -> LiveRevision:
         ref = Ref(manifest["kind"], manifest["metadata"]["name"])
         live = self.objects.get(ref)
         if live is None:
@@ -79,7 +79,7 @@ class Api:
             self.touch(live, live.get("spec") != before.get("spec"))
         return live
 
-    def touch(self, live: Live, new_generation: bool = False) -> None:
+    def touch(self, live: LiveRevision, new_generation: bool = False) -> None:
         meta = live["metadata"]
         meta["resourceVersion"] = str(next(self._numbers))
         if new_generation:
@@ -111,7 +111,7 @@ class Api:
             if ref.kind == "PersistentVolumeClaim" and self._is_unused(ref, live):
                 self.remove(ref)
 
-    def _is_unused(self, ref: Ref, live: Live) -> bool:
+    def _is_unused(self, ref: Ref, live: LiveRevision) -> bool:
         pod = Ref("Pod", ref.name.removeprefix("data-"))
         return "deletionTimestamp" in live["metadata"] and pod not in self.objects
 

@@ -13,7 +13,7 @@ from queryable_operator.report.status import service_of
 from queryable_operator.rollout.live import condition, seconds_of, text_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Ref
-from tests.operator.histories.api import Api, Live
+from tests.operator.histories.api import Api, LiveRevision
 from tests.operator.histories.nodes import Disk, Node
 
 HOST_SILENT_SECONDS = 10.0
@@ -101,7 +101,7 @@ class Cluster:
         self.nodes = {uid: node for uid, node in self.nodes.items() if uid in pods}
         self.disks = {uid: disk for uid, disk in self.disks.items() if uid in claims | pods}
 
-    def _make_pods(self, stateful_set: Live) -> None:
+    def _make_pods(self, stateful_set: LiveRevision) -> None:
         meta, spec = stateful_set["metadata"], stateful_set["spec"]
         template = template_name(spec["template"])
         status = {"observedGeneration": meta["generation"], "updateRevision": template}
@@ -115,7 +115,7 @@ class Cluster:
             if name == meta["name"] and int(ordinal) >= spec["replicas"]:
                 self.api.delete(Ref("Pod", pod["metadata"]["name"]))
 
-    def _make_pod(self, stateful_set: Live, ordinal: int, template: str) -> None:
+    def _make_pod(self, stateful_set: LiveRevision, ordinal: int, template: str) -> None:
         meta, spec = stateful_set["metadata"], stateful_set["spec"]
         name = f"{meta['name']}-{ordinal}"
         claim = self.api.get("PersistentVolumeClaim", f"data-{name}")
@@ -137,13 +137,13 @@ class Cluster:
             }
         )
 
-    def _make_claim(self, stateful_set: Live, name: str) -> None:
+    def _make_claim(self, stateful_set: LiveRevision, name: str) -> None:
         template = stateful_set["spec"]["volumeClaimTemplates"][0]
         labels = dict(template["metadata"]["labels"])
         claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": name, "labels": labels}}
         self.api.create({**claim, "spec": json.loads(json.dumps(template["spec"]))})
 
-    def _schedule(self, pod: Live) -> None:
+    def _schedule(self, pod: LiveRevision) -> None:
         if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"] or not self._in_time(0.7):
             return
         claim = self.api.get("PersistentVolumeClaim", f"data-{pod['metadata']['name']}")
@@ -162,7 +162,7 @@ class Cluster:
             claim["status"] = {"phase": "Bound"}
             self.api.touch(claim)
 
-    def _run(self, pod: Live) -> None:
+    def _run(self, pod: LiveRevision) -> None:
         meta, host = pod["metadata"], pod["spec"].get("nodeName")
         uid = meta["uid"]
         if "deletionTimestamp" in meta:
@@ -180,7 +180,7 @@ class Cluster:
         if uid not in self.nodes and self._in_time(0.4):
             self._start(pod, host)
 
-    def _start(self, pod: Live, host: str) -> None:
+    def _start(self, pod: LiveRevision, host: str) -> None:
         revision_name, _, ordinal = pod["metadata"]["name"].rpartition("-")
         config_map = self.api.get("ConfigMap", revision_name)
         claim = self.api.get("PersistentVolumeClaim", f"data-{pod['metadata']['name']}")
@@ -237,7 +237,7 @@ class Cluster:
             if pod["metadata"]["name"].rpartition("-")[0] == prefix and is_ready(pod)
         )
 
-    def _say(self, pod: Live, kind: str, status: str, message: str) -> None:
+    def _say(self, pod: LiveRevision, kind: str, status: str, message: str) -> None:
         there = condition(pod, kind)
         if there.get("status") == status and there.get("message") == message:
             return
@@ -262,9 +262,9 @@ def template_name(template: Any) -> str:
     return f"t{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 
-def is_ready(pod: Live) -> bool:
+def is_ready(pod: LiveRevision) -> bool:
     return condition(pod, "Ready").get("status") == "True" and "deletionTimestamp" not in pod["metadata"]
 
 
-def ended_at(pod: Live) -> float | None:
+def ended_at(pod: LiveRevision) -> float | None:
     return seconds_of(pod["metadata"].get("deletionTimestamp"))

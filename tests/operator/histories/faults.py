@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Ref
-from tests.operator.histories.api import Live
+from tests.operator.histories.api import LiveRevision
 from tests.operator.histories.nodes import NEVER, REFUSED
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _note_volumes(h: History, name: str) -> None:
             h.destroy(claim["metadata"]["uid"])
 
 
-def _other_placement(live: Live) -> None:
+def _other_placement(live: LiveRevision) -> None:
     text = live.get("data", {}).get("placement.json")
     try:
         placement = json.loads(text)
@@ -197,15 +197,15 @@ def _other_placement(live: Live) -> None:
     live["data"]["placement.json"] = json.dumps(placement)
 
 
-def _other_spec(live: Live) -> None:
+def _other_spec(live: LiveRevision) -> None:
     live.setdefault("data", {})["spec.json"] = '{"topic": "edited"}'
 
 
-def _rubbish(live: Live) -> None:
+def _rubbish(live: LiveRevision) -> None:
     live["data"] = {"placement.json": "[", "spec.json": "rubbish"}
 
 
-def _nothing(live: Live) -> None:
+def _nothing(live: LiveRevision) -> None:
     live.pop("data", None)
 
 

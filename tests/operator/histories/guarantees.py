@@ -9,7 +9,7 @@ from typing import Any
 from queryable_app.config.topic_spec import duration_ms
 from queryable_operator.build.settings_map import record_of
 from queryable_operator.report.status import service_of
-from queryable_operator.rollout.live import Live, revisions_of, seconds_of
+from queryable_operator.rollout.live import LiveRevision, revisions_of, seconds_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Observed, Ref
 from tests.operator.histories.cluster import Cluster, is_ready
@@ -162,8 +162,10 @@ class Guarantees:
             return
         if target in self.available and there != self._active():
             return  # it is put back
-        lives = revisions_of(observed)
-        ready, before = (len(lives[number].ready) if number in lives else 0 for number in (target, there))
+        live_revisions = revisions_of(observed)
+        ready, before = (
+            len(live_revisions[number].ready) if number in live_revisions else 0 for number in (target, there)
+        )
         wanted = observed.resource["spec"]["replicas"]
         assert ready >= max(1, min(before, wanted)), f"{ready} of r{target} take over from {before}"
 
@@ -185,7 +187,7 @@ class Guarantees:
         )
         self.evicted[number] = name
 
-    def _new_ones_have_caught_up(self, live: Live, observed: Observed) -> None:
+    def _new_ones_have_caught_up(self, live: LiveRevision, observed: Observed) -> None:
         secret = observed.children[Ref("Secret", names.child("users", live.number))]
         token_made = seconds_of(secret["metadata"]["creationTimestamp"]) or 0.0
         template = live.objects["StatefulSet"]["status"]["updateRevision"]
@@ -263,8 +265,8 @@ class Guarantees:
     def _takes_over(self, old: str, new: str, observed: Observed) -> None:
         at = service_of(observed.children.get(Ref("Service", "users")))
         assert names.revision_text(at or 0) == new, "status says so before the Service is seen to be turned"
-        lives, number = revisions_of(observed), names.revision_number(old) or 0
-        before = len(lives[number].ready) if number in lives else 0
+        live_revisions, number = revisions_of(observed), names.revision_number(old) or 0
+        before = len(live_revisions[number].ready) if number in live_revisions else 0
         answer = [pod for pod in observed.endpoints if pod.startswith(f"users-{new}-")]
         assert len(answer) >= max(1, min(before, observed.resource["spec"]["replicas"])), "too few endpoints"
 

@@ -9,7 +9,7 @@ from typing import Any
 from queryable_operator.report.conditions import before
 from queryable_operator.rollout.live import text_of
 from queryable_operator.spec import names
-from queryable_operator.spec.defaults import filled
+from queryable_operator.spec.defaults import with_defaults
 from queryable_operator.spec.observed import Ref
 from tests.operator.histories.cluster import Cluster, SimulatedHost
 from tests.operator.histories.faults import FAULTS
@@ -40,7 +40,7 @@ def resource(**spec: Any) -> dict[str, Any]:
             "resourceVersion": "1",
             "finalizers": [names.FINALIZER],
         },
-        "spec": filled({**given, **spec}),
+        "spec": with_defaults({**given, **spec}),
     }
 
 
@@ -104,7 +104,7 @@ class History:
             self.guarantees.hold()
             if not self.operator.is_idle(planned, self.operator.observed):
                 idle_since = self.cluster.now
-            self.pass_time(max(1.0, planned.again_seconds / 3))
+            self.pass_time(max(1.0, planned.requeue_seconds / 3))
 
     def put_right(self, chance: float) -> None:
         """What stops everything does not last."""

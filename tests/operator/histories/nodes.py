@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queryable_app.placement.assignment import Placement, refusal
-from queryable_app.placement.controller import Seen
+from queryable_app.placement.controller import NodeObservation
 from queryable_app.wire.ingest_failures import IngestFailure
-from queryable_operator.spec.observed import NodeSaid
+from queryable_operator.spec.observed import NodeStatus
 
 NEVER = "SELECT never"  # a view with this SQL never hydrates
 REFUSED = "SELECT nope"  # nor does one with this SQL, and its nodes say why
@@ -78,11 +78,11 @@ class Node:
 
     def says(
         self, now: float, kafka_is_there: bool, asked: bool, lag: int, partitions: int | None
-    ) -> NodeSaid:
+    ) -> NodeStatus:
         complete = {p for p, there in self.disk.copies.items() if there >= 1}
         caught_up = frozenset(complete if kafka_is_there and not self.full and not self._failure else ())
-        return NodeSaid(
-            seen=Seen(now, self.placement.epoch, caught_up),
+        return NodeStatus(
+            seen=NodeObservation(now, self.placement.epoch, caught_up),
             ready=self.ready,
             read=dict(self.read),
             copies=len(self.disk.copies),
@@ -115,12 +115,12 @@ class Node:
         return {p for p, serving in enumerate(self.placement.serving) if self.ordinal in serving}
 
     def _hold(self) -> set[int]:
-        holds = set(self.placement.held_by(self.ordinal))
+        holds = set(self.placement.assigned_to(self.ordinal))
         given_up = {p for p, there in self.disk.copies.items() if there >= 1 and p not in holds}
         self.disk.copies = {p: self.disk.copies.get(p, 0.0) for p in sorted(holds)}
         self.disk.placement = self.placement
         return given_up
 
 
-def silent(said: NodeSaid) -> NodeSaid:
+def silent(said: NodeStatus) -> NodeStatus:
     return replace(said, seen=replace(said.seen, caught_up=frozenset()), placement=None)

@@ -14,9 +14,9 @@ from queryable_operator.decide.drift import difference
 from queryable_operator.decide.plan import plan
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import (
-    KafkaAway,
+    KafkaUnreachable,
     Manifest,
-    NodeSaid,
+    NodeStatus,
     Observed,
     Ref,
     TopicFound,
@@ -40,8 +40,8 @@ class Operator:
 
     events: list[Event] = field(default_factory=list)
     gone: bool = False
-    kafka_clean: bool = False
-    kafka_refused: str | None = None
+    kafka_cleaned: bool = False
+    kafka_cleanup_error: str | None = None
     kafka_secret_digest: str = ""
     hosts_are_seen: bool = True
     watcher: Callable[[str, Any, Observed], None] = lambda action, what, observed: None
@@ -49,7 +49,7 @@ class Operator:
     """What the last plan was made of."""
 
     _children: Mapping[Ref, Manifest] = field(default_factory=dict)
-    _said: dict[str, NodeSaid] = field(default_factory=dict)
+    _said: dict[str, NodeStatus] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cluster.api.owners.add(self.resource["metadata"]["uid"])
@@ -67,8 +67,8 @@ class Operator:
             topic=self._topic(),
             said=self._all_said(children),
             endpoints=self.cluster.endpoints,
-            kafka_clean=self.kafka_clean,
-            kafka_refused=self.kafka_refused,
+            kafka_cleaned=self.kafka_cleaned,
+            kafka_cleanup_error=self.kafka_cleanup_error,
             kafka_secret_digest=self.kafka_secret_digest,
         )
 
@@ -116,12 +116,12 @@ class Operator:
 
     def _topic(self) -> Any:
         if not self.cluster.kafka_is_there:
-            return KafkaAway("nobody answers")
+            return KafkaUnreachable("nobody answers")
         there = self.cluster.partitions
         return TopicMissing() if there is None else TopicFound(there)
 
-    def _all_said(self, children: Mapping[Ref, Manifest]) -> dict[int, dict[int, NodeSaid]]:
-        said: dict[int, dict[int, NodeSaid]] = {}
+    def _all_said(self, children: Mapping[Ref, Manifest]) -> dict[int, dict[int, NodeStatus]]:
+        said: dict[int, dict[int, NodeStatus]] = {}
         cluster, heard = self.cluster, {}
         for ref, pod in children.items():
             uid = pod["metadata"]["uid"]
@@ -203,9 +203,9 @@ class Operator:
     def _clean_kafka(self) -> None:
         if self.cluster.kafka_is_there:
             self.cluster.groups.clear()
-            self.kafka_clean, self.kafka_refused = True, None
+            self.kafka_cleaned, self.kafka_cleanup_error = True, None
         else:
-            self.kafka_refused = "nobody answers"
+            self.kafka_cleanup_error = "nobody answers"
 
     def _write_status(self, status: Any, observed: Observed) -> None:
         if observed.resource["metadata"]["resourceVersion"] != self.resource["metadata"]["resourceVersion"]:

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 
 from queryable_app.placement.assignment import Placement
-from queryable_app.placement.controller import Seen
+from queryable_app.placement.controller import NodeObservation
 from queryable_operator.build.settings_map import RevisionRecord
-from queryable_operator.rollout.live import Live, Pod
+from queryable_operator.rollout.live import LiveRevision, Pod
 from queryable_operator.rollout.progress import is_available, is_caught_up, lag
 from queryable_operator.rollout.rolling import next_to_roll
-from queryable_operator.spec.observed import NodeSaid
+from queryable_operator.spec.observed import NodeStatus
 
 NOW = 10_000.0
 PLACEMENT = Placement(3, "default.users.r1", ("a", "b", "c"), ((0, 1), (1, 2)), ((), ()))
 RECORD = RevisionRecord({}, PLACEMENT, {}, {}, "hash", "roll", 2, "image")
-SAID = NodeSaid(Seen(NOW, 3, frozenset({0, 1})), True, {}, 2, 2, 5, 0.0, None, 2, "murmur2", 0, False)
+SAID = NodeStatus(
+    NodeObservation(NOW, 3, frozenset({0, 1})), True, {}, 2, 2, 5, 0.0, None, 2, "murmur2", 0, False
+)
 OBJECTS: Mapping[str, Mapping[str, Any]] = {
     "StatefulSet": {
         "metadata": {"generation": 1},
@@ -33,31 +35,34 @@ def pod(ordinal: int, template: str = "new", ready: bool = True, ending: float |
     return Pod(f"users-r1-{ordinal}", ready, NOW, NOW, "host", template, ending)
 
 
-WHOLE = Live(1, OBJECTS, {n: pod(n) for n in range(3)}, {}, dict.fromkeys(range(3), SAID), RECORD)
+WHOLE = LiveRevision(1, OBJECTS, {n: pod(n) for n in range(3)}, {}, dict.fromkeys(range(3), SAID), RECORD)
 
 
-def with_pod(ordinal: int, other: Pod, live: Live = WHOLE) -> Live:
+def with_pod(ordinal: int, other: Pod, live: LiveRevision = WHOLE) -> LiveRevision:
     return replace(live, pods={**live.pods, ordinal: other})
 
 
-def with_said(ordinal: int, **fields: Any) -> Live:
+def with_said(ordinal: int, **fields: Any) -> LiveRevision:
     return replace(WHOLE, said={**WHOLE.said, ordinal: replace(SAID, **fields)})
 
 
-def placed(**fields: Any) -> Live:
+def placed(**fields: Any) -> LiveRevision:
     return replace(WHOLE, record=replace(RECORD, placement=replace(PLACEMENT, **fields)))
 
 
-CASES: Mapping[str, tuple[Live, bool]] = {
+CASES: Mapping[str, tuple[LiveRevision, bool]] = {
     "every copy is there": (WHOLE, True),
     "one is on its way": (placed(hydrating=((2,), ())), False),
     "one is missing": (placed(serving=((0,), (1, 2))), False),
     "one has not gone yet": (placed(serving=((0, 1, 2), (1, 2))), False),
     "a pod is away": (with_pod(1, pod(1, ready=False)), False),
     "a pod is not made yet": (replace(WHOLE, pods={0: pod(0), 1: pod(1)}), False),
-    "a node is behind": (with_said(1, seen=Seen(NOW, 3, frozenset({0}))), False),
-    "one is behind with what it does not serve": (with_said(0, seen=Seen(NOW, 3, frozenset({0}))), True),
-    "a node said so long ago": (with_said(1, seen=Seen(NOW - 5, 3, frozenset({0, 1}))), False),
+    "a node is behind": (with_said(1, seen=NodeObservation(NOW, 3, frozenset({0}))), False),
+    "one is behind with what it does not serve": (
+        with_said(0, seen=NodeObservation(NOW, 3, frozenset({0}))),
+        True,
+    ),
+    "a node said so long ago": (with_said(1, seen=NodeObservation(NOW - 5, 3, frozenset({0, 1}))), False),
     "a node has said nothing": (replace(WHOLE, said={0: SAID, 1: SAID}), False),
     "its ConfigMap cannot be read": (replace(WHOLE, record=None), False),
 }

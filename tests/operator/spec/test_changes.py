@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from queryable_app.local.resource_file import crd
 from queryable_app.wire.disk_format import FORMAT_VERSION
-from queryable_operator.spec.changes import CHANGES, Change, carried, roll_hash, spec_hash
-from queryable_operator.spec.defaults import DEFAULTS, filled
+from queryable_operator.spec.changes import CHANGES, Change, effective_spec, roll_hash, spec_hash
+from queryable_operator.spec.defaults import DEFAULTS, with_defaults
 from tests.support.view import FULL
 
-BASE: Mapping[str, Any] = filled(FULL)
+BASE: Mapping[str, Any] = with_defaults(FULL)
 
 
 def leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -110,7 +110,7 @@ def test_a_change_touches_the_hash_of_its_class_alone(path: str, value: Any) -> 
 def test_a_revision_keeps_what_it_was_made_of(path: str) -> None:
     """Of a spec that has changed since, a revision takes over everything but what would make another one."""
     new = with_field(BASE, path, 1234)
-    follows = carried(BASE, new)
+    follows = effective_spec(BASE, new)
 
     kept = class_of(path) in (Change.REVISION, Change.REJECT)
     assert follows == (BASE if kept else new)
@@ -121,8 +121,8 @@ def test_what_is_carried_has_the_hash_of_its_revision(path: str) -> None:
     """A revision's own hash never changes with the resource."""
     new = with_field(BASE, path, 1234)
 
-    assert spec_hash(carried(BASE, new), 12) == spec_hash(BASE, 12)
-    assert roll_hash(carried(BASE, new), "i", "") == roll_hash(new, "i", "")
+    assert spec_hash(effective_spec(BASE, new), 12) == spec_hash(BASE, 12)
+    assert roll_hash(effective_spec(BASE, new), "i", "") == roll_hash(new, "i", "")
 
 
 def test_a_field_that_is_taken_away_is_carried_or_gone() -> None:
@@ -134,14 +134,18 @@ def test_a_field_that_is_taken_away_is_carried_or_gone() -> None:
     }
     new = {"topic": "a", "kafka": {"bootstrapServers": "c"}}
 
-    assert carried(old, new) == {"topic": "a", "transform": {"sql": "x"}, "kafka": {"bootstrapServers": "b"}}
+    assert effective_spec(old, new) == {
+        "topic": "a",
+        "transform": {"sql": "x"},
+        "kafka": {"bootstrapServers": "b"},
+    }
 
 
 def test_defaults_written_out_or_left_out_give_the_same_hashes() -> None:
     """A release that adds a field, or fills in one that was left out, restarts nothing."""
     small = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
 
-    assert hashes(filled(small)) == hashes(small)
+    assert hashes(with_defaults(small)) == hashes(small)
 
 
 @pytest.mark.parametrize("path", [p for p, d in DEFAULTS.items() if not isinstance(d, dict)])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryable_app.local.resource_file import crd
-from queryable_operator.spec.defaults import DEFAULTS, filled, without_defaults
+from queryable_operator.spec.defaults import DEFAULTS, with_defaults, without_defaults
 
 SMALL = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
 
@@ -47,7 +47,7 @@ def test_no_default_is_inside_a_list() -> None:
 
 def test_defaults_are_filled_in_where_their_object_is() -> None:
     """An optional object that is not there does not come into being for its defaults."""
-    whole = filled({**SMALL, "view": {"kind": "history", "history": {}}})
+    whole = with_defaults({**SMALL, "view": {"kind": "history", "history": {}}})
 
     assert whole["view"] == {"kind": "history", "history": {"retention": "7d"}, "changes": False}
     assert whole["rollout"]["compare"]["sampleKeys"] == 1000
@@ -56,9 +56,9 @@ def test_defaults_are_filled_in_where_their_object_is() -> None:
 
 def test_what_is_filled_in_is_nobody_elses() -> None:
     """Two specs never share a default that one of them could change."""
-    filled(SMALL)["kafka"]["config"]["a"] = "b"
+    with_defaults(SMALL)["kafka"]["config"]["a"] = "b"
 
-    assert filled(SMALL)["kafka"]["config"] == {}
+    assert with_defaults(SMALL)["kafka"]["config"] == {}
     assert "config" not in SMALL["kafka"]
 
 
@@ -84,8 +84,8 @@ SPECS = st.fixed_dictionaries(
 @given(SPECS)
 def test_written_out_or_left_out_is_the_same(spec: Mapping[str, Any]) -> None:
     """Filling defaults in changes nothing of what is said besides them, and taking them out nothing of what is meant."""
-    assert without_defaults(filled(spec)) == without_defaults(spec)
-    assert filled(without_defaults(spec)) == filled(spec)
+    assert without_defaults(with_defaults(spec)) == without_defaults(spec)
+    assert with_defaults(without_defaults(spec)) == with_defaults(spec)
 
 
 def test_zero_is_not_false() -> None:

@@ -9,8 +9,8 @@ from starlette.responses import PlainTextResponse, Response
 from queryable_app.serve.api import metrics
 from queryable_app.serve.api.answers import METRICS, PLACEMENT, READINESS, SOME_OBJECT
 from queryable_app.serve.api.page import HTML, PAGE_HEADERS, page_html
-from queryable_app.serve.api.request import respond
-from queryable_app.serve.api.status import placement_of, readiness, status_of
+from queryable_app.serve.api.request import to_response
+from queryable_app.serve.api.status import placement_json, readiness, status_json
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import Answer, body_answer, json_answer, matches_etag
@@ -23,7 +23,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     @router.get("/v1/status", responses=SOME_OBJECT)
     async def status() -> Response:
         """The copies of this node: position, the log's end, lag, progress; and what feeds them."""
-        return respond(json_answer(status_of(node), reads.identity))
+        return to_response(json_answer(status_json(node), reads.identity))
 
     @router.get("/v1/placement", responses=PLACEMENT)
     async def placement(request: Request) -> Response:
@@ -32,32 +32,32 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         headers = b"etag: %b\r\n%b" % (etag.encode(), reads.identity)
         given = request.headers.getlist("if-none-match")
         if given and matches_etag(",".join(given), etag):
-            return respond(Answer(304, headers, b""))
-        return respond(json_answer(placement_of(node), headers))
+            return to_response(Answer(304, headers, b""))
+        return to_response(json_answer(placement_json(node), headers))
 
     @router.get("/livez", responses=SOME_OBJECT)
     async def live() -> Response:
         """The process answers."""
-        return respond(json_answer({"live": True}))
+        return to_response(json_answer({"live": True}))
 
     @router.get("/readyz", responses=READINESS)
     async def ready() -> Response:
         """200 when every copy that this node serves is complete, else 503 with how far they are; 503 with `draining` when
         the node is about to end."""
         body = readiness(node)
-        return respond(json_answer(body, status=200 if body["ready"] else 503))
+        return to_response(json_answer(body, status=200 if body["ready"] else 503))
 
     @router.get("/metrics", responses=METRICS, response_class=PlainTextResponse)
     async def prometheus() -> Response:
         """In Prometheus' text format."""
-        return respond(body_answer(metrics.exposition(registry), metrics.CONTENT_TYPE))
+        return to_response(body_answer(metrics.exposition(registry), metrics.CONTENT_TYPE))
 
     @router.get("/", include_in_schema=False)
     async def node_page() -> Response:
-        return respond(body_answer(page_html("page.html"), HTML, PAGE_HEADERS))
+        return to_response(body_answer(page_html("page.html"), HTML, PAGE_HEADERS))
 
     @router.get("/docs", include_in_schema=False)
     async def docs_page() -> Response:
-        return respond(body_answer(page_html("docs.html"), HTML, PAGE_HEADERS))
+        return to_response(body_answer(page_html("docs.html"), HTML, PAGE_HEADERS))
 
     return router

@@ -7,7 +7,7 @@ from fastapi.routing import APIRoute
 
 from queryable_app.serve.api import about, checkpoints, internal, keys, records, scans
 from queryable_app.serve.api.answers import PROBLEMS
-from queryable_app.serve.api.guard import Guard, router_refusals
+from queryable_app.serve.api.guard import Guard, router_error_handlers
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
 
@@ -29,7 +29,7 @@ def create_app(node: Node) -> FastAPI:
         responses=PROBLEMS,
         generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,
-        exception_handlers=router_refusals([*paths, "/openapi.json"]),
+        exception_handlers=router_error_handlers([*paths, "/openapi.json"]),
     )
     for room in (*rooms, internal.routes(node, reads), checkpoints.routes(node)):
         app.include_router(room)

@@ -8,12 +8,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from queryable_app.serve.api.internal import require_token, well_formed
-from queryable_app.serve.api.request import json_body, respond
+from queryable_app.serve.api.internal import malformed_body_refused, require_node_token
+from queryable_app.serve.api.request import json_body, to_response
 from queryable_app.serve.node import Node
 from queryable_app.serve.replication.hydration import CHECKPOINTS
 from queryable_app.wire.checked import OFFSET_MAX, field, partition, whole
-from queryable_app.wire.checkpoint_files import RANGE_BYTES_MAX, BeingMade, Manifest
+from queryable_app.wire.checkpoint_files import RANGE_BYTES_MAX, CheckpointInProgress, Manifest
 from queryable_app.wire.http_text import BYTES, JSON, body_answer, json_answer, parse_query, whole_number
 
 _OFFSET_MAX: Final = 1 << 40
@@ -25,34 +25,34 @@ def routes(node: Node) -> APIRouter:
 
     @router.post(CHECKPOINTS)
     async def create(request: Request) -> Response:
-        require_token(request, node)
+        require_node_token(request, node)
         body = await json_body(request)
-        with well_formed():
+        with malformed_body_refused():
             which = field(body, "partition", partition)
             records_min = field(body, "recordsMin", whole(0, OFFSET_MAX))
         return said(checkpoints.create(which, records_min))
 
     @router.get(CHECKPOINTS + "/{lease}")
     async def manifest(request: Request, lease: str) -> Response:
-        require_token(request, node)
+        require_node_token(request, node)
         return said(await checkpoints.manifest(lease))
 
     @router.get(CHECKPOINTS + "/{lease}/files/{name}")
     async def read(request: Request, lease: str, name: str) -> Response:
-        require_token(request, node)
+        require_node_token(request, node)
         values = parse_query(request.scope["query_string"], ("offset", "length"))
         offset = whole_number(values, "offset", 0, _OFFSET_MAX) or 0
         length = whole_number(values, "length", 1, RANGE_BYTES_MAX) or RANGE_BYTES_MAX
-        return respond(body_answer(await checkpoints.read(lease, name, offset, length), BYTES))
+        return to_response(body_answer(await checkpoints.read(lease, name, offset, length), BYTES))
 
     @router.delete(CHECKPOINTS + "/{lease}")
     async def release(request: Request, lease: str) -> Response:
-        require_token(request, node)
+        require_node_token(request, node)
         await checkpoints.release(lease)
-        return respond(json_answer({"released": lease}))
+        return to_response(json_answer({"released": lease}))
 
-    def said(made: Manifest | BeingMade) -> Response:
-        status = 202 if isinstance(made, BeingMade) else 200
-        return respond(body_answer(made.to_json().encode(), JSON, status=status))
+    def said(made: Manifest | CheckpointInProgress) -> Response:
+        status = 202 if isinstance(made, CheckpointInProgress) else 200
+        return to_response(body_answer(made.to_json().encode(), JSON, status=status))
 
     return router

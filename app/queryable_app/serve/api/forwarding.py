@@ -8,11 +8,11 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.policy.attempts import nobody_else
-from queryable_app.policy.freshness import Asked
-from queryable_app.serve.api.request import Values
+from queryable_app.policy.attempts import no_other_replica_failure
+from queryable_app.policy.freshness import ReadOptions
+from queryable_app.serve.api.request import Parameters
 from queryable_app.serve.node import Node
-from queryable_app.serve.peers.client import PeerAnswer
+from queryable_app.serve.peers.client import PeerResponse
 from queryable_app.serve.peers.first_answer import first_answer
 from queryable_app.serve.peers.peers import FORWARDED_HEADER
 from queryable_app.serve.reads.point import Reads
@@ -33,7 +33,7 @@ _NOT_PASSED_BACK: Final = (
 def is_forwarded(request: Request, node: Node) -> bool:
     """Whether another node passed this request on. It is not passed on again."""
     token = request.headers.get(FORWARDED_HEADER)
-    if token is not None and not node.peers.knows(token):
+    if token is not None and not node.peers.accepts_token(token):
         raise Failure(
             Reason.FORBIDDEN, f"{FORWARDED_HEADER}: only nodes of the view forward requests", "leave it out"
         )
@@ -42,10 +42,10 @@ def is_forwarded(request: Request, node: Node) -> bool:
 
 async def forward(
     request: Request,
-    values: Values,
+    values: Parameters,
     reads: Reads,
     partition: int,
-    asked: Asked,
+    asked: ReadOptions,
     refusal: Failure,
     deadline: float,
 ) -> Answer:
@@ -53,17 +53,17 @@ async def forward(
     peers = reads.node.peers
     attempts = peers.attempts(partition, deadline, asked)
     if attempts is None:
-        raise nobody_else(refusal)
+        raise no_other_replica_failure(refusal)
     target, headers = _target(request, values), _headers(request)
     answer = await first_answer(
         attempts, lambda ordinal: peers.forward(ordinal, target, headers, asked, deadline)
     )
     if answer is None:
-        raise nobody_else(refusal)
+        raise no_other_replica_failure(refusal)
     return _passed_back(answer)
 
 
-def redirect(request: Request, reads: Reads, partition: int, asked: Asked, refusal: Failure) -> Answer:
+def redirect(request: Request, reads: Reads, partition: int, asked: ReadOptions, refusal: Failure) -> Answer:
     """To the advertised address of the node to ask."""
     peers = reads.node.peers
     candidates = peers.candidates(partition, asked)
@@ -76,7 +76,7 @@ def redirect(request: Request, reads: Reads, partition: int, asked: Asked, refus
     return Answer(307, b"location: %b\r\ncontent-length: 0\r\n%b" % (location, reads.identity), b"")
 
 
-def _target(request: Request, values: Values) -> bytes:
+def _target(request: Request, values: Parameters) -> bytes:
     """The same request without what this node decides: how long the other one has, and that it answers itself."""
     pairs = (
         f"{name}={quote(value, safe='', encoding='latin-1')}"
@@ -96,7 +96,7 @@ def _headers(request: Request) -> bytes:
     )
 
 
-def _passed_back(answer: PeerAnswer) -> Answer:
+def _passed_back(answer: PeerResponse) -> Answer:
     lines = [
         b"%b: %b\r\n" % (name, b"1" if name == b"qt-hops" else value)
         for name, value in answer.headers

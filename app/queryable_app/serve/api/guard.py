@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.platform.log import event
-from queryable_app.serve.api.request import IS_HEAD, SHARE, Gone, keyed_path, respond
-from queryable_app.serve.base.admission import too_much
+from queryable_app.serve.api.request import IS_HEAD, SHARE, ClientDisconnected, router_scope, to_response
+from queryable_app.serve.base.admission import overloaded
 from queryable_app.serve.base.answer_share import AnswerShare
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import FORWARDED_HEADER
@@ -50,7 +50,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        inner = keyed_path(scope)
+        inner = router_scope(scope)
         if scope["method"] == "HEAD":  # every GET answers it; uvicorn, whose scope stays, leaves the body out
             inner |= {"method": "GET", IS_HEAD: True}
         share = inner[SHARE] = AnswerShare(self._node.answers)
@@ -62,7 +62,7 @@ class Guard:
                 started = True
                 route = getattr(inner.get("route"), "path", "")
                 self._counters.answers[route, message["status"]] += 1
-                if self._node.draining and not between_nodes(inner["path"], inner["headers"]):
+                if self._node.draining and not is_from_node(inner["path"], inner["headers"]):
                     message["headers"] = [*message["headers"], _CLOSE]
             try:
                 if len(message.get("body", b"")) > PIECE_BYTES:
@@ -73,28 +73,28 @@ class Guard:
             except RuntimeError as error:
                 if _CLOSED not in str(error):
                     raise
-                raise Gone from None
+                raise ClientDisconnected from None
 
-        counted = not always_answered(inner["path"])
+        counted = not bypasses_admission(inner["path"])
         self._bounded += counted
         self._counters.in_flight += 1
         try:
             most = min(self._node.settings.concurrent_max, self._node.read.concurrent_max)
             if counted and self._bounded > most:
-                raise too_much(f"the node is answering {most} requests already")
+                raise overloaded(f"the node is answering {most} requests already")
             if counted and self._node.answers.taken > self._node.answers.bytes_max:
-                raise too_much(f"answers of {self._node.answers.taken} bytes are under way")
+                raise overloaded(f"answers of {self._node.answers.taken} bytes are under way")
             await self._app(inner, receive, sending)
-        except Gone:
+        except ClientDisconnected:
             pass
         except Exception as error:
-            failure = failure_of(error, inner["path"])
+            failure = to_failure(error, inner["path"])
             if started:
                 raise  # too late to say it; the answer is broken off, so that nobody takes it for a whole one
             self._counters.failures[failure.reason.slug] += 1
             # Its traceback has this frame, which has the failure: the body of the request would wait for the collector.
             failure.__traceback__ = None
-            await respond(problem_answer(failure, self._identity))(inner, receive, sending)
+            await to_response(problem_answer(failure, self._identity))(inner, receive, sending)
         finally:
             share.end()
             self._bounded -= counted
@@ -109,17 +109,17 @@ async def _send_in_pieces(message: Message, send: Send) -> None:
         await send({**message, "body": body[start : start + PIECE_BYTES], "more_body": more})
 
 
-def always_answered(path: str) -> bool:
+def bypasses_admission(path: str) -> bool:
     """However much there is to do: probes, metrics, and what other nodes ask."""
     return path in _ALWAYS_ANSWERED or path.startswith(_INTERNAL)
 
 
-def between_nodes(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def is_from_node(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Other nodes hear of a drain by heartbeat, and keep their connections: there may be nobody else to ask."""
     return path.startswith(_INTERNAL) or any(name == _FORWARDED for name, _ in headers)
 
 
-def failure_of(error: Exception, path: str) -> Failure:
+def to_failure(error: Exception, path: str) -> Failure:
     if isinstance(error, Failure):
         return error
     identifier = secrets.token_hex(6)
@@ -132,7 +132,7 @@ def failure_of(error: Exception, path: str) -> Failure:
     )
 
 
-def router_refusals(paths: Sequence[str]) -> dict[Any, Any]:
+def router_error_handlers(paths: Sequence[str]) -> dict[Any, Any]:
     """`exception_handlers` for what the router itself refuses; `paths` are the ones there are."""
 
     async def refuse(request: Request, error: HTTPException) -> Response:

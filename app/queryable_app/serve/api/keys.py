@@ -9,34 +9,40 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid, shown
-from queryable_app.policy.freshness import Asked
+from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.api.answers import ITEMS, KEYS_BODY, VALUE
 from queryable_app.serve.api.forwarding import forward, is_forwarded, redirect
 from queryable_app.serve.api.parameters import MANY_OPTIONS, POINT_OPTIONS, parameters
 from queryable_app.serve.api.pieces import PiecedResponse
 from queryable_app.serve.api.request import (
-    Values,
-    accept_of,
+    Parameters,
+    accept_header,
+    answer_reservation,
     asked_of,
     asked_of_many,
-    bad_json,
-    key_of,
+    invalid_json,
+    key_in_path,
+    parse_parameters,
     read_body,
     require_few_values,
-    respond,
-    share_of,
-    values_of,
+    to_response,
 )
 from queryable_app.serve.base.answer_share import AnswerShare
 from queryable_app.serve.node import Node
-from queryable_app.serve.reads.coverage import Coverage, look_up, read_covered, read_everywhere, until
+from queryable_app.serve.reads.coverage import (
+    Coverage,
+    look_up_keys,
+    read_key_across_partitions,
+    read_partitions,
+    until,
+)
 from queryable_app.serve.reads.multi_get import (
-    KEYS_WITHOUT_PAUSE,
+    KEYS_BETWEEN_YIELDS,
+    KeyLookup,
     Rows,
-    Sought,
+    items_json,
     keys_by_partition,
-    seek,
-    to_items,
+    plan_lookups,
 )
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import BYTES, JSON, choice, negotiate
@@ -61,76 +67,80 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     @router.get("/v1/keys/{key}", openapi_extra=parameters(*_POINT, path="key"), responses=VALUE)
     async def read_key(request: Request) -> Response:
         """The newest value of a key. Every byte string is a key, percent-encoded, the empty one too."""
-        values = values_of(request, POINT_OPTIONS, "key-encoding")
-        form = negotiate(accept_of(request), (JSON, BYTES))
-        record_key = key_of(request, values, node.codec)
+        values = parse_parameters(request, POINT_OPTIONS, "key-encoding")
+        form = negotiate(accept_header(request), (JSON, BYTES))
+        record_key = key_in_path(request, values, node.codec)
         asked, deadline = asked_of(request, values, reads)
         tags = request.headers.getlist("if-none-match")
         if_none_match = ",".join(tags) if tags else None
         local = asked.route == "local" or is_forwarded(request, node)
         try:
-            needed = await reads.caught_up_for(record_key, asked, deadline, last=local)
-            return respond(reads.point(record_key, asked, needed, form, if_none_match))
+            needed = await reads.wait_until_fresh_for_key(record_key, asked, deadline, last=local)
+            return to_response(reads.point(record_key, asked, needed, form, if_none_match))
         except Failure as refusal:
             if local or refusal.reason not in _OTHERS_MAY_ANSWER:
                 raise
             partition, *others = {*reads.partitions_of(record_key), *asked.min_positions}
             if others:
-                share = share_of(request)
-                return respond(
-                    await read_everywhere(reads, record_key, asked, deadline, form, if_none_match, share)
+                share = answer_reservation(request)
+                return to_response(
+                    await read_key_across_partitions(
+                        reads, record_key, asked, deadline, form, if_none_match, share
+                    )
                 )
             if asked.route == "redirect":
-                return respond(redirect(request, reads, partition, asked, refusal))
-            return respond(await forward(request, values, reads, partition, asked, refusal, deadline))
+                return to_response(redirect(request, reads, partition, asked, refusal))
+            return to_response(await forward(request, values, reads, partition, asked, refusal, deadline))
 
     @router.post("/v1/multi-get", openapi_extra=parameters(*_MANY) | KEYS_BODY, responses=ITEMS)
     async def read_keys(request: Request) -> Response:
         """Many keys at once: `{"keys": [..]}`. Items come in the same order, one for each, repeated keys too."""
-        values = values_of(request, MANY_OPTIONS, "key-encoding")
-        negotiate(accept_of(request), (JSON,))
+        values = parse_parameters(request, MANY_OPTIONS, "key-encoding")
+        negotiate(accept_header(request), (JSON,))
         asked, deadline = asked_of_many(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         async with until(deadline):
             body = _parsed(await read_body(request), node)
-        keys = _keys_in(body, values, node)
-        if len(keys) > KEYS_WITHOUT_PAUSE:
-            node.turns.require_room()
-        share = share_of(request)
-        sought, rows, covered = await _seek_out(reads, keys, asked, deadline, partial, share)
+        keys = _record_keys(body, values, node)
+        if len(keys) > KEYS_BETWEEN_YIELDS:
+            node.read_admission.require_slot_for_long_read()
+        share = answer_reservation(request)
+        lookups, rows, covered = await _find_rows(reads, keys, asked, deadline, partial, share)
         # A key that was not found may be in a partition that no view reads; or, while a position that the read names is
         # not reached, in another partition than the one in which it was looked for.
-        anywhere = reads.copies.unread_partitions or asked.min_positions.keys() & {*covered.missing}
-        unknown = range(reads.copies.partitions) if anywhere else covered.missing
-        items = to_items(sought, rows, unknown, node.codec, node.spec.stored_format, share)
+        anywhere = reads.replicas.unplaced_partitions or asked.min_positions.keys() & {*covered.missing}
+        unknown = range(reads.replicas.partitions) if anywhere else covered.missing
+        items = items_json(lookups, rows, unknown, node.codec, node.spec.stored_format, share)
         return PiecedResponse([b'{"items":[', *items, b"]", covered.fields()], covered.headers)
 
     return router
 
 
-async def _seek_out(
+async def _find_rows(
     reads: Reads,
     record_keys: list[bytes],
-    asked: Asked,
+    asked: ReadOptions,
     deadline: float,
     partial: bool,
     share: AnswerShare,
-) -> tuple[list[Sought], Rows, Coverage]:
+) -> tuple[list[KeyLookup], Rows, Coverage]:
     """Where each key was looked for, and what was found there."""
-    copies = reads.copies
-    algorithm = copies.algorithm
-    sought = seek(record_keys, reads.node.codec, algorithm, copies.partitions)
-    keys = keys_by_partition(sought, copies.partitions)
+    replicas = reads.replicas
+    algorithm = replicas.algorithm
+    lookups = plan_lookups(record_keys, reads.node.codec, algorithm, replicas.partitions)
+    keys = keys_by_partition(lookups, replicas.partitions)
 
     async def looking_up(covered: Coverage) -> Rows:
-        return await look_up(reads, covered, keys, deadline, share)
+        return await look_up_keys(reads, covered, keys, deadline, share)
 
     partitions = {*keys, *asked.min_positions}
-    rows, covered = await read_covered(reads, partitions, asked, deadline, partial, looking_up)
-    if copies.algorithm != algorithm:  # another node has just said so; it can happen once for each algorithm
+    rows, covered = await read_partitions(reads, partitions, asked, deadline, partial, looking_up)
+    if (
+        replicas.algorithm != algorithm
+    ):  # another node has just said so; it can happen once for each algorithm
         share.end()
-        return await _seek_out(reads, record_keys, asked, deadline, partial, share)
-    return sought, rows, covered
+        return await _find_rows(reads, record_keys, asked, deadline, partial, share)
+    return lookups, rows, covered
 
 
 def _parsed(body: bytes, node: Node) -> Any:
@@ -140,12 +150,12 @@ def _parsed(body: bytes, node: Node) -> Any:
     try:
         if body.count(b",") <= bound:
             return parse_json(body, unique_names=True).value
-        return read_document(body, _Keys(node.codec, bound).read)
+        return read_document(body, _KeysReader(node.codec, bound).read)
     except BadJson as bad:
-        raise bad_json("body", bad) from None
+        raise invalid_json("body", bad) from None
 
 
-class _Keys:
+class _KeysReader:
     """Reads `{"keys": [..]}` key by key, no more of them than may be."""
 
     def __init__(self, codec: KeyCodec, bound: int) -> None:
@@ -187,7 +197,7 @@ def _too_many(what: str) -> Failure:
     return Failure(Reason.TOO_LARGE, f"keys: {what}", "split them over several requests")
 
 
-def _keys_in(body: Any, values: Values, node: Node) -> list[bytes]:
+def _record_keys(body: Any, values: Parameters, node: Node) -> list[bytes]:
     """The record keys that a body asks for."""
     if not isinstance(body, dict) or not isinstance(body.get("keys"), list):
         raise _no_list()

@@ -15,7 +15,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from queryable_app.platform.clock import moment_ms
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import lag_ms, lag_records
 from queryable_app.serve.base.background import FAILURES
 from queryable_app.serve.node import Node
@@ -46,7 +46,7 @@ class _NodeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._requests()
-        yield from self._copies()
+        yield from self._replicas()
         ingest = self._node.ingest_status
         yield CounterMetricFamily(
             "qt_ingest_starts", "How often ingest has started its query.", value=ingest.starts
@@ -54,17 +54,17 @@ class _NodeCollector(Collector):
         streaming = float(ingest.state == "streaming")
         yield _gauge("qt_ingest_streaming", "1 while records stream in.", streaming)
         yield _gauge(
-            "qt_kafka_away", "1 while Kafka does not answer.", float(self._node.log_end.away is not None)
+            "qt_kafka_away", "1 while Kafka does not answer.", float(self._node.end_offsets.away is not None)
         )
         yield _gauge(
             "qt_placement_epoch", "Of the placement that the node follows.", self._node.placement.epoch
         )
-        copies = self._node.copies
-        yield _gauge("qt_placement_partitions", "That the view reads, over all nodes.", copies.partitions)
+        replicas = self._node.replicas
+        yield _gauge("qt_placement_partitions", "That the view reads, over all nodes.", replicas.partitions)
         yield _gauge(
             "qt_topic_partitions",
             "That the topic has; -1: not known. More than are placed: some are not read.",
-            -1 if copies.topic_partitions is None else copies.topic_partitions,
+            -1 if replicas.topic_partitions is None else replicas.topic_partitions,
         )
         guard = self._node.disk_guard
         yield _gauge("qt_disk_used_ratio", "Of the file system with the stores.", guard.used_percent / 100)
@@ -85,7 +85,7 @@ class _NodeCollector(Collector):
         stalled = GaugeMetricFamily(
             "qt_replica_stalled", "1 while records are there and none arrives.", labels=["partition"]
         )
-        for partition in copies.by_partition:
+        for partition in replicas.by_partition:
             stalled.add_metric([str(partition)], float(partition in self._node.watchdog.stalled))
         yield stalled
         yield CounterMetricFamily(
@@ -104,7 +104,7 @@ class _NodeCollector(Collector):
         mismatches = CounterMetricFamily(
             "qt_partitioner_mismatches", "Records that contradict a partitioner.", labels=["algorithm"]
         )
-        for algorithm, count in zip(ALGORITHMS, copies.mismatches, strict=True):
+        for algorithm, count in zip(ALGORITHMS, replicas.mismatches, strict=True):
             mismatches.add_metric([algorithm], count)
         yield mismatches
 
@@ -154,9 +154,9 @@ class _NodeCollector(Collector):
             total.add_metric([str(partition)], fetch.bytes_total)
         yield from (done, total)
 
-    def _copies(self) -> Iterator[Metric]:
-        now_ms = moment_ms()
-        copies = self._node.copies.by_partition.values()
+    def _replicas(self) -> Iterator[Metric]:
+        now_ms = monotonic_ms()
+        replicas = self._node.replicas.by_partition.values()
         for name, about, of in (
             ("qt_position", "Offset of the next record.", lambda c: c.position),
             ("qt_log_end", "The log's end when Kafka was last asked.", lambda c: c.end),
@@ -186,23 +186,23 @@ class _NodeCollector(Collector):
             ),
         ):
             gauge = GaugeMetricFamily(name, about, labels=["partition"])
-            for copy in copies:
-                gauge.add_metric([str(copy.partition)], float(of(copy)))
+            for replica in replicas:
+                gauge.add_metric([str(replica.partition)], float(of(replica)))
             yield gauge
         keys = GaugeMetricFamily(
             "qt_store_keys", "About how many keys it has; none while it is counted.", labels=["partition"]
         )
-        for copy in copies:
-            if copy.opened and (count := copy.store.keys.count(now_ms)) is not None:
-                keys.add_metric([str(copy.partition)], count)
+        for replica in replicas:
+            if replica.opened and (count := replica.store.keys.count(now_ms)) is not None:
+                keys.add_metric([str(replica.partition)], count)
         yield keys
         records = CounterMetricFamily(
             "qt_records", "Records since the copy was begun, by what they were.", labels=["partition", "kind"]
         )
-        for copy in copies:
-            state = copy.state
+        for replica in replicas:
+            state = replica.state
             for kind in ("rows", "deletes", "null_keys", "bad", "dropped"):
-                records.add_metric([str(copy.partition), kind], getattr(state, kind))
+                records.add_metric([str(replica.partition), kind], getattr(state, kind))
         yield records
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from queryable_app.policy.freshness import ASKED_NAMES, DEADLINE_MS_MAX, LAG_MAX, ROUTES, Consistency
+from queryable_app.policy.freshness import DEADLINE_MS_MAX, LAG_MAX, READ_OPTION_NAMES, ROUTES, Consistency
 
-POINT_OPTIONS: Final = ASKED_NAMES
+POINT_OPTIONS: Final = READ_OPTION_NAMES
 """May be parameters or headers with the prefix `Qt-`."""
-MANY_OPTIONS: Final = (*ASKED_NAMES, "partial")
+MANY_OPTIONS: Final = (*READ_OPTION_NAMES, "partial")
 
 _TEXT: Final = {"type": "string"}
 

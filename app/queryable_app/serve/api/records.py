@@ -18,13 +18,13 @@ from queryable_app.policy.freshness import DEADLINE_MS_MAX
 from queryable_app.serve.api.answers import RECORDS_BODY, WRITTEN
 from queryable_app.serve.api.parameters import parameters
 from queryable_app.serve.api.request import (
-    Values,
-    bad_json,
-    key_of,
+    Parameters,
+    invalid_json,
+    key_in_path,
+    parse_parameters,
     read_body,
     require_few_values,
-    respond,
-    values_of,
+    to_response,
 )
 from queryable_app.serve.kafka.producer import DEADLINE_SECONDS
 from queryable_app.serve.node import Node
@@ -51,15 +51,15 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     )
     async def produce(request: Request) -> Response:
         """Send `{"key", "value"}`, or an array of them, to the topic. Records of one key keep their order."""
-        _require_allowed(node)
-        values = values_of(request, _OPTIONS, "key-encoding")
+        _require_writes_enabled(node)
+        values = parse_parameters(request, _OPTIONS, "key-encoding")
         body = await read_body(request)
         require_few_values(body)
         items, many = _items(body)
         records = [_record(item, values, node) for item in items]
         sent = [(key, value, _partition(reads, key)) for key, value in records]
         acknowledged = await _send(node, sent, _deadline_seconds(values))
-        return respond(json_answer(acknowledged if many else acknowledged[0], reads.identity))
+        return to_response(json_answer(acknowledged if many else acknowledged[0], reads.identity))
 
     @router.delete(
         "/v1/records/{key}",
@@ -68,18 +68,18 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     )
     async def delete(request: Request) -> Response:
         """Send a tombstone for the key. One that several partitions hold gets one in each, and a list is answered."""
-        _require_allowed(node)
-        values = values_of(request, _OPTIONS, "key-encoding")
-        record_key = key_of(request, values, node.codec)
-        partitions = _holding(reads, record_key)
+        _require_writes_enabled(node)
+        values = parse_parameters(request, _OPTIONS, "key-encoding")
+        record_key = key_in_path(request, values, node.codec)
+        partitions = _partitions_with_row(reads, record_key)
         sent: list[tuple[bytes, bytes | None, int]] = [(record_key, None, p) for p in partitions]
         acknowledged = await _send(node, sent, _deadline_seconds(values))
-        return respond(json_answer(acknowledged if len(sent) > 1 else acknowledged[0], reads.identity))
+        return to_response(json_answer(acknowledged if len(sent) > 1 else acknowledged[0], reads.identity))
 
     return router
 
 
-def _require_allowed(node: Node) -> None:
+def _require_writes_enabled(node: Node) -> None:
     if not node.read.ingest:
         raise Failure(
             Reason.FORBIDDEN,
@@ -88,7 +88,7 @@ def _require_allowed(node: Node) -> None:
         )
 
 
-def _deadline_seconds(values: Values) -> float:
+def _deadline_seconds(values: Parameters) -> float:
     given = whole_number(values, "deadline-ms", 1, DEADLINE_MS_MAX)
     return DEADLINE_SECONDS if given is None else given / 1000
 
@@ -115,7 +115,7 @@ def _items(body: bytes) -> tuple[list[_Item], bool]:
     try:
         many = read_document(body, one_or_many)
     except BadJson as bad:
-        raise bad_json("body", bad) from None
+        raise invalid_json("body", bad) from None
     if not found:
         raise invalid("body", "is an empty list", 'send at least one {"key": .., "value": ..}')
     return found, many
@@ -127,10 +127,10 @@ def _member(name: str, text: str, at: int) -> tuple[JsonText, int]:
     try:
         return read_json(text, at)
     except BadJson as bad:
-        raise bad_json(name, bad) from None
+        raise invalid_json(name, bad) from None
 
 
-def _record(item: _Item, values: Values, node: Node) -> Record:
+def _record(item: _Item, values: Parameters, node: Node) -> Record:
     if "key" not in item or "value" not in item:
         raise invalid(
             "value" if "key" in item else "key", "is missing", f"{_ADVICE}; DELETE takes a key away"
@@ -148,23 +148,25 @@ def _record(item: _Item, values: Values, node: Node) -> Record:
 
 def _partition(reads: Reads, record_key: bytes) -> int:
     """Where producers send the key. When they do not agree, where the Java client would: the newest row wins anywhere."""
-    algorithm = reads.copies.algorithm
+    algorithm = reads.replicas.algorithm
     return partition_for(
-        record_key, ALGORITHMS[0] if algorithm == SCATTER else algorithm, reads.copies.partitions
+        record_key, ALGORITHMS[0] if algorithm == SCATTER else algorithm, reads.replicas.partitions
     )
 
 
-def _holding(reads: Reads, record_key: bytes) -> Sequence[int]:
+def _partitions_with_row(reads: Reads, record_key: bytes) -> Sequence[int]:
     """The partitions with a row of the key; a tombstone in one of them alone would be forgotten before the older rows."""
-    if reads.copies.algorithm != SCATTER:
+    if reads.replicas.algorithm != SCATTER:
         return (_partition(reads, record_key),)
     disk_key = reads.node.codec.to_disk(record_key)
-    here = reads.copies.by_partition
+    here = reads.replicas.by_partition
     # Of partitions on other nodes, and of copies that are being built, it is not known: a tombstone for nothing does no harm.
     holding = [
         partition
-        for partition in range(reads.copies.partitions)
-        if (copy := here.get(partition)) is None or not copy.complete or copy.store.get(disk_key) is not None
+        for partition in range(reads.replicas.partitions)
+        if (replica := here.get(partition)) is None
+        or not replica.complete
+        or replica.store.get(disk_key) is not None
     ]
     return holding or (_partition(reads, record_key),)
 

@@ -1,6 +1,6 @@
 """A request as the routes need it: the key's very bytes, checked parameters, a bounded body.
 
-Strategy: a key comes from the raw path, before anyone decodes, normalises or splits it. `keyed_path` takes it out before
+Strategy: a key comes from the raw path, before anyone decodes, normalises or splits it. `router_scope` takes it out before
 the router looks, so that a key may be empty, have slashes, dots, NUL or bytes that are no UTF-8.
 """
 
@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from queryable_app.errors import Failure, Reason, invalid
-from queryable_app.policy.freshness import Asked, parse_asked
+from queryable_app.policy.freshness import ReadOptions, parse_read_options
 from queryable_app.serve.base.answer_share import AnswerShare
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import Answer, as_bytes, choice, parse_options, parse_query
@@ -26,16 +26,16 @@ from queryable_app.wire.serde import KeyCodec
 # In the scope.
 RAW_KEY: Final = "qt.key"
 IS_HEAD: Final = "qt.head"
-ARRIVED: Final = "qt.arrived"  # loop time
+ARRIVED_AT: Final = "qt.arrived"  # loop time
 KEY_ENCODINGS: Final = ("text", "base64url")
 SHARE: Final = "qt.share"
 _COMMAS_MAX: Final = 200_000  # each value costs the parser time and memory, however short it is
 _KEYED: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
 
-Values = dict[str, list[str]]
+Parameters = dict[str, list[str]]
 
 
-def keyed_path(scope: Scope) -> dict[str, Any]:
+def router_scope(scope: Scope) -> dict[str, Any]:
     """Return a copy of the scope with the path that the router looks at.
 
     A path that ends in a key becomes one that the router knows, with the key's bytes beside it. In any other path an encoded
@@ -52,7 +52,7 @@ def keyed_path(scope: Scope) -> dict[str, Any]:
     return dict(scope)
 
 
-def values_of(request: Request, options: Sequence[str], *others: str) -> Values:
+def parse_parameters(request: Request, options: Sequence[str], *others: str) -> Parameters:
     """The parameters of a request, and its options, which may be `Qt-` headers as well."""
     values = parse_query(request.scope["query_string"], (*options, *others))
     for name, given in parse_options(request.scope["headers"], options).items():
@@ -61,18 +61,18 @@ def values_of(request: Request, options: Sequence[str], *others: str) -> Values:
     return values
 
 
-def key_of(request: Request, values: Values, codec: KeyCodec) -> bytes:
+def key_in_path(request: Request, values: Parameters, codec: KeyCodec) -> bytes:
     """The record key that the path ends in."""
     return decode_key(request.scope[RAW_KEY], values, codec)
 
 
-def decode_key(raw: bytes, values: Values, codec: KeyCodec) -> bytes:
+def decode_key(raw: bytes, values: Parameters, codec: KeyCodec) -> bytes:
     if choice(values, "key-encoding", KEY_ENCODINGS) == "base64url":
         return codec.from_base64url(raw.decode("latin-1"))
     return codec.from_url_bytes(raw)
 
 
-def key_parameter(values: Values, name: str, codec: KeyCodec) -> bytes | None:
+def key_parameter(values: Parameters, name: str, codec: KeyCodec) -> bytes | None:
     """A key that is a parameter, such as `from`, in on-disk form."""
     given = values.get(name, [])
     if len(given) > 1:
@@ -86,10 +86,10 @@ def key_parameter(values: Values, name: str, codec: KeyCodec) -> bytes | None:
         raise
 
 
-def asked_of(request: Request, values: Values, reads: Reads) -> tuple[Asked, float]:
+def asked_of(request: Request, values: Parameters, reads: Reads) -> tuple[ReadOptions, float]:
     """What is asked of the copies, and until when (loop time). Nothing is done for a request that waited for longer."""
-    asked = parse_asked(values, reads.defaults, reads.copies.partitions)
-    deadline: float = request.scope[ARRIVED] + asked.deadline_ms / 1000
+    asked = parse_read_options(values, reads.defaults, reads.replicas.partitions)
+    deadline: float = request.scope[ARRIVED_AT] + asked.deadline_ms / 1000
     if asyncio.get_running_loop().time() >= deadline:
         raise Failure(
             Reason.DEADLINE_EXCEEDED,
@@ -99,7 +99,7 @@ def asked_of(request: Request, values: Values, reads: Reads) -> tuple[Asked, flo
     return asked, deadline
 
 
-def asked_of_many(request: Request, values: Values, reads: Reads) -> tuple[Asked, float]:
+def asked_of_many(request: Request, values: Parameters, reads: Reads) -> tuple[ReadOptions, float]:
     """The same for a read of many keys, which no single node answers, so that it can be sent to none."""
     asked, deadline = asked_of(request, values, reads)
     if asked.route == "redirect":
@@ -111,13 +111,13 @@ def asked_of_many(request: Request, values: Values, reads: Reads) -> tuple[Asked
     return asked, deadline
 
 
-def share_of(request: Request) -> AnswerShare:
+def answer_reservation(request: Request) -> AnswerShare:
     """What this request takes of the memory for answers. The guard gives it back."""
     share: AnswerShare = request.scope[SHARE]
     return share
 
 
-def accept_of(request: Request) -> str:
+def accept_header(request: Request) -> str:
     return ",".join(request.headers.getlist("accept"))
 
 
@@ -137,10 +137,10 @@ async def json_body(request: Request) -> Any:
     try:
         return parse_json(body, unique_names=True).value
     except BadJson as bad:
-        raise bad_json("body", bad) from None
+        raise invalid_json("body", bad) from None
 
 
-def bad_json(field: str, bad: BadJson) -> Failure:
+def invalid_json(field: str, bad: BadJson) -> Failure:
     return invalid(field, str(bad), "send one JSON document in UTF-8; docs/http.md has its bounds")
 
 
@@ -152,14 +152,14 @@ async def read_body(request: Request) -> bytes:
     try:
         return b"".join([chunk async for chunk in request.stream()])
     except ClientDisconnect:
-        raise Gone from None
+        raise ClientDisconnected from None
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client went away; nobody is left to answer."""
 
 
-def respond(answer: Answer) -> Response:
+def to_response(answer: Answer) -> Response:
     response = Response(answer.body, answer.status)
     response.raw_headers = answer.header_list()
     return response

@@ -19,22 +19,22 @@ from queryable_app.serve.api.pieces import PiecedResponse
 from queryable_app.serve.api.request import (
     IS_HEAD,
     RAW_KEY,
-    Gone,
-    Values,
-    accept_of,
+    ClientDisconnected,
+    Parameters,
+    accept_header,
+    answer_reservation,
     asked_of_many,
     key_parameter,
-    respond,
-    share_of,
-    values_of,
+    parse_parameters,
+    to_response,
 )
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.coverage import (
     Coverage,
-    count_everywhere,
+    count_covered,
     coverage,
-    read_covered,
-    rows_of,
+    covered_rows,
+    read_partitions,
 )
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, Page, count, ndjson, page, to_lines
@@ -63,13 +63,13 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     @router.get("/v1/scan", openapi_extra=parameters(*MANY_OPTIONS, *_SCAN), responses=PAGE)
     async def scan(request: Request) -> Response:
         """All rows in key order. `Accept: application/x-ndjson` streams them, a row a line."""
-        values = values_of(request, MANY_OPTIONS, *_SCAN)
+        values = parse_parameters(request, MANY_OPTIONS, *_SCAN)
         return await rows(request, values, Bounds(), "scan")
 
     @router.get("/v1/range", openapi_extra=parameters(*MANY_OPTIONS, "from", "to", *_SCAN), responses=PAGE)
     async def key_range(request: Request) -> Response:
         """The rows from the key `from` up to before the key `to`, in key order."""
-        values = values_of(request, MANY_OPTIONS, "from", "to", *_SCAN)
+        values = parse_parameters(request, MANY_OPTIONS, "from", "to", *_SCAN)
         start, stop = (key_parameter(values, name, node.codec) for name in ("from", "to"))
         if start is not None and stop is not None and stop < start:
             raise invalid("to", "comes before `from`", "swap them; order=desc gives the rows in reverse")
@@ -82,7 +82,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     )
     async def prefix(request: Request) -> Response:
         """The rows whose key begins with these bytes, in key order."""
-        values = values_of(request, MANY_OPTIONS, *_SCAN)
+        values = parse_parameters(request, MANY_OPTIONS, *_SCAN)
         if node.codec.width:
             raise invalid("prefix", f"{node.codec.format} keys are numbers", "ask /v1/range with from and to")
         encoded = choice(values, "key-encoding", ("text", "base64url")) == "base64url"
@@ -90,8 +90,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         head = node.codec.from_base64url(raw.decode("latin-1")) if encoded else raw
         return await rows(request, values, Bounds.of_prefix(head), f"prefix {head!r}")
 
-    async def rows(request: Request, values: Values, bounds: Bounds, scope: str) -> Response:
-        form = negotiate(accept_of(request), (JSON, NDJSON))
+    async def rows(request: Request, values: Parameters, bounds: Bounds, scope: str) -> Response:
+        form = negotiate(accept_header(request), (JSON, NDJSON))
         limit = (
             whole_number(values, "limit", 1, node.settings.page_rows_max)
             if form == JSON
@@ -111,20 +111,22 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         lines = to_lines(node.codec, node.spec.stored_format, form == NDJSON)
         if form == NDJSON or (limit or _LIMIT) > BATCH_ROWS:
-            node.turns.require_room()
+            node.read_admission.require_slot_for_long_read()
 
-        everything = range(reads.copies.partitions)
+        everything = range(reads.replicas.partitions)
         if form == NDJSON:
             covered = await coverage(reads, everything, asked, deadline, partial)
-            batches = rows_of(reads, covered, bounds, deadline, None)
+            batches = covered_rows(reads, covered, bounds, deadline, None)
             return RowStream(ndjson(batches, lines, limit), covered.headers)
 
-        share = share_of(request)
+        share = answer_reservation(request)
 
         async def one_page(covered: Coverage) -> Page:
-            return await page(rows_of(reads, covered, bounds, deadline, share), lines, limit or _LIMIT, share)
+            return await page(
+                covered_rows(reads, covered, bounds, deadline, share), lines, limit or _LIMIT, share
+            )
 
-        found, covered = await read_covered(reads, everything, asked, deadline, partial, one_page)
+        found, covered = await read_partitions(reads, everything, asked, deadline, partial, one_page)
         following = b"null"
         if found.last_key is not None:
             following = b'"%b"' % Cursor(found.last_key, cast(Order, order), scope).encode().encode()
@@ -135,33 +137,33 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     @router.get("/v1/count", openapi_extra=parameters(*MANY_OPTIONS, "approximate"), responses=COUNTED)
     async def count_rows(request: Request) -> Response:
         """How many keys there are."""
-        values = values_of(request, MANY_OPTIONS, "approximate")
-        negotiate(accept_of(request), (JSON,))
+        values = parse_parameters(request, MANY_OPTIONS, "approximate")
+        negotiate(accept_header(request), (JSON,))
         approximate = choice(values, "approximate", ("false", "true"))
         asked, deadline = asked_of_many(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         # Where a key may be in several partitions, only its newest record says whether it counts.
-        exact = approximate == "false" or reads.copies.algorithm == SCATTER
+        exact = approximate == "false" or reads.replicas.algorithm == SCATTER
         if exact:
-            node.turns.require_room()
+            node.read_admission.require_slot_for_long_read()
 
         async def counting(covered: Coverage) -> int:
-            if reads.copies.algorithm == SCATTER:
+            if reads.replicas.algorithm == SCATTER:
                 async with aclosing(
-                    rows_of(reads, covered, Bounds(), deadline, share_of(request))
+                    covered_rows(reads, covered, Bounds(), deadline, answer_reservation(request))
                 ) as batches:
                     return await count(batches)
-            return await count_everywhere(reads, covered, not exact, deadline)
+            return await count_covered(reads, covered, not exact, deadline)
 
-        everything = range(reads.copies.partitions)
-        counted, covered = await read_covered(reads, everything, asked, deadline, partial, counting)
+        everything = range(reads.replicas.partitions)
+        counted, covered = await read_partitions(reads, everything, asked, deadline, partial, counting)
         fields = (counted, approximate.encode(), covered.fields())
-        return respond(body_answer(b'{"count":%d,"approximate":%b%b' % fields, JSON, covered.headers))
+        return to_response(body_answer(b'{"count":%d,"approximate":%b%b' % fields, JSON, covered.headers))
 
     return router
 
 
-def _any_limit(values: Values) -> int | None:
+def _any_limit(values: Parameters) -> int | None:
     """A stream has no page, and so its limit is not a page's."""
     return whole_number(values, "limit", 1, 10**12)
 
@@ -183,7 +185,7 @@ class RowStream(Response):
                 if IS_HEAD not in scope:
                     async for chunk in chunks:
                         if gone.done():
-                            raise Gone
+                            raise ClientDisconnected
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 await send({"type": "http.response.body", "body": b""})
         finally:

@@ -5,39 +5,39 @@ from __future__ import annotations
 from time import monotonic, time_ns
 from typing import Any
 
-from queryable_app.platform.clock import moment_ms
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import lag_ms, lag_records, next_offset
 from queryable_app.policy.retries import Retry
-from queryable_app.policy.stalls import Watch
+from queryable_app.policy.stalls import StallWatch
 from queryable_app.serve.feed.control_socket import IngestStatus
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import Peers
-from queryable_app.serve.store.replicas import Copy
-from queryable_app.wire.checkpoint_files import Fetch
+from queryable_app.serve.store.replicas import Replica
+from queryable_app.wire.checkpoint_files import FetchProgress
 from queryable_app.wire.partitioners import ALGORITHMS
 
 
-def status_of(node: Node) -> dict[str, Any]:
-    settings, copies, ingest = node.settings, node.copies, node.ingest_status
-    now_ms, moment = time_ns() // 1_000_000, moment_ms()
+def status_json(node: Node) -> dict[str, Any]:
+    settings, replicas, ingest = node.settings, node.replicas, node.ingest_status
+    now_ms, moment = time_ns() // 1_000_000, monotonic_ms()
     return {
         "name": settings.name,
         "applicationId": settings.application_id,
         "topic": node.spec.topic,
-        "epoch": copies.placement.epoch,
-        "placedPartitions": copies.partitions,
-        "topicPartitions": copies.topic_partitions,
-        "ready": copies.ready,
+        "epoch": replicas.placement.epoch,
+        "placedPartitions": replicas.partitions,
+        "topicPartitions": replicas.topic_partitions,
+        "ready": replicas.ready,
         "draining": node.draining,
-        "read": read_of(node),
+        "read": read_settings_json(node),
         "startedAt": int(node.started_at * 1000),
         "now": now_ms,
         "partitioner": {
             "declared": node.spec.partitioner,
-            "inUse": copies.algorithm,
-            "mismatches": _by_algorithm(copies.mismatches),
+            "inUse": replicas.algorithm,
+            "mismatches": _by_algorithm(replicas.mismatches),
         },
-        "kafka": {"away": node.log_end.away},
+        "kafka": {"away": node.end_offsets.away},
         "ingest": {
             "state": ingest.state,
             "mode": ingest.mode,
@@ -58,12 +58,14 @@ def status_of(node: Node) -> dict[str, Any]:
             "highWaterPercent": node.disk_guard.high_water_percent,
             "paused": node.disk_guard.paused,
         },
-        "partitions": [_copy_status(node, copy, moment) for _, copy in sorted(copies.by_partition.items())],
-        "leaving": sorted(copies.leaving),
+        "partitions": [
+            _replica_status(node, replica, moment) for _, replica in sorted(replicas.by_partition.items())
+        ],
+        "leaving": sorted(replicas.leaving),
     }
 
 
-def read_of(node: Node) -> dict[str, Any]:
+def read_settings_json(node: Node) -> dict[str, Any]:
     """What the node follows of `spec.read`."""
     read = node.read
     return {
@@ -75,51 +77,51 @@ def read_of(node: Node) -> dict[str, Any]:
 
 
 def _peer_status(peers: Peers, ordinal: int) -> dict[str, Any]:
-    heard = peers.heard.get(ordinal)
+    last_heartbeats = peers.last_heartbeats.get(ordinal)
     return {
         "address": peers.address(ordinal),
-        "suspect": ordinal in peers.suspects,
-        "draining": heard is not None and heard.draining,
-        "heardMs": None if heard is None else int((monotonic() - heard.at) * 1000),
-        "epoch": None if heard is None else heard.epoch,
+        "suspect": ordinal in peers.suspected,
+        "draining": last_heartbeats is not None and last_heartbeats.draining,
+        "heardMs": None if last_heartbeats is None else int((monotonic() - last_heartbeats.at) * 1000),
+        "epoch": None if last_heartbeats is None else last_heartbeats.epoch,
     }
 
 
-def _copy_status(node: Node, copy: Copy, now_ms: int) -> dict[str, Any]:
-    state, fetch = copy.state, node.hydration.progress.get(copy.partition)
+def _replica_status(node: Node, replica: Replica, now_ms: int) -> dict[str, Any]:
+    state, fetch = replica.state, node.hydration.progress.get(replica.partition)
     return {
-        "partition": copy.partition,
-        "role": copy.role,
-        "phase": copy.phase(now_ms),
-        "position": copy.position,
-        "end": copy.end,
-        "lagRecords": lag_records(copy),
-        "lagMs": lag_ms(copy, now_ms),
-        "complete": copy.complete,
-        "progress": progress(copy) if fetch is None else fetch_progress(fetch),
-        "recordsPerSecond": round(copy.rate, 1),
-        "remainingSeconds": _rounded(copy.remaining_seconds if fetch is None else _seconds_left(fetch)),
-        "hydration": None if copy.complete else _hydration(copy, fetch),
-        "failed": copy.failed,
-        "retrying": _retrying(copy.retrying),
-        "stalled": _stalled(node.watchdog.stalled.get(copy.partition)),
-        "damaged": copy.damaged,
-        "absent": copy.absent,
-        "paused": node.disk_guard.why_paused if node.copies.is_paused(copy) else None,
+        "partition": replica.partition,
+        "role": replica.role,
+        "phase": replica.phase(now_ms),
+        "position": replica.position,
+        "end": replica.end,
+        "lagRecords": lag_records(replica),
+        "lagMs": lag_ms(replica, now_ms),
+        "complete": replica.complete,
+        "progress": progress(replica) if fetch is None else fetch_progress(fetch),
+        "recordsPerSecond": round(replica.rate, 1),
+        "remainingSeconds": _rounded(replica.remaining_seconds if fetch is None else _seconds_left(fetch)),
+        "hydration": None if replica.complete else _hydration(replica, fetch),
+        "failed": replica.failed,
+        "retrying": _retrying(replica.retrying),
+        "stalled": _stalled(node.watchdog.stalled.get(replica.partition)),
+        "damaged": replica.damaged,
+        "absent": replica.absent,
+        "paused": node.disk_guard.pause_reason if node.replicas.is_paused(replica) else None,
         "rows": state.rows,
         "deletes": state.deletes,
         "nullKeys": state.null_keys,
         "bad": state.bad,
         "dropped": state.dropped,
-        "lastBad": copy.store.last_bad if copy.opened else None,
+        "lastBad": replica.store.last_bad if replica.opened else None,
         "lastTimestamp": state.last_timestamp_ms,
         "mismatches": _by_algorithm(state.mismatches),
-        "estimatedKeys": copy.store.keys.count(now_ms) if copy.opened else None,
-        "sizeBytes": copy.store.size_bytes() if copy.opened else 0,
+        "estimatedKeys": replica.store.keys.count(now_ms) if replica.opened else None,
+        "sizeBytes": replica.store.size_bytes() if replica.opened else 0,
     }
 
 
-def _stalled(watch: Watch | None) -> dict[str, Any] | None:
+def _stalled(watch: StallWatch | None) -> dict[str, Any] | None:
     """Return how often the query was started again for a replica that stands still although records are there."""
     return (
         None if watch is None else {"restarts": watch.restarts, "waitedMs": int(watch.waited_seconds * 1000)}
@@ -141,19 +143,23 @@ def _retrying(retry: Retry | None) -> dict[str, Any] | None:
 
 def readiness(node: Node) -> dict[str, Any]:
     """Of the copies that serve. What is being built beside them is counted by itself."""
-    copies, ingest = node.copies.serving, node.ingest_status
+    replicas, ingest = node.replicas.serving, node.ingest_status
     return {
-        "ready": node.copies.ready and not node.draining,
+        "ready": node.replicas.ready and not node.draining,
         "draining": node.draining,
-        "hydrating": len(node.copies.by_partition) - len(copies),
-        "complete": sum(copy.complete for copy in copies),
-        "copies": len(copies),
-        "progress": round(sum(progress(copy) for copy in copies) / max(1, len(copies)), 4),
-        "failed": {str(copy.partition): copy.failed for copy in copies if copy.failed is not None},
-        "retrying": {
-            str(copy.partition): copy.retrying.reason for copy in copies if copy.retrying is not None
+        "hydrating": len(node.replicas.by_partition) - len(replicas),
+        "complete": sum(replica.complete for replica in replicas),
+        "copies": len(replicas),
+        "progress": round(sum(progress(replica) for replica in replicas) / max(1, len(replicas)), 4),
+        "failed": {
+            str(replica.partition): replica.failed for replica in replicas if replica.failed is not None
         },
-        "stalled": [copy.partition for copy in copies if copy.partition in node.watchdog.stalled],
+        "retrying": {
+            str(replica.partition): replica.retrying.reason
+            for replica in replicas
+            if replica.retrying is not None
+        },
+        "stalled": [replica.partition for replica in replicas if replica.partition in node.watchdog.stalled],
         "ingestFailed": _ingest_failed(ingest),
     }
 
@@ -164,12 +170,12 @@ def _ingest_failed(ingest: IngestStatus) -> str | None:
     return ingest.detail if ingest.state == "failed" else None
 
 
-def placement_of(node: Node) -> dict[str, Any]:
+def placement_json(node: Node) -> dict[str, Any]:
     placement = node.placement
     return {
         "epoch": placement.epoch,
         "applicationId": placement.application_id,
-        "partitioner": node.copies.algorithm,
+        "partitioner": node.replicas.algorithm,
         "keyFormat": node.spec.key_format,
         "partitions": [
             {
@@ -182,28 +188,28 @@ def placement_of(node: Node) -> dict[str, Any]:
     }
 
 
-def progress(copy: Copy) -> float:
+def progress(replica: Replica) -> float:
     """Of the log's offsets, how many are behind the copy: 0 to 1. 0 while the end is not known."""
-    if copy.complete and copy.end <= 0:
+    if replica.complete and replica.end <= 0:
         return 1.0
-    if copy.end < 0:
+    if replica.end < 0:
         return 0.0
-    return 1.0 if copy.end == 0 else round(min(1.0, next_offset(copy) / copy.end), 4)
+    return 1.0 if replica.end == 0 else round(min(1.0, next_offset(replica) / replica.end), 4)
 
 
-def fetch_progress(fetch: Fetch) -> float:
+def fetch_progress(fetch: FetchProgress) -> float:
     return round(fetch.bytes_done / max(1, fetch.bytes_total), 4)
 
 
-def _seconds_left(fetch: Fetch) -> float | None:
+def _seconds_left(fetch: FetchProgress) -> float | None:
     rate = fetch.bytes_per_second
     return (fetch.bytes_total - fetch.bytes_done) / rate if rate > 0 else None
 
 
-def _hydration(copy: Copy, fetch: Fetch | None) -> dict[str, Any]:
+def _hydration(replica: Replica, fetch: FetchProgress | None) -> dict[str, Any]:
     """From where the copy is being built. Without figures it waits for its turn, or another node is asked first."""
     if fetch is None:
-        return {"from": "topic" if copy.opened else "peer"}
+        return {"from": "topic" if replica.opened else "peer"}
     return {
         "from": "peer",
         "peer": fetch.peer,

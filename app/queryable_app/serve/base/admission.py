@@ -15,18 +15,18 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.policy.overload import Backlog, has_room
+from queryable_app.policy.overload import Backlog, admits_long_read
 
 _REFUSALS_AT_ONCE: Final = 8  # half a millisecond
 _BEGINNINGS_PER_PAUSE: Final = 3  # while both wait; a few milliseconds each
 
-Pause = Callable[[], Awaitable[None]]
+YieldSlot = Callable[[], Awaitable[None]]
 
 
-class Waiter(Protocol):
+class QueuedRead(Protocol):
     """A request."""
 
-    def gone(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Nobody waits for the answer any more."""
 
     def begin(self) -> None: ...
@@ -35,23 +35,23 @@ class Waiter(Protocol):
         """There is too much to do."""
 
 
-class Turns:
+class ReadAdmission:
     """Of one node. Use it from one event loop."""
 
     def __init__(self) -> None:
         self._backlog = Backlog()
-        self._waiting: deque[tuple[float, Waiter]] = deque()
+        self._waiting: deque[tuple[float, QueuedRead]] = deque()
         self._pausing: deque[tuple[float, asyncio.Future[None]]] = deque()
         self._paused_seconds = 0.0  # the read that last went on
         self._begun = 0  # since a long read has gone on
         self._coming = False
 
-    def wait(self, waiter: Waiter) -> None:
+    def wait(self, waiter: QueuedRead) -> None:
         loop = asyncio.get_running_loop()
         self._waiting.append((loop.time(), waiter))
         self._come(loop)
 
-    async def pause(self) -> None:
+    async def yield_slot(self) -> None:
         """Of a read that is not done yet."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
@@ -59,10 +59,10 @@ class Turns:
         self._come(loop)
         await turn
 
-    def require_room(self) -> None:
+    def require_slot_for_long_read(self) -> None:
         """For one more long read. Raises Failure."""
-        if not has_room(len(self._pausing), self._paused_seconds):
-            raise too_much("more long reads are being answered than can go on soon")
+        if not admits_long_read(len(self._pausing), self._paused_seconds):
+            raise overloaded("more long reads are being answered than can go on soon")
 
     def _come(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._coming and (self._waiting or self._pausing):
@@ -82,10 +82,10 @@ class Turns:
         waiting = self._waiting
         for _ in range(min(_REFUSALS_AT_ONCE, len(waiting))):
             since, waiter = waiting.popleft()
-            if waiter.gone():
+            if waiter.is_abandoned():
                 continue
             now = loop.time()
-            if self._backlog.accepts(now - since, len(waiting), now):
+            if self._backlog.admits(now - since, len(waiting), now):
                 waiter.begin()
                 return True
             waiter.refuse()
@@ -100,7 +100,7 @@ class Turns:
                 return
 
 
-def too_much(why: str) -> Failure:
+def overloaded(why: str) -> Failure:
     return Failure(
         Reason.OVERLOADED,
         why,

@@ -14,7 +14,7 @@ _M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
 _THRESHOLD_BYTES: Final = 128 * 1024  # where glibc begins
 
 
-def give_back_large_blocks() -> None:
+def return_large_blocks() -> None:
     """Keep the threshold where it is. Another C library than glibc is left as it is."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queryable_app.serve.base.admission import too_much
+from queryable_app.serve.base.admission import overloaded
 from queryable_app.serve.base.byte_budget import ByteBudget
 
 SMALL_ANSWER_BYTES: Final = 64 * 1024
@@ -30,25 +30,25 @@ class AnswerShare:
         missing = needed - self._taken if needed > SMALL_ANSWER_BYTES else 0
         if missing > 0:
             if self._budget.taken == self._taken:
-                self._budget.take_all_the_same(missing)
+                self._budget.take_over_limit(missing)
             elif not self._budget.take(missing):
-                raise too_much(f"the answers under way take up to {self._budget.bytes_max} bytes")
+                raise overloaded(f"the answers under way take up to {self._budget.bytes_max} bytes")
             self._taken += missing
         self._needed = needed
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self._needed -= size
         spare = self._taken - (self._needed if self._needed > SMALL_ANSWER_BYTES else 0)
-        self._budget.give_back(spare)
+        self._budget.release(spare)
         self._taken -= spare
 
     def keep(self, size: int) -> None:
         """A body of this size is there already, made of what was taken before or of nothing that was counted."""
         missing = size - self._taken
         if missing > 0:
-            self._budget.take_all_the_same(missing)
+            self._budget.take_over_limit(missing)
             self._taken += missing
 
     def end(self) -> None:
-        self._budget.give_back(self._taken)
+        self._budget.release(self._taken)
         self._needed = self._taken = 0

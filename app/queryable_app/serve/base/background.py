@@ -110,7 +110,7 @@ async def in_thread(function: Callable[[Unpack[A]], T], *args: *A) -> T:
 Client = TypeVar("Client")
 
 
-class KeptClient(Generic[Client]):
+class LazyKafkaClient(Generic[Client]):
     """An aiokafka client: connected when it is first asked for, dropped when it is of no more use."""
 
     def __init__(self, make: Callable[[], Client], prepare: Callable[[Client], None] | None = None) -> None:

@@ -19,9 +19,9 @@ class ByteBudget:
         self.taken += size
         return True
 
-    def take_all_the_same(self, size: int) -> None:
+    def take_over_limit(self, size: int) -> None:
         """Count bytes that are there whether they were left or not."""
         self.taken += size
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.taken -= size

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from queryable_app.policy.freshness import DEADLINE_MS_MAX, LAG_MAX, Asked, Consistency
-from queryable_app.policy.routing import CopyHeard, NodeHeard
+from queryable_app.policy.freshness import DEADLINE_MS_MAX, LAG_MAX, Consistency, ReadOptions
+from queryable_app.policy.routing import LastHeartbeat, ReportedReplica
 from queryable_app.wire.checked import by_partition, field, offset, optional, whole
 
 RawRow = tuple[bytes, int, bytes]
@@ -56,19 +56,19 @@ def decode_rows(raw: bytes) -> tuple[dict[str, Any], list[RawRow]]:
     return head, rows
 
 
-def asked_to_json(asked: Asked, left_ms: int) -> dict[str, Any]:
+def asked_to_json(asked: ReadOptions, remaining_ms: int) -> dict[str, Any]:
     return {
         "consistency": asked.consistency.value,
         "maxLagMs": asked.max_lag_ms,
         "maxLagRecords": asked.max_lag_records,
         "minPositions": {str(partition): offset for partition, offset in asked.min_positions.items()},
-        "deadlineMs": left_ms,
+        "deadlineMs": remaining_ms,
     }
 
 
-def asked_from_json(raw: Any) -> Asked:
+def asked_from_json(raw: Any) -> ReadOptions:
     """Raises Malformed."""
-    return Asked(
+    return ReadOptions(
         field(raw, "consistency", Consistency),
         field(raw, "maxLagMs", optional(whole(0, LAG_MAX))),
         field(raw, "maxLagRecords", optional(whole(0, LAG_MAX))),
@@ -79,22 +79,25 @@ def asked_from_json(raw: Any) -> Asked:
 
 
 def encode_heartbeat(
-    epoch: int, mismatches: tuple[int, int, int], copies: Mapping[int, CopyHeard], draining: bool = False
+    epoch: int,
+    mismatches: tuple[int, int, int],
+    replicas: Mapping[int, ReportedReplica],
+    draining: bool = False,
 ) -> bytes:
-    said = {"epoch": epoch, "mismatches": mismatches, "copies": copies, "draining": draining}
+    said = {"epoch": epoch, "mismatches": mismatches, "copies": replicas, "draining": draining}
     return json.dumps(said, separators=(",", ":")).encode()
 
 
-def decode_heartbeat(words: bytes, now: float) -> NodeHeard:
+def decode_heartbeat(words: bytes, now: float) -> LastHeartbeat:
     try:
         said = json.loads(words)
         murmur2, crc32, fnv1a = (int(count) for count in said["mismatches"])
-        copies = {
-            int(partition): CopyHeard(int(position), int(lag), bool(complete))
+        replicas = {
+            int(partition): ReportedReplica(int(position), int(lag), bool(complete))
             for partition, (position, lag, complete) in said["copies"].items()
         }
-        return NodeHeard(
-            now, int(said["epoch"]), (murmur2, crc32, fnv1a), copies, said.get("draining") is True
+        return LastHeartbeat(
+            now, int(said["epoch"]), (murmur2, crc32, fnv1a), replicas, said.get("draining") is True
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise PeerFrameError(f"no heartbeat of a node: {error!r}") from None

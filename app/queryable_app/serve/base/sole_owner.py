@@ -20,7 +20,7 @@ _PREDECESSOR_SECONDS: Final = 60.0
 
 
 @contextmanager
-def owned(directory: Path, seconds: float = _PREDECESSOR_SECONDS) -> Iterator[None]:
+def locked_directory(directory: Path, seconds: float = _PREDECESSOR_SECONDS) -> Iterator[None]:
     """Raises OSError when another process keeps it for longer."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / LOCK_FILE).open("a") as file:

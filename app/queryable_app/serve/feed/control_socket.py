@@ -18,18 +18,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from queryable_app.config.topic_spec import OnDataLoss
-from queryable_app.contract import CONTROL_PROTOCOL, GENERATION_FILE, TopicSeen
-from queryable_app.platform.clock import moment_ms
+from queryable_app.contract import CONTROL_PROTOCOL, GENERATION_FILE, ObservedTopic
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.log import event
 from queryable_app.serve.base.background import guarded, note_failure
-from queryable_app.serve.base.whole_file import write_whole
+from queryable_app.serve.base.whole_file import write_atomically
 from queryable_app.serve.feed.row_socket import RowSocket
-from queryable_app.serve.store.replicas import Copies, Copy
-from queryable_app.wire.ingest_failures import IngestFailure, failure_in
+from queryable_app.serve.store.replicas import Replica, Replicas
+from queryable_app.wire.ingest_failures import IngestFailure, parse_failure
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 EARLIEST: Final = -2
-STATES: Final = ("starting", "streaming", "waiting-for-topic", "waiting-for-kafka", "restarting", "failed")
+INGEST_STATES: Final = (
+    "starting",
+    "streaming",
+    "waiting-for-topic",
+    "waiting-for-kafka",
+    "restarting",
+    "failed",
+)
 _DETAIL_CHARS_MAX: Final = 2000
 _SEND_SECONDS_MAX: Final = 5.0
 _HYDRATED: Final = b'{"type": "hydrated"}\n'
@@ -54,9 +61,9 @@ class IngestStatus:
     failure: IngestFailure | None = None
     """What waiting cannot mend. It stays while ingest is started again, until that gets further than before."""
 
-    def become(self, state: str, detail: str = "") -> None:
+    def enter(self, state: str, detail: str = "") -> None:
         if state != self.state:
-            self.since_ms = moment_ms()
+            self.since_ms = monotonic_ms()
             event("ingest", state=state, detail=detail)
         self.state, self.detail = state, detail
 
@@ -70,7 +77,7 @@ class ControlSocket:
         data_dir: Path,
         topic: str,
         on_data_loss: OnDataLoss,
-        copies: Copies,
+        replicas: Replicas,
         rows: RowSocket,
         status: IngestStatus,
         topic_wait_seconds: float,
@@ -79,7 +86,7 @@ class ControlSocket:
         self._generation_path = data_dir / GENERATION_FILE
         self._topic = topic
         self._on_data_loss = on_data_loss
-        self._copies = copies
+        self._replicas = replicas
         self._rows = rows
         self._status = status
         self._topic_wait_seconds = topic_wait_seconds
@@ -117,20 +124,20 @@ class ControlSocket:
         if self._announcing is None:
             self._announcing = asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._announce)
 
-    def tell_hydrated(self) -> None:
+    def send_hydrated(self) -> None:
         """All replicas are complete: from now on ingest may do what would have slowed their hydration down."""
         if self._current is not None:
             self._current.write(_HYDRATED)
 
     def _announce(self) -> None:
         self._announcing = None
-        wanted, copies = self._copies.wanted(), self._copies.by_partition
-        unfed = any(not copies[p].takes_slices and copies[p].writable for p in wanted)
+        wanted, replicas = self._replicas.wanted(), self._replicas.by_partition
+        unfed = any(not replicas[p].accepts_slices and replicas[p].writable for p in wanted)
         if self._current is not None and (unfed or wanted != self._told):
             self._current.write(self._wanted())
 
     def _wanted(self) -> bytes:
-        self._told = self._copies.wanted()
+        self._told = self._replicas.wanted()
         event("wanted", partitions=self._told)
         return _line({"type": "wanted", "topic": self._topic, "partitions": self._told})
 
@@ -154,7 +161,7 @@ class ControlSocket:
             writer.close()
             if self._current is writer:
                 self._current = None
-                self._status.become("absent")
+                self._status.enter("absent")
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hello = await _receive(reader)
@@ -170,9 +177,9 @@ class ControlSocket:
             older.close()
         self._status.pid, self._status.starts, self._status.mode = pid, 0, ""
         self._streaming = set()
-        self._status.become("starting")
+        self._status.enter("starting")
         await _send(writer, self._wanted())
-        if self._copies.ready:
+        if self._replicas.ready:
             await _send(writer, _HYDRATED)
         while (message := await _receive(reader)) is not None and self._current is writer:
             kind = message.get("type")
@@ -188,15 +195,15 @@ class ControlSocket:
 
     def _note_state(self, message: Mapping[str, Any]) -> None:
         state, detail = message.get("state"), message.get("detail")
-        if state not in STATES:
-            raise _ProtocolError(f"a state that is none of {', '.join(STATES)}")
+        if state not in INGEST_STATES:
+            raise _ProtocolError(f"a state that is none of {', '.join(INGEST_STATES)}")
         self._status.mode = str(message.get("mode") or "")[:40]
         self._status.starts = _whole(message, "starts")
         detail = "" if detail is None else str(detail)[:_DETAIL_CHARS_MAX]
-        self._status.become(state, detail)
+        self._status.enter(state, detail)
         if state == "failed":
             # An ingest that gives no reason says nothing of whether it may pass.
-            self._status.failure = failure_in({"reason": message.get("reason"), "message": detail})
+            self._status.failure = parse_failure({"reason": message.get("reason"), "message": detail})
         elif state != "starting":
             self._status.failure = None
         if state not in ("starting", "streaming"):
@@ -212,48 +219,50 @@ class ControlSocket:
         missing = f"there is no topic {self._topic}, and it was waited for {self._topic_wait_seconds} s"
         advice = "create it, or correct spec.topic; it is read as soon as it is there"
         event("topic-missing", reason=missing, advice=advice)
-        self._status.become("failed", f"{missing}: {advice}")
+        self._status.enter("failed", f"{missing}: {advice}")
 
-    async def _next_start(self, generation: int, topic: TopicSeen) -> dict[str, Any]:
+    async def _next_start(self, generation: int, topic: ObservedTopic) -> dict[str, Any]:
         """Shut out everybody older, then read the positions."""
         self._rows.generation = generation
         await self._rows.close_connections()
-        self._copies.note_topic_partitions(topic.partitions)
+        self._replicas.note_topic_partitions(topic.partitions)
         positions = {}
-        for partition in self._copies.wanted():
-            copy = self._copies.by_partition[partition]
+        for partition in self._replicas.wanted():
+            replica = self._replicas.by_partition[partition]
             if partition < topic.partitions and partition not in topic.latest:
                 continue  # wanted since ingest looked; it will look again
-            if copy.writable:
+            if replica.writable:
                 with guarded("ControlSocket.judge"):
-                    self._judge(copy, topic)
-            if copy.writable:
-                positions[str(partition)] = copy.position if copy.position >= 0 else EARLIEST
-                copy.takes_slices = True
+                    self._judge(replica, topic)
+            if replica.writable:
+                positions[str(partition)] = replica.position if replica.position >= 0 else EARLIEST
+                replica.accepts_slices = True
         self._streaming = set(map(int, positions))
         event("start", generation=generation, partitions=len(positions))
-        retrying = sorted(p for p, copy in self._copies.by_partition.items() if copy.retrying is not None)
+        retrying = sorted(
+            p for p, replica in self._replicas.by_partition.items() if replica.retrying is not None
+        )
         start = {"type": "start", "generation": generation, "positions": positions}
         return start | {"retrying": retrying} if retrying else start
 
-    def _judge(self, copy: Copy, topic: TopicSeen) -> None:
-        if copy.partition not in topic.earliest or copy.partition not in topic.latest:
-            copy.fail(f"the topic has {topic.partitions} partitions, and this is not one of them")
+    def _judge(self, replica: Replica, topic: ObservedTopic) -> None:
+        if replica.partition not in topic.earliest or replica.partition not in topic.latest:
+            replica.fail(f"the topic has {topic.partitions} partitions, and this is not one of them")
             return
-        position = copy.position
-        if copy.partition in self._streaming:
-            position = min(position, topic.latest[copy.partition])
-        loss = data_loss(position, copy.store.identity.topic_id, copy.partition, topic)
+        position = replica.position
+        if replica.partition in self._streaming:
+            position = min(position, topic.latest[replica.partition])
+        loss = data_loss_reason(position, replica.store.identity.topic_id, replica.partition, topic)
         if loss is not None:
             if self._on_data_loss == "Fail":
-                copy.fail(
+                replica.fail(
                     f"{loss}, and onDataLoss is Fail; what is there stays readable. Rebuild would start afresh"
                 )
                 return
-            event("rebuild", partition=copy.partition, position=copy.position, reason=loss)
-            copy.rebuild()
-        if copy.writable and copy.store.identity.topic_id != topic.id:
-            copy.write(lambda store: store.learn_topic_id(topic.id))
+            event("rebuild", partition=replica.partition, position=replica.position, reason=loss)
+            replica.rebuild()
+        if replica.writable and replica.store.identity.topic_id != topic.id:
+            replica.write(lambda store: store.set_topic_id(topic.id))
 
     async def _next_generation(self, writer: asyncio.StreamWriter) -> int:
         """While the disk takes nothing, ingest waits for its answer and the query that runs goes on."""
@@ -279,11 +288,11 @@ class ControlSocket:
         ):  # none yet, or lost in a crash of the machine, and writers with it
             kept = 0
         generation = max(kept, self._rows.generation) + 1
-        write_whole(self._generation_path, str(generation))
+        write_atomically(self._generation_path, str(generation))
         return generation
 
 
-def data_loss(position: int, topic_id: str, partition: int, topic: TopicSeen) -> str | None:
+def data_loss_reason(position: int, topic_id: str, partition: int, topic: ObservedTopic) -> str | None:
     """Why the copy cannot go on from its position; None when it can."""
     if topic_id and topic_id != topic.id:
         return "the topic was deleted and made again"
@@ -295,11 +304,11 @@ def data_loss(position: int, topic_id: str, partition: int, topic: TopicSeen) ->
     return None
 
 
-def _topic_seen(message: Mapping[str, Any]) -> TopicSeen:
+def _topic_seen(message: Mapping[str, Any]) -> ObservedTopic:
     id = message.get("id")
     if not isinstance(id, str) or not 0 < len(id) <= 200:
         raise _ProtocolError("a topic whose id is no text")
-    return TopicSeen(
+    return ObservedTopic(
         id, _whole(message, "partitions"), _offsets(message, "earliest"), _offsets(message, "latest")
     )
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from queryable_app.config.topic_spec import OnBadRecord
-from queryable_app.serve.store.replicas import Copies, Copy
+from queryable_app.serve.store.replicas import Replica, Replicas
 from queryable_app.wire import row_frames as frames
-from queryable_app.wire.disk_format import TOMBSTONE, CopyState
+from queryable_app.wire.disk_format import TOMBSTONE, ReplicaState
 from queryable_app.wire.partitioners import ALGORITHMS, partition_for
 from queryable_app.wire.row_frames import BadRecord, FrameError, SliceHeader, SliceRow
 from queryable_app.wire.serde import KeyCodec
@@ -44,12 +44,12 @@ class Slices:
 
     def __init__(
         self,
-        copies: Copies,
+        replicas: Replicas,
         codec: KeyCodec,
         on_bad_record: OnBadRecord,
         dead_letters: DeadLetters | None = None,
     ) -> None:
-        self._copies = copies
+        self._replicas = replicas
         self._codec = codec
         self._fail_on_bad = on_bad_record == "Fail"
         self._dead_letters = dead_letters if on_bad_record == "DeadLetter" else None
@@ -58,47 +58,47 @@ class Slices:
         """What must have happened before the slice is applied: its dead letters are safe."""
         if self._dead_letters is None:
             return
-        header, copy = self._addressed(payload)
-        if copy is None or header.bad == 0 or not copy.writable:
+        header, replica = self._addressed(payload)
+        if replica is None or header.bad == 0 or not replica.writable:
             return
         letters = [
             DeadLetter(header.partition, row.offset, row.disk_key, frames.decode_bad(row.stored))
             for row in frames.rows(payload, header)
-            if row.kind == frames.BAD and row.offset >= copy.position
+            if row.kind == frames.BAD and row.offset >= replica.position
         ]
         if letters:
             await self._dead_letters.send_dead_letters(letters)
 
     def apply(self, payload: bytes) -> None:
         """One slice, one write. A copy that has failed takes nothing more; other copies go on."""
-        header, copy = self._addressed(payload)
-        if copy is None or not copy.writable or header.last_offset < copy.position:
+        header, replica = self._addressed(payload)
+        if replica is None or not replica.writable or header.last_offset < replica.position:
             return
-        before = copy.state.mismatches
-        if header.first_offset >= copy.position and header.bad == 0 and header.null_keys == 0:
-            self._apply_whole(copy, header, payload)
+        before = replica.state.mismatches
+        if header.first_offset >= replica.position and header.bad == 0 and header.null_keys == 0:
+            self._apply_whole(replica, header, payload)
         else:
-            self._apply_row_by_row(copy, header, payload)
-        if _contradicted(copy.state.mismatches) != _contradicted(before):
-            self._copies.note_mismatches()
+            self._apply_row_by_row(replica, header, payload)
+        if _mismatched(replica.state.mismatches) != _mismatched(before):
+            self._replicas.note_mismatches()
 
-    def _addressed(self, payload: bytes) -> tuple[SliceHeader, Copy | None]:
+    def _addressed(self, payload: bytes) -> tuple[SliceHeader, Replica | None]:
         """None: the copy has left, or has been opened anew, since the query was started. The next one follows soon."""
         header = frames.decode_slice_header(payload)
-        if not 0 <= header.partition < self._copies.partitions:
+        if not 0 <= header.partition < self._replicas.partitions:
             raise FrameError(
-                f"a slice of partition {header.partition}, and there are {self._copies.partitions}"
+                f"a slice of partition {header.partition}, and there are {self._replicas.partitions}"
             )
-        copy = self._copies.by_partition.get(header.partition)
-        return header, copy if copy is not None and copy.takes_slices else None
+        replica = self._replicas.by_partition.get(header.partition)
+        return header, replica if replica is not None and replica.accepts_slices else None
 
-    def _apply_whole(self, copy: Copy, header: SliceHeader, payload: bytes) -> None:
+    def _apply_whole(self, replica: Replica, header: SliceHeader, payload: bytes) -> None:
         puts = frames.puts(payload, header)
         tombstones = sum([stored[0] & TOMBSTONE for _, stored in puts])
-        state = copy.state
-        copy.apply(
+        state = replica.state
+        replica.apply(
             puts,
-            CopyState(
+            ReplicaState(
                 position=header.last_offset + 1,
                 complete=state.complete,
                 rows=state.rows + len(puts) - tombstones,
@@ -111,8 +111,8 @@ class Slices:
             ),
         )
 
-    def _apply_row_by_row(self, copy: Copy, header: SliceHeader, payload: bytes) -> None:
-        state, position = copy.state, header.last_offset + 1
+    def _apply_row_by_row(self, replica: Replica, header: SliceHeader, payload: bytes) -> None:
+        state, position = replica.state, header.last_offset + 1
         kept = [row for row in frames.rows(payload, header) if row.offset >= state.position]
         bad = [row for row in kept if row.kind == frames.BAD]
         stopped = bool(bad) and self._fail_on_bad
@@ -124,7 +124,7 @@ class Slices:
         tombstones = sum(stored[0] & TOMBSTONE for _, stored in puts)
         last_bad = _shown(bad[0 if stopped else -1], header) if bad else None
         whole = header.first_offset >= state.position and not stopped
-        copy.apply(
+        replica.apply(
             puts,
             replace(
                 state,
@@ -141,13 +141,15 @@ class Slices:
             ),
             last_bad,
         )
-        if stopped and last_bad is not None and copy.writable:
-            copy.fail(
+        if stopped and last_bad is not None and replica.writable:
+            replica.fail(
                 f"the record at offset {position} cannot be decoded ({last_bad['reason']}) and onBadRecord is Fail; "
                 f"set it to Skip or DeadLetter, or mend the producer and go on with a new revision"
             )
 
-    def _mismatches(self, state: CopyState, rows: Sequence[SliceRow], partition: int) -> tuple[int, int, int]:
+    def _mismatches(
+        self, state: ReplicaState, rows: Sequence[SliceRow], partition: int
+    ) -> tuple[int, int, int]:
         """With those of some of a slice's rows: the header speaks of all of them."""
         keys = [
             row.disk_key if row.kind == frames.BAD else self._codec.to_record(row.disk_key)
@@ -155,20 +157,20 @@ class Slices:
             if row.kind != frames.NULL_KEY
         ]
         murmur2, crc32, fnv1a = (
-            sum(partition_for(key, algorithm, self._copies.partitions) != partition for key in keys)
+            sum(partition_for(key, algorithm, self._replicas.partitions) != partition for key in keys)
             for algorithm in ALGORITHMS
         )
         before = state.mismatches
         return before[0] + murmur2, before[1] + crc32, before[2] + fnv1a
 
 
-def _contradicted(mismatches: tuple[int, int, int]) -> tuple[bool, bool, bool]:
+def _mismatched(mismatches: tuple[int, int, int]) -> tuple[bool, bool, bool]:
     """Of which there is one at all: more of them, as nearly every slice brings, change nothing."""
     murmur2, crc32, fnv1a = mismatches
     return murmur2 > 0, crc32 > 0, fnv1a > 0
 
 
-def _mismatches_of_all(state: CopyState, header: SliceHeader) -> tuple[int, int, int]:
+def _mismatches_of_all(state: ReplicaState, header: SliceHeader) -> tuple[int, int, int]:
     murmur2, crc32, fnv1a = state.mismatches
     return (
         murmur2 + header.mismatches_murmur2,

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from queryable_app.platform.log import event
-from queryable_app.policy.stalls import LOOK_SECONDS, Watch, is_due, look, restarted
+from queryable_app.policy.stalls import CHECK_SECONDS, StallWatch, after_restart, look, restart_is_due
 from queryable_app.serve.base.background import Background
-from queryable_app.serve.store.replicas import NO_RECORD, Copies, Copy
+from queryable_app.serve.store.replicas import NO_PENDING_RECORD, Replica, Replicas
 
 STREAMING: Final = "streaming"
 
@@ -25,25 +25,25 @@ class Watchdog(Background):
 
     def __init__(
         self,
-        copies: Copies,
+        replicas: Replicas,
         state: Callable[[], str],
         waiting: Collection[int],
         restart: Callable[[], None],
-        look_seconds: float = LOOK_SECONDS,
+        look_seconds: float = CHECK_SECONDS,
     ) -> None:
-        self._copies = copies
+        self._replicas = replicas
         self._state = state
         self._waiting = waiting
         self.restart = restart
         self._look_seconds = look_seconds
         self._watches: dict[
-            int, tuple[object, Watch]
+            int, tuple[object, StallWatch]
         ] = {}  # by partition: the replica's incarnation, and its watch
         self.restarts = 0
         """How often a query was started again because a replica stood still."""
 
     @property
-    def stalled(self) -> dict[int, Watch]:
+    def stalled(self) -> dict[int, StallWatch]:
         """By partition, from the first restart until the position moves."""
         return {partition: watch for partition, (_, watch) in self._watches.items() if watch.stalled}
 
@@ -53,40 +53,44 @@ class Watchdog(Background):
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:
-        watches: dict[int, tuple[object, Watch]] = {}
+        watches: dict[int, tuple[object, StallWatch]] = {}
         due = False
-        for partition, copy in self._copies.by_partition.items():
+        for partition, replica in self._replicas.by_partition.items():
             of, before = self._watches.get(partition, (None, None))
-            watch = look(before if of is copy.incarnation else None, copy.position, self._expected(copy), now)
+            watch = look(
+                before if of is replica.incarnation else None, replica.position, self._expected(replica), now
+            )
             if before is not None and before.stalled and not watch.stalled:
-                event("stall-ended", partition=partition, position=copy.position)
-            if is_due(watch):
+                event("stall-ended", partition=partition, position=replica.position)
+            if restart_is_due(watch):
                 due = True
                 event(
                     "stalled",
                     partition=partition,
-                    position=copy.position,
-                    record=copy.record_ahead,
-                    end=copy.end,
+                    position=replica.position,
+                    record=replica.pending_record_offset,
+                    end=replica.end,
                     seconds=round(watch.waited_seconds, 1),
                     restarts=watch.restarts,
                     reason="Kafka has a record for the replica, ingest says that it streams, and nothing arrives; "
                     "its query is started again",
                 )
-                watch = restarted(watch)
-                copy.record_ahead = NO_RECORD  # it may have been compacted away since: Kafka is asked again
-            watches[partition] = copy.incarnation, watch
+                watch = after_restart(watch)
+                replica.pending_record_offset = (
+                    NO_PENDING_RECORD  # it may have been compacted away since: Kafka is asked again
+                )
+            watches[partition] = replica.incarnation, watch
         self._watches = watches
         if due:
             self.restarts += 1
             self.restart()
 
-    def _expected(self, copy: Copy) -> bool:
+    def _expected(self, replica: Replica) -> bool:
         return (
             self._state() == STREAMING
-            and copy.writable
-            and copy.takes_slices
-            and not self._copies.is_paused(copy)
-            and copy.partition not in self._waiting
-            and copy.record_ahead >= max(copy.position, 0)
+            and replica.writable
+            and replica.accepts_slices
+            and not self._replicas.is_paused(replica)
+            and replica.partition not in self._waiting
+            and replica.pending_record_offset >= max(replica.position, 0)
         )

@@ -19,7 +19,7 @@ from queryable_app.serve.base.byte_budget import ByteBudget
 SMALL_BODY_BYTES: Final = 64 * 1024
 
 
-class BodyShare:
+class BodyReservation:
     """What one request has taken."""
 
     __slots__ = ("_begun", "_budget", "_bytes_max", "_expected", "_received", "_taken")
@@ -70,7 +70,7 @@ class BodyShare:
 
     def _give_back(self) -> None:
         taken, self._taken = self._taken, 0
-        self._budget.give_back(taken)
+        self._budget.resume_parsing(taken)
 
     def _too_large(self) -> Failure:
         return Failure(

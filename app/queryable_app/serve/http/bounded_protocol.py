@@ -15,11 +15,15 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from uvicorn.server import ServerState
 
 from queryable_app.errors import Failure, Reason, invalid
-from queryable_app.serve.api.guard import always_answered, between_nodes
-from queryable_app.serve.api.request import ARRIVED
+from queryable_app.serve.api.guard import bypasses_admission, is_from_node
+from queryable_app.serve.api.request import ARRIVED_AT
 from queryable_app.serve.base.background import guarded
-from queryable_app.serve.http.body_budget import BodyShare
-from queryable_app.serve.http.connections import Admission, gets_in, over_bound
+from queryable_app.serve.http.body_budget import BodyReservation
+from queryable_app.serve.http.connections import (
+    ConnectionAdmission,
+    bypasses_connection_limit,
+    over_connection_limit,
+)
 from queryable_app.serve.http.strict_protocol import StrictProtocol
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
@@ -37,7 +41,7 @@ class BoundedProtocol(StrictProtocol):
 
     node: ClassVar[Node]
     reads: ClassVar[Reads]
-    admission: ClassVar[Admission[BoundedProtocol]]
+    admission: ClassVar[ConnectionAdmission[BoundedProtocol]]
     open: ClassVar[dict[BoundedProtocol, None]]  # those of `admission`
     too_much: ClassVar[Answer]  # to do; made once, since it has to be cheap
     sweeps: ClassVar[int] = 0
@@ -54,15 +58,15 @@ class BoundedProtocol(StrictProtocol):
         self.idle_since: int | None = None  # between two messages, with nothing left to answer
         self.head_since: int | None = None
         self.body_since: int | None = None
-        self.unread_since: int | None = None  # the client does not take what it asked for
+        self.write_paused_since: int | None = None  # the client does not take what it asked for
         self.refused_since: int | None = None  # the refusal is said
         self.eof = False  # the client sends no more
-        self.body_share: BodyShare | None = None  # of the request that is being answered
-        self.over_bound = False  # until its first request is one that gets in
+        self.body_reservation: BodyReservation | None = None  # of the request that is being answered
+        self.over_connection_limit = False  # until its first request is one that gets in
         self.server_headers: list[tuple[bytes, bytes]] | None = None
         self.server_lines = b""
 
-    def in_bytes(self, answer: Answer, more: bytes = b"") -> bytes:
+    def encode_answer(self, answer: Answer, more: bytes = b"") -> bytes:
         """As it goes over the wire. `more` are header lines."""
         state = self.server_state
         if self.server_headers is not state.default_headers:  # made anew when the date changes
@@ -86,7 +90,7 @@ class BoundedProtocol(StrictProtocol):
         self.idle_since = self.sweeps
         self.admission.admit(self, self.node.connections_max, self.sweeps)
         self.node.counters.connections = len(self.open)
-        if self.over_bound:  # then the fast lane leaves its first request to `on_headers_complete`
+        if self.over_connection_limit:  # then the fast lane leaves its first request to `on_headers_complete`
             self.idle_since, self.head_since = None, self.sweeps
 
     @property
@@ -100,17 +104,17 @@ class BoundedProtocol(StrictProtocol):
     def end(self) -> None:
         """Close at once, and count no longer."""
         self.node.counters.connections_closed_for_others += 1
-        self._forget()
+        self._deregister()
         self.transport.abort()
 
-    def _forget(self) -> None:
+    def _deregister(self) -> None:
         self.open.pop(self, None)
         self.node.counters.connections = len(self.open)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
-        if self.body_share is not None:
-            self.body_share.end()
+        self._deregister()
+        if self.body_reservation is not None:
+            self.body_reservation.end()
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -118,9 +122,9 @@ class BoundedProtocol(StrictProtocol):
         self.eof = True
         if self.refused_since is not None:
             return False
-        if self.held:
-            return True  # `release` comes to the end of it
-        if self.refusal is None and (self.head_since is not None or self._mid_body()):
+        if self.unparsed:
+            return True  # `resume_parsing` comes to the end of it
+        if self.refusal is None and (self.head_since is not None or self._body_incomplete()):
             field = "body" if self.in_body else "request"
             self.refuse(invalid(field, "ends before its time", "send as much as its length says"))
         if self.cycle is not None and not self.cycle.response_complete:
@@ -129,12 +133,12 @@ class BoundedProtocol(StrictProtocol):
             return True
         return False
 
-    def release(self) -> None:
-        super().release()
-        if self.eof and not self.held and not self.eof_received():
+    def resume_parsing(self) -> None:
+        super().resume_parsing()
+        if self.eof and not self.unparsed and not self.eof_received():
             self.transport.close()
 
-    def _mid_body(self) -> bool:
+    def _body_incomplete(self) -> bool:
         return self.body_since is not None and not self.cycle.response_complete
 
     def on_message_begin(self) -> None:
@@ -142,54 +146,54 @@ class BoundedProtocol(StrictProtocol):
         self.idle_since = None
         self.head_since = self.sweeps
 
-    def request_begins(self) -> None:
+    def on_request_head(self) -> None:
         self.head_since = None
-        if self.over_bound:
+        if self.over_connection_limit:
             bound = self.node.connections_max
             path = self.url.partition(b"?")[0]
-            if len(self.open) > bound and not gets_in(path, self.headers, self.node.peers):
+            if len(self.open) > bound and not bypasses_connection_limit(path, self.headers, self.node.peers):
                 self.node.counters.failures[Reason.OVERLOADED.slug] += 1
-                raise over_bound(bound)
-            self.over_bound = False
+                raise over_connection_limit(bound)
+            self.over_connection_limit = False
         self.body_since = self.sweeps
 
-    def request_ends(self) -> None:
+    def on_request_complete(self) -> None:
         self.body_since = None
-        self._note_idle()
+        self._mark_idle()
 
     def on_response_complete(self) -> None:
         last = not self.pipeline
         super().on_response_complete()
         if self.refusal is None:
-            self._note_idle()
+            self._mark_idle()
         elif last and self.refused_since is None:
-            self._say_refusal(self.refusal)
+            self._send_refusal(self.refusal)
 
-    def _note_idle(self) -> None:
+    def _mark_idle(self) -> None:
         if self.head_since is None and self.body_since is None and self.cycle.response_complete:
             self.idle_since = self.sweeps
 
     # Requests that take a task.
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.scope[ARRIVED] = self.loop.time()  # type: ignore[typeddict-unknown-key]
+        cycle.scope[ARRIVED_AT] = self.loop.time()  # type: ignore[typeddict-unknown-key]
         if cycle.disconnected and self.refusal is not None:
-            self._say_refusal(self.refusal)
+            self._send_refusal(self.refusal)
             return
         bound = self.node.settings.body_bytes_max
-        share = self.body_share = BodyShare(self.node.bodies, bound, cycle.scope["headers"])
+        share = self.body_reservation = BodyReservation(self.node.body_budget, bound, cycle.scope["headers"])
         refused = share.receive(len(cycle.body))
         if refused is not None:
             self._refuse_body(cycle, refused)
-        elif always_answered(cycle.scope["path"]):
+        elif bypasses_admission(cycle.scope["path"]):
             super()._start_asgi_task(cycle, share.around(app))
         else:
-            self.node.turns.wait(_Waiting(self, cycle, share.around(app)))
+            self.node.read_admission.wait(_QueuedRequest(self, cycle, share.around(app)))
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
-        if self.body_share is not None and not self.pipeline and not self.cycle.response_complete:
-            refused = self.body_share.receive(len(body))
+        if self.body_reservation is not None and not self.pipeline and not self.cycle.response_complete:
+            refused = self.body_reservation.receive(len(body))
             if refused is not None:
                 self.refuse(refused)
 
@@ -198,18 +202,18 @@ class BoundedProtocol(StrictProtocol):
         large is not received."""
         if failure.reason is Reason.OVERLOADED or cycle is not self.cycle:
             cycle.keep_alive &= failure.reason is Reason.OVERLOADED
-            self._turn_away(cycle, problem_answer(failure, self.reads.identity))
+            self._reject(cycle, problem_answer(failure, self.reads.identity))
         else:
             self.refuse(failure)
 
-    def _turn_away(self, cycle: RequestResponseCycle, answer: Answer) -> None:
-        if self.body_share is not None:
-            self.body_share.end()
-        if self.node.draining and not between_nodes(cycle.scope["path"], cycle.scope["headers"]):
+    def _reject(self, cycle: RequestResponseCycle, answer: Answer) -> None:
+        if self.body_reservation is not None:
+            self.body_reservation.end()
+        if self.node.draining and not is_from_node(cycle.scope["path"], cycle.scope["headers"]):
             cycle.keep_alive = False
         self.node.counters.failures[Reason.OVERLOADED.slug] += 1
         self.node.counters.answers["", answer.status] += 1
-        said = self.in_bytes(answer, b"" if cycle.keep_alive else CLOSE_LINE)
+        said = self.encode_answer(answer, b"" if cycle.keep_alive else CLOSE_LINE)
         if cycle.scope["method"] == "HEAD":
             said = said[: len(said) - len(answer.body)]
         self.transport.write(said)
@@ -222,11 +226,11 @@ class BoundedProtocol(StrictProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.unread_since = self.sweeps
+        self.write_paused_since = self.sweeps
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.unread_since = None
+        self.write_paused_since = None
 
     # Bounds.
 
@@ -237,27 +241,27 @@ class BoundedProtocol(StrictProtocol):
         if self.refusal is not None:
             return
         self.refusal = failure
-        own = self._mid_body()  # it is about the request that came last, and not about one behind that
+        own = self._body_incomplete()  # it is about the request that came last, and not about one behind that
         self.idle_since = self.head_since = self.body_since = None
-        self.held = b""
+        self.unparsed = b""
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
-            self._say_refusal(failure)
+            self._send_refusal(failure)
         elif own:
             cycle.disconnected = True  # its task stops
             cycle.message_event.set()
             if cycle.response_started:
                 self.transport.close()
             elif not self.pipeline:  # otherwise `_start_asgi_task` says it when those before it are answered
-                self._say_refusal(failure)
+                self._send_refusal(failure)
 
-    def _say_refusal(self, failure: Failure) -> None:
+    def _send_refusal(self, failure: Failure) -> None:
         """Closing lingers, so that the client can read it."""
         self.refused_since = self.sweeps
         self.idle_since = None
         if self.transport.is_closing():
             return
-        self.transport.write(self.in_bytes(problem_answer(failure, self.reads.identity), CLOSE_LINE))
+        self.transport.write(self.encode_answer(problem_answer(failure, self.reads.identity), CLOSE_LINE))
         if self.eof:
             self.transport.close()
         elif self.transport.can_write_eof():
@@ -283,8 +287,8 @@ class BoundedProtocol(StrictProtocol):
         if self.refused_since is not None:
             if now - self.refused_since > _LINGER_SWEEPS:
                 self.transport.abort()
-        elif self.unread_since is not None:
-            if now - self.unread_since > settings.idle_seconds_max:
+        elif self.write_paused_since is not None:
+            if now - self.write_paused_since > settings.idle_seconds_max:
                 self.transport.abort()  # closing would wait for the client to read
         elif self.idle_since is not None:
             if now - self.idle_since > settings.idle_seconds_max:
@@ -302,14 +306,14 @@ def _too_slow(field: str, what: str, seconds: int) -> Failure:
     )
 
 
-class _Waiting(NamedTuple):
+class _QueuedRequest(NamedTuple):
     """A request that waits for its turn."""
 
     connection: BoundedProtocol
     cycle: RequestResponseCycle
     app: Any
 
-    def gone(self) -> bool:
+    def is_abandoned(self) -> bool:
         return self.cycle.disconnected
 
     def begin(self) -> None:
@@ -319,4 +323,4 @@ class _Waiting(NamedTuple):
         if self.connection.flow.write_paused:
             self.begin()  # its answer waits until the client takes those before
         else:
-            self.connection._turn_away(self.cycle, self.connection.too_much)
+            self.connection._reject(self.cycle, self.connection.too_much)

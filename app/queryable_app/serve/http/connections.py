@@ -25,7 +25,7 @@ _NODE_HEADERS: Final = (NODE_HEADER.encode(), FORWARDED_HEADER.encode())
 class Connection(Protocol):
     """What admission has to know of a connection. Times are sweeps."""
 
-    over_bound: bool
+    over_connection_limit: bool
     refused_since: int | None
 
     @property
@@ -39,7 +39,7 @@ class Connection(Protocol):
 C = TypeVar("C", bound=Connection)
 
 
-class Admission(Generic[C]):
+class ConnectionAdmission(Generic[C]):
     """The open connections of one node, oldest first."""
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class Admission(Generic[C]):
         while len(self.open) >= bound:
             waited = self._longest_waiting(now)
             if waited is None:
-                newcomer.over_bound = True
+                newcomer.over_connection_limit = True
                 break
             waited.end()
         self.open[newcomer] = None
         if len(self.open) > bound + CONNECTIONS_RESERVE:
-            self._least_worth(newcomer).end()
+            self._connection_to_sacrifice(newcomer).end()
 
     def _longest_waiting(self, now: int) -> C | None:
         """Look over all connections once a sweep: there is nothing new to find before the next one."""
@@ -74,25 +74,27 @@ class Admission(Generic[C]):
                 return connection
         return None
 
-    def _least_worth(self, newcomer: C) -> C:
+    def _connection_to_sacrifice(self, newcomer: C) -> C:
         """Return a connection over the bound that is refused, or the one that has waited longest for its first request."""
         waiting = None
         for connection in self.open:
             if connection.refused_since is not None:
                 return connection
-            if waiting is None and connection.over_bound and connection.waiting_since is not None:
+            if waiting is None and connection.over_connection_limit and connection.waiting_since is not None:
                 waiting = connection
         return waiting or newcomer
 
 
-def gets_in(path: bytes, headers: Iterable[tuple[bytes, bytes]], peers: Peers) -> bool:
+def bypasses_connection_limit(path: bytes, headers: Iterable[tuple[bytes, bytes]], peers: Peers) -> bool:
     """Return whether a request is answered although its connection is over the bound."""
     if path in PROBES:
         return True
-    return any(name in _NODE_HEADERS and peers.knows(value.decode("latin-1")) for name, value in headers)
+    return any(
+        name in _NODE_HEADERS and peers.accepts_token(value.decode("latin-1")) for name, value in headers
+    )
 
 
-def over_bound(bound: int) -> Failure:
+def over_connection_limit(bound: int) -> Failure:
     return Failure(
         Reason.OVERLOADED,
         f"the node has {bound} busy connections open already",

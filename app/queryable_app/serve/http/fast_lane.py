@@ -13,14 +13,14 @@ from typing import ClassVar, Final
 from urllib.parse import unquote_to_bytes
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.serve.api.guard import PIECE_BYTES, failure_of
-from queryable_app.serve.base.admission import too_much
+from queryable_app.serve.api.guard import PIECE_BYTES, to_failure
+from queryable_app.serve.base.admission import overloaded
 from queryable_app.serve.base.answer_share import AnswerShare
 from queryable_app.serve.http.bounded_protocol import CLOSE_LINE, BoundedProtocol
-from queryable_app.serve.http.connections import Admission
-from queryable_app.serve.http.plain_heads import Head, KnownHeads
+from queryable_app.serve.http.connections import ConnectionAdmission
+from queryable_app.serve.http.plain_heads import HeadCache, HeadKind
 from queryable_app.serve.node import Node
-from queryable_app.serve.peers.forwards import Forward, Forwards
+from queryable_app.serve.peers.forwards import ForwardedRead, ForwardedReads
 from queryable_app.serve.peers.peers import HEARTBEAT
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import JSON, Answer, body_answer, problem_answer
@@ -39,20 +39,20 @@ class FastLane(BoundedProtocol):
     """Made by `protocol_class`."""
 
     request_bytes_max: ClassVar[int]
-    heads: ClassVar[KnownHeads]
-    forwards: ClassVar[Forwards]
+    heads: ClassVar[HeadCache]
+    forwards: ClassVar[ForwardedReads]
 
-    forward: Forward | None = None  # the client's request is on its way to another node
+    forward: ForwardedRead | None = None  # the client's request is on its way to another node
     share: AnswerShare | None = None  # of a large answer that the client has not taken yet
-    cut = b""  # the beginning of a request that another node forwards
-    ending = False  # once the request is answered
+    incomplete_request = b""  # the beginning of a request that another node forwards
+    closes_after_answer = False  # once the request is answered
 
     def data_received(self, data: bytes) -> None:
-        if self.forward is not None or self.held:
-            self.hold(data)
+        if self.forward is not None or self.unparsed:
+            self.buffer_input(data)
             return
-        if self.cut:
-            data, self.cut = self.cut + data, b""
+        if self.incomplete_request:
+            data, self.incomplete_request = self.incomplete_request + data, b""
             self.head_since, self.idle_since = None, self.sweeps
         if self.idle_since is not None:
             if data.startswith(_PREFIX):
@@ -60,25 +60,25 @@ class FastLane(BoundedProtocol):
                 head_end = data.find(b"\r\n\r\n", end) + 4
                 if head_end <= self.request_bytes_max:
                     head = self.heads[data[end:head_end]]
-                    if head is Head.PLAIN:
-                        if head_end == len(data) and self._take(data, end):
+                    if head is HeadKind.PLAIN:
+                        if head_end == len(data) and self._try_answer(data, end):
                             return
-                    elif head is Head.FORWARDED:
-                        self._take_forwarded(data)
+                    elif head is HeadKind.FORWARDED:
+                        self._answer_forwarded(data)
                         return
             elif (
                 data.startswith(_HEARTBEAT)
                 and len(data) <= self.request_bytes_max
-                and self.heads[data[len(_HEARTBEAT) :]] is Head.FROM_NODE
+                and self.heads[data[len(_HEARTBEAT) :]] is HeadKind.FROM_NODE
             ):
-                self.transport.write(self.in_bytes(body_answer(self.node.peers.said(), JSON)))
+                self.transport.write(self.encode_answer(body_answer(self.node.peers.heartbeat_body(), JSON)))
                 self.idle_since = self.sweeps
                 return
         super().data_received(data)
 
     # One request of a client.
 
-    def _take(self, data: bytes, end: int) -> bool:
+    def _try_answer(self, data: bytes, end: int) -> bool:
         """False: the answer takes waiting, several nodes, pieces, or words. A defect is uvicorn's way to report."""
         key = data[len(_PREFIX) : end - len(_SUFFIX)]
         if (
@@ -99,15 +99,15 @@ class FastLane(BoundedProtocol):
             return False
         self.node.counters.fast_answers += 1  # before the client can look
         if self.node.draining:
-            self.transport.write(self.in_bytes(answer, CLOSE_LINE))
+            self.transport.write(self.encode_answer(answer, CLOSE_LINE))
             self.transport.close()
         else:
-            self.transport.write(self.in_bytes(answer))
+            self.transport.write(self.encode_answer(answer))
         self.idle_since = self.sweeps
         return True
 
     def _forward(self, key: bytes, refusal: Failure) -> bool:
-        if refusal.partition is None or self.reads.copies.algorithm == SCATTER:
+        if refusal.partition is None or self.reads.replicas.algorithm == SCATTER:
             return False
         forward = self.forwards.prepare(self, key, refusal, self.reads.defaults.deadline_ms)
         if forward is None:
@@ -139,10 +139,10 @@ class FastLane(BoundedProtocol):
         self.node.counters.failures[failure.reason.slug] += 1
         last = self._is_last()
         answer = problem_answer(failure, self.reads.identity)
-        self._end(self.in_bytes(answer, CLOSE_LINE if last else b""), last)
+        self._end(self.encode_answer(answer, CLOSE_LINE if last else b""), last)
 
     def _is_last(self) -> bool:
-        return self.ending or self.node.draining or (self.eof and not self.held)
+        return self.closes_after_answer or self.node.draining or (self.eof and not self.unparsed)
 
     def _end_share(self) -> None:
         if self.share is not None:
@@ -157,11 +157,11 @@ class FastLane(BoundedProtocol):
         if last:
             self.transport.close()
         else:
-            self.release()
+            self.resume_parsing()
 
     # Many requests of another node.
 
-    def _take_forwarded(self, data: bytes) -> None:
+    def _answer_forwarded(self, data: bytes) -> None:
         """They are answered here or refused, and never passed on. Only what is cut off waits."""
         answers: list[bytes] = []
         size = at = 0
@@ -170,43 +170,43 @@ class FastLane(BoundedProtocol):
                 self._write_many(answers)
                 answers, size = [], 0
             if self.flow.write_paused:
-                self.held = data[at:]
+                self.unparsed = data[at:]
                 self.flow.pause_reading()
                 break
             end = data.find(b"\r\n", at)
             head_end = data.find(b"\r\n\r\n", end) + 4 if end >= 0 else 3
             if head_end < 4 and len(data) - at <= self.request_bytes_max:
-                self.cut = data[at:]
+                self.incomplete_request = data[at:]
                 break
             key = data[at + len(_PREFIX) : end - len(_SUFFIX)]
             if (
                 not data.startswith(_PREFIX, at)
                 or not data.startswith(_SUFFIX, end - len(_SUFFIX))
                 or key.translate(None, _PATH_BYTES)
-                or self.heads[data[end:head_end]] is not Head.FORWARDED
+                or self.heads[data[end:head_end]] is not HeadKind.FORWARDED
                 or self.reads.waits
             ):
                 break
-            answer = self.in_bytes(self._answer_here(key))
+            answer = self.encode_answer(self._answer_locally(key))
             answers.append(answer)
             size += len(answer)
             at = head_end
         self._write_many(answers)
         self.idle_since = self.sweeps
-        if self.cut:
+        if self.incomplete_request:
             self.idle_since, self.head_since = None, self.sweeps
-        elif not self.held and at < len(data):
+        elif not self.unparsed and at < len(data):
             super().data_received(data[at:])
 
     def _write_many(self, answers: list[bytes]) -> None:
         self.node.counters.fast_answers += len(answers)
         self.transport.write(b"".join(answers))
 
-    def _answer_here(self, key: bytes) -> Answer:
+    def _answer_locally(self, key: bytes) -> Answer:
         try:
             return self._point(key)
         except Exception as error:
-            failure = failure_of(error, "/v1/keys/{key}")
+            failure = to_failure(error, "/v1/keys/{key}")
             self.node.counters.failures[failure.reason.slug] += 1
             return problem_answer(failure, self.reads.identity)
 
@@ -221,30 +221,30 @@ class FastLane(BoundedProtocol):
         if self.forward is not None:
             self.forward.abandon()
             self.forward = None
-        self.cut = b""
+        self.incomplete_request = b""
         self._end_share()
         super().connection_lost(exc)
 
     def refuse(self, failure: Failure) -> None:
-        self.cut = b""
+        self.incomplete_request = b""
         super().refuse(failure)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         if self.forward is not None:
             self.eof = True
-            return True  # `release` comes to the end of it
+            return True  # `resume_parsing` comes to the end of it
         return super().eof_received()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._end_share()
         if self.forward is None:
-            self.release()
+            self.resume_parsing()
 
     def shutdown(self) -> None:
         """The server ends. A request that is elsewhere gets its answer first."""
         if self.forward is not None:
-            self.ending = True
+            self.closes_after_answer = True
         else:
             super().shutdown()
 
@@ -252,16 +252,18 @@ class FastLane(BoundedProtocol):
 def protocol_class(node: Node) -> type[FastLane]:
     """What uvicorn is given as `http=`: the protocol, bound to this node."""
     reads = Reads(node)
-    admission: Admission[BoundedProtocol] = Admission()
+    admission: ConnectionAdmission[BoundedProtocol] = ConnectionAdmission()
     own = {
         "node": node,
         "head_bytes_max": node.settings.head_bytes_max,
         "reads": reads,
         "request_bytes_max": min(_REQUEST_BYTES_MAX, node.settings.head_bytes_max),
-        "heads": KnownHeads(node.peers.knows),
-        "forwards": Forwards(node.peers),
+        "heads": HeadCache(node.peers.accepts_token),
+        "forwards": ForwardedReads(node.peers),
         "admission": admission,
         "open": admission.open,
-        "too_much": problem_answer(too_much("more requests wait than can be answered soon"), reads.identity),
+        "too_much": problem_answer(
+            overloaded("more requests wait than can be answered soon"), reads.identity
+        ),
     }
     return type("NodeProtocol", (FastLane,), own)

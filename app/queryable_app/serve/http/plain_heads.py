@@ -30,7 +30,7 @@ _NEVER_PLAIN: Final = (
 )
 
 
-class Head(Enum):
+class HeadKind(Enum):
     """What a block of header lines says of its request."""
 
     PLAIN = "plain"
@@ -39,10 +39,10 @@ class Head(Enum):
     OTHER = "other"
 
 
-def head_of(block: bytes, knows: Callable[[str], bool]) -> Head:
+def classify_head(block: bytes, knows: Callable[[str], bool]) -> HeadKind:
     """`knows` tells the token of the view's nodes. A wrong one makes the request OTHER, and is refused there."""
     if _HEADER_LINES.fullmatch(block) is None:
-        return Head.OTHER
+        return HeadKind.OTHER
     marks: dict[str, str] = {}
     hosts = 0
     for line in block[2:-4].split(b"\r\n"):
@@ -51,34 +51,34 @@ def head_of(block: bytes, knows: Callable[[str], bool]) -> Head:
         hosts += name == b"host"
         if name.startswith(b"qt-"):
             if name.decode() in marks:
-                return Head.OTHER
+                return HeadKind.OTHER
             marks[name.decode()] = value.decode()
         elif name in _NEVER_PLAIN or value.lower() not in _PLAIN_VALUES.get(name, (value.lower(),)):
-            return Head.OTHER
+            return HeadKind.OTHER
     if hosts != 1:
-        return Head.OTHER
+        return HeadKind.OTHER
     if not marks:
-        return Head.PLAIN
+        return HeadKind.PLAIN
     if marks.keys() == {FORWARDED_HEADER, DEADLINE_HEADER}:
         deadline_ms = marks[DEADLINE_HEADER]
         well_formed = (
             deadline_ms.isdigit() and len(deadline_ms) <= 5 and 0 < int(deadline_ms) <= DEADLINE_MS_MAX
         )
-        return Head.FORWARDED if well_formed and knows(marks[FORWARDED_HEADER]) else Head.OTHER
+        return HeadKind.FORWARDED if well_formed and knows(marks[FORWARDED_HEADER]) else HeadKind.OTHER
     if marks.keys() == {NODE_HEADER} and knows(marks[NODE_HEADER]):
-        return Head.FROM_NODE
-    return Head.OTHER
+        return HeadKind.FROM_NODE
+    return HeadKind.OTHER
 
 
-class KnownHeads(dict[bytes, Head]):
+class HeadCache(dict[bytes, HeadKind]):
     """Blocks of header lines, by their bytes: the ones that were seen."""
 
     def __init__(self, knows: Callable[[str], bool]) -> None:
         super().__init__()
         self._knows = knows
 
-    def __missing__(self, block: bytes) -> Head:
+    def __missing__(self, block: bytes) -> HeadKind:
         if len(self) >= _BLOCKS_MAX:
             self.clear()
-        head = self[block] = head_of(block, self._knows)
+        head = self[block] = classify_head(block, self._knows)
         return head

@@ -3,7 +3,7 @@
 Strategy: what uvicorn and httptools leave open is decided here. The body belongs to its request: httptools ends a message at
 an `Upgrade` header and takes the body for the next message, so such a head is parsed again without that header. Heads
 follow RFC 9112 to the letter where servers in front of a node could disagree with it. Input is parsed a few kilobytes at a
-time, and what is left over waits in `held` while requests before it are answered or other connections have their turn.
+time, and what is left over waits in `unparsed` while requests before it are answered or other connections have their turn.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class StrictProtocol(HttpToolsProtocol):
     """Made whole by `BoundedProtocol`."""
 
     head_bytes_max: ClassVar[int]
-    held = b""  # received and not parsed yet
-    releasing = False  # `held` goes on in the next turn of the event loop
+    unparsed = b""  # received and not parsed yet
+    resume_scheduled = False  # `unparsed` goes on in the next turn of the event loop
     refusal: Failure | None = None  # no more input is parsed
 
     def __init__(
@@ -49,7 +49,7 @@ class StrictProtocol(HttpToolsProtocol):
             0  # of the message that is being received: all that is no body, as far as it is known
         )
         self.body_bytes = self.chunks = 0  # of the piece that is being parsed
-        self.begins = False  # a message or a body has begun in the piece that is being parsed
+        self.message_began = False  # a message or a body has begun in the piece that is being parsed
 
     def refuse(self, failure: Failure) -> None:
         """Answer with the failure after what came before it, and parse no more input."""
@@ -60,13 +60,13 @@ class StrictProtocol(HttpToolsProtocol):
         self.flow = _Flow(transport, self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.held = b""
+        self.unparsed = b""
         super().connection_lost(exc)
 
     # Input, in pieces.
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf():
+        if self._stopped():
             return
         if len(data) <= _PIECE_BYTES:
             self._parse(data)
@@ -75,45 +75,45 @@ class StrictProtocol(HttpToolsProtocol):
         until = self.loop.time() + _PARSE_SECONDS_MAX
         for at in range(0, len(data), _PIECE_BYTES):
             if at and (self.pipeline or self.loop.time() > until):
-                self.hold(data[at:])
+                self.buffer_input(data[at:])
                 if not self.pipeline:  # otherwise `on_response_complete` goes on
-                    self.release_soon()
+                    self.resume_parsing_soon()
                 return
             self._parse(view[at : at + _PIECE_BYTES])
-            if self._deaf():
+            if self._stopped():
                 return
 
-    def _deaf(self) -> bool:
+    def _stopped(self) -> bool:
         return self.refusal is not None
 
-    def hold(self, data: bytes) -> None:
-        self.held += data
-        if len(self.held) > _HELD_BYTES_MAX:
+    def buffer_input(self, data: bytes) -> None:
+        self.unparsed += data
+        if len(self.unparsed) > _HELD_BYTES_MAX:
             self.flow.pause_reading()
 
-    def release_soon(self) -> None:
-        if not self.releasing:
-            self.releasing = True
-            self.loop.call_soon(self.release)
+    def resume_parsing_soon(self) -> None:
+        if not self.resume_scheduled:
+            self.resume_scheduled = True
+            self.loop.call_soon(self.resume_parsing)
 
-    def release(self) -> None:
-        self.releasing = False
-        if self.held:
-            held, self.held = self.held, b""
-            self.data_received(held)
-            if not self.held and not self.pipeline:
+    def resume_parsing(self) -> None:
+        self.resume_scheduled = False
+        if self.unparsed:
+            unparsed, self.unparsed = self.unparsed, b""
+            self.data_received(unparsed)
+            if not self.unparsed and not self.pipeline:
                 self.flow.resume_reading()
 
     def _parse(self, piece: bytes | memoryview) -> None:
         self.body_bytes = self.chunks = 0
-        self.begins = False
+        self.message_began = False
         try:
             self._feed(piece)
         except httptools.HttpParserError as error:
             own = error.__context__  # raised in one of the callbacks below
             self.refuse(own if isinstance(own, Failure) else self._not_http(error))
             return
-        if self.begins:  # the piece may have the end of another message, or of the head
+        if self.message_began:  # the piece may have the end of another message, or of the head
             self.framing_bytes = 0
             return
         framing = len(piece) - self.body_bytes - _CHUNK_FRAMING_BYTES * self.chunks
@@ -145,7 +145,7 @@ class StrictProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.in_body = False
-        self.begins = True
+        self.message_began = True
         self.hosts = self.head_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -176,11 +176,11 @@ class StrictProtocol(HttpToolsProtocol):
             raise invalid("method", "CONNECT is not answered: a node is no proxy", "use GET, HEAD or POST")
         if self.parser.should_upgrade():
             return  # this head is parsed again
-        self.in_body = self.begins = True
-        self.request_begins()
+        self.in_body = self.message_began = True
+        self.on_request_head()
         super().on_headers_complete()
 
-    def request_begins(self) -> None:
+    def on_request_head(self) -> None:
         """The head of a request is there and right."""
 
     def on_chunk_header(self) -> None:
@@ -195,15 +195,15 @@ class StrictProtocol(HttpToolsProtocol):
             return
         super().on_message_complete()
         self.in_body = False
-        self.request_ends()
+        self.on_request_complete()
 
-    def request_ends(self) -> None:
+    def on_request_complete(self) -> None:
         """The body of a request is there."""
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.held and not self.pipeline:
-            self.release_soon()  # and not now: this may run inside the parser
+        if self.unparsed and not self.pipeline:
+            self.resume_parsing_soon()  # and not now: this may run inside the parser
 
     # Refusals.
 
@@ -236,5 +236,5 @@ class _Flow(FlowControl):
         self._protocol = protocol
 
     def resume_reading(self) -> None:
-        if len(self._protocol.held) <= _HELD_BYTES_MAX:
+        if len(self._protocol.unparsed) <= _HELD_BYTES_MAX:
             super().resume_reading()

@@ -17,24 +17,24 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from queryable_app.platform.clock import moment_ms
-from queryable_app.platform.kafka_clients import KafkaAway
+from queryable_app.platform.clock import monotonic_ms
+from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
-from queryable_app.serve.base.background import Background, KeptClient
-from queryable_app.serve.store.replicas import Copies
+from queryable_app.serve.base.background import Background, LazyKafkaClient
+from queryable_app.serve.store.replicas import Replicas
 
 _AWAY_SECONDS_MIN: Final = 0.2  # between attempts while Kafka is away, doubled up to the maximum
 _AWAY_SECONDS_MAX: Final = 1.0  # reads that ask for freshness are refused for so long after Kafka is back
 
 
-class LogEnd(Background):
+class EndOffsets(Background):
     """Runs from `start` to `stop`. `arguments` are those of an aiokafka client."""
 
-    def __init__(self, arguments: dict[str, Any], topic: str, copies: Copies, interval_ms: int) -> None:
+    def __init__(self, arguments: dict[str, Any], topic: str, replicas: Replicas, interval_ms: int) -> None:
         self._topic = topic
-        self._copies = copies
+        self._replicas = replicas
         self._interval_seconds = interval_ms / 1000
-        self._consumer = KeptClient(
+        self._consumer = LazyKafkaClient(
             lambda: AIOKafkaConsumer(**arguments, group_id=None, isolation_level="read_committed")
         )
         self._asked: asyncio.Future[dict[int, int]] | None = None
@@ -50,14 +50,14 @@ class LogEnd(Background):
     async def ends(self, partitions: Iterable[int]) -> dict[int, int]:
         """The ends as of now or later. The caller brings its own deadline; raises KafkaAway."""
         if self._running is None:
-            raise KafkaAway("this node does not ask Kafka")
+            raise KafkaUnavailable("this node does not ask Kafka")
         if self._asked is None:
             self._asked = asyncio.get_running_loop().create_future()
             self._wanted.set()
         ends = await asyncio.shield(self._asked)
         wanted = {partition: ends.get(partition) for partition in partitions}
         if None in wanted.values():
-            raise KafkaAway("a copy has left this node meanwhile")
+            raise KafkaUnavailable("a copy has left this node meanwhile")
         return {partition: end for partition, end in wanted.items() if end is not None}
 
     async def _run(self) -> None:
@@ -90,15 +90,19 @@ class LogEnd(Background):
         self._answering, self._asked = self._asked, None
         # As the question finds them: replicas come, go and begin anew meanwhile. Of one that the topic has no partition
         # for, Kafka's refusal would be one for all.
-        there = self._copies.topic_partitions or self._copies.partitions
-        held = {p: (copy, copy.incarnation) for p, copy in self._copies.by_partition.items() if p < there}
-        as_of_ms = moment_ms()  # before the question: what is there then is below the answer
+        there = self._replicas.topic_partitions or self._replicas.partitions
+        held = {
+            p: (replica, replica.incarnation)
+            for p, replica in self._replicas.by_partition.items()
+            if p < there
+        }
+        as_of_ms = monotonic_ms()  # before the question: what is there then is below the answer
         asked = [TopicPartition(self._topic, partition) for partition in held]
         ends = {where.partition: end for where, end in (await consumer.end_offsets(asked)).items()}
         for partition, end in ends.items():
-            copy, incarnation = held[partition]
-            if copy.incarnation is incarnation:
-                copy.sample(as_of_ms, end)
+            replica, incarnation = held[partition]
+            if replica.incarnation is incarnation:
+                replica.sample(as_of_ms, end)
         if self._answering is not None:
             self._answering.set_result(ends)
             self._answering = None
@@ -106,6 +110,6 @@ class LogEnd(Background):
     def _answer_failed(self, why: str) -> None:
         for asked in (self._answering, self._asked):
             if asked is not None:
-                asked.set_exception(KafkaAway(why))
+                asked.set_exception(KafkaUnavailable(why))
                 asked.exception()  # seen, also when everybody who asked has given up
         self._answering = self._asked = None

@@ -17,8 +17,8 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from queryable_app.serve.base.background import Background, KeptClient
-from queryable_app.serve.store.replicas import Copies, Copy
+from queryable_app.serve.base.background import Background, LazyKafkaClient
+from queryable_app.serve.store.replicas import Replica, Replicas
 
 _LOOK_SECONDS: Final = 0.1
 _QUIET_SECONDS: Final = 0.3  # without a slice for that long a partition may have a gap
@@ -27,13 +27,13 @@ _AWAY_SECONDS: Final = 2.0
 _FETCH_BYTES_MAX: Final = 64 * 1024  # one record is enough; Kafka sends a larger one all the same
 
 
-class Gaps(Background):
+class OffsetGaps(Background):
     """Runs from `start` to `stop`. `arguments` are those of an aiokafka client."""
 
-    def __init__(self, arguments: dict[str, Any], topic: str, copies: Copies) -> None:
+    def __init__(self, arguments: dict[str, Any], topic: str, replicas: Replicas) -> None:
         self._topic = topic
-        self._copies = copies
-        self._consumer = KeptClient(
+        self._replicas = replicas
+        self._consumer = LazyKafkaClient(
             lambda: AIOKafkaConsumer(
                 **arguments,
                 group_id=None,
@@ -51,9 +51,9 @@ class Gaps(Background):
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             refused = False
-            for copy in self._quiet(time.monotonic()):
+            for replica in self._quiet(time.monotonic()):
                 try:
-                    await self._prove(copy)
+                    await self._prove(replica)
                 except (KafkaError, OSError, TimeoutError):
                     # log_end says that Kafka is away; records that are gone are for the control socket to judge.
                     refused = True
@@ -61,20 +61,20 @@ class Gaps(Background):
             if refused:
                 await asyncio.sleep(_AWAY_SECONDS)
 
-    def _quiet(self, now: float) -> Sequence[Copy]:
+    def _quiet(self, now: float) -> Sequence[Replica]:
         return [
-            copy
-            for copy in self._copies.by_partition.values()
-            if copy.writable
-            and (copy.position < copy.end or copy.position < 0 <= copy.end)
-            and now - copy.moved_at > _QUIET_SECONDS
-            and copy.position > copy.record_ahead
+            replica
+            for replica in self._replicas.by_partition.values()
+            if replica.writable
+            and (replica.position < replica.end or replica.position < 0 <= replica.end)
+            and now - replica.position_changed_at > _QUIET_SECONDS
+            and replica.position > replica.pending_record_offset
         ]
 
-    async def _prove(self, copy: Copy) -> None:
+    async def _prove(self, replica: Replica) -> None:
         consumer = await self._consumer.connected()
-        where = TopicPartition(self._topic, copy.partition)
-        begin, end, incarnation = copy.position, copy.end, copy.incarnation
+        where = TopicPartition(self._topic, replica.partition)
+        begin, end, incarnation = replica.position, replica.end, replica.incarnation
         if begin < 0:
             begin = (await consumer.beginning_offsets([where]))[where]
         reached = begin
@@ -87,12 +87,12 @@ class Gaps(Background):
                     shown = await consumer.getmany(where, timeout_ms=100, max_records=1)
                     if records := shown.get(where):
                         reached = records[0].offset
-                        if copy.incarnation is incarnation:
-                            copy.record_ahead = reached
+                        if replica.incarnation is incarnation:
+                            replica.pending_record_offset = reached
                         break
                     reached = await consumer.position(where)
             finally:
                 consumer.unsubscribe()
         position = min(reached, end)
-        if copy.incarnation is incarnation and copy.writable and position > copy.position:
-            copy.apply((), replace(copy.state, position=position))
+        if replica.incarnation is incarnation and replica.writable and position > replica.position:
+            replica.apply((), replace(replica.state, position=position))

@@ -14,21 +14,23 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from queryable_app.platform.log import event
-from queryable_app.serve.base.background import Background, KeptClient
-from queryable_app.serve.store.replicas import Copies
+from queryable_app.serve.base.background import Background, LazyKafkaClient
+from queryable_app.serve.store.replicas import Replicas
 
 _COMMIT_SECONDS: Final = 5.0
 
 
-class GroupPositions(Background):
+class GroupOffsets(Background):
     """Runs from `start` to `stop`. `arguments` are those of an aiokafka client."""
 
-    def __init__(self, arguments: dict[str, Any], topic: str, application_id: str, copies: Copies) -> None:
+    def __init__(
+        self, arguments: dict[str, Any], topic: str, application_id: str, replicas: Replicas
+    ) -> None:
         self._topic = topic
         self._application_id = application_id
-        self._copies = copies
+        self._replicas = replicas
         self._committed: dict[int, tuple[object, int]] = {}  # by partition: the incarnation, and its position
-        self._consumer = KeptClient(
+        self._consumer = LazyKafkaClient(
             lambda: AIOKafkaConsumer(**arguments, group_id=application_id, enable_auto_commit=False),
             self._pause_all,
         )
@@ -53,9 +55,9 @@ class GroupPositions(Background):
     async def commit(self) -> None:
         """Commit the positions that have changed since the last time."""
         now = {
-            partition: (copy.incarnation, copy.position)
-            for partition, copy in self._copies.by_partition.items()
-            if copy.position >= 0
+            partition: (replica.incarnation, replica.position)
+            for partition, replica in self._replicas.by_partition.items()
+            if replica.position >= 0
         }
         changed = {
             TopicPartition(self._topic, partition): said[1]
@@ -70,6 +72,6 @@ class GroupPositions(Background):
             self._committed = now
 
     def _pause_all(self, consumer: AIOKafkaConsumer) -> None:
-        partitions = [TopicPartition(self._topic, partition) for partition in self._copies.by_partition]
+        partitions = [TopicPartition(self._topic, partition) for partition in self._replicas.by_partition]
         consumer.assign(partitions)
         consumer.pause(*partitions)

@@ -18,7 +18,7 @@ from aiokafka.errors import (
 )
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.serve.base.background import KeptClient
+from queryable_app.serve.base.background import LazyKafkaClient
 
 DEADLINE_SECONDS: Final = 10.0
 _RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # the broker has the last word; this only bounds what is tried
@@ -30,7 +30,7 @@ class Producer:
 
     def __init__(self, arguments: dict[str, Any], topic: str) -> None:
         self._topic = topic
-        self._producer = KeptClient(
+        self._producer = LazyKafkaClient(
             lambda: AIOKafkaProducer(
                 **arguments, acks="all", enable_idempotence=True, max_request_size=_RECORD_BYTES_MAX
             )

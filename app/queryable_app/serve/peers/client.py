@@ -20,15 +20,15 @@ _IDLE_MAX: Final = 64  # connections kept for each address
 ANSWER_BYTES_MAX: Final = 256 << 20
 
 
-class PeerAway(Exception):
+class PeerUnavailable(Exception):
     """The node could not be reached, or did not answer as one."""
 
 
-class PeerSilent(PeerAway):
+class PeerTimeout(PeerUnavailable):
     """It did not answer in time. It may be busy, or have been given little time."""
 
 
-class PeerAnswer(NamedTuple):
+class PeerResponse(NamedTuple):
     status: int
     headers: list[tuple[bytes, bytes]]  # names in lower case
     body: bytes
@@ -38,13 +38,13 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[PeerAnswer] | None = None
+        self._answer: asyncio.Future[PeerResponse] | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._body = bytearray()
         self.heard = False  # a byte of the present answer
         self.usable = True
 
-    async def ask(self, request: bytes) -> PeerAnswer:
+    async def ask(self, request: bytes) -> PeerResponse:
         assert self._transport is not None
         self._answer = asyncio.get_running_loop().create_future()
         self._headers, self._body, self.heard = [], bytearray(), False
@@ -71,8 +71,8 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
             if len(self._body) > ANSWER_BYTES_MAX:
-                raise PeerAway("the answer is too large")
-        except (httptools.HttpParserError, PeerAway) as error:
+                raise PeerUnavailable("the answer is too large")
+        except (httptools.HttpParserError, PeerUnavailable) as error:
             self._fail(str(error))
             self.close()
 
@@ -90,12 +90,12 @@ class _Connection(asyncio.Protocol):
         self.usable = self._parser.should_keep_alive()
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(
-                PeerAnswer(self._parser.get_status_code(), self._headers, bytes(self._body))
+                PeerResponse(self._parser.get_status_code(), self._headers, bytes(self._body))
             )
 
     def _fail(self, why: str) -> None:
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(PeerAway(why))
+            self._answer.set_exception(PeerUnavailable(why))
 
 
 class PeerClient:
@@ -110,7 +110,7 @@ class PeerClient:
 
     async def ask(
         self, method: bytes, target: bytes, headers: bytes, body: bytes, deadline: float
-    ) -> PeerAnswer:
+    ) -> PeerResponse:
         """`headers` are whole lines; the deadline is loop time. Raises PeerAway, also when the deadline passes."""
         length = b"Content-Length: %d\r\n" % len(body) if body else b""
         request = b"%b %b HTTP/1.1\r\n%b%b%b\r\n%b" % (method, target, self.host_line, headers, length, body)
@@ -122,20 +122,20 @@ class PeerClient:
                         continue
                     try:
                         return await self._ask(connection, request)
-                    except PeerAway:
+                    except PeerUnavailable:
                         if connection.heard:
                             raise
                 return await self._ask(await self._connect(), request)
         except TimeoutError:
-            raise PeerSilent("no answer in time") from None
+            raise PeerTimeout("no answer in time") from None
         except OSError as error:
-            raise PeerAway(str(error)) from None
+            raise PeerUnavailable(str(error)) from None
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
         return (await loop.create_connection(_Connection, self._host, self._port))[1]
 
-    async def _ask(self, connection: _Connection, request: bytes) -> PeerAnswer:
+    async def _ask(self, connection: _Connection, request: bytes) -> PeerResponse:
         answer = await connection.ask(request)
         if connection.usable and len(self._idle) < _IDLE_MAX:
             self._idle.append(connection)

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from queryable_app.policy.attempts import Ask, Attempts, GiveUp
-from queryable_app.serve.peers.client import PeerAway
+from queryable_app.policy.attempts import Attempts, Exhausted, SendTo
+from queryable_app.serve.peers.client import PeerUnavailable
 
 
 class HasStatus(Protocol):
@@ -25,10 +25,10 @@ async def first_answer(attempts: Attempts, ask: Callable[[int], Awaitable[Answer
     try:
         while True:
             step = attempts.step(loop.time())
-            if isinstance(step, Ask):
+            if isinstance(step, SendTo):
                 running[asyncio.ensure_future(ask(step.ordinal))] = step.ordinal
                 continue
-            if isinstance(step, GiveUp):
+            if isinstance(step, Exhausted):
                 refusal: Answer | None = step.refusal
                 return refusal
             done, _ = await asyncio.wait(
@@ -38,7 +38,7 @@ async def first_answer(attempts: Attempts, ask: Callable[[int], Awaitable[Answer
                 ordinal = running.pop(asking)
                 try:
                     answer = asking.result()
-                except PeerAway:
+                except PeerUnavailable:
                     attempts.failed(ordinal)
                     continue
                 if attempts.answered(ordinal, answer.status, answer):

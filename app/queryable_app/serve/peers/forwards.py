@@ -1,7 +1,7 @@
 """Plain point reads that other nodes answer for this one, without a task.
 
-Strategy: a `Forward` is one client's request on its way: `Attempts` says whom to ask, `PeerLink` asks, and the connection
-that the request came on (the `Waiter`) gets the finished answer. One sweep over all of them looks whose time has come,
+Strategy: a `ForwardedRead` is one client's request on its way: `Attempts` says whom to ask, `PeerLink` asks, and the connection
+that the request came on (the `ResponseSink`) gets the finished answer. One sweep over all of them looks whose time has come,
 so that a request sets no timer.
 """
 
@@ -11,16 +11,16 @@ import asyncio
 from typing import Final, Protocol
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.policy.attempts import Ask, Attempts, Wait, nobody_else
+from queryable_app.policy.attempts import Attempts, SendTo, Wait, no_other_replica_failure
 from queryable_app.serve.base.background import guarded
-from queryable_app.serve.peers.peers import NOT_OUR_NODE, Peers
+from queryable_app.serve.peers.peers import TOKEN_REFUSED_STATUSES, Peers
 
 _SWEEP_SECONDS: Final = 0.005
 _HERE: Final = b"\r\nqt-hops: 0\r\n"
 _ONE_HOP: Final = b"\r\nqt-hops: 1\r\n"
 
 
-class Waiter(Protocol):
+class ResponseSink(Protocol):
     def forwarded(self, head: bytes, body: bytes) -> None:
         """The answer, as it goes to the client."""
 
@@ -28,22 +28,22 @@ class Waiter(Protocol):
         """There is none."""
 
 
-class Forward:
+class ForwardedRead:
     """One request."""
 
     __slots__ = ("_attempts", "_deadline", "_forwards", "_key", "_overloaded", "_refusal", "_waiter", "due")
 
     def __init__(
         self,
-        forwards: Forwards,
-        waiter: Waiter,
+        forwards: ForwardedReads,
+        waiter: ResponseSink,
         key: bytes,
         attempts: Attempts,
         refusal: Failure,
         deadline: float,
     ) -> None:
         self._forwards = forwards
-        self._waiter: Waiter | None = waiter
+        self._waiter: ResponseSink | None = waiter
         self._key = key
         self._attempts = attempts
         self._refusal = refusal
@@ -58,9 +58,9 @@ class Forward:
 
     def advance(self, now: float) -> None:
         attempts, peers = self._attempts, self._forwards.peers
-        while isinstance(step := attempts.step(now), Ask):
-            if not peers.ask_plainly(step.ordinal, self._key, self, now, self._deadline):
-                self._overloaded = self._overloaded or not peers.has_left(step.ordinal)
+        while isinstance(step := attempts.step(now), SendTo):
+            if not peers.send_plain_read(step.ordinal, self._key, self, now, self._deadline):
+                self._overloaded = self._overloaded or not peers.is_not_a_peer(step.ordinal)
                 attempts.failed(step.ordinal)
         if isinstance(step, Wait):
             self.due = step.until
@@ -73,12 +73,12 @@ class Forward:
         elif self._overloaded:
             waiter.refused(_overloaded(self._refusal.partition))
         else:
-            waiter.refused(nobody_else(self._refusal))
+            waiter.refused(no_other_replica_failure(self._refusal))
 
     def answered(self, ordinal: int, status: int, head: bytes, body: bytes) -> None:
         if self._waiter is None:
             return
-        if status in NOT_OUR_NODE:
+        if status in TOKEN_REFUSED_STATUSES:
             self.failed(ordinal)
             return
         head = head.replace(_HERE, _ONE_HOP, 1)
@@ -92,19 +92,19 @@ class Forward:
             self._attempts.failed(ordinal)
             self.advance(self._forwards.time())
 
-    def abandon(self) -> Waiter | None:
+    def abandon(self) -> ResponseSink | None:
         """Nobody waits for it any more; who did until now. Answers that still come are dropped."""
         waiter, self._waiter = self._waiter, None
         self._forwards.running.pop(self, None)
         return waiter
 
 
-class Forwards:
+class ForwardedReads:
     """All of one node."""
 
     def __init__(self, peers: Peers) -> None:
         self.peers = peers
-        self.running: dict[Forward, None] = {}
+        self.running: dict[ForwardedRead, None] = {}
         """In the order in which they came."""
         self._sweeping = False
 
@@ -112,16 +112,18 @@ class Forwards:
     def time() -> float:
         return asyncio.get_running_loop().time()
 
-    def prepare(self, waiter: Waiter, key: bytes, refusal: Failure, deadline_ms: int) -> Forward | None:
+    def prepare(
+        self, waiter: ResponseSink, key: bytes, refusal: Failure, deadline_ms: int
+    ) -> ForwardedRead | None:
         """`key` as it stands in the path. None: there is nobody to ask."""
         assert refusal.partition is not None
         deadline = self.time() + deadline_ms / 1000
         attempts = self.peers.attempts(refusal.partition, deadline)
         if attempts is None:
             return None
-        return Forward(self, waiter, key, attempts, refusal, deadline)
+        return ForwardedRead(self, waiter, key, attempts, refusal, deadline)
 
-    def run(self, forward: Forward) -> None:
+    def run(self, forward: ForwardedRead) -> None:
         self.running[forward] = None
         if not self._sweeping:
             self._sweep_later()

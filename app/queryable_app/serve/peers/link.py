@@ -57,7 +57,7 @@ class PeerLink:
 
     def check(self, now: float) -> None:
         """To be called at intervals: notes what takes long, and ends connections that are stuck."""
-        late_before = now - self._health.late_after
+        late_before = now - self._health.timeout_after
         for pipe in list(self._pipes):
             if pipe.calls and pipe.calls[0].asked_at < now - _STUCK_SECONDS:
                 pipe.close()

@@ -19,26 +19,32 @@ from typing import Final
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, NodeSettings
 from queryable_app.placement.assignment import Placement
-from queryable_app.platform.clock import moment_ms
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.log import event
 from queryable_app.policy.attempts import Attempts, HedgeBudget
 from queryable_app.policy.failure_detector import HEARTBEAT_SECONDS, PeerHealth
-from queryable_app.policy.freshness import Asked, Consistency, lag_ms, next_offset
-from queryable_app.policy.routing import CopyHeard, NodeHeard, PeerView, route
+from queryable_app.policy.freshness import Consistency, ReadOptions, lag_ms, next_offset
+from queryable_app.policy.routing import LastHeartbeat, PeerStates, ReportedReplica, route
 from queryable_app.serve.base.background import Background, guarded
 from queryable_app.serve.base.peer_frames import decode_heartbeat, encode_heartbeat
-from queryable_app.serve.peers.client import CONNECTIONS_MAX, PeerAnswer, PeerAway, PeerClient, PeerSilent
+from queryable_app.serve.peers.client import (
+    CONNECTIONS_MAX,
+    PeerClient,
+    PeerResponse,
+    PeerTimeout,
+    PeerUnavailable,
+)
 from queryable_app.serve.peers.heartbeats import Heartbeats
 from queryable_app.serve.peers.link import PeerLink
 from queryable_app.serve.peers.pipe import Asker
-from queryable_app.serve.store.replicas import Copies
+from queryable_app.serve.store.replicas import Replicas
 
 FORWARDED_HEADER: Final = "qt-forwarded"
 DEADLINE_HEADER: Final = "qt-deadline-ms"
 HEARTBEAT: Final = "/internal/v1/heartbeat"
-WAITING_SHARE: Final = 0.95
+FRESHNESS_WAIT_SHARE: Final = 0.95
 """The share of the time that is left in which another node may wait. It uses the rest to say how far its replica is."""
-NOT_OUR_NODE: Final = (401, 403)
+TOKEN_REFUSED_STATUSES: Final = (401, 403)
 """It has another token: what it refuses is this node, and not the client."""
 
 _FIRST_HEARTBEAT_SECONDS: Final = 0.5
@@ -63,11 +69,11 @@ class _Peer:
 
 class Peers(Background):
     def __init__(
-        self, settings: NodeSettings, copies: Copies, connections_max: int = CONNECTIONS_MAX
+        self, settings: NodeSettings, replicas: Replicas, connections_max: int = CONNECTIONS_MAX
     ) -> None:
         self._connections_max = connections_max
         self._own = settings.ordinal
-        self._copies = copies
+        self._replicas = replicas
         path = settings.internal_token_path
         self._token = Path(path).read_text().strip() if path else ""
         self._followed: Placement | None = None
@@ -78,12 +84,12 @@ class Peers(Background):
         self._routes: dict[int, list[int]] = {}
         """For plain reads, as of the last heartbeat."""
         self._said = (-1.0, b"")
-        self.heard: dict[int, NodeHeard] = {}
+        self.last_heartbeats: dict[int, LastHeartbeat] = {}
         """What each node last said."""
-        self.suspects: frozenset[int] = frozenset()
+        self.suspected: frozenset[int] = frozenset()
         self.draining = False
         """What this node says of itself: it will end soon."""
-        self.newer_epoch: Callable[[int], None] = lambda ordinal: None
+        self.on_newer_epoch: Callable[[int], None] = lambda ordinal: None
         """Called with the ordinal of a node that follows a newer placement, with each heartbeat that says so."""
         self.node_headers = f"{NODE_HEADER}: {self._token}\r\n".encode()
         """Header lines that show another node that this one belongs to the view."""
@@ -95,7 +101,7 @@ class Peers(Background):
         loop = asyncio.get_running_loop()
         until = loop.time() + _FIRST_HEARTBEAT_SECONDS
         self._tick(loop.time())
-        while loop.time() < until and not self.heard.keys() | self.suspects >= self._peers.keys():  # noqa: ASYNC110
+        while loop.time() < until and not self.last_heartbeats.keys() | self.suspected >= self._peers.keys():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         await super().start()
 
@@ -106,71 +112,73 @@ class Peers(Background):
 
     async def _close(self) -> None:
         for ordinal in list(self._peers):
-            self._let_go(ordinal)
+            self._remove_replica(ordinal)
 
-    def knows(self, token: str) -> bool:
+    def accepts_token(self, token: str) -> bool:
         return bool(self._token) and hmac.compare_digest(token.encode(), self._token.encode())
 
     def others(self) -> list[int]:
         """The other nodes of the placement; none without a token to show them."""
-        everyone = range(len(self._copies.placement.addresses))
+        everyone = range(len(self._replicas.placement.addresses))
         return [ordinal for ordinal in everyone if ordinal != self._own] if self._token else []
 
     def address(self, ordinal: int) -> str:
-        return self._copies.placement.addresses[ordinal]
+        return self._replicas.placement.addresses[ordinal]
 
     # Whom to ask.
 
-    def candidates(self, partition: int, asked: Asked | None = None) -> list[int]:
+    def candidates(self, partition: int, asked: ReadOptions | None = None) -> list[int]:
         """Other nodes that have the partition, in the order in which to ask them."""
         if not self._token:
             return []
-        if self._copies.placement is not self._followed:
+        if self._replicas.placement is not self._followed:
             self._follow()
         ordered = self._routes.get(partition) if asked is None else None
         if ordered is None:
-            view = PeerView(self.suspects, self.heard)
+            view = PeerStates(self.suspected, self.last_heartbeats)
             now = asyncio.get_running_loop().time()
-            whole = route(partition, self._copies.placement, self._own, view, now, asked or Asked())
+            whole = route(partition, self._replicas.placement, self._own, view, now, asked or ReadOptions())
             ordered = [ordinal for ordinal in whole if ordinal != self._own]
             if asked is None:
                 self._routes[partition] = ordered
         return list(ordered)
 
-    def has_whole(self, ordinal: int, partition: int) -> bool:
+    def has_complete_replica(self, ordinal: int, partition: int) -> bool:
         """Whether the node can be heard, and has said that its copy is complete and not damaged."""
-        node = self.heard.get(ordinal) if ordinal not in self.suspects else None
-        copy = None if node is None else node.copies.get(partition)
-        return copy is not None and copy.complete
+        node = self.last_heartbeats.get(ordinal) if ordinal not in self.suspected else None
+        replica = None if node is None else node.replicas.get(partition)
+        return replica is not None and replica.complete
 
-    def one_is_whole(self, partition: int) -> bool:
+    def another_is_complete(self, partition: int) -> bool:
         """Whether there is such a copy among those that serve, on another node."""
-        serving = self._copies.placement.serving[partition]
-        return any(self.has_whole(ordinal, partition) for ordinal in serving if ordinal != self._own)
+        serving = self._replicas.placement.serving[partition]
+        return any(
+            self.has_complete_replica(ordinal, partition) for ordinal in serving if ordinal != self._own
+        )
 
-    def one_is_fresh(self, partition: int, lag_ms_max: int) -> bool:
+    def another_is_fresh(self, partition: int, lag_ms_max: int) -> bool:
         """Whether another node can be heard that serves the partition, and has said that its copy is up to date."""
-        for ordinal in self._copies.placement.serving[partition]:
-            node = self.heard.get(ordinal) if ordinal not in self.suspects else None
-            copy = None if node is None else node.copies.get(partition)
-            if copy is not None and copy.complete and 0 <= copy.lag_ms <= lag_ms_max:
+        for ordinal in self._replicas.placement.serving[partition]:
+            node = self.last_heartbeats.get(ordinal) if ordinal not in self.suspected else None
+            replica = None if node is None else node.replicas.get(partition)
+            if replica is not None and replica.complete and 0 <= replica.lag_ms <= lag_ms_max:
                 return True
         return False
 
     def attempts(
-        self, partition: int, deadline: float, asked: Asked | None = None, last: Collection[int] = ()
+        self, partition: int, deadline: float, asked: ReadOptions | None = None, last: Collection[int] = ()
     ) -> Attempts | None:
         """For one request; None: there is nobody to ask. `last` are nodes to ask behind all others, and not as a hedge."""
         candidates = sorted(self.candidates(partition, asked), key=lambda ordinal: ordinal in last)
         if not candidates:
             return None
-        patience = _WAITING_READ_SECONDS if asked is not None and waits(asked) else 0.0
+        patience = _WAITING_READ_SECONDS if asked is not None and may_wait_for_freshness(asked) else 0.0
         if last:
             patience = inf
         return Attempts(candidates, deadline, self._health, self.hedges, patience)
 
     @asynccontextmanager
-    async def unless_doubted(self, ordinal: int, partitions: Collection[int]) -> AsyncIterator[None]:
+    async def unless_suspected(self, ordinal: int, partitions: Collection[int]) -> AsyncIterator[None]:
         """A question about these partitions ends (PeerAway) when the node is in doubt, and others that are not have them."""
         peer = self._peers.get(ordinal)
         if peer is None:
@@ -182,7 +190,7 @@ class Peers(Background):
                 peer.reading[limit] = partitions
                 yield
         except TimeoutError:
-            raise PeerAway("it has come into doubt before it answered") from None
+            raise PeerUnavailable("it has come into doubt before it answered") from None
         finally:
             peer.reading.pop(limit, None)
 
@@ -191,7 +199,10 @@ class Peers(Background):
         reading = self._peers[ordinal].reading
         others = [other for other in self._peers if other != ordinal and self._health[other].allows(now)]
         for limit, partitions in list(reading.items()):
-            if all(any(self.has_whole(other, partition) for other in others) for partition in partitions):
+            if all(
+                any(self.has_complete_replica(other, partition) for other in others)
+                for partition in partitions
+            ):
                 del reading[limit]
                 limit.reschedule(now)
 
@@ -199,11 +210,11 @@ class Peers(Background):
 
     def _follow(self) -> None:
         """The placement has changed: other nodes, or other addresses."""
-        self._followed = self._copies.placement
+        self._followed = self._replicas.placement
         wanted = {ordinal: self.address(ordinal) for ordinal in self.others()}
         for ordinal, peer in list(self._peers.items()):
             if wanted.get(ordinal) != peer.address:
-                self._let_go(ordinal)
+                self._remove_replica(ordinal)
         for ordinal, address in wanted.items():
             if ordinal not in self._peers:
                 self._peers[ordinal] = self._peer(ordinal, address)
@@ -228,43 +239,47 @@ class Peers(Background):
             lines,
         )
 
-    def _let_go(self, ordinal: int) -> None:
+    def _remove_replica(self, ordinal: int) -> None:
         peer = self._peers.pop(ordinal)
         peer.heartbeats.close()
         peer.client.close()
         peer.link.close()
-        self.heard.pop(ordinal, None)
-        self.suspects -= {ordinal}
+        self.last_heartbeats.pop(ordinal, None)
+        self.suspected -= {ordinal}
 
     # Heartbeats.
 
-    def ahead(self) -> int | None:
+    def peer_with_newest_placement(self) -> int | None:
         """The node with the newest placement among those that follow a newer one than this node."""
-        newest = max(self.heard, key=lambda ordinal: self.heard[ordinal].epoch, default=None)
-        if newest is None or self.heard[newest].epoch <= self._copies.placement.epoch:
+        newest = max(
+            self.last_heartbeats, key=lambda ordinal: self.last_heartbeats[ordinal].epoch, default=None
+        )
+        if newest is None or self.last_heartbeats[newest].epoch <= self._replicas.placement.epoch:
             return None
         return newest
 
-    def said(self) -> bytes:
+    def heartbeat_body(self) -> bytes:
         """What this node answers to a heartbeat."""
         moment, words = self._said
         now = asyncio.get_running_loop().time()
         if now - moment > _SAID_SECONDS:
-            now_ms = moment_ms()
+            now_ms = monotonic_ms()
             standings = {
-                partition: CopyHeard(
-                    next_offset(copy), lag_ms(copy, now_ms), copy.complete and copy.damaged is None
+                partition: ReportedReplica(
+                    next_offset(replica),
+                    lag_ms(replica, now_ms),
+                    replica.complete and replica.damaged is None,
                 )
-                for partition, copy in self._copies.by_partition.items()
+                for partition, replica in self._replicas.by_partition.items()
             }
             words = encode_heartbeat(
-                self._copies.placement.epoch, self._copies.mismatches, standings, self.draining
+                self._replicas.placement.epoch, self._replicas.mismatches, standings, self.draining
             )
             self._said = (now, words)
         return words
 
     def _tick(self, now: float) -> None:
-        if self._copies.placement is not self._followed:
+        if self._replicas.placement is not self._followed:
             self._follow()
         self._routes.clear()
         for peer in self._peers.values():
@@ -272,40 +287,42 @@ class Peers(Background):
                 peer.heartbeats.beat(now)
                 peer.link.check(now)
         for ordinal, peer in self._peers.items():
-            if peer.reading and peer.health.doubted:
+            if peer.reading and peer.health.unhealthy:
                 self._read_elsewhere(ordinal, now)
 
     def _hear(self, ordinal: int, words: bytes) -> None:
-        before = self.heard.get(ordinal)
-        heard = self.heard[ordinal] = decode_heartbeat(words, asyncio.get_running_loop().time())
-        if before is None or before.mismatches != heard.mismatches:
-            everyone = [node.mismatches for node in self.heard.values()]
+        before = self.last_heartbeats.get(ordinal)
+        last_heartbeats = self.last_heartbeats[ordinal] = decode_heartbeat(
+            words, asyncio.get_running_loop().time()
+        )
+        if before is None or before.mismatches != last_heartbeats.mismatches:
+            everyone = [node.mismatches for node in self.last_heartbeats.values()]
             murmur2, crc32, fnv1a = (sum(counts) for counts in zip(*everyone, strict=True))
-            self._copies.mismatches_elsewhere = murmur2, crc32, fnv1a
-            self._copies.note_mismatches()
-        if heard.epoch > self._copies.placement.epoch:
-            self.newer_epoch(ordinal)
+            self._replicas.mismatches_elsewhere = murmur2, crc32, fnv1a
+            self._replicas.note_mismatches()
+        if last_heartbeats.epoch > self._replicas.placement.epoch:
+            self.on_newer_epoch(ordinal)
 
     def _note(self, ordinal: int, why: str) -> None:
         suspect = self._health[ordinal].suspect
-        if suspect != (ordinal in self.suspects):
-            self.suspects ^= {ordinal}
+        if suspect != (ordinal in self.suspected):
+            self.suspected ^= {ordinal}
             self._routes.clear()
             event("peer-away" if suspect else "peer-back", peer=self._peers[ordinal].address, reason=why)
 
-    def has_left(self, ordinal: int) -> bool:
+    def is_not_a_peer(self, ordinal: int) -> bool:
         """It was in an earlier placement, from which a request may still know it."""
         return ordinal not in self._peers
 
     # Questions.
 
-    def ask_plainly(self, ordinal: int, key: bytes, asker: Asker, now: float, deadline: float) -> bool:
+    def send_plain_read(self, ordinal: int, key: bytes, asker: Asker, now: float, deadline: float) -> bool:
         """A plain point read for a key as it stands in a path. False when too much waits for the node already."""
         peer = self._peers.get(ordinal)
         if peer is None:
             return False
-        left_ms = int((deadline - now) * 1000 + 0.5) // _PLAIN_DEADLINE_STEP_MS * _PLAIN_DEADLINE_STEP_MS
-        request = b"GET /v1/keys/%b%b%d\r\n\r\n" % (key, peer.plain_lines, left_ms or 1)
+        remaining_ms = int((deadline - now) * 1000 + 0.5) // _PLAIN_DEADLINE_STEP_MS * _PLAIN_DEADLINE_STEP_MS
+        request = b"GET /v1/keys/%b%b%d\r\n\r\n" % (key, peer.plain_lines, remaining_ms or 1)
         return peer.link.ask(request, asker, now)
 
     async def fetch_placement(self, ordinal: int, deadline: float) -> Placement:
@@ -316,21 +333,23 @@ class Peers(Background):
                 raise ValueError(f"it answered {answer.status}")
             return Placement.from_json(answer.body.decode())
         except (ValueError, KeyError, TypeError) as error:
-            raise PeerAway(f"no placement from node {ordinal}: {error}") from None
+            raise PeerUnavailable(f"no placement from node {ordinal}: {error}") from None
 
     async def forward(
-        self, ordinal: int, target: bytes, headers: bytes, asked: Asked, deadline: float
-    ) -> PeerAnswer:
+        self, ordinal: int, target: bytes, headers: bytes, asked: ReadOptions, deadline: float
+    ) -> PeerResponse:
         """A client's point read, answered by another node. Raises PeerAway."""
         mark = b"%b: %b\r\n%b: %d\r\n" % (
             FORWARDED_HEADER.encode(),
             self._token.encode(),
             DEADLINE_HEADER.encode(),
-            left_ms(deadline, WAITING_SHARE if waits(asked) else 1.0),
+            remaining_ms(deadline, FRESHNESS_WAIT_SHARE if may_wait_for_freshness(asked) else 1.0),
         )
-        answer = await self.ask(ordinal, b"GET", target, headers + mark, b"", deadline, waits(asked))
-        if answer.status in NOT_OUR_NODE:
-            raise PeerAway(f"node {ordinal} has another token")
+        answer = await self.ask(
+            ordinal, b"GET", target, headers + mark, b"", deadline, may_wait_for_freshness(asked)
+        )
+        if answer.status in TOKEN_REFUSED_STATUSES:
+            raise PeerUnavailable(f"node {ordinal} has another token")
         return answer
 
     async def ask(
@@ -341,32 +360,32 @@ class Peers(Background):
         headers: bytes,
         body: bytes,
         deadline: float,
-        waits: bool = True,
-    ) -> PeerAnswer:
-        """`waits`: the answer may take long without meaning anything. Raises PeerAway."""
+        may_wait_for_freshness: bool = True,
+    ) -> PeerResponse:
+        """`may_wait_for_freshness`: the answer may take long without meaning anything. Raises PeerAway."""
         peer = self._peers.get(ordinal)
         if peer is None:
-            raise PeerAway(f"node {ordinal} has left the placement")
+            raise PeerUnavailable(f"node {ordinal} has left the placement")
         health, time = peer.health, asyncio.get_running_loop().time
         began = time()
         health.asked(began)
         try:
             answer = await peer.client.ask(method, target, headers, body, deadline)
-        except (PeerSilent, asyncio.CancelledError):
-            if not waits and time() - began >= health.late_after:
+        except (PeerTimeout, asyncio.CancelledError):
+            if not may_wait_for_freshness and time() - began >= health.timeout_after:
                 health.failed(time())
             raise
-        except PeerAway:
+        except PeerUnavailable:
             health.failed(time())
             raise
-        health.answered(None if waits else time() - began)
+        health.answered(None if may_wait_for_freshness else time() - began)
         return answer
 
 
-def waits(asked: Asked) -> bool:
+def may_wait_for_freshness(asked: ReadOptions) -> bool:
     """Whether a copy may wait until it is fresh enough before it answers."""
     return asked.consistency in (Consistency.AT_LEAST, Consistency.STRONG)
 
 
-def left_ms(deadline: float, share: float = 1.0) -> int:
+def remaining_ms(deadline: float, share: float = 1.0) -> int:
     return max(1, int((deadline - asyncio.get_running_loop().time()) * share * 1000))

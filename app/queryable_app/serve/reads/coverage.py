@@ -16,55 +16,57 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.platform.clock import moment_ms
-from queryable_app.policy.attempts import Ask, Attempts, Wait, nobody_else
-from queryable_app.policy.freshness import Asked, absent
+from queryable_app.platform.clock import monotonic_ms
+from queryable_app.policy.attempts import Attempts, SendTo, Wait, no_other_replica_failure
+from queryable_app.policy.freshness import ReadOptions, absent
 from queryable_app.serve.base.answer_share import AnswerShare
 from queryable_app.serve.base.peer_frames import RawRow
-from queryable_app.serve.peers.client import PeerAway
+from queryable_app.serve.peers.client import PeerUnavailable
 from queryable_app.serve.reads import peer_reads
 from queryable_app.serve.reads.multi_get import (
     VALUE_BYTES_MAX,
     Keys,
     Rows,
-    keep_newest,
+    merge_newest,
     rows_of_keys,
-    too_large,
+    values_too_large,
 )
-from queryable_app.serve.reads.peer_reads import REFUSALS, Covered, LostCopies, Positions
-from queryable_app.serve.reads.point import Reads, Standing, found, not_here, standing_of
+from queryable_app.serve.reads.peer_reads import REFUSALS, CoverAnswer, Positions, ReplicasLost
+from queryable_app.serve.reads.point import Reads, ReplicaProgress, found, not_hosted_here, progress_of
 from queryable_app.serve.reads.scans import (
     Batches,
     Bounds,
-    count_here,
+    count_local,
     counted,
-    merged,
+    gather_or_cancel,
+    local_rows,
+    merge_sources,
     newest_of_each_key,
-    rows_here,
-    together,
 )
-from queryable_app.serve.store.replicas import Copy
+from queryable_app.serve.store.replicas import Replica
 from queryable_app.wire.http_text import Answer
 from queryable_app.wire.partitioners import SCATTER
 
 T = TypeVar("T")
 
 _ATTEMPTS: Final = 3
-_LAST_WORD_SECONDS: Final = 0.01  # another node that ran out of time says so a little before this one does
+_REPLY_RESERVE_SECONDS: Final = (
+    0.01  # another node that ran out of time says so a little before this one does
+)
 _STREAM_SECONDS_MIN: Final = 1.0
-_NOTHING: Final = Covered({}, {})
+_NOTHING: Final = CoverAnswer({}, {})
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    here: Mapping[int, Copy]
+    here: Mapping[int, Replica]
     there: Mapping[int, Positions]  # ordinal → the partitions that it answers
     missing: tuple[int, ...]  # of these there may be rows that the answer does not have
-    standings: tuple[Standing, ...]  # as of which the answer holds; later rows may be in it too
+    standings: tuple[ReplicaProgress, ...]  # as of which the answer holds; later rows may be in it too
     headers: bytes
     lost: frozenset[int]  # nodes that this read has left
 
-    def may_leave(self, ordinal: int) -> bool:
+    def may_retry_elsewhere(self, ordinal: int) -> bool:
         """Once. A node that has been left, and is asked again, is the only one."""
         return ordinal not in self.lost
 
@@ -75,10 +77,10 @@ class Coverage:
         return b"," + json.dumps(about, separators=(",", ":")).encode()[1:]
 
 
-async def read_covered(
+async def read_partitions(
     reads: Reads,
     partitions: Collection[int],
-    asked: Asked,
+    asked: ReadOptions,
     deadline: float,
     partial: bool | None,
     read: Callable[[Coverage], Awaitable[T]],
@@ -93,8 +95,8 @@ async def read_covered(
         try:
             async with until(deadline):
                 return await read(covered), covered
-        except LostCopies as error:
-            if asyncio.get_running_loop().time() > deadline - _LAST_WORD_SECONDS:
+        except ReplicasLost as error:
+            if asyncio.get_running_loop().time() > deadline - _REPLY_RESERVE_SECONDS:
                 raise _too_late() from None
             if not left:
                 raise Failure(
@@ -111,7 +113,7 @@ async def read_covered(
 async def coverage(
     reads: Reads,
     partitions: Collection[int],
-    asked: Asked,
+    asked: ReadOptions,
     deadline: float,
     partial: bool | None,
     lost: frozenset[int] = frozenset(),
@@ -122,66 +124,66 @@ async def coverage(
     is over says less than what it found missing. Where a part is enough it takes half of the time, so that the part can be
     read in the other half; None: this kind of read takes no part."""
     if partial:
-        deadline = _half(deadline)
-    held = reads.copies.by_partition.keys() & partitions
-    elsewhere = {partition: not_here(partition) for partition in {*partitions} - held}
+        deadline = _half_of_remaining_time(deadline)
+    held = reads.replicas.by_partition.keys() & partitions
+    elsewhere = {partition: not_hosted_here(partition) for partition in {*partitions} - held}
     alone = asked.route == "local"
-    here: dict[int, Copy] = {}
+    here: dict[int, Replica] = {}
     there: dict[int, Positions] = {}
-    standings: dict[int, Standing] = {}
+    standings: dict[int, ReplicaProgress] = {}
     refusals: dict[int, Failure] = {}
 
     async def ask_others(refused: dict[int, Failure]) -> None:
         if refused and not alone:
-            await _cover_elsewhere(reads, asked, deadline, there, standings, refused, lost)
+            await _cover_remotely(reads, asked, deadline, there, standings, refused, lost)
         refusals.update(refused)
 
     async def look_here() -> None:
-        copies, refused = await copies_here(reads, sorted(held), asked, deadline, alone, whole)
-        here.update(copies)
-        now_ms = moment_ms()
-        standings.update({partition: standing_of(copy, now_ms) for partition, copy in copies.items()})
+        replicas, refused = await readable_local_replicas(reads, sorted(held), asked, deadline, alone, whole)
+        here.update(replicas)
+        now_ms = monotonic_ms()
+        standings.update({partition: progress_of(replica, now_ms) for partition, replica in replicas.items()})
         await ask_others(refused)
 
     if elsewhere:  # while the replicas here catch up
-        await together((look_here(), ask_others(elsewhere)))
+        await gather_or_cancel((look_here(), ask_others(elsewhere)))
     else:
         await look_here()
     if refusals and not partial:
-        raise _all_or_nothing(refusals, partial is not None)
+        raise _missing_partitions_failure(refusals, partial is not None)
     incomplete = [partition for partition, standing in standings.items() if not standing.complete]
     ordered = tuple(standings[partition] for partition in sorted(standings))
     headers = reads.freshness_lines(ordered, 1 if there else 0) + reads.identity
     return Coverage(here, there, tuple(sorted([*refusals, *incomplete])), ordered, headers, lost)
 
 
-async def copies_here(
-    reads: Reads, partitions: list[int], asked: Asked, deadline: float, last: bool, whole: bool = False
-) -> tuple[dict[int, Copy], dict[int, Failure]]:
+async def readable_local_replicas(
+    reads: Reads, partitions: list[int], asked: ReadOptions, deadline: float, last: bool, whole: bool = False
+) -> tuple[dict[int, Replica], dict[int, Failure]]:
     """The copies of this node that may answer, and why the others may not. `last`: no other node is asked for those."""
-    needed = await reads.caught_up(asked, partitions, deadline, last)
-    now_ms = moment_ms()
+    needed = await reads.wait_until_fresh(asked, partitions, deadline, last)
+    now_ms = monotonic_ms()
     reads.note_read()
-    copies: dict[int, Copy] = {}
+    replicas: dict[int, Replica] = {}
     refusals: dict[int, Failure] = {}
     for partition in partitions:
         try:
-            copy = reads.judged(partition, asked, needed, now_ms)
-            _ = copy.store  # one that could not be opened says so
-            if whole and copy.damaged is not None:
-                raise absent(copy, "on this node is damaged")
-            copies[partition] = copy
+            replica = reads.readable_replica(partition, asked, needed, now_ms)
+            _ = replica.store  # one that could not be opened says so
+            if whole and replica.damaged is not None:
+                raise absent(replica, "on this node is damaged")
+            replicas[partition] = replica
         except Failure as refusal:
             refusals[partition] = refusal
-    return copies, refusals
+    return replicas, refusals
 
 
-async def _cover_elsewhere(
+async def _cover_remotely(
     reads: Reads,
-    asked: Asked,
+    asked: ReadOptions,
     deadline: float,
     there: dict[int, Positions],
-    standings: dict[int, Standing],
+    standings: dict[int, ReplicaProgress],
     refusals: dict[int, Failure],
     lost: Collection[int],
 ) -> None:
@@ -193,20 +195,20 @@ async def _cover_elsewhere(
         for partition in refusals
         if (attempt := peers.attempts(partition, deadline, asked, lost)) is not None
     }
-    running: dict[asyncio.Task[Covered], tuple[int, list[int]]] = {}
+    running: dict[asyncio.Task[CoverAnswer], tuple[int, list[int]]] = {}
     try:
         while True:
             now = loop.time()
             asking: dict[int, list[int]] = {}
             until = 0.0
             for partition in refusals.keys() & attempts.keys():
-                while isinstance(step := attempts[partition].step(now), Ask):
+                while isinstance(step := attempts[partition].step(now), SendTo):
                     asking.setdefault(step.ordinal, []).append(partition)
                 if isinstance(step, Wait):
                     until = min(until or step.until, step.until)
                 else:
                     del attempts[partition]
-                    refusals[partition] = nobody_else(refusals[partition])
+                    refusals[partition] = no_other_replica_failure(refusals[partition])
             for ordinal, partitions in asking.items():
                 task = asyncio.create_task(peer_reads.cover(peers, ordinal, partitions, asked, deadline))
                 running[task] = ordinal, partitions
@@ -218,7 +220,7 @@ async def _cover_elsewhere(
             for task in done:
                 ordinal, partitions = running.pop(task)
                 said = _said(task)
-                reads.copies.note_contradicted(said.contradicted)
+                reads.replicas.note_mismatched(said.mismatched)
                 covered = _note_covered(said, partitions, attempts, ordinal, standings, refusals)
                 if covered:
                     positions = {partition: standings[partition].position for partition in covered}
@@ -228,19 +230,19 @@ async def _cover_elsewhere(
             task.cancel()
 
 
-def _said(task: asyncio.Task[Covered]) -> Covered:
+def _said(task: asyncio.Task[CoverAnswer]) -> CoverAnswer:
     try:
         return task.result()
-    except PeerAway:
+    except PeerUnavailable:
         return _NOTHING
 
 
 def _note_covered(
-    said: Covered,
+    said: CoverAnswer,
     partitions: list[int],
     attempts: Mapping[int, Attempts],
     ordinal: int,
-    standings: dict[int, Standing],
+    standings: dict[int, ReplicaProgress],
     refusals: dict[int, Failure],
 ) -> tuple[int, ...]:
     """What a node has said it covers, without what another one has covered meanwhile."""
@@ -255,7 +257,7 @@ def _note_covered(
     return covered
 
 
-def _all_or_nothing(refusals: Mapping[int, Failure], may_be_partial: bool) -> Failure:
+def _missing_partitions_failure(refusals: Mapping[int, Failure], may_be_partial: bool) -> Failure:
     """One failure for all of them; a partition that is not there weighs more than one that is behind."""
     worst = min(refusals.values(), key=lambda refusal: REFUSALS.index(refusal.reason))
     more = f" (and {len(refusals) - 1} more partitions)" if len(refusals) > 1 else ""
@@ -268,7 +270,7 @@ def _all_or_nothing(refusals: Mapping[int, Failure], may_be_partial: bool) -> Fa
     )
 
 
-def rows_of(
+def covered_rows(
     reads: Reads, covered: Coverage, bounds: Bounds, deadline: float, share: AnswerShare | None
 ) -> Batches:
     """The rows of all covered partitions in key order; of each key one row, which may be a tombstone. `share` counts the
@@ -278,58 +280,64 @@ def rows_of(
     here, peers = list(covered.here.values()), reads.node.peers
     left = deadline - asyncio.get_running_loop().time()
     seconds = left / 2 if begins_again else max(_STREAM_SECONDS_MIN, left)
-    sources: list[Batches] = [rows_here(here, bounds, reads.node.turns.pause)] if here else []
+    sources: list[Batches] = [local_rows(here, bounds, reads.node.read_admission.yield_slot)] if here else []
     sources += [
         peer_reads.rows(
-            peers, ordinal, positions, bounds, seconds, begins_again and covered.may_leave(ordinal)
+            peers, ordinal, positions, bounds, seconds, begins_again and covered.may_retry_elsewhere(ordinal)
         )
         for ordinal, positions in covered.there.items()
     ]
     if share is not None:
         sources = [counted(source, share) for source in sources]
-    batches = sources[0] if len(sources) == 1 else merged(sources, bounds.reverse)
-    return newest_of_each_key(batches) if reads.copies.algorithm == SCATTER else batches
+    batches = sources[0] if len(sources) == 1 else merge_sources(sources, bounds.reverse)
+    return newest_of_each_key(batches) if reads.replicas.algorithm == SCATTER else batches
 
 
-async def look_up(reads: Reads, covered: Coverage, keys: Keys, deadline: float, share: AnswerShare) -> Rows:
+async def look_up_keys(
+    reads: Reads, covered: Coverage, keys: Keys, deadline: float, share: AnswerShare
+) -> Rows:
     """The newest row of each key, from all covered partitions at once. What they weigh together is bounded while they come."""
     rows: Rows = {}
     size = 0
 
     def keep(batch: list[RawRow]) -> None:
         nonlocal size
-        grown = keep_newest(rows, batch)
+        grown = merge_newest(rows, batch)
         share.take(grown)
         size += grown
         if size > VALUE_BYTES_MAX:
-            raise too_large()
+            raise values_too_large()
 
     async def look_here() -> None:
-        async with aclosing(rows_of_keys(covered.here, keys, reads.node.turns.pause)) as batches:
+        async with aclosing(
+            rows_of_keys(covered.here, keys, reads.node.read_admission.yield_slot)
+        ) as batches:
             async for _, batch in batches:
                 keep(batch)
 
     async def ask(ordinal: int, positions: Positions) -> None:
-        may_leave = covered.may_leave(ordinal)
+        may_retry_elsewhere = covered.may_retry_elsewhere(ordinal)
         # Of a node that was asked for a position alone no key is wanted.
         wanted = {partition: position for partition, position in positions.items() if partition in keys}
-        answers = peer_reads.keys(reads.node.peers, ordinal, wanted, keys, _half(deadline), may_leave)
+        answers = peer_reads.keys(
+            reads.node.peers, ordinal, wanted, keys, _half_of_remaining_time(deadline), may_retry_elsewhere
+        )
         async with aclosing(answers) as batches:
             async for batch in batches:
                 keep(batch)
 
     try:
-        await together((look_here(), *(ask(*there) for there in covered.there.items())))
+        await gather_or_cancel((look_here(), *(ask(*there) for there in covered.there.items())))
     except BaseException:
-        share.give_back(size)  # the read may begin again
+        share.release(size)  # the read may begin again
         raise
     return rows
 
 
-async def read_everywhere(
+async def read_key_across_partitions(
     reads: Reads,
     record_key: bytes,
-    asked: Asked,
+    asked: ReadOptions,
     deadline: float,
     form: str,
     if_none_match: str | None,
@@ -341,30 +349,34 @@ async def read_everywhere(
     keys = dict.fromkeys(partitions, (disk_key,))
 
     async def looking_up(covered: Coverage) -> Rows:
-        return await look_up(reads, covered, keys, deadline, share)
+        return await look_up_keys(reads, covered, keys, deadline, share)
 
     wanted = {*partitions, *asked.min_positions}
-    rows, covered = await read_covered(reads, wanted, asked, deadline, None, looking_up)
+    rows, covered = await read_partitions(reads, wanted, asked, deadline, None, looking_up)
     if reads.partitions_of(record_key) != partitions:  # as in a multi-get
         share.end()
-        return await read_everywhere(reads, record_key, asked, deadline, form, if_none_match, share)
+        return await read_key_across_partitions(
+            reads, record_key, asked, deadline, form, if_none_match, share
+        )
     row = rows.get(disk_key)
     newest = None if row is None else found(*row)
     return reads.answer(newest, covered.standings, 1, form, if_none_match)
 
 
-async def count_everywhere(reads: Reads, covered: Coverage, approximate: bool, deadline: float) -> int:
+async def count_covered(reads: Reads, covered: Coverage, approximate: bool, deadline: float) -> int:
     """The counts of all covered partitions together: each key is in one of them."""
     peers = reads.node.peers
     there = (
-        peer_reads.count(peers, ordinal, positions, approximate, deadline, covered.may_leave(ordinal))
+        peer_reads.count(
+            peers, ordinal, positions, approximate, deadline, covered.may_retry_elsewhere(ordinal)
+        )
         for ordinal, positions in covered.there.items()
     )
-    here = count_here(list(covered.here.values()), approximate, reads.node.turns.pause)
-    return sum(await together((here, *there)))
+    here = count_local(list(covered.here.values()), approximate, reads.node.read_admission.yield_slot)
+    return sum(await gather_or_cancel((here, *there)))
 
 
-def _half(deadline: float) -> float:
+def _half_of_remaining_time(deadline: float) -> float:
     """Of the time that is left."""
     now = asyncio.get_running_loop().time()
     return now + (deadline - now) / 2

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 from queryable_app.config.topic_spec import ValueFormat
 from queryable_app.errors import Failure, Reason
-from queryable_app.serve.base.admission import Pause
+from queryable_app.serve.base.admission import YieldSlot
 from queryable_app.serve.base.answer_share import AnswerShare
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.reads.point import found
 from queryable_app.serve.reads.scans import key_json
-from queryable_app.serve.store.replicas import Copy
+from queryable_app.serve.store.replicas import Replica
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
 from queryable_app.wire.partitioners import SCATTER, partition_for
 from queryable_app.wire.serde import KeyCodec, value_to_json
@@ -28,7 +28,7 @@ _BATCH_KEYS: Final = 64
 _FIRST_BATCH_KEYS: Final = 4  # how large values are is not known before
 _BATCH_BYTES: Final = 1 << 20  # which batches aim at
 _COPIED_BYTES_MAX: Final = 4096  # a larger value is a piece of its own
-KEYS_WITHOUT_PAUSE: Final = 512  # a few milliseconds; with more of them it is a long read
+KEYS_BETWEEN_YIELDS: Final = 512  # a few milliseconds; with more of them it is a long read
 
 Rows = dict[bytes, tuple[int, bytes]]
 """On-disk key → partition and stored bytes of its newest row; it may be a tombstone."""
@@ -38,7 +38,7 @@ Keys = Mapping[int, Sequence[bytes]]
 """Partition → the on-disk keys to look up in it."""
 
 
-class Sought(NamedTuple):
+class KeyLookup(NamedTuple):
     """A key, and where it is looked up."""
 
     record_key: bytes
@@ -46,23 +46,25 @@ class Sought(NamedTuple):
     partition: int | None  # None: in all of them
 
 
-def seek(record_keys: Sequence[bytes], codec: KeyCodec, algorithm: str, partitions: int) -> list[Sought]:
+def plan_lookups(
+    record_keys: Sequence[bytes], codec: KeyCodec, algorithm: str, partitions: int
+) -> list[KeyLookup]:
     to_disk = codec.to_disk
     if algorithm == SCATTER:
-        return [Sought(key, to_disk(key), None) for key in record_keys]
-    return [Sought(key, to_disk(key), partition_for(key, algorithm, partitions)) for key in record_keys]
+        return [KeyLookup(key, to_disk(key), None) for key in record_keys]
+    return [KeyLookup(key, to_disk(key), partition_for(key, algorithm, partitions)) for key in record_keys]
 
 
-def keys_by_partition(sought: Sequence[Sought], partitions: int) -> dict[int, list[bytes]]:
+def keys_by_partition(lookups: Sequence[KeyLookup], partitions: int) -> dict[int, list[bytes]]:
     """Each key once in a partition."""
     keys: dict[int, dict[bytes, None]] = {}
-    for _, disk_key, partition in sought:
+    for _, disk_key, partition in lookups:
         for each in range(partitions) if partition is None else (partition,):
             keys.setdefault(each, {})[disk_key] = None
     return {partition: list(wanted) for partition, wanted in keys.items()}
 
 
-def keep_newest(rows: Rows, batch: Sequence[RawRow]) -> int:
+def merge_newest(rows: Rows, batch: Sequence[RawRow]) -> int:
     """Add what is newer than what is there; the bytes by which `rows` has grown."""
     grown = 0
     for disk_key, partition, stored in batch:
@@ -74,23 +76,23 @@ def keep_newest(rows: Rows, batch: Sequence[RawRow]) -> int:
 
 
 async def rows_of_keys(
-    copies: Mapping[int, Copy], keys: Keys, pause: Pause
+    replicas: Mapping[int, Replica], keys: Keys, yield_slot: YieldSlot
 ) -> AsyncGenerator[tuple[int, list[RawRow]], None]:
     """The rows in batches of about a megabyte, each with the number of keys that were looked up for it, in their order."""
     since_pause, batch_keys = 0, _FIRST_BATCH_KEYS
-    for partition, copy in copies.items():
+    for partition, replica in replicas.items():
         wanted = keys.get(partition, ())
         start = 0
         while start < len(wanted):
-            if since_pause >= KEYS_WITHOUT_PAUSE:
+            if since_pause >= KEYS_BETWEEN_YIELDS:
                 since_pause = 0
-                await pause()
+                await yield_slot()
             batch = wanted[start : start + batch_keys]
             start += len(batch)
             since_pause += len(batch)
             rows = [
                 (key, partition, stored)
-                for key, stored in zip(batch, copy.store.multi_get(list(batch)), strict=True)
+                for key, stored in zip(batch, replica.store.multi_get(list(batch)), strict=True)
                 if stored is not None
             ]
             size = sum([len(stored) for _, _, stored in rows])
@@ -98,7 +100,7 @@ async def rows_of_keys(
             yield len(batch), rows
 
 
-def too_large() -> Failure:
+def values_too_large() -> Failure:
     return Failure(
         Reason.TOO_LARGE,
         f"the values of these keys are larger than {VALUE_BYTES_MAX} bytes together",
@@ -106,8 +108,8 @@ def too_large() -> Failure:
     )
 
 
-def to_items(
-    sought: Sequence[Sought],
+def items_json(
+    lookups: Sequence[KeyLookup],
     rows: Rows,
     unknown: Collection[int],
     codec: KeyCodec,
@@ -120,7 +122,7 @@ def to_items(
     pieces: list[Piece] = []
     comma = b""
     size = 0
-    for record_key, disk_key, partition in sought:
+    for record_key, disk_key, partition in lookups:
         row = rows.get(disk_key)
         if row is not None:
             flags, offset, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(row[1])
@@ -131,7 +133,7 @@ def to_items(
                     share.take(len(value))
                 size += len(value)
                 if size > VALUE_BYTES_MAX:
-                    raise too_large()
+                    raise values_too_large()
                 key = key_json(codec, record_key)
                 where = (row[0], offset, timestamp_ms)
                 if len(value) > _COPIED_BYTES_MAX:

@@ -1,8 +1,8 @@
 """What one node asks another for reads over several partitions: which of its copies may answer; their rows, keys and counts.
 
-Strategy: whoever has said that its copies may answer is believed, and may be lost all the same before it has answered.
-`LostCopies` says so to the whole read, which then begins again with the copies of others. `may_leave`: it can do that, and
-has not left this node before; then it need not wait for one that comes into doubt.
+Strategy: a peer that has reported readable replicas may be lost before it answers. `ReplicasLost` then makes the whole read
+start over with the replicas of other nodes. `may_retry_elsewhere` says that a read can do that and has not been retried yet;
+such a read need not wait for a suspected peer.
 """
 
 from __future__ import annotations
@@ -16,11 +16,17 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.policy.freshness import Asked
+from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.base.peer_frames import PeerFrameError, RawRow, asked_to_json, decode_rows
-from queryable_app.serve.peers.client import PeerAway
-from queryable_app.serve.peers.peers import DEADLINE_HEADER, WAITING_SHARE, Peers, left_ms, waits
-from queryable_app.serve.reads.point import Standing
+from queryable_app.serve.peers.client import PeerUnavailable
+from queryable_app.serve.peers.peers import (
+    DEADLINE_HEADER,
+    FRESHNESS_WAIT_SHARE,
+    Peers,
+    may_wait_for_freshness,
+    remaining_ms,
+)
+from queryable_app.serve.reads.point import ReplicaProgress
 from queryable_app.serve.reads.scans import Bounds
 
 T = TypeVar("T")
@@ -40,11 +46,11 @@ Positions = Mapping[int, int]
 """Of partitions, how far their copies were when they were said to answer. A copy that is behind that when it is read is
 another one: it was damaged and exchanged, or its node lost power."""
 
-Understand = Callable[[dict[str, Any], list[RawRow]], T]
+ParseAnswer = Callable[[dict[str, Any], list[RawRow]], T]
 """What an answer means. Raises anything for one that is none."""
 
 
-class LostCopies(Exception):
+class ReplicasLost(Exception):
     """Those that a node has said may answer: it does not answer any more."""
 
     def __init__(self, ordinal: int, why: object) -> None:
@@ -53,25 +59,33 @@ class LostCopies(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
+class CoverAnswer:
     """How copies stand that may answer, and why the others may not; by partition."""
 
-    standings: Mapping[int, Standing]
+    standings: Mapping[int, ReplicaProgress]
     refused: Mapping[int, Failure]
-    contradicted: frozenset[str] = frozenset()
+    mismatched: frozenset[str] = frozenset()
     """The partitioners that the node knows not to be those of all producers."""
 
 
 async def cover(
-    peers: Peers, ordinal: int, partitions: Sequence[int], asked: Asked, deadline: float
-) -> Covered:
+    peers: Peers, ordinal: int, partitions: Sequence[int], asked: ReadOptions, deadline: float
+) -> CoverAnswer:
     """How the copies of these partitions stand there, once they have caught up as far as was asked for. Raises PeerAway."""
-    body = {"partitions": list(partitions), "asked": asked_to_json(asked, left_ms(deadline, WAITING_SHARE))}
-    return await _ask(peers, ordinal, COVER, body, deadline, _covered, waits(asked))
+    body = {
+        "partitions": list(partitions),
+        "asked": asked_to_json(asked, remaining_ms(deadline, FRESHNESS_WAIT_SHARE)),
+    }
+    return await _ask(peers, ordinal, COVER, body, deadline, _covered, may_wait_for_freshness(asked))
 
 
 async def rows(
-    peers: Peers, ordinal: int, positions: Positions, bounds: Bounds, seconds: float, may_leave: bool
+    peers: Peers,
+    ordinal: int,
+    positions: Positions,
+    bounds: Bounds,
+    seconds: float,
+    may_retry_elsewhere: bool,
 ) -> AsyncGenerator[list[RawRow], None]:
     """The rows of these partitions there, in key order; each batch within so many seconds."""
     while True:
@@ -82,7 +96,7 @@ async def rows(
             "reverse": bounds.reverse,
         }
         deadline = asyncio.get_running_loop().time() + seconds
-        leaving = positions if may_leave else None
+        leaving = positions if may_retry_elsewhere else None
         batch, last = await _read(peers, ordinal, ROWS, body, deadline, _batch, leaving)
         if batch:
             yield batch
@@ -97,7 +111,7 @@ async def keys(
     positions: Positions,
     keys: Mapping[int, Sequence[bytes]],
     deadline: float,
-    may_leave: bool,
+    may_retry_elsewhere: bool,
 ) -> AsyncGenerator[list[RawRow], None]:
     """The rows of the keys of these partitions there, in batches of about a megabyte."""
     wanted = [(partition, key) for partition in positions for key in keys[partition]]
@@ -108,7 +122,7 @@ async def keys(
             texts.setdefault(str(partition), []).append(_text(key))
         asked = {partition: positions[int(partition)] for partition in texts}
         body = {"positions": asked, "keys": texts, "bytesMax": KEYS_BYTES_MAX}
-        leaving = [int(partition) for partition in texts] if may_leave else None
+        leaving = [int(partition) for partition in texts] if may_retry_elsewhere else None
         answered, batch = await _read(peers, ordinal, KEYS, body, deadline, _keys, leaving)
         yield batch
         if answered is None:  # a node of an earlier version answers all of them
@@ -117,7 +131,12 @@ async def keys(
 
 
 async def count(
-    peers: Peers, ordinal: int, positions: Positions, approximate: bool, deadline: float, may_leave: bool
+    peers: Peers,
+    ordinal: int,
+    positions: Positions,
+    approximate: bool,
+    deadline: float,
+    may_retry_elsewhere: bool,
 ) -> int:
     body = {"positions": _texts(positions), "approximate": approximate}
     return await _read(
@@ -127,7 +146,7 @@ async def count(
         body,
         deadline,
         lambda head, _: int(head["count"]),
-        positions if may_leave else None,
+        positions if may_retry_elsewhere else None,
     )
 
 
@@ -137,16 +156,16 @@ async def _read(
     path: str,
     body: object,
     deadline: float,
-    understand: Understand[T],
+    understand: ParseAnswer[T],
     leaving: Collection[int] | None,
 ) -> T:
     """`leaving`: the partitions that others must have for the node to be left when it comes into doubt."""
-    unless_doubted = nullcontext() if leaving is None else peers.unless_doubted(ordinal, leaving)
+    unless_suspected = nullcontext() if leaving is None else peers.unless_suspected(ordinal, leaving)
     try:
-        async with unless_doubted:
+        async with unless_suspected:
             return await _ask(peers, ordinal, path, body, deadline, understand)
-    except PeerAway as away:
-        raise LostCopies(ordinal, away) from None
+    except PeerUnavailable as away:
+        raise ReplicasLost(ordinal, away) from None
 
 
 async def _ask(
@@ -155,40 +174,42 @@ async def _ask(
     path: str,
     body: object,
     deadline: float,
-    understand: Understand[T],
-    waits: bool = True,
+    understand: ParseAnswer[T],
+    may_wait_for_freshness: bool = True,
 ) -> T:
     text = json.dumps(body).encode()
-    headers = b"%b%b: %d\r\n" % (peers.node_headers, DEADLINE_HEADER.encode(), left_ms(deadline))
-    answer = await peers.ask(ordinal, b"POST", path.encode(), headers, text, deadline, waits)
+    headers = b"%b%b: %d\r\n" % (peers.node_headers, DEADLINE_HEADER.encode(), remaining_ms(deadline))
+    answer = await peers.ask(ordinal, b"POST", path.encode(), headers, text, deadline, may_wait_for_freshness)
     if answer.status != 200:
-        raise PeerAway(f"it answered {answer.status}")
-    return understood(answer.body, understand)
+        raise PeerUnavailable(f"it answered {answer.status}")
+    return parse_answer(answer.body, understand)
 
 
-def understood(answer: bytes, understand: Understand[T]) -> T:
+def parse_answer(answer: bytes, understand: ParseAnswer[T]) -> T:
     """Raises PeerAway for what no node of this version says: others are asked as if it were not there."""
     try:
         return understand(*decode_rows(answer))
     except (PeerFrameError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise PeerAway(f"it answered something else than was asked: {error!r}") from None
+        raise PeerUnavailable(f"it answered something else than was asked: {error!r}") from None
 
 
-def _covered(head: dict[str, Any], _: list[RawRow]) -> Covered:
+def _covered(head: dict[str, Any], _: list[RawRow]) -> CoverAnswer:
     standings = [_standing(*said) for said in head["standings"]]
     refused = dict(_refused(said) for said in head["refused"])
     # A node of an earlier version does not say it.
-    contradicted = frozenset(str(name) for name in head.get("contradicted", ()))
-    return Covered({standing.partition: standing for standing in standings}, refused, contradicted)
+    mismatched = frozenset(str(name) for name in head.get("contradicted", ()))
+    return CoverAnswer({standing.partition: standing for standing in standings}, refused, mismatched)
 
 
 def _standing(
     partition: Any, position: Any, role: Any, lag_records: Any, lag_ms: Any, complete: Any
-) -> Standing:
-    return Standing(int(partition), int(position), str(role), int(lag_records), int(lag_ms), bool(complete))
+) -> ReplicaProgress:
+    return ReplicaProgress(
+        int(partition), int(position), str(role), int(lag_records), int(lag_ms), bool(complete)
+    )
 
 
-def refused_to_json(partition: int, failure: Failure) -> dict[str, Any]:
+def refusal_to_json(partition: int, failure: Failure) -> dict[str, Any]:
     return {
         "partition": partition,
         "reason": failure.reason.name,

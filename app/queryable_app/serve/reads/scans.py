@@ -22,10 +22,10 @@ from typing import Final, TypeVar
 
 from queryable_app.config.topic_spec import ValueFormat
 from queryable_app.errors import Failure, Reason
-from queryable_app.serve.base.admission import Pause
+from queryable_app.serve.base.admission import YieldSlot
 from queryable_app.serve.base.answer_share import AnswerShare
 from queryable_app.serve.base.peer_frames import RawRow
-from queryable_app.serve.store.replicas import Copy
+from queryable_app.serve.store.replicas import Replica
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
 from queryable_app.wire.serde import KeyCodec, value_to_json
 
@@ -74,15 +74,15 @@ class Page:
     last_key: bytes | None  # where the next page goes on; None: there is none
 
 
-async def rows_here(copies: Sequence[Copy], bounds: Bounds, pause: Pause) -> Batches:
+async def local_rows(replicas: Sequence[Replica], bounds: Bounds, yield_slot: YieldSlot) -> Batches:
     """The rows of these copies, tombstones and expired ones too, with a pause after each batch. Closing it releases the
     stores."""
-    sources = [_rows_of(copy, bounds) for copy in copies]
+    sources = [_rows_of(replica, bounds) for replica in replicas]
     rows = sources[0] if len(sources) == 1 else merge(*sources, reverse=bounds.reverse)
     try:
         while True:
-            for copy in copies:
-                _ = copy.store  # one that has left the node, and whose time is over, says so
+            for replica in replicas:
+                _ = replica.store  # one that has left the node, and whose time is over, says so
             batch, size = [], 0
             for row in islice(rows, BATCH_ROWS):
                 batch.append(row)
@@ -92,26 +92,28 @@ async def rows_here(copies: Sequence[Copy], bounds: Bounds, pause: Pause) -> Bat
             if not batch:
                 return
             yield batch
-            await pause()
+            await yield_slot()
     finally:
         for source in sources:
             source.close()
 
 
-def _rows_of(copy: Copy, bounds: Bounds) -> Generator[RawRow, None, None]:
-    partition = copy.partition
-    rows = copy.store.rows(bounds.start, bounds.stop, bounds.reverse)
+def _rows_of(replica: Replica, bounds: Bounds) -> Generator[RawRow, None, None]:
+    partition = replica.partition
+    rows = replica.store.rows(bounds.start, bounds.stop, bounds.reverse)
     return ((key, partition, stored) for key, stored in rows)
 
 
-async def merged(sources: Sequence[Batches], reverse: bool) -> Batches:
+async def merge_sources(sources: Sequence[Batches], reverse: bool) -> Batches:
     """Several sources, each in key order, as one. A row is given on when no source can have one before it."""
     held: list[list[RawRow]] = [[] for _ in sources]
     ended = [False] * len(sources)
     try:
         while True:
             empty = [n for n, rows in enumerate(held) if not rows and not ended[n]]
-            for n, rows in zip(empty, await together([anext(sources[n], []) for n in empty]), strict=True):
+            for n, rows in zip(
+                empty, await gather_or_cancel([anext(sources[n], []) for n in empty]), strict=True
+            ):
                 held[n], ended[n] = rows, not rows
             lasts = [rows[-1][0] for rows in held if rows]
             if not lasts:
@@ -131,7 +133,7 @@ async def merged(sources: Sequence[Batches], reverse: bool) -> Batches:
             await source.aclose()
 
 
-async def together(work: Iterable[Awaitable[T]]) -> list[T]:
+async def gather_or_cancel(work: Iterable[Awaitable[T]]) -> list[T]:
     """What comes of each, at once. When one fails the others have ended before that is said: a source cannot be closed
     while it is being read, and nobody is to work for a read that is over."""
     doing = [asyncio.ensure_future(each) for each in work]
@@ -209,7 +211,7 @@ async def counted(batches: Batches, share: AnswerShare) -> Batches:
             try:
                 yield batch
             finally:
-                share.give_back(size)
+                share.release(size)
 
 
 async def page(batches: Batches, lines: ToLines, limit: int, share: AnswerShare) -> Page:
@@ -231,7 +233,7 @@ async def page(batches: Batches, lines: ToLines, limit: int, share: AnswerShare)
     except BaseException as error:
         if items and isinstance(error, Failure) and error.reason is Reason.OVERLOADED:
             return Page(items, last_key)
-        share.give_back(size)  # it may begin again, with other nodes
+        share.release(size)  # it may begin again, with other nodes
         raise
     return Page(items, None)
 
@@ -261,14 +263,14 @@ async def count(batches: AsyncIterator[list[RawRow]]) -> int:
     return counted
 
 
-async def count_here(copies: Sequence[Copy], approximate: bool, pause: Pause) -> int:
+async def count_local(replicas: Sequence[Replica], approximate: bool, yield_slot: YieldSlot) -> int:
     """Count the keys of these copies; a key must not be in two of them. A replica that has no estimate yet is read."""
     estimated, now_ms = 0, time_ns() // 1_000_000
     if approximate:
-        estimates = [(copy, copy.store.keys.count(now_ms)) for copy in copies]
+        estimates = [(replica, replica.store.keys.count(now_ms)) for replica in replicas]
         estimated = sum(keys for _, keys in estimates if keys is not None)
-        copies = [copy for copy, keys in estimates if keys is None]
-    if not copies:
+        replicas = [replica for replica, keys in estimates if keys is None]
+    if not replicas:
         return estimated
-    async with aclosing(rows_here(copies, Bounds(), pause)) as batches:
+    async with aclosing(local_rows(replicas, Bounds(), yield_slot)) as batches:
         return estimated + await count(batches)

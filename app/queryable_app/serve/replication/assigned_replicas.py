@@ -27,18 +27,20 @@ from queryable_app.placement.assignment import Placement, refusal
 from queryable_app.platform.log import event
 from queryable_app.policy.disk_mark import Pause
 from queryable_app.serve.base.background import guarded, in_thread, note_failure, supervise, watch
-from queryable_app.serve.base.whole_file import write_whole
-from queryable_app.serve.peers.client import PeerAway
-from queryable_app.serve.replication.staging import INCOMING_SUFFIX
-from queryable_app.serve.store.closing import closed, delete, unused
+from queryable_app.serve.base.whole_file import write_atomically
+from queryable_app.serve.peers.client import PeerUnavailable
+from queryable_app.serve.replication.staging import STAGING_SUFFIX
+from queryable_app.serve.store.closing import close_when_unused, delete_directory, wait_until_unused
 from queryable_app.serve.store.disk_probe import PROBE_SUFFIX, probe
-from queryable_app.serve.store.replicas import Copies, Copy, Role
+from queryable_app.serve.store.replicas import Replica, Replicas, Role
 from queryable_app.serve.store.store import SharedMemory, Store, StoreDamaged, StoreError, StoreUnavailable
-from queryable_app.wire.disk_format import CopyState, Identity
+from queryable_app.wire.disk_format import Identity, ReplicaState
 
-LINGER_SECONDS: Final = 5.0  # a read that has its copies, and not begun to read them, needs them as long
-TIDY_SECONDS: Final = 60.0
-_LINGER_SECONDS_MAX: Final = 60.0
+REMOVAL_DELAY_SECONDS: Final = (
+    5.0  # a read that has its copies, and not begun to read them, needs them as long
+)
+CLEANUP_DELAY_SECONDS: Final = 60.0
+_REMOVAL_SECONDS_MAX: Final = 60.0
 _OURS: Final = re.compile(r"p([0-9]{4,9})(\.incoming)?")
 _FIRST_ASK_SECONDS: Final = 0.25  # then it serves by what it has
 _ASK_SECONDS_MAX: Final = 2.0
@@ -54,18 +56,18 @@ _MEND_AGAIN_SECONDS: Final = (
 class Hydration(Protocol):
     """Who gets a copy from another node, if there is one worth copying. Cancelled, it keeps what it has for later."""
 
-    async def fetch(self, partition: int, into: Path, instead: bool = False) -> bool:
-        """`instead` of the copy that is there, which stays if none is fetched; then no copy is too small."""
+    async def fetch(self, partition: int, into: Path, replace_damaged: bool = False) -> bool:
+        """`replace_damaged` of the copy that is there, which stays if none is fetched; then no copy is too small."""
 
 
-class Others(Protocol):
+class PlacementPeers(Protocol):
     """Who hears of newer placements, and gets them; and of the copies that other nodes have."""
 
-    newer_epoch: Callable[[int], None]
+    on_newer_epoch: Callable[[int], None]
 
-    def ahead(self) -> int | None: ...
+    def peer_with_newest_placement(self) -> int | None: ...
 
-    def one_is_whole(self, partition: int) -> bool: ...
+    def another_is_complete(self, partition: int) -> bool: ...
 
     async def fetch_placement(self, ordinal: int, deadline: float) -> Placement: ...
 
@@ -74,33 +76,33 @@ class PlacementRefused(Exception):
     """It is not one that this node can follow. The message says why."""
 
 
-class Holdings:
+class AssignedReplicas:
     """Runs from `start` to `stop`. `changed` is called whenever ingest is to read something else."""
 
     def __init__(
         self,
         settings: NodeSettings,
         topic: str,
-        copies: Copies,
+        replicas: Replicas,
         memory: SharedMemory,
-        peers: Others,
+        peers: PlacementPeers,
         hydration: Hydration,
         changed: Callable[[], None],
-        linger_seconds: float = LINGER_SECONDS,
-        tidy_seconds: float = TIDY_SECONDS,
+        removal_delay_seconds: float = REMOVAL_DELAY_SECONDS,
+        cleanup_delay_seconds: float = CLEANUP_DELAY_SECONDS,
     ) -> None:
         self._own = settings.ordinal
         self._data_dir = Path(settings.data_dir)
         self._application_id = settings.application_id
         self._topic = topic
-        self._copies = copies
+        self._replicas = replicas
         self._memory = memory
         self._peers = peers
         self._hydration = hydration
         self._changed = changed
-        self.linger_seconds = linger_seconds
+        self.removal_delay_seconds = removal_delay_seconds
         """How long a copy that has gone stays for reads that have begun."""
-        self._tidy_seconds = tidy_seconds
+        self._cleanup_delay_seconds = cleanup_delay_seconds
         self._building: dict[int, asyncio.Task[None]] = {}
         self._ending: dict[int, asyncio.Task[None]] = {}
         self._asking: asyncio.Task[None] | None = None
@@ -113,16 +115,16 @@ class Holdings:
     async def start(self) -> None:
         """Mend what another node has whole, and learn what was decided while this node was away: by the placement that it
         has, it could ask only nodes from which copies have gone."""
-        for copy in self._copies.by_partition.values():
-            if self._elsewhere(copy.partition) and (not copy.opened or _empty(copy.state)):
-                store = copy.leave(_OPENING)
+        for replica in self._replicas.by_partition.values():
+            if self._elsewhere(replica.partition) and (not replica.opened or _empty(replica.state)):
+                store = replica.detach_store(_OPENING)
                 if store is not None:
                     store.close()
         self._build()
         self._tidying = asyncio.create_task(supervise("Holdings.tidy", self._tidy))
         self._looking = asyncio.create_task(supervise("Holdings.look", self._look))
-        self._peers.newer_epoch = self._newer_elsewhere
-        if (ordinal := self._peers.ahead()) is not None:
+        self._peers.on_newer_epoch = self._newer_elsewhere
+        if (ordinal := self._peers.peer_with_newest_placement()) is not None:
             self._asking = asyncio.create_task(self._ask(ordinal))
             watch("Holdings.ask", self._asking)
             await asyncio.wait([self._asking], timeout=_FIRST_ASK_SECONDS)
@@ -138,20 +140,20 @@ class Holdings:
 
     def follow(self, placement: Placement) -> int:
         """Returns the epoch that the node follows now: a lower or equal one changes nothing."""
-        before = self._copies.placement
+        before = self._replicas.placement
         if why := refusal(placement, before):
             raise PlacementRefused(why)
         if placement.epoch <= before.epoch:
             return before.epoch
         self._write(placement)
-        self._copies.placement = placement
-        held, had = set(placement.held_by(self._own)), set(self._copies.by_partition)
+        self._replicas.placement = placement
+        held, had = set(placement.assigned_to(self._own)), set(self._replicas.by_partition)
         for partition in had - held:
-            self._let_go(partition)
+            self._remove_replica(partition)
         for partition in held - had:
-            self._take_up(partition)
-        for partition, copy in self._copies.by_partition.items():
-            copy.role = role_of(placement, partition, self._own)
+            self._add_replica(partition)
+        for partition, replica in self._replicas.by_partition.items():
+            replica.role = role_of(placement, partition, self._own)
         if held != had:
             self._memory.share(len(held))
             self._changed()
@@ -161,7 +163,7 @@ class Holdings:
 
     def pause(self, paused: Pause) -> None:
         """Of which copies ingest pauses. Copies that are being fetched wait, with what they have of it."""
-        self._copies.paused = paused
+        self._replicas.paused = paused
         if paused != "none":
             for building in self._building.values():
                 building.cancel()
@@ -178,7 +180,7 @@ class Holdings:
         try:
             deadline = asyncio.get_running_loop().time() + _ASK_SECONDS_MAX
             self.follow(await self._peers.fetch_placement(ordinal, deadline))
-        except PeerAway:
+        except PeerUnavailable:
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
         except (PlacementRefused, OSError) as error:
             event("placement-refused", peer=ordinal, reason=str(error))
@@ -186,46 +188,46 @@ class Holdings:
 
     def _write(self, placement: Placement) -> None:
         """First on disk, then in use: after a crash the node follows what it had said that it has."""
-        write_whole(self._data_dir / PLACEMENT_FILE, placement.to_json())
+        write_atomically(self._data_dir / PLACEMENT_FILE, placement.to_json())
 
-    def _let_go(self, partition: int) -> None:
-        copy = self._copies.by_partition.pop(partition)
+    def _remove_replica(self, partition: int) -> None:
+        replica = self._replicas.by_partition.pop(partition)
         self._mend_at.pop(partition, None)
-        copy.takes_slices = False
-        copy.release_waiting()
-        self._copies.leaving[partition] = copy
+        replica.accepts_slices = False
+        replica.release_waiters()
+        self._replicas.leaving[partition] = replica
         before = [task for task in (self._ending.pop(partition, None),) if task is not None]
         if building := self._building.pop(partition, None):
             building.cancel()
             before.append(building)
-        end = partial(self._end, copy, before)
+        end = partial(self._end, replica, before)
         self._ending[partition] = asyncio.create_task(supervise("Holdings.end", end))
 
-    def _take_up(self, partition: int) -> None:
-        copy = self._copies.leaving.get(partition)
-        if copy is not None and copy.writable:
+    def _add_replica(self, partition: int) -> None:
+        replica = self._replicas.leaving.get(partition)
+        if replica is not None and replica.writable:
             self._ending.pop(partition).cancel()
-            del self._copies.leaving[partition]
-            copy.come_back()
+            del self._replicas.leaving[partition]
+            replica.require_catch_up()
         else:
-            copy = _to_be_opened(partition, "hydrating")
-        self._copies.by_partition[partition] = copy
+            replica = _unopened_replica(partition, "hydrating")
+        self._replicas.by_partition[partition] = replica
 
-    async def _end(self, copy: Copy, before: Sequence[asyncio.Task[None]]) -> None:
+    async def _end(self, replica: Replica, before: Sequence[asyncio.Task[None]]) -> None:
         """Close and delete, once nobody reads any more. `before` have to do with the same directory, and are ending."""
         if before:
             await asyncio.wait(before)
-        if copy.opened:
-            await asyncio.sleep(self.linger_seconds)
-            await unused(copy.store, _LINGER_SECONDS_MAX)
-            store = copy.leave("has moved to other nodes")
+        if replica.opened:
+            await asyncio.sleep(self.removal_delay_seconds)
+            await wait_until_unused(replica.store, _REMOVAL_SECONDS_MAX)
+            store = replica.detach_store("has moved to other nodes")
             assert store is not None
-            await closed(store)
-        partition, path = copy.partition, self._path(copy.partition)
-        for directory in (path, path.with_suffix(INCOMING_SUFFIX)):
-            await in_thread(delete, directory)
-        if self._copies.leaving.get(partition) is copy:
-            del self._copies.leaving[partition]
+            await close_when_unused(store)
+        partition, path = replica.partition, self._path(replica.partition)
+        for directory in (path, path.with_suffix(STAGING_SUFFIX)):
+            await in_thread(delete_directory, directory)
+        if self._replicas.leaving.get(partition) is replica:
+            del self._replicas.leaving[partition]
         event("copy-dropped", partition=partition)
         self._ended(partition)
 
@@ -237,18 +239,18 @@ class Holdings:
     async def _tidy(self) -> None:
         """Delete what a crash left of copies that are not here any more. Not at once: after a power cut the newest placement,
         by which they may be here, has to be learnt from a peer."""
-        await asyncio.sleep(self._tidy_seconds)
+        await asyncio.sleep(self._cleanup_delay_seconds)
         for path in (self._data_dir / self._application_id).glob("p*"):
             ours = _OURS.fullmatch(path.name)
             if (
                 ours is None
-                or (partition := int(ours[1])) in self._copies.by_partition | self._copies.leaving
+                or (partition := int(ours[1])) in self._replicas.by_partition | self._replicas.leaving
             ):
                 continue
             if partition not in self._ending and (task := asyncio.current_task()) is not None:
                 self._ending[partition] = task
                 try:
-                    await in_thread(delete, path)
+                    await in_thread(delete_directory, path)
                 finally:
                     self._ended(partition)
                 event("left-over-deleted", path=path)
@@ -257,13 +259,13 @@ class Holdings:
         """Begin what is not begun."""
         if self._stopping:
             return
-        for partition, copy in self._copies.by_partition.items():
+        for partition, replica in self._replicas.by_partition.items():
             if (
-                copy.absent is not None
-                and copy.retrying is None
+                replica.absent is not None
+                and replica.retrying is None
                 and partition not in self._building | self._ending
             ):
-                self._begin(partition, self._fill(copy))
+                self._begin(partition, self._fill(replica))
 
     def _begin(self, partition: int, work: Coroutine[Any, Any, None]) -> None:
         building = asyncio.create_task(work)
@@ -275,50 +277,52 @@ class Holdings:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             now = asyncio.get_running_loop().time()
-            for partition, copy in self._copies.by_partition.items():
+            for partition, replica in self._replicas.by_partition.items():
                 if partition not in self._building | self._ending:
                     with guarded("Holdings.look"):
-                        self._look_at(copy, now)
+                        self._look_at(replica, now)
 
-    def _look_at(self, copy: Copy, now: float) -> None:
-        partition = copy.partition
-        if copy.retrying is not None and time.monotonic() >= copy.retrying.next_at:
-            self._begin(partition, self._reopen(copy) if copy.opened else self._fill(copy))
+    def _look_at(self, replica: Replica, now: float) -> None:
+        partition = replica.partition
+        if replica.retrying is not None and time.monotonic() >= replica.retrying.next_at:
+            self._begin(partition, self._reopen(replica) if replica.opened else self._fill(replica))
             return
-        stopped = not copy.opened and copy.absent is None
+        stopped = not replica.opened and replica.absent is None
         if (
-            (stopped or copy.damaged is not None)
-            and self._copies.paused == "none"
+            (stopped or replica.damaged is not None)
+            and self._replicas.paused == "none"
             and now >= self._mend_at.get(partition, now)
-            and self._peers.one_is_whole(partition)
+            and self._peers.another_is_complete(partition)
         ):
             self._mend_at[partition] = now + _MEND_AGAIN_SECONDS
-            self._begin(partition, self._mend(copy))
+            self._begin(partition, self._mend(replica))
 
-    async def _mend(self, damaged: Copy) -> None:
+    async def _mend(self, damaged: Replica) -> None:
         """Nobody reads it from now on: the others have what it has. A read that has it already must not meet the one that
         comes in its place, which may be behind what was said of it."""
         why = damaged.damaged
-        copy = _to_be_opened(damaged.partition, damaged.role)
-        self._copies.by_partition[copy.partition] = copy
-        if store := damaged.leave("on this node is damaged"):
-            event("copy-damaged", partition=copy.partition, reason=why)
+        replica = _unopened_replica(damaged.partition, damaged.role)
+        self._replicas.by_partition[replica.partition] = replica
+        if store := damaged.detach_store("on this node is damaged"):
+            event("copy-damaged", partition=replica.partition, reason=why)
             self._changed()
-            await closed(store)
-            await self._fetch(copy, instead=True)
-        await self._fill(copy)
+            await close_when_unused(store)
+            await self._fetch(replica, replace_damaged=True)
+        await self._fill(replica)
 
-    async def _reopen(self, copy: Copy) -> None:
+    async def _reopen(self, replica: Replica) -> None:
         """Open a store again that refuses writes: nothing else ends that state of RocksDB. Reads go on until it is certain that
         the store can be opened."""
         try:
-            await in_thread(probe, copy.store.path.with_suffix(PROBE_SUFFIX), copy.store.unflushed_bytes())
+            await in_thread(
+                probe, replica.store.path.with_suffix(PROBE_SUFFIX), replica.store.unflushed_bytes()
+            )
         except OSError as error:
-            copy.suspend(f"{copy.store.path} cannot be written ({error})")
+            replica.suspend(f"{replica.store.path} cannot be written ({error})")
             return
-        if store := copy.leave("is being opened again"):
-            await closed(store)
-        await self._fill(copy)
+        if store := replica.detach_store("is being opened again"):
+            await close_when_unused(store)
+        await self._fill(replica)
 
     def _built(self, partition: int, done: asyncio.Task[None]) -> None:
         if self._building.get(partition) is done:
@@ -327,62 +331,62 @@ class Holdings:
             self._build()
         elif error := done.exception():
             note_failure(type(self).__name__, error)
-            if copy := self._copies.by_partition.get(partition):
-                copy.suspend(repr(error))
+            if replica := self._replicas.by_partition.get(partition):
+                replica.suspend(repr(error))
 
-    async def _fill(self, copy: Copy) -> None:
+    async def _fill(self, replica: Replica) -> None:
         """Open what is on disk, or what another node has, or begin with nothing."""
         try:
-            store = await self._kept(copy)
-            if store is None and self._elsewhere(copy.partition):
-                if self._copies.paused != "none":
-                    copy.absent = "waits for room on the disk before it is copied from another node"
+            store = await self._kept(replica)
+            if store is None and self._elsewhere(replica.partition):
+                if self._replicas.paused != "none":
+                    replica.absent = "waits for room on the disk before it is copied from another node"
                     return
-                await self._fetch(copy)
-            store = store or await self._open(copy.partition)
+                await self._fetch(replica)
+            store = store or await self._open(replica.partition)
         except (StoreUnavailable, OSError) as error:
-            copy.absent = f"cannot be opened at present: {error}"
-            copy.suspend(str(error))
+            replica.absent = f"cannot be opened at present: {error}"
+            replica.suspend(str(error))
             return
         except StoreError as error:
-            self._fail(copy, str(error))
+            self._fail(replica, str(error))
             return
-        copy.open(store)
-        self._copies.note_mismatches()
+        replica.open(store)
+        self._replicas.note_mismatches()
         self._changed()
 
     @staticmethod
-    def _fail(copy: Copy | None, why: str) -> None:
-        if copy is not None:
-            copy.absent = None
-            copy.fail(why)
+    def _fail(replica: Replica | None, why: str) -> None:
+        if replica is not None:
+            replica.absent = None
+            replica.fail(why)
 
-    async def _kept(self, copy: Copy) -> Store | None:
+    async def _kept(self, replica: Replica) -> Store | None:
         """What is on disk. None: there is nothing, or nothing that is worth keeping while another node has more."""
-        path = self._path(copy.partition)
+        path = self._path(replica.partition)
         if not path.exists():
             return None
         try:
-            store = await self._open(copy.partition)
+            store = await self._open(replica.partition)
         except StoreDamaged as error:
-            if not self._elsewhere(copy.partition):
+            if not self._elsewhere(replica.partition):
                 raise
-            event("copy-thrown-away", partition=copy.partition, reason=str(error))
-            copy.failed = None
+            event("copy-thrown-away", partition=replica.partition, reason=str(error))
+            replica.failed = None
         else:
-            if not _empty(store.state) or not self._elsewhere(copy.partition):
+            if not _empty(store.state) or not self._elsewhere(replica.partition):
                 return store
             store.close()
-        await in_thread(delete, path)
+        await in_thread(delete_directory, path)
         return None
 
-    async def _fetch(self, copy: Copy, instead: bool = False) -> None:
+    async def _fetch(self, replica: Replica, replace_damaged: bool = False) -> None:
         """There is a store afterwards, or there is none: then the topic builds the copy."""
-        copy.absent = "is being copied from another node"
+        replica.absent = "is being copied from another node"
         try:
-            await self._hydration.fetch(copy.partition, self._path(copy.partition), instead)
+            await self._hydration.fetch(replica.partition, self._path(replica.partition), replace_damaged)
         except Exception as error:
-            event("internal-error", part="hydration", partition=copy.partition, error=repr(error))
+            event("internal-error", part="hydration", partition=replica.partition, error=repr(error))
 
     async def _open(self, partition: int) -> Store:
         """In a thread: a store of some size takes as long as a hundred reads."""
@@ -398,17 +402,17 @@ class Holdings:
 
     def _elsewhere(self, partition: int) -> bool:
         """Whether another node serves the partition, so that there may be a copy to be had."""
-        serving = self._copies.placement.serving[partition]
+        serving = self._replicas.placement.serving[partition]
         return any(ordinal != self._own for ordinal in serving)
 
     def _path(self, partition: int) -> Path:
         return store_path(self._data_dir, self._application_id, partition)
 
 
-def _to_be_opened(partition: int, role: Role) -> Copy:
-    copy = Copy(partition, role, None)
-    copy.leave(_OPENING)
-    return copy
+def _unopened_replica(partition: int, role: Role) -> Replica:
+    replica = Replica(partition, role, None)
+    replica.detach_store(_OPENING)
+    return replica
 
 
 def store_path(data_dir: Path, application_id: str, partition: int) -> Path:
@@ -422,5 +426,5 @@ def role_of(placement: Placement, partition: int, ordinal: int) -> Role:
     return "active" if serving[0] == ordinal else "standby"
 
 
-def _empty(state: CopyState) -> bool:
+def _empty(state: ReplicaState) -> bool:
     return state.position < 0 and not state.complete

@@ -30,16 +30,16 @@ from typing import Final, TypeVar, TypeVarTuple, Unpack
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.platform.log import event
 from queryable_app.serve.base.background import Background, guarded
-from queryable_app.serve.store.replicas import Copies, Copy
+from queryable_app.serve.store.replicas import Replica, Replicas
 from queryable_app.serve.store.store import Store, StoreError
 from queryable_app.wire.checkpoint_files import (
     RANGE_BYTES_MAX,
-    BeingMade,
     CheckpointFile,
+    CheckpointInProgress,
     Manifest,
     RateBudget,
 )
-from queryable_app.wire.disk_format import FORMAT_VERSION, CopyState
+from queryable_app.wire.disk_format import FORMAT_VERSION, ReplicaState
 
 A = TypeVarTuple("A")
 T = TypeVar("T")
@@ -67,35 +67,37 @@ class _Lease:
 class Checkpoints(Background):
     """Runs from `start` to `stop`. Call it from the event loop."""
 
-    def __init__(self, directory: Path, application_id: str, copies: Copies, mb_per_second_max: int) -> None:
+    def __init__(
+        self, directory: Path, application_id: str, replicas: Replicas, mb_per_second_max: int
+    ) -> None:
         self.lease_seconds = _LEASE_SECONDS
         """How long a checkpoint is kept that nobody reads."""
         self._directory = directory
         self._application_id = application_id
-        self._copies = copies
+        self._replicas = replicas
         self._budget = RateBudget(mb_per_second_max << 20)
         self._leases: dict[str, _Lease] = {}
         self._threads = ThreadPoolExecutor(2, "checkpoints")
         shutil.rmtree(directory, ignore_errors=True)
 
-    def create(self, partition: int, records_min: int) -> BeingMade:
+    def create(self, partition: int, records_min: int) -> CheckpointInProgress:
         """Raises Failure; not_available also when there are fewer records than make a copy worth while."""
-        self._copyable(partition, records_min)
+        self._checkpointable(partition, records_min)
         if len(self._leases) >= _LEASES_MAX:
             raise _busy(f"{_LEASES_MAX} checkpoints of this node are being copied already")
         lease_id = secrets.token_hex(8)
         lease = _Lease(lease_id, self._directory / lease_id, partition, time.monotonic())
         self._leases[lease_id] = lease
         lease.making = asyncio.create_task(self._make(lease, records_min))
-        return BeingMade(lease_id, 0)
+        return CheckpointInProgress(lease_id, 0)
 
-    async def manifest(self, lease_id: str) -> Manifest | BeingMade:
+    async def manifest(self, lease_id: str) -> Manifest | CheckpointInProgress:
         """After a moment at the latest. Raises Failure, also when the checkpoint could not be made."""
         lease = self._lease(lease_id)
         lease.used_at = time.monotonic()
         await asyncio.wait([lease.making], timeout=_MANIFEST_SECONDS)
         if not lease.making.done():
-            return BeingMade(lease_id, lease.bytes_read)
+            return CheckpointInProgress(lease_id, lease.bytes_read)
         if lease.making.cancelled():
             raise _no_lease(lease_id)
         if lease.making.exception():
@@ -105,14 +107,16 @@ class Checkpoints(Background):
     async def _make(self, lease: _Lease, records_min: int) -> Manifest:
         partition = lease.partition
         try:
-            await self._in_thread(_prepare, self._directory, self._copyable(partition, records_min).store)
-            copy = self._copyable(partition, records_min)  # it may have gone, or been emptied
-            copy.store.checkpoint(lease.path)
-            position = copy.position
+            await self._in_thread(
+                _prepare, self._directory, self._checkpointable(partition, records_min).store
+            )
+            replica = self._checkpointable(partition, records_min)  # it may have gone, or been emptied
+            replica.store.checkpoint(lease.path)
+            position = replica.position
             files = [await self._described(lease, path) for path in sorted(lease.path.iterdir())]
         except (StoreError, OSError) as error:
             event("checkpoint-failed", partition=partition, reason=str(error))
-            raise _not_copyable(partition, f"no checkpoint can be made ({error})") from error
+            raise _no_checkpoint_failure(partition, f"no checkpoint can be made ({error})") from error
         lease.used_at = time.monotonic()
         lease.files = {file.name: file for file in files}
         return Manifest(lease.id, self._application_id, partition, position, FORMAT_VERSION, tuple(files))
@@ -174,16 +178,20 @@ class Checkpoints(Background):
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
         await asyncio.to_thread(_remove, self._directory)
 
-    def _copyable(self, partition: int, records_min: int) -> Copy:
-        copy = self._copies.by_partition.get(partition)
-        if copy is None or not copy.writable or not copy.complete:
-            raise _not_copyable(partition, "there is no copy here that is complete and has not failed")
-        if copy.damaged is not None:
-            raise _not_copyable(partition, "a part of the copy here cannot be read")
-        records = _records(copy.state)
+    def _checkpointable(self, partition: int, records_min: int) -> Replica:
+        replica = self._replicas.by_partition.get(partition)
+        if replica is None or not replica.writable or not replica.complete:
+            raise _no_checkpoint_failure(
+                partition, "there is no copy here that is complete and has not failed"
+            )
+        if replica.damaged is not None:
+            raise _no_checkpoint_failure(partition, "a part of the copy here cannot be read")
+        records = _records(replica.state)
         if records < records_min:
-            raise _not_copyable(partition, f"it was made from {records} records, which stream at once")
-        return copy
+            raise _no_checkpoint_failure(
+                partition, f"it was made from {records} records, which stream at once"
+            )
+        return replica
 
     def _lease(self, lease_id: str) -> _Lease:
         lease = self._leases.get(lease_id)
@@ -195,7 +203,7 @@ class Checkpoints(Background):
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
 
-def _records(state: CopyState) -> int:
+def _records(state: ReplicaState) -> int:
     """That would have to be streamed, where none of them has been compacted away since."""
     return state.rows + state.deletes + state.null_keys + state.bad + state.dropped
 
@@ -221,7 +229,7 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _not_copyable(partition: int, why: str) -> Failure:
+def _no_checkpoint_failure(partition: int, why: str) -> Failure:
     return Failure(
         Reason.NOT_AVAILABLE, why, "ask another node, or build the copy from the topic", partition=partition
     )

@@ -24,16 +24,16 @@ from typing import Any, Final, TypeVar
 from queryable_app.errors import Reason
 from queryable_app.platform.log import event
 from queryable_app.serve.base.background import in_thread
-from queryable_app.serve.peers.client import PeerAnswer, PeerAway, PeerClient
+from queryable_app.serve.peers.client import PeerClient, PeerResponse, PeerUnavailable
 from queryable_app.serve.peers.peers import Peers
-from queryable_app.serve.replication.staging import CorruptCopy, Incoming
+from queryable_app.serve.replication.staging import CorruptCheckpoint, StagingDirectory
 from queryable_app.wire.checkpoint_files import (
     RANGE_BYTES_MAX,
-    BeingMade,
-    Fetch,
+    CheckpointInProgress,
+    FetchProgress,
     Manifest,
     ManifestError,
-    Part,
+    PartialFile,
 )
 from queryable_app.wire.disk_format import FORMAT_VERSION, Identity
 
@@ -46,7 +46,7 @@ RECORDS_MIN: Final = 50_000
 
 _FILES_AT_ONCE: Final = 2
 _RANGES_AHEAD: Final = 3  # of a file; a copy is often one large file and some small ones
-_COPIES_AT_ONCE: Final = 2
+_FETCHES_AT_ONCE: Final = 2
 _LEASES_MAX: Final = 5  # of one peer, for one copy
 _ANSWER_SECONDS: Final = 5.0  # for what is answered at once, or after half a second at the most
 _MAKING_SECONDS: Final = 5.0  # without progress in a checkpoint that is being made
@@ -62,7 +62,7 @@ class _Refused(Exception):
     """The peer has none to give, or none to us."""
 
 
-class _Busy(PeerAway):
+class _Busy(PeerUnavailable):
     """The peer gives to others all that it may give."""
 
 
@@ -83,46 +83,50 @@ class PeerHydration:
     ) -> None:
         self.records_min = records_min
         self.stalled_seconds = stalled_seconds
-        self.progress: dict[int, Fetch] = {}
+        self.progress: dict[int, FetchProgress] = {}
         """By partition, the copies that are coming in."""
         self._peers = peers
         self._application_id = application_id
         self._topic = topic
-        self._turns = asyncio.Semaphore(_COPIES_AT_ONCE)
+        self._turns = asyncio.Semaphore(_FETCHES_AT_ONCE)
 
-    async def fetch(self, partition: int, into: Path, instead: bool = False) -> bool:
+    async def fetch(self, partition: int, into: Path, replace_damaged: bool = False) -> bool:
         """True: `into` is a verified store, ready for Store.open. False: no live peer has one worth copying, or there is a
         store already, and the stream goes on from what is there. After a cancellation the next call goes on where it was.
-        `instead`: of the store that is there, closed, however few records there are."""
-        incoming = Incoming(into)
+        `replace_damaged`: of the store that is there, closed, however few records there are."""
+        incoming = StagingDirectory(into)
         async with self._turns:
-            if not instead and await in_thread(incoming.occupied):
+            if not replace_damaged and await in_thread(incoming.occupied):
                 return False
             try:
-                if await self._fetch(partition, incoming, 1 if instead else self.records_min):
+                if await self._fetch(partition, incoming, 1 if replace_damaged else self.records_min):
                     return True
             finally:
                 self.progress.pop(partition, None)
             await in_thread(incoming.discard)
             return False
 
-    async def _fetch(self, partition: int, incoming: Incoming, records_min: int) -> bool:
-        kept = await in_thread(incoming.kept)
+    async def _fetch(self, partition: int, incoming: StagingDirectory, records_min: int) -> bool:
+        interrupted_fetch = await in_thread(incoming.interrupted_fetch)
         # Their addresses at once: they may leave the placement before it is their turn.
         peers = [(ordinal, self._peers.address(ordinal)) for ordinal in self._peers.candidates(partition)]
-        if kept is not None:  # first who has the rest of it
-            peers.sort(key=lambda peer: peer[1] != kept.peer)
+        if interrupted_fetch is not None:  # first who has the rest of it
+            peers.sort(key=lambda peer: peer[1] != interrupted_fetch.peer)
         for number, (ordinal, address) in enumerate(peers, 1):
-            before = kept.manifest if kept is not None and kept.peer == address else None
+            before = (
+                interrupted_fetch.manifest
+                if interrupted_fetch is not None and interrupted_fetch.peer == address
+                else None
+            )
             source = _Source(address, self._peers.node_headers)
             transfer = _Transfer(self, source, incoming, partition, records_min)
             gone = partial(self._gone, ordinal, partition, [other for other, _ in peers[number:]])
             try:
                 await self._fetch_from(source, _unless(gone, transfer.run(before)), partition, incoming)
                 return True
-            except (PeerAway, _Refused) as error:
+            except (PeerUnavailable, _Refused) as error:
                 event("peer-copy-given-up", partition=partition, peer=address, reason=str(error))
-            except (CorruptCopy, ManifestError) as error:
+            except (CorruptCheckpoint, ManifestError) as error:
                 event("peer-copy-thrown-away", partition=partition, peer=address, reason=str(error))
                 await in_thread(incoming.discard)
             except OSError as error:
@@ -131,7 +135,7 @@ class PeerHydration:
         return False
 
     async def _fetch_from(
-        self, source: _Source, transfer: Awaitable[Manifest], partition: int, incoming: Incoming
+        self, source: _Source, transfer: Awaitable[Manifest], partition: int, incoming: StagingDirectory
     ) -> None:
         identity = Identity(self._application_id, self._topic, partition)
         started = time.monotonic()
@@ -147,7 +151,7 @@ class PeerHydration:
                 seconds=round(time.monotonic() - started, 3),
             )
             await source.release()
-        except PeerAway:
+        except PeerUnavailable:
             raise  # there is nobody to give it back to
         except Exception:
             await source.release()  # not when cancelled: then somebody will go on with it
@@ -157,8 +161,8 @@ class PeerHydration:
 
     def _gone(self, ordinal: int, partition: int, others: Sequence[int]) -> bool:
         """Nothing is heard of the peer, and one of the others has the copy."""
-        return ordinal in self._peers.suspects and any(
-            self._peers.has_whole(other, partition) for other in others
+        return ordinal in self._peers.suspected and any(
+            self._peers.has_complete_replica(other, partition) for other in others
         )
 
     def check(self, manifest: Manifest, partition: int) -> None:
@@ -179,7 +183,7 @@ async def _unless(gone: Callable[[], bool], transfer: Coroutine[Any, Any, T]) ->
             if not gone():
                 there_at = time.monotonic()
             elif time.monotonic() - there_at > _GONE_SECONDS:
-                raise PeerAway("its heartbeats have ended, and another node has the copy")
+                raise PeerUnavailable("its heartbeats have ended, and another node has the copy")
         return running.result()
     finally:
         running.cancel()
@@ -190,14 +194,19 @@ class _Transfer:
     """The files of one partition, from one peer."""
 
     def __init__(
-        self, owner: PeerHydration, source: _Source, incoming: Incoming, partition: int, records_min: int
+        self,
+        owner: PeerHydration,
+        source: _Source,
+        incoming: StagingDirectory,
+        partition: int,
+        records_min: int,
     ) -> None:
         self._owner = owner
         self._source = source
         self._incoming = incoming
         self._partition = partition
         self._records_min = records_min
-        self._started_at = self._moved_at = time.monotonic()
+        self._started_at = self._progress_at = time.monotonic()
         self._came = 0  # bytes, since then
 
     async def run(self, before: Manifest | None) -> Manifest:
@@ -206,7 +215,7 @@ class _Transfer:
         manifest = before if before is not None and await self._source.has(before) else None
         for _ in range(_LEASES_MAX):
             if manifest is None:
-                manifest = await self._patiently(self._create)
+                manifest = await self._with_retries(self._create)
             try:
                 await self._files(manifest)
                 return manifest
@@ -222,7 +231,7 @@ class _Transfer:
 
     async def _files(self, manifest: Manifest) -> None:
         parts = await in_thread(self._incoming.begin, self._source.address, manifest)
-        self._moved_at = time.monotonic()
+        self._progress_at = time.monotonic()
         there = sum(part.start for part in parts) - self._came
         self._note(there, manifest)
         waiting = iter(parts)
@@ -238,7 +247,7 @@ class _Transfer:
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
-    async def _file(self, manifest: Manifest, part: Part, there: int) -> None:
+    async def _file(self, manifest: Manifest, part: PartialFile, there: int) -> None:
         file = await in_thread(self._incoming.open, part)
         asked_to, coming = file.size, deque[asyncio.Task[bytes]]()
         try:
@@ -246,12 +255,12 @@ class _Transfer:
                 while asked_to < part.file.size and len(coming) < _RANGES_AHEAD:
                     length = min(RANGE_BYTES_MAX, part.file.size - asked_to)
                     read = partial(self._source.read, manifest.lease, part.file.name, asked_to, length)
-                    coming.append(asyncio.create_task(self._patiently(read)))
+                    coming.append(asyncio.create_task(self._with_retries(read)))
                     asked_to += length
                 block = await coming.popleft()
                 await in_thread(file.append, block)
                 self._came += len(block)
-                self._moved_at = time.monotonic()
+                self._progress_at = time.monotonic()
                 self._note(there, manifest)
         finally:
             for task in coming:
@@ -259,20 +268,20 @@ class _Transfer:
             await asyncio.gather(*coming, return_exceptions=True)
         file.check()
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _with_retries(self, ask: Callable[[], Awaitable[T]]) -> T:
         """A peer that has given something may be away for a while; one that is busy, from the beginning."""
         while True:
             try:
                 return await ask()
-            except PeerAway as away:
+            except PeerUnavailable as away:
                 worth_waiting = self._came > 0 or isinstance(away, _Busy)
-                if not worth_waiting or time.monotonic() - self._moved_at > self._owner.stalled_seconds:
+                if not worth_waiting or time.monotonic() - self._progress_at > self._owner.stalled_seconds:
                     raise
             await asyncio.sleep(_RETRY_SECONDS)
 
     def _note(self, there: int, manifest: Manifest) -> None:
         rate = self._came / max(1e-3, time.monotonic() - self._started_at)
-        self._owner.progress[self._partition] = Fetch(
+        self._owner.progress[self._partition] = FetchProgress(
             self._partition, self._source.address, there + self._came, manifest.size, rate
         )
 
@@ -292,12 +301,12 @@ class _Source:
         answer = await self._ask(b"POST", "", body, _ANSWER_SECONDS)
         time_of, bytes_read = asyncio.get_running_loop().time, -1
         while answer.status == _BEING_MADE:
-            said = BeingMade.from_json(answer.body)
+            said = CheckpointInProgress.from_json(answer.body)
             self._lease = said.lease
             if said.bytes_read > bytes_read:
                 bytes_read, until = said.bytes_read, time_of() + _MAKING_SECONDS
             elif time_of() > until:
-                raise PeerAway(f"its checkpoint does not get beyond {bytes_read} bytes")
+                raise PeerUnavailable(f"its checkpoint does not get beyond {bytes_read} bytes")
             answer = await self._ask(b"GET", f"/{said.lease}", b"", _ANSWER_SECONDS)
         manifest = Manifest.from_json(answer.body)
         self._lease = manifest.lease
@@ -316,17 +325,17 @@ class _Source:
         target = f"/{lease}/files/{name}?offset={offset}&length={length}"
         answer = await self._ask(b"GET", target, b"", _RANGE_SECONDS)
         if len(answer.body) != length:
-            raise CorruptCopy(f"{len(answer.body)} bytes of {name} came, and {length} were asked for")
+            raise CorruptCheckpoint(f"{len(answer.body)} bytes of {name} came, and {length} were asked for")
         return answer.body
 
     async def release(self) -> None:
         """As a courtesy: it ends by itself as well."""
         if self._lease is not None:
             lease, self._lease = self._lease, None
-            with suppress(PeerAway, _Refused, _LeaseEnded):
+            with suppress(PeerUnavailable, _Refused, _LeaseEnded):
                 await self._ask(b"DELETE", f"/{lease}", b"", _RELEASE_SECONDS)
 
-    async def _ask(self, method: bytes, target: str, body: bytes, seconds: float) -> PeerAnswer:
+    async def _ask(self, method: bytes, target: str, body: bytes, seconds: float) -> PeerResponse:
         deadline = asyncio.get_running_loop().time() + seconds
         path = (CHECKPOINTS + target).encode()
         answer = await self._client.ask(method, path, self._headers, body, deadline)

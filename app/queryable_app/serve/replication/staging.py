@@ -21,36 +21,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from queryable_app.serve.base.whole_file import write_whole
+from queryable_app.serve.base.whole_file import write_atomically
 from queryable_app.serve.store.store import SharedMemory, Store, StoreError
 from queryable_app.wire.checkpoint_files import (
     Manifest,
-    Part,
-    parts_left,
-    same_files,
+    PartialFile,
+    files_to_fetch,
+    identical_files,
 )
 from queryable_app.wire.disk_format import Identity
 
-INCOMING_SUFFIX: Final = ".incoming"
+STAGING_SUFFIX: Final = ".incoming"
 _READ_BYTES: Final = 1 << 20
 _VERIFY_CACHE_MB: Final = 8
 
 
-class CorruptCopy(Exception):
+class CorruptCheckpoint(Exception):
     """What has arrived is not what was said to come."""
 
 
-class Kept(NamedTuple):
+class InterruptedFetch(NamedTuple):
     """What an interrupted copy has left."""
 
     peer: str
     manifest: Manifest
 
 
-class Incoming:
+class StagingDirectory:
     def __init__(self, into: Path) -> None:
         self._into = into
-        self._directory = into.with_name(into.name + INCOMING_SUFFIX)
+        self._directory = into.with_name(into.name + STAGING_SUFFIX)
         self._files = self._directory / "files"
         self._plan = self._directory / "plan.json"
 
@@ -58,45 +58,45 @@ class Incoming:
         """There is a store already in the place where this one would stand."""
         return self._into.exists() and any(self._into.iterdir())
 
-    def kept(self) -> Kept | None:
+    def interrupted_fetch(self) -> InterruptedFetch | None:
         """None also for what cannot be gone on with."""
         try:
             raw = json.loads(self._plan.read_text())
-            return Kept(str(raw["peer"]), Manifest.from_json(raw["manifest"]))
+            return InterruptedFetch(str(raw["peer"]), Manifest.from_json(raw["manifest"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def begin(self, peer: str, manifest: Manifest) -> list[Part]:
+    def begin(self, peer: str, manifest: Manifest) -> list[PartialFile]:
         """Keep of an earlier copy what is the same in this one; returns what is to be fetched."""
-        kept = self.kept()
-        same = same_files(kept.manifest, manifest) if kept else frozenset()
+        interrupted_fetch = self.interrupted_fetch()
+        same = identical_files(interrupted_fetch.manifest, manifest) if interrupted_fetch else frozenset()
         self._files.mkdir(parents=True, exist_ok=True)
         for path in self._files.iterdir():
             if path.name not in same:
                 path.unlink()
-        write_whole(self._plan, json.dumps({"peer": peer, "manifest": manifest.to_json()}))
-        parts = parts_left(manifest, self._sizes())
+        write_atomically(self._plan, json.dumps({"peer": peer, "manifest": manifest.to_json()}))
+        parts = files_to_fetch(manifest, self._sizes())
         left = sum(part.file.size - part.start for part in parts)
         free = shutil.disk_usage(self._files).free
         if left > free:
             raise OSError(f"{left} bytes are to come, and {free} are free")
         return parts
 
-    def open(self, part: Part) -> IncomingFile:
-        return IncomingFile(self._files / part.file.name, part)
+    def open(self, part: PartialFile) -> StagedFile:
+        return StagedFile(self._files / part.file.name, part)
 
     def finish(self, manifest: Manifest, identity: Identity) -> None:
         """Make a store of the files, which have been checked one by one, and put it in its place, instead of what may be
         there. It counts as incomplete until it has reached the log's end here. Raises CorruptCopy."""
         if self._sizes() != {file.name: file.size for file in manifest.files}:
-            raise CorruptCopy("files are missing, or not of their size")
+            raise CorruptCheckpoint("files are missing, or not of their size")
         self._plan.unlink()
         try:
             # With a cache of its own: the node's may have the same blocks, from when they were whole.
             store = Store.open(self._files, identity, SharedMemory(_VERIFY_CACHE_MB, _VERIFY_CACHE_MB))
             try:
                 if store.state.position != manifest.position:
-                    raise CorruptCopy(
+                    raise CorruptCheckpoint(
                         f"the store is at position {store.state.position}, and {manifest.position} was said"
                     )
                 store.verify()
@@ -104,7 +104,7 @@ class Incoming:
             finally:
                 store.close()
         except StoreError as error:
-            raise CorruptCopy(str(error)) from error
+            raise CorruptCheckpoint(str(error)) from error
         if self._into.exists():
             self._into.rename(self._directory / "before")
         self._files.rename(self._into)
@@ -117,10 +117,10 @@ class Incoming:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-class IncomingFile:
+class StagedFile:
     """A file that grows by what is appended to it. What is there already is read for the digest."""
 
-    def __init__(self, path: Path, part: Part) -> None:
+    def __init__(self, path: Path, part: PartialFile) -> None:
         self.size = part.start
         self._path = path
         self._expected = part.file
@@ -139,4 +139,4 @@ class IncomingFile:
 
     def check(self) -> None:
         if (self.size, self._digest.hexdigest()) != (self._expected.size, self._expected.digest):
-            raise CorruptCopy(f"{self._expected.name} is not what its digest says")
+            raise CorruptCheckpoint(f"{self._expected.name} is not what its digest says")

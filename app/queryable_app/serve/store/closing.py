@@ -11,7 +11,7 @@ from queryable_app.serve.base.background import in_thread
 from queryable_app.serve.store.store import Store
 
 
-async def unused(store: Store, seconds: float = inf) -> None:
+async def wait_until_unused(store: Store, seconds: float = inf) -> None:
     """Until nobody reads it step by step. Asked again and again, since iterators end wherever they are dropped."""
     time_of = asyncio.get_running_loop().time
     until = time_of() + seconds
@@ -19,14 +19,14 @@ async def unused(store: Store, seconds: float = inf) -> None:
         await asyncio.sleep(0.05)
 
 
-async def closed(store: Store) -> None:
+async def close_when_unused(store: Store) -> None:
     """Also when this is cancelled. In a thread: after a write that found the disk full, RocksDB takes a second to close."""
     try:
         store.cancel_compaction()
-        await unused(store)
+        await wait_until_unused(store)
     finally:
         await in_thread(store.close)
 
 
-def delete(directory: Path) -> None:
+def delete_directory(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)

@@ -51,7 +51,7 @@ class DiskGuard(Background):
         return self._mark.paused
 
     @property
-    def why_paused(self) -> str:
+    def pause_reason(self) -> str:
         return (
             f"ingest is paused: the disk is {self.used_percent:.1f} % full, and the mark is "
             f"{self.high_water_percent:g} %"

@@ -11,11 +11,11 @@ import json
 from pathlib import Path
 
 from queryable_app.platform.log import event
-from queryable_app.serve.base.whole_file import write_whole
+from queryable_app.serve.base.whole_file import write_atomically
 from queryable_app.wire.partitioners import ALGORITHMS
 
 
-class Contradictions:
+class PartitionerInUse:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.known = self._read()
@@ -26,7 +26,7 @@ class Contradictions:
             return
         self.known |= algorithms
         try:
-            write_whole(self._path, json.dumps(sorted(self.known)))
+            write_atomically(self._path, json.dumps(sorted(self.known)))
             self._unwritten = False
         except OSError as error:  # written the next time; a full disk is no reason to know less now
             self._unwritten = True

@@ -16,27 +16,27 @@ from typing import Any, Final, Literal
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.placement.assignment import Placement
-from queryable_app.platform.clock import moment_ms
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.log import event
 from queryable_app.policy.disk_mark import Pause
 from queryable_app.policy.freshness import absent, next_offset
 from queryable_app.policy.retries import Retry, next_retry
-from queryable_app.serve.store.partitioner_mismatches import Contradictions
+from queryable_app.serve.store.partitioner_mismatches import PartitionerInUse
 from queryable_app.serve.store.store import Store, StoreError, StoreUnavailable
-from queryable_app.wire.disk_format import CopyState
+from queryable_app.wire.disk_format import ReplicaState
 from queryable_app.wire.partitioners import ALGORITHMS, algorithm_in_use
 
 Role = Literal["active", "standby", "hydrating"]
 Phase = Literal["failed", "retrying", "hydrating", "behind", "caught-up"]
 
-NO_RECORD: Final = -2  # below every position
+NO_PENDING_RECORD: Final = -2  # below every position
 BEHIND_MS: Final = 10_000  # a copy older than that is called behind, in the log and in status
 _SAMPLES_MAX: Final = 128
 _RATE_SMOOTHING: Final = 0.3
 _RATE_MIN: Final = 0.01  # less is what smoothing leaves of a rate that has ended
 
 
-class Copy:
+class Replica:
     """One partition's copy. `failed` says why it stopped for good, `retrying` why it takes nothing at present; what is there
     stays readable."""
 
@@ -48,7 +48,7 @@ class Copy:
         """Set from a write or an opening that failed until the store has been opened again."""
         self.absent: str | None = None
         """Why nothing of it is here for the moment, such as "is being copied from ..."."""
-        self.takes_slices = True
+        self.accepts_slices = True
         """A query that was started before the copy was opened does not begin where the copy does."""
         self.end = -1
         """The log's end when Kafka was last asked; -1: not known."""
@@ -56,9 +56,9 @@ class Copy:
         """The replica held the whole log at this moment of `platform/clock.py`; -1: never since the start."""
         self.rate = 0.0
         """Records a second by which the position moves, smoothed."""
-        self.moved_at = time.monotonic()
+        self.position_changed_at = time.monotonic()
         """When the position last moved, monotonic."""
-        self.record_ahead = NO_RECORD
+        self.pending_record_offset = NO_PENDING_RECORD
         """Offset of a record that Kafka has shown from the position on, and that had not arrived then."""
         self.incarnation = object()
         """Another one whenever the copy begins anew: what was asked of Kafka before says nothing of it."""
@@ -68,7 +68,7 @@ class Copy:
         self._measured: tuple[float, int] | None = None  # (monotonic time, position)
         self._last_retry: Retry | None = None
         self._recovered_at: float | None = None  # monotonic
-        self._left_at = -1  # the position of the store that was closed last
+        self._detached_position = -1  # the position of the store that was closed last
 
     @property
     def store(self) -> Store:
@@ -92,8 +92,8 @@ class Copy:
         return self._store is not None and self.failed is None and self.retrying is None
 
     @property
-    def state(self) -> CopyState:
-        return self._store.state if self._store else CopyState()
+    def state(self) -> ReplicaState:
+        return self._store.state if self._store else ReplicaState()
 
     @property
     def position(self) -> int:
@@ -113,7 +113,7 @@ class Copy:
         has reached the log's end again."""
         self._store = store
         self.failed = self.absent = None
-        self._begin_anew()
+        self._begin_incarnation()
         if self.retrying is not None:
             event(
                 "store-recovered",
@@ -122,17 +122,17 @@ class Copy:
                 attempts=self.retrying.attempts,
             )
             self.retrying, self._recovered_at = None, time.monotonic()
-        if self.position < self._left_at:
-            self.come_back()
+        if self.position < self._detached_position:
+            self.require_catch_up()
 
-    def leave(self, why: str) -> Store | None:
+    def detach_store(self, why: str) -> Store | None:
         """Nobody reads or writes any more, whoever waits is told, and slices are not taken before the next start of the
         query. Returns what has to be closed."""
-        self._left_at = self.position
+        self._detached_position = self.position
         store, self._store = self._store, None
         self.absent = why
-        self.takes_slices = False
-        self.release_waiting()
+        self.accepts_slices = False
+        self.release_waiters()
         return store
 
     @property
@@ -152,7 +152,7 @@ class Copy:
         return "caught-up" if 0 <= now_ms - self.fresh_as_of_ms <= BEHIND_MS else "behind"
 
     def apply(
-        self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None
+        self, puts: Iterable[tuple[bytes, bytes]], state: ReplicaState, last_bad: dict[str, Any] | None = None
     ) -> None:
         """Write rows and their state; then wake who waits for the position. If the store cannot be written this copy stops,
         and nothing is raised: the others go on."""
@@ -167,14 +167,14 @@ class Copy:
         try:
             change(store)
         except StoreError as error:
-            self.note_unwritten(error)
+            self.note_write_failure(error)
         except Failure as failure:  # it could not be read either
             self.fail(failure.detail)
         else:
             return True
         return False
 
-    def note_unwritten(self, error: StoreError) -> None:
+    def note_write_failure(self, error: StoreError) -> None:
         if isinstance(error, StoreUnavailable):
             self.suspend(str(error))
         else:
@@ -185,7 +185,7 @@ class Copy:
         now = time.monotonic()
         retry = next_retry(self._last_retry, why, now, random(), self._recovered_at)  # noqa: S311
         self.retrying, self._last_retry, self._recovered_at = retry, retry, None
-        self.takes_slices = False
+        self.accepts_slices = False
         event(
             "store-unavailable",
             partition=self.partition,
@@ -194,7 +194,7 @@ class Copy:
             attempts=retry.attempts,
             again_in_seconds=round(retry.next_at - now, 1),
         )
-        self.release_waiting()
+        self.release_waiters()
 
     def sample(self, as_of_ms: int, end: int) -> None:
         """The log ended at `end` when asked at `as_of_ms`, a moment of `platform/clock.py`."""
@@ -225,33 +225,33 @@ class Copy:
         if self.failed is None:
             event("failed", partition=self.partition, position=self.position, reason=why)
         self.failed, self.retrying = why, None
-        self.release_waiting()
+        self.release_waiters()
 
     def rebuild(self) -> None:
         """Empty the copy; it starts again at the earliest record."""
         if self.write(Store.clear):
             self.failed = None
-            self._forget_end()
+            self._forget_end_offset()
 
-    def come_back(self) -> None:
+    def require_catch_up(self) -> None:
         """It was about to go, and nothing has come in since then: it is complete when it has reached the end anew, and does
         not answer before, in place of copies that went on."""
-        self._forget_end()
+        self._forget_end_offset()
         self.apply((), replace(self.state, complete=False))
 
-    def _forget_end(self) -> None:
+    def _forget_end_offset(self) -> None:
         self.end = self.fresh_as_of_ms = -1
         self._samples.clear()
         self._measured = None
         self.rate = 0.0
-        self._begin_anew()
+        self._begin_incarnation()
 
-    def _begin_anew(self) -> None:
-        self.record_ahead = NO_RECORD
+    def _begin_incarnation(self) -> None:
+        self.pending_record_offset = NO_PENDING_RECORD
         self.incarnation = object()
-        self.moved_at = time.monotonic()
+        self.position_changed_at = time.monotonic()
 
-    async def reach(self, position: int, deadline: float) -> bool:
+    async def wait_for_position(self, position: int, deadline: float) -> bool:
         if next_offset(self) >= position or not self.writable:
             return next_offset(self) >= position
         waiter: tuple[int, asyncio.Future[bool]] = (position, asyncio.get_running_loop().create_future())
@@ -268,14 +268,14 @@ class Copy:
         if self._store is not None:
             self._store.close()
 
-    def release_waiting(self) -> None:
+    def release_waiters(self) -> None:
         for _, reached in self._waiting:
             if not reached.done():
                 reached.set_result(False)
 
     def _position_changed(self) -> None:
         position = self.position
-        self.moved_at = time.monotonic()
+        self.position_changed_at = time.monotonic()
         while self._samples and position >= self._samples[0][1]:
             self.fresh_as_of_ms = self._samples.pop(0)[0]
         for needed, reached in self._waiting:
@@ -283,23 +283,23 @@ class Copy:
                 reached.set_result(True)
 
 
-class Copies:
+class Replicas:
     """Every copy this node holds, the placement they follow from, and the partitioner they have seen."""
 
     def __init__(
         self,
         placement: Placement,
         declared_partitioner: str,
-        held: Iterable[Copy],
-        contradictions: Contradictions,
+        held: Iterable[Replica],
+        contradictions: PartitionerInUse,
     ) -> None:
         self.placement = placement
-        self.by_partition = {copy.partition: copy for copy in held}
-        self.leaving: dict[int, Copy] = {}
+        self.by_partition = {replica.partition: replica for replica in held}
+        self.leaving: dict[int, Replica] = {}
         """Copies that are no longer held here: no read begins in them, and those that had begun may end."""
         self.paused: Pause = "none"
         self._declared = declared_partitioner
-        self._contradictions = contradictions
+        self._partitioner = contradictions
         self._phases: dict[int, Phase] = {}
         self.mismatches_elsewhere = (0, 0, 0)
         """As `mismatches`, over the copies of the other nodes, as they last said."""
@@ -314,7 +314,7 @@ class Copies:
         return self.placement.partitions
 
     @property
-    def unread_partitions(self) -> range:
+    def unplaced_partitions(self) -> range:
         """Those that the topic got after it was placed. A key may be in them, and nobody here can tell."""
         return range(self.partitions, max(self.partitions, self.topic_partitions or 0))
 
@@ -336,29 +336,29 @@ class Copies:
     def mismatches(self) -> tuple[int, int, int]:
         """Records that contradict murmur2, crc32 and fnv1a, over the copies of this node."""
         murmur2 = crc32 = fnv1a = 0
-        for copy in self.by_partition.values():
-            seen = copy.state.mismatches
+        for replica in self.by_partition.values():
+            seen = replica.state.mismatches
             murmur2, crc32, fnv1a = murmur2 + seen[0], crc32 + seen[1], fnv1a + seen[2]
         return murmur2, crc32, fnv1a
 
     @property
-    def contradicted(self) -> frozenset[str]:
+    def mismatched(self) -> frozenset[str]:
         """The partitioners that some record went against."""
-        return self._contradictions.known
+        return self._partitioner.known
 
-    def note_contradicted(self, algorithms: frozenset[str]) -> None:
+    def note_mismatched(self, algorithms: frozenset[str]) -> None:
         """Another node knows them."""
-        if not algorithms <= self.contradicted:
-            self._contradictions.add(algorithms & {*ALGORITHMS})
+        if not algorithms <= self.mismatched:
+            self._partitioner.add(algorithms & {*ALGORITHMS})
             self.note_mismatches()
 
     def note_mismatches(self) -> None:
         """Decide anew which partitioner is in use; a change is logged, since reads go elsewhere from now on."""
         here, elsewhere = self.mismatches, self.mismatches_elsewhere
         mismatches = (here[0] + elsewhere[0], here[1] + elsewhere[1], here[2] + elsewhere[2])
-        self._contradictions.add(frozenset(a for a, n in zip(ALGORITHMS, mismatches, strict=True) if n))
+        self._partitioner.add(frozenset(a for a, n in zip(ALGORITHMS, mismatches, strict=True) if n))
         # In a topic of one partition every algorithm is right, and the first one is as good as any.
-        algorithm = algorithm_in_use(self._declared, self._contradictions.known)
+        algorithm = algorithm_in_use(self._declared, self._partitioner.known)
         if algorithm != self.algorithm:
             if self.algorithm:
                 murmur2, crc32, fnv1a = mismatches
@@ -376,43 +376,45 @@ class Copies:
     async def wait_for(self, partition: int, position: int, deadline: float) -> bool:
         """True as soon as the copy's position is at least `position`; False when the deadline (loop time) passes, or
         the copy fails or leaves."""
-        copy = self.by_partition.get(partition)
-        return copy is not None and await copy.reach(position, deadline)
+        replica = self.by_partition.get(partition)
+        return replica is not None and await replica.wait_for_position(position, deadline)
 
     @property
-    def serving(self) -> list[Copy]:
+    def serving(self) -> list[Replica]:
         """Those that others count on; what is being built beside them takes nothing away from the node."""
-        return [copy for copy in self.by_partition.values() if copy.role != "hydrating"]
+        return [replica for replica in self.by_partition.values() if replica.role != "hydrating"]
 
     @property
     def ready(self) -> bool:
         """Every copy that serves is complete, and none has failed for good."""
-        return all(copy.complete and copy.failed is None for copy in self.serving)
+        return all(replica.complete and replica.failed is None for replica in self.serving)
 
-    def is_paused(self, copy: Copy) -> bool:
-        return self.paused == "all" or (self.paused == "hydrating" and not copy.complete)
+    def is_paused(self, replica: Replica) -> bool:
+        return self.paused == "all" or (self.paused == "hydrating" and not replica.complete)
 
     def wanted(self) -> list[int]:
         """The partitions that ingest is to read."""
-        return sorted(p for p, copy in self.by_partition.items() if copy.opened and not self.is_paused(copy))
+        return sorted(
+            p for p, replica in self.by_partition.items() if replica.opened and not self.is_paused(replica)
+        )
 
-    def held(self, partition: int) -> Copy | None:
+    def held(self, partition: int) -> Replica | None:
         """The copy of a read that has begun, although it may be leaving."""
         return self.by_partition.get(partition) or self.leaving.get(partition)
 
     def measure(self) -> None:
         """Called at intervals: rates, and an event for each copy that fell behind or caught up."""
-        now, now_ms = time.monotonic(), moment_ms()
+        now, now_ms = time.monotonic(), monotonic_ms()
         for partition in self._phases.keys() - self.by_partition.keys():
             del self._phases[partition]
-        for partition, copy in self.by_partition.items():
-            copy.measure(now)
-            phase, before = copy.phase(now_ms), self._phases.get(partition)
+        for partition, replica in self.by_partition.items():
+            replica.measure(now)
+            phase, before = replica.phase(now_ms), self._phases.get(partition)
             if phase != before:
                 self._phases[partition] = phase
                 if phase == "caught-up" or (phase == "behind" and before is not None):
-                    event(phase, partition=partition, position=copy.position, end=copy.end)
+                    event(phase, partition=partition, position=replica.position, end=replica.end)
 
     def close(self) -> None:
-        for copy in (*self.by_partition.values(), *self.leaving.values()):
-            copy.close()
+        for replica in (*self.by_partition.values(), *self.leaving.values()):
+            replica.close()

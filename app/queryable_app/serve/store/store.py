@@ -44,8 +44,8 @@ from queryable_app.wire.disk_format import (
     META_LAST_BAD_KEY,
     META_STATE_KEY,
     ROWS,
-    CopyState,
     Identity,
+    ReplicaState,
 )
 
 _MB: Final = 1 << 20
@@ -99,14 +99,14 @@ class SharedMemory:
 class Store:
     """Use `Store.open`. Calls are synchronous, short, and made from the event loop's thread alone."""
 
-    def __init__(self, path: Path, db: Rdict, identity: Identity, state: CopyState, last_bad: Any) -> None:
+    def __init__(self, path: Path, db: Rdict, identity: Identity, state: ReplicaState, last_bad: Any) -> None:
         self.path = path
         self.identity = identity
         self.state = state
         self.last_bad: dict[str, Any] | None = last_bad
         self.damaged: str | None = None
         """Why some of it can never be read again; None as far as is known."""
-        self.keys = KeySample(whole=state == CopyState())
+        self.keys = KeySample(whole=state == ReplicaState())
         """About how many keys there are. Of a store that has rows already it says so when the sweeper has walked them."""
         self._db = db
         self._meta = db.get_column_family_handle(META)
@@ -232,7 +232,7 @@ class Store:
             raise StoreDamaged(f"{self.path} is damaged ({error})") from error
 
     def apply(
-        self, puts: Iterable[tuple[bytes, bytes]], state: CopyState, last_bad: dict[str, Any] | None = None
+        self, puts: Iterable[tuple[bytes, bytes]], state: ReplicaState, last_bad: dict[str, Any] | None = None
     ) -> None:
         """Rows and the state that speaks of them, in one batch."""
         batch = WriteBatch(raw_mode=True)
@@ -263,7 +263,7 @@ class Store:
         last = next(self.rows(reverse=True), None)
         if last is not None:
             batch.delete_range(b"", last[0] + b"\0")
-        identity, state = replace(self.identity, topic_id=""), CopyState()
+        identity, state = replace(self.identity, topic_id=""), ReplicaState()
         batch.put(META_STATE_KEY, state.encode(), self._meta)
         batch.put(META_IDENTITY_KEY, _identity_json(identity), self._meta)
         batch.delete(META_LAST_BAD_KEY, self._meta)
@@ -271,7 +271,7 @@ class Store:
         self.identity, self.state, self.last_bad = identity, state, None
         self.keys = KeySample(whole=True)
 
-    def learn_topic_id(self, topic_id: str) -> None:
+    def set_topic_id(self, topic_id: str) -> None:
         """From now on these are rows of this very topic, not of one made again under the same name."""
         identity = replace(self.identity, topic_id=topic_id)
         batch = WriteBatch(raw_mode=True)
@@ -383,9 +383,9 @@ def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
                 f"{path} has rows but no format version: it is not a store of this project; move it away"
             )
         meta[META_IDENTITY_KEY] = _identity_json(identity)
-        meta[META_STATE_KEY] = CopyState().encode()
+        meta[META_STATE_KEY] = ReplicaState().encode()
         meta[META_FORMAT_KEY] = str(FORMAT_VERSION).encode()  # last: without it the store counts as new
-        return Store(path, db, identity, CopyState(), None)
+        return Store(path, db, identity, ReplicaState(), None)
     if version != str(FORMAT_VERSION).encode():
         raise StoreError(
             f"{path} has on-disk format {version.decode(errors='replace')}, and this version writes {FORMAT_VERSION}: "
@@ -395,7 +395,7 @@ def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
         raw_identity: Any = meta[META_IDENTITY_KEY]
         raw_state: Any = meta[META_STATE_KEY]
         owner = Identity(**json.loads(raw_identity))
-        state = CopyState.decode(raw_state)
+        state = ReplicaState.decode(raw_state)
         raw_bad = meta.get(META_LAST_BAD_KEY)
         last_bad = json.loads(raw_bad) if raw_bad else None
     except Exception as error:

@@ -19,9 +19,9 @@ from weakref import WeakSet
 
 from queryable_app.errors import Failure
 from queryable_app.serve.base.background import Background, guarded
-from queryable_app.serve.store.replicas import Copies, Copy
+from queryable_app.serve.store.replicas import Replica, Replicas
 from queryable_app.serve.store.store import Store, StoreError
-from queryable_app.wire.disk_format import ROW_HEADER, TOMBSTONE, TOMBSTONE_KEPT_MS
+from queryable_app.wire.disk_format import ROW_HEADER, TOMBSTONE, TOMBSTONE_RETENTION_MS
 from queryable_app.wire.partitioners import SCATTER
 
 STEP_SECONDS: Final = 0.002
@@ -35,8 +35,8 @@ _PASS_SECONDS_MAX: Final = 600.0
 class Sweeper(Background):
     """Runs from `start` to `stop`."""
 
-    def __init__(self, copies: Copies, ttl_ms: int | None) -> None:
-        self._copies = copies
+    def __init__(self, replicas: Replicas, ttl_ms: int | None) -> None:
+        self._replicas = replicas
         # Rows are gone for readers at once; their space may take another quarter of their lives.
         wanted = _PASS_SECONDS_MAX if ttl_ms is None else ttl_ms / 4000
         self._pass_seconds = min(max(wanted, _PASS_SECONDS_MIN), _PASS_SECONDS_MAX)
@@ -47,10 +47,10 @@ class Sweeper(Background):
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             everything = time.monotonic() >= next_pass
-            for copy in list(self._copies.by_partition.values()):
-                if copy.writable and (everything or self._is_uncounted(copy.store)):
+            for replica in list(self._replicas.by_partition.values()):
+                if replica.writable and (everything or self._is_uncounted(replica.store)):
                     with guarded("Sweeper"):
-                        await self.sweep(copy)
+                        await self.sweep(replica)
             if everything:
                 next_pass = time.monotonic() + self._pass_seconds
 
@@ -58,36 +58,36 @@ class Sweeper(Background):
         """True once for each store that is opened with rows. If that walk fails, the next pass repeats it."""
         return not store.keys.whole and store not in self._walked
 
-    async def sweep(self, copy: Copy) -> int:
+    async def sweep(self, replica: Replica) -> int:
         """One pass over one copy; returns how many rows it deleted."""
         next_key: bytes | None = b""
-        walked = copy.store if copy.opened else None
+        walked = replica.store if replica.opened else None
         if walked is not None:
             self._walked.add(walked)
         deleted, first, last = 0, b"", b""
         try:
             while next_key is not None:
                 started = time.monotonic()
-                dead, next_key = self._step(copy.store, next_key)
+                dead, next_key = self._step(replica.store, next_key)
                 if dead:
                     first, last = (first if deleted else dead[0]), dead[-1]
                     deleted += len(dead)
                 await asyncio.sleep(_REST_FACTOR * (time.monotonic() - started))
         except StoreError as error:
-            copy.note_unwritten(error)
+            replica.note_write_failure(error)
         except Failure:
             pass  # the copy has left the node
         else:
-            if walked is not None and copy.opened and copy.store is walked:
+            if walked is not None and replica.opened and replica.store is walked:
                 walked.keys.whole = True
-            if deleted >= _COMPACT_ROWS_MIN and copy.opened:
-                await _compact(copy.store, first, last + b"\0")
+            if deleted >= _COMPACT_ROWS_MIN and replica.opened:
+                await _compact(replica.store, first, last + b"\0")
         return deleted
 
     def _step(self, store: Store, start: bytes) -> tuple[list[bytes], bytes | None]:
         """Delete what is dead from `start` on; returns it, and where to go on, or None at the end."""
         now_ms = time.time_ns() // 1_000_000
-        tombstones_before_ms = 0 if self._copies.algorithm == SCATTER else now_ms - TOMBSTONE_KEPT_MS
+        tombstones_before_ms = 0 if self._replicas.algorithm == SCATTER else now_ms - TOMBSTONE_RETENTION_MS
         deadline = time.monotonic() + STEP_SECONDS
         dead: list[bytes] = []
         next_key = None

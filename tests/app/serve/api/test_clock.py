@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from queryable_app.platform.clock import moment_ms
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.reads import point as reads
 from tests.support.served import served
 
@@ -21,9 +21,9 @@ def test_a_step_back_of_the_wall_clock_makes_no_old_replica_fresh(
         node.put(b"a", b"1")
 
         def grow_old() -> None:
-            copy = node.node.copies.by_partition[0]
-            copy.sample(moment_ms() - 60_000, copy.position)
-            copy.sample(moment_ms(), copy.position + 1)
+            replica = node.node.replicas.by_partition[0]
+            replica.sample(monotonic_ms() - 60_000, replica.position)
+            replica.sample(monotonic_ms(), replica.position + 1)
 
         node.on_loop(grow_old)
         monkeypatch.setattr(reads, "time_ns", lambda: time.time_ns() - 3_600 * 10**9)
@@ -36,5 +36,5 @@ def test_a_step_back_of_the_wall_clock_makes_no_old_replica_fresh(
 
 def test_moments_do_not_go_back() -> None:
     """A later moment is never smaller than an earlier one."""
-    moments = [moment_ms() for _ in range(1000)]
+    moments = [monotonic_ms() for _ in range(1000)]
     assert moments == sorted(moments)

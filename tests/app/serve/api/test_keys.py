@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queryable_app.platform.kafka_clients import KafkaAway
+from queryable_app.platform.kafka_clients import KafkaUnavailable
 from tests.support.served import Served, exchange, now_ms, parsed, served
 from tests.support.waiting import eventually
 
@@ -51,14 +51,14 @@ def test_a_value_comes_as_it_was_produced(node: Served, http: httpx.Client) -> N
 
     assert answer.content == b'{"n": 1}'
     partition = answer.headers["qt-partition"]
-    copy = node.node.copies.by_partition[int(partition)]
+    replica = node.node.replicas.by_partition[int(partition)]
     said = {
         name: answer.headers[f"qt-{name}"]
         for name in ("offset", "position", "role", "lag-records", "epoch", "hops")
     }
     assert said == {
         "offset": "0",
-        "position": f"{partition}:{copy.position}",
+        "position": f"{partition}:{replica.position}",
         "role": "active",
         "lag-records": "0",
         "epoch": "1",
@@ -260,7 +260,7 @@ def test_a_bound_on_the_lag_is_kept(tmp_path: Path) -> None:
     """A copy that is further behind than the caller allows says by how much."""
     with served(tmp_path, partitions=1) as node, node.client() as http:
         node.put(b"a", b"1")
-        node.on_loop(lambda: node.node.copies.by_partition[0].sample(1, 10))
+        node.on_loop(lambda: node.node.replicas.by_partition[0].sample(1, 10))
 
         assert problem(http.get("/v1/keys/a?max-lag-records=8"))["reason"] == "not_fresh_enough"
         assert "9 records behind" in problem(http.get("/v1/keys/a?max-lag-records=8"))["detail"]
@@ -296,7 +296,7 @@ class _LogEnd:
 
     async def ends(self, partitions: list[int]) -> dict[int, int]:
         if self.answer is None:
-            raise KafkaAway("no route")
+            raise KafkaUnavailable("no route")
         return {p: self.answer[p] for p in partitions}
 
 
@@ -304,14 +304,14 @@ def test_a_strong_read_waits_for_the_end_of_the_log(tmp_path: Path) -> None:
     """It answers once the copy is there, by default too where the view says so, and never with less."""
     with served(tmp_path, partitions=1, read={"consistency": "strong"}) as node, node.client() as http:
         node.put(b"a", b"1")
-        node.node.log_end = _LogEnd({0: 1})  # type: ignore[assignment]
+        node.node.end_offsets = _LogEnd({0: 1})  # type: ignore[assignment]
         assert http.get("/v1/keys/a").json() == 1
         assert node.node.counters.fast_answers == 0
 
-        node.node.log_end = _LogEnd({0: 2})  # type: ignore[assignment]
+        node.node.end_offsets = _LogEnd({0: 2})  # type: ignore[assignment]
         assert problem(http.get("/v1/keys/a?deadline-ms=1000"))["reason"] == "not_fresh_enough"
 
-        node.node.log_end = _LogEnd(None)  # type: ignore[assignment]
+        node.node.end_offsets = _LogEnd(None)  # type: ignore[assignment]
         away = problem(http.get("/v1/keys/a"))
         assert (away["reason"], "no route" in away["detail"]) == ("not_fresh_enough", True)
 
@@ -319,8 +319,8 @@ def test_a_strong_read_waits_for_the_end_of_the_log(tmp_path: Path) -> None:
 def test_a_strong_read_of_an_empty_partition_answers_at_once(tmp_path: Path) -> None:
     """A copy that has applied nothing has reached the end of an empty log: there is nothing to wait for."""
     with served(tmp_path, partitions=1, complete=False) as node, node.client() as http:
-        node.on_loop(lambda: node.node.copies.by_partition[0].sample(1, 0))
-        node.node.log_end = _LogEnd({0: 0})  # type: ignore[assignment]
+        node.on_loop(lambda: node.node.replicas.by_partition[0].sample(1, 0))
+        node.node.end_offsets = _LogEnd({0: 0})  # type: ignore[assignment]
 
         began = time.monotonic()
         answer = http.get("/v1/keys/a?consistency=strong&deadline-ms=60000")
@@ -337,7 +337,7 @@ def test_the_newest_row_of_all_partitions_answers(tmp_path: Path) -> None:
     with served(tmp_path, partitions=3) as node, node.client() as http:
         for partition, timestamp in ((0, 10), (1, 30), (2, 20)):
             node.put(b"a", b'"in %d"' % partition, partition=partition, timestamp_ms=timestamp)
-        assert node.node.copies.algorithm == "scatter"
+        assert node.node.replicas.algorithm == "scatter"
 
         answer = http.get("/v1/keys/a")
         assert (answer.json(), answer.headers["qt-partition"]) == ("in 1", "1")
@@ -369,7 +369,9 @@ def test_multi_get_keeps_order_and_repetition(node: Served, http: httpx.Client) 
     assert [(i["key"], i["found"]) for i in body["items"]] == [
         ("nobody", False), ("a", True), ("gone", False), ("a", True)]  # fmt: skip
     assert (body["items"][1]["value"], body["complete"], body["missing"]) == ({"n": 1}, True, [])
-    assert all(int(node.node.copies.by_partition[int(p)].position) == o for p, o in body["positions"].items())
+    assert all(
+        int(node.node.replicas.by_partition[int(p)].position) == o for p, o in body["positions"].items()
+    )
 
 
 def test_multi_get_reaches_keys_that_are_no_text(node: Served, http: httpx.Client) -> None:

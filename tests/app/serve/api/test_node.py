@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from queryable_app.errors import Reason
 from queryable_app.serve.reads.point import Reads
-from queryable_app.serve.store.replicas import Copy
-from queryable_app.wire.disk_format import CopyState
+from queryable_app.serve.store.replicas import Replica
+from queryable_app.wire.disk_format import ReplicaState
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
 
@@ -61,9 +61,9 @@ def test_readiness_is_completeness(tmp_path: Path) -> None:
     with served(tmp_path, complete=False) as node, node.client() as http:
 
         def complete(partition: int) -> None:
-            copy = node.node.copies.by_partition[partition]
-            copy.apply((), CopyState(0))
-            copy.sample(1, 0)
+            replica = node.node.replicas.by_partition[partition]
+            replica.apply((), ReplicaState(0))
+            replica.sample(1, 0)
 
         node.on_loop(lambda: complete(0))
         hydrating = http.get("/readyz")
@@ -102,12 +102,12 @@ def test_metrics_are_prometheus(node: Served, http: httpx.Client) -> None:
 
 def test_a_rate_comes_to_its_end() -> None:
     """A copy whose position no longer moves soon has a rate of 0, not a smaller and smaller one."""
-    copy = Copy(0, "active", None)
-    copy.rate = 1000.0
+    replica = Replica(0, "active", None)
+    replica.rate = 1000.0
     for second in range(60):
-        copy.measure(float(second))
+        replica.measure(float(second))
 
-    assert copy.rate == 0
+    assert replica.rate == 0
 
 
 @pytest.mark.parametrize(("path", "asks"), [("/", "/v1/status"), ("/docs", "/openapi.json")])
@@ -220,10 +220,10 @@ def test_bodies_together_are_bounded(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", node.port)) as slow:
             slow.sendall(b"POST /v1/multi-get HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
             slow.sendall(body[:-1])
-            eventually("it is received", lambda: node.node.bodies.taken == len(body))
+            eventually("it is received", lambda: node.node.body_budget.taken == len(body))
             refused = http.post("/v1/multi-get", content=body)
             assert (refused.status_code, refused.json()["reason"]) == (429, "overloaded")
-        eventually("it is gone", lambda: node.node.bodies.taken == 0)
+        eventually("it is gone", lambda: node.node.body_budget.taken == 0)
         assert http.post("/v1/multi-get", content=body).status_code == 200
 
 

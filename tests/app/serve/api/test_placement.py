@@ -17,11 +17,11 @@ import httpx
 import pytest
 
 from queryable_app.placement.assignment import Placement
-from queryable_app.platform.clock import moment_ms
-from queryable_app.policy.freshness import Asked
+from queryable_app.platform.clock import monotonic_ms
+from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.api.status import readiness
 from queryable_app.serve.base.peer_frames import asked_to_json, decode_rows
-from queryable_app.wire.disk_format import CopyState
+from queryable_app.wire.disk_format import ReplicaState
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
 
@@ -53,8 +53,8 @@ class Two:
             for ordinal, listener in enumerate(listeners)
         ]
         for node in self.nodes:
-            node.node.holdings.linger_seconds = 0.5
-            node.begin(node.node.holdings.start()).result(10)
+            node.node.assigned_replicas.removal_delay_seconds = 0.5
+            node.begin(node.node.assigned_replicas.start()).result(10)
 
     def put(self, ordinal: int, placement: Placement) -> httpx.Response:
         with self.nodes[ordinal].client(headers=HEADERS) as http:
@@ -153,15 +153,15 @@ def test_a_new_copy_is_built_from_the_node_that_has_it(two: Two) -> None:
     source, target = two.nodes
     source.fill(len(KEYS))
     target.node.hydration.records_min = 1
-    position = source.node.copies.by_partition[1].position
+    position = source.node.replicas.by_partition[1].position
 
     two.put(0, replace(two.first, epoch=2, hydrating=((), (1,))))
 
-    eventually("it is open", lambda: 1 in target.node.copies.by_partition and all_open(target))
-    copy = target.node.copies.by_partition[1]
-    assert (copy.position, copy.complete, copy.role) == (position, False, "hydrating")
-    rows = target.on_loop(lambda: list(copy.store.rows()))
-    assert rows == source.on_loop(lambda: list(source.node.copies.by_partition[1].store.rows()))
+    eventually("it is open", lambda: 1 in target.node.replicas.by_partition and all_open(target))
+    replica = target.node.replicas.by_partition[1]
+    assert (replica.position, replica.complete, replica.role) == (position, False, "hydrating")
+    rows = target.on_loop(lambda: list(replica.store.rows()))
+    assert rows == source.on_loop(lambda: list(source.node.replicas.by_partition[1].store.rows()))
     with target.client() as http:
         assert http.get("/v1/status").json()["partitions"][0]["hydration"] == {"from": "topic"}
         assert http.get(f"/v1/keys/{KEYS[0]}").status_code == 200
@@ -181,7 +181,7 @@ def test_a_copy_that_is_behind_what_was_said_of_it_is_another_one(
     """It was exchanged or set back since the other node asked how it stands: its rows would not be as of that position."""
     source = two.nodes[0]
     source.fill(len(KEYS))
-    position = source.node.copies.by_partition[1].position
+    position = source.node.replicas.by_partition[1].position
     with source.client(headers=HEADERS) as http:
         there = http.post(f"/internal/v1/{path}", json={**body, "positions": {"1": position}})
         behind = http.post(f"/internal/v1/{path}", json={**body, "positions": {"1": position + 1}})
@@ -193,24 +193,26 @@ def test_a_scan_that_another_node_has_begun_here_ends_here(two: Two) -> None:
     source = two.nodes[0]
     source.fill(len(KEYS))
     body = {"positions": {"1": 0}, "start": None, "stop": None, "reverse": False}
-    cover = {"partitions": [1], "asked": asked_to_json(Asked(), 1000)}
+    cover = {"partitions": [1], "asked": asked_to_json(ReadOptions(), 1000)}
     with source.client(headers=HEADERS) as http:
         first = http.post("/internal/v1/rows", json=body).content
         two.put(0, replace(two.first, epoch=2, serving=((0,), (1,))))
         assert http.post("/internal/v1/rows", json=body).content == first
         head, _ = decode_rows(http.post("/internal/v1/cover", json=cover).content)
         assert [refused["reason"] for refused in head["refused"]] == ["WRONG_OWNER"]
-        eventually("it has left", lambda: not source.node.copies.leaving)
+        eventually("it has left", lambda: not source.node.replicas.leaving)
         assert http.post("/internal/v1/rows", json=body).status_code == 421
 
 
 def test_reads_go_on_while_a_partition_moves(two: Two) -> None:
     """To and fro between two nodes, make before break: points, multi-gets, scans and streams through both never fail."""
     for node in two.nodes:
-        node.node.holdings.linger_seconds = 60  # until it comes back, however busy the machine is
+        node.node.assigned_replicas.removal_delay_seconds = (
+            60  # until it comes back, however busy the machine is
+        )
     both = replace(two.first, serving=((0,), (0, 1)), hydrating=((), ()))
     two.put(1, replace(both, epoch=2))
-    eventually("it is open", lambda: two.nodes[1].node.copies.by_partition[1].opened)
+    eventually("it is open", lambda: two.nodes[1].node.replicas.by_partition[1].opened)
     for node in two.nodes:
         node.on_loop(partial(complete, node))
         node.fill(len(KEYS))
@@ -253,17 +255,17 @@ def test_reads_go_on_while_a_partition_moves(two: Two) -> None:
     assert min(answers.values()) > 20
 
 
-def copies_of(node: Served) -> list[Any]:
-    return list(node.node.copies.by_partition.values())
+def replicas_of(node: Served) -> list[Any]:
+    return list(node.node.replicas.by_partition.values())
 
 
 def all_open(node: Served) -> bool:
-    return all(copy.opened for copy in copies_of(node))
+    return all(replica.opened for replica in replicas_of(node))
 
 
 def complete(node: Served) -> None:
-    for copy in copies_of(node):
-        if not copy.complete:
-            copy.apply((), CopyState(0, True))
-            copy.sample(moment_ms(), 0)
+    for replica in replicas_of(node):
+        if not replica.complete:
+            replica.apply((), ReplicaState(0, True))
+            replica.sample(monotonic_ms(), 0)
     assert readiness(node.node)["ready"]

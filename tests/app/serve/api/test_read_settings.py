@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queryable_app.platform.clock import moment_ms
+from queryable_app.platform.clock import monotonic_ms
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
 
@@ -58,9 +58,9 @@ def test_the_next_read_has_the_new_bound(node: Served, http: httpx.Client) -> No
     """Plain reads, which the fast lane answers, and reads with options."""
 
     def grow_old() -> None:
-        for copy in node.node.copies.by_partition.values():
-            copy.sample(moment_ms() - 5000, copy.position)
-            copy.sample(moment_ms(), copy.position + 1)
+        for replica in node.node.replicas.by_partition.values():
+            replica.sample(monotonic_ms() - 5000, replica.position)
+            replica.sample(monotonic_ms(), replica.position + 1)
 
     node.on_loop(grow_old)
     assert http.get("/v1/keys/a").status_code == 200

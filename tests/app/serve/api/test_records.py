@@ -144,8 +144,8 @@ def test_delete_reaches_partitions_of_which_not_all_is_here_yet(node: Served, ht
     """Mixed producers, and a copy that is being copied: the key may be in it, and the others are not held up."""
     node.put(b"mixed", b"1", partition=0)
     node.put(b"mixed", b"1", partition=2)
-    coming = node.node.copies.by_partition[3]
-    store = node.on_loop(lambda: coming.leave("is being copied from another node"))
+    coming = node.node.replicas.by_partition[3]
+    store = node.on_loop(lambda: coming.detach_store("is being copied from another node"))
     assert store is not None
     node.on_loop(store.close)
 

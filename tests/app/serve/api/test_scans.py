@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from queryable_app.policy.freshness import Asked
+from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.api import keys as keys_routes
 from queryable_app.serve.api import scans as scans_routes
-from queryable_app.serve.api.request import Values, asked_of
+from queryable_app.serve.api.request import Parameters, asked_of
 from queryable_app.serve.reads.point import Reads
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
@@ -73,7 +73,7 @@ def test_a_page_says_what_it_is(node: Served, http: httpx.Client) -> None:
 
     assert page["items"][0].keys() == {"key", "value", "partition", "offset", "timestamp"}
     assert (page["complete"], page["missing"]) == (True, [])
-    assert page["positions"] == {str(p): c.position for p, c in node.node.copies.by_partition.items()}
+    assert page["positions"] == {str(p): c.position for p, c in node.node.replicas.by_partition.items()}
     assert page["cursor"]
 
 
@@ -230,7 +230,7 @@ def test_a_missing_partition_is_never_left_out_in_silence(tmp_path: Path) -> Non
     """503 that names it; with partial=allow the rest, and the page says what is missing."""
     with served(tmp_path, partitions=3) as node, node.client() as http:
         node.fill(30)
-        node.on_loop(lambda: node.node.copies.by_partition[1].sample(1, 10**6))
+        node.on_loop(lambda: node.node.replicas.by_partition[1].sample(1, 10**6))
         for path in ("/v1/scan?", "/v1/range?", "/v1/prefix/key?", "/v1/count?"):
             refused = http.get(path + "max-lag-records=10")
             assert (refused.status_code, refused.json()["reason"], refused.json()["missing"]) == (
@@ -247,7 +247,7 @@ def test_a_missing_partition_is_never_left_out_in_silence(tmp_path: Path) -> Non
 def make_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop is blocked while the deadline passes, so that all that waits for it is due at once."""
 
-    def then_late(request: Request, values: Values, reads: Reads) -> tuple[Asked, float]:
+    def then_late(request: Request, values: Parameters, reads: Reads) -> tuple[ReadOptions, float]:
         asked, deadline = asked_of(request, values, reads)
         asyncio.get_running_loop().call_at(deadline - 0.03, time.sleep, 0.06)
         return asked, deadline
@@ -307,7 +307,7 @@ def test_a_deadline_ends_a_long_read(tmp_path: Path) -> None:
 
 def live_versions(node: Served) -> int:
     """Files that RocksDB keeps for readers: more than one while an iterator is open over an older state."""
-    store = node.node.copies.by_partition[0].store
+    store = node.node.replicas.by_partition[0].store
 
     def look() -> int:
         store._db.put(b"zzz", b"\0" * 25)
@@ -334,7 +334,7 @@ def test_a_stream_that_breaks_does_not_look_whole(tmp_path: Path, monkeypatch: p
     with served(tmp_path, partitions=1) as node:
         node.fill(5_000)
         node.put(b"key-002000x", b"1")
-        store = node.node.copies.by_partition[0].store
+        store = node.node.replicas.by_partition[0].store
         node.on_loop(lambda: store._db.put(b"key-002000x", b"short"))
         with node.client() as http, pytest.raises(httpx.RemoteProtocolError):
             http.get("/v1/scan", headers=NDJSON)

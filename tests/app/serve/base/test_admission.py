@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from queryable_app.contract import NODE_HEADER
-from queryable_app.policy.overload import A_WHILE_SECONDS, FEW
-from queryable_app.serve.base.admission import Turns
+from queryable_app.policy.overload import BACKLOG_SECONDS, WAITING_FEW
+from queryable_app.serve.base.admission import ReadAdmission
 from queryable_app.serve.peers.peers import HEARTBEAT
 from tests.support.served import Served, parsed, read_answers, served
 from tests.support.waiting import eventually
@@ -29,10 +29,10 @@ HEAVY = MANY % (b"", len(KEYS), KEYS)
 class Request:
     """One that notes what becomes of it."""
 
-    def __init__(self, story: list[str], name: str, gone: bool = False) -> None:
-        self.story, self.name, self.is_gone = story, name, gone
+    def __init__(self, story: list[str], name: str, is_abandoned: bool = False) -> None:
+        self.story, self.name, self.is_gone = story, name, is_abandoned
 
-    def gone(self) -> bool:
+    def is_abandoned(self) -> bool:
         return self.is_gone
 
     def begin(self) -> None:
@@ -47,9 +47,9 @@ def test_the_loop_is_free_between_two_turns() -> None:
 
     async def story() -> list[str]:
         told: list[str] = []
-        turns = Turns()
+        read_admission = ReadAdmission()
         for name in "abc":
-            turns.wait(Request(told, name))
+            read_admission.wait(Request(told, name))
         for n in range(3):
             await asyncio.sleep(0)
             told.append(f"pass {n}")
@@ -63,9 +63,9 @@ def test_a_request_whose_client_has_gone_takes_no_turn() -> None:
 
     async def story() -> list[str]:
         told: list[str] = []
-        turns = Turns()
-        for name, gone in (("a", True), ("b", True), ("c", False)):
-            turns.wait(Request(told, name, gone))
+        read_admission = ReadAdmission()
+        for name, is_abandoned in (("a", True), ("b", True), ("c", False)):
+            read_admission.wait(Request(told, name, is_abandoned))
         await asyncio.sleep(0)
         return told
 
@@ -77,15 +77,19 @@ def test_whoever_has_waited_too_long_is_refused() -> None:
 
     async def story() -> list[str]:
         told: list[str] = []
-        turns = Turns()
-        for n in range(FEW + 2):
-            turns.wait(Request(told, str(n)))
-        time.sleep(1.1 * A_WHILE_SECONDS)  # noqa: ASYNC251  (the loop is to stand still)
-        while len(told) < FEW + 2:
+        read_admission = ReadAdmission()
+        for n in range(WAITING_FEW + 2):
+            read_admission.wait(Request(told, str(n)))
+        time.sleep(1.1 * BACKLOG_SECONDS)  # noqa: ASYNC251  (the loop is to stand still)
+        while len(told) < WAITING_FEW + 2:
             await asyncio.sleep(0)
         return told
 
-    assert asyncio.run(story()) == ["0 is refused", "1 is refused", *(f"{n + 2} begins" for n in range(FEW))]
+    assert asyncio.run(story()) == [
+        "0 is refused",
+        "1 is refused",
+        *(f"{n + 2} begins" for n in range(WAITING_FEW)),
+    ]
 
 
 def test_long_reads_go_on_one_at_a_time() -> None:
@@ -93,17 +97,17 @@ def test_long_reads_go_on_one_at_a_time() -> None:
 
     async def story() -> list[str]:
         told: list[str] = []
-        turns = Turns()
+        read_admission = ReadAdmission()
 
         async def long_read(name: str) -> None:
             for _ in range(2):
-                await turns.pause()
+                await read_admission.yield_slot()
                 told.append(f"{name} goes on")
 
         reads = asyncio.gather(long_read("x"), long_read("y"))
         await asyncio.sleep(0)
         for n in range(6):
-            turns.wait(Request(told, str(n)))
+            read_admission.wait(Request(told, str(n)))
         await reads
         return told
 
@@ -118,8 +122,8 @@ def test_a_long_read_that_is_given_up_takes_no_turn() -> None:
     """Its place is the next one's."""
 
     async def run() -> None:
-        turns = Turns()
-        first, second = (asyncio.create_task(turns.pause()) for _ in range(2))
+        read_admission = ReadAdmission()
+        first, second = (asyncio.create_task(read_admission.yield_slot()) for _ in range(2))
         await asyncio.sleep(0)
         first.cancel()
         await asyncio.wait_for(second, 5)
@@ -276,7 +280,7 @@ def test_a_refusal_is_well_formed(
     """With a body or without one as the method has it; the connection goes on where the client wants it to."""
     with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
         with monkeypatch.context() as patch:
-            patch.setattr("queryable_app.policy.overload.Backlog.accepts", lambda *_: False)
+            patch.setattr("queryable_app.policy.overload.Backlog.admits", lambda *_: False)
             connection.sendall(request_)
             answer = b""
             while not answer.endswith((b"}", b"\r\n\r\n")):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from queryable_app.serve.base.background import FAILURES, Background, KeptClient, supervise, watch
+from queryable_app.serve.base.background import FAILURES, Background, LazyKafkaClient, supervise, watch
 
 
 class Failing(Background):
@@ -63,7 +63,7 @@ def test_a_client_that_could_not_start_is_closed_and_tried_again() -> None:
     """The next call connects a new one; one that is connected is kept until it is dropped."""
 
     async def scenario() -> None:
-        kept = KeptClient(Client)
+        kept = LazyKafkaClient(Client)
         Client.refuse = True
         with pytest.raises(OSError, match="away"):
             await kept.connected()

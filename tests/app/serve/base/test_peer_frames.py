@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryable_app.policy.routing import CopyHeard, NodeHeard
+from queryable_app.policy.routing import LastHeartbeat, ReportedReplica
 from queryable_app.serve.base.peer_frames import (
     PeerFrameError,
     decode_heartbeat,
@@ -51,16 +51,16 @@ def test_what_is_no_answer_is_an_error(raw: bytes) -> None:
     st.integers(0, 2**53),
     st.tuples(st.integers(0), st.integers(0), st.integers(0)),
     st.dictionaries(
-        st.integers(0, 999), st.builds(CopyHeard, st.integers(0), st.integers(-1), st.booleans())
+        st.integers(0, 999), st.builds(ReportedReplica, st.integers(0), st.integers(-1), st.booleans())
     ),
     st.booleans(),
 )
 def test_a_heartbeat_comes_back_as_it_went(
-    epoch: int, mismatches: tuple[int, int, int], copies: dict[int, CopyHeard], draining: bool
+    epoch: int, mismatches: tuple[int, int, int], replicas: dict[int, ReportedReplica], draining: bool
 ) -> None:
     """With the moment at which it came."""
-    said = encode_heartbeat(epoch, mismatches, copies, draining)
-    assert decode_heartbeat(said, 7.0) == NodeHeard(7.0, epoch, mismatches, copies, draining)
+    said = encode_heartbeat(epoch, mismatches, replicas, draining)
+    assert decode_heartbeat(said, 7.0) == LastHeartbeat(7.0, epoch, mismatches, replicas, draining)
 
 
 @pytest.mark.parametrize(

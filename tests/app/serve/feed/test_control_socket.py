@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryable_app.contract import CONTROL_SOCKET, GENERATION_FILE, ROW_SOCKET, TopicSeen
-from queryable_app.serve.api.status import readiness, status_of
-from queryable_app.serve.feed.control_socket import LINE_BYTES_MAX, data_loss
+from queryable_app.contract import CONTROL_SOCKET, GENERATION_FILE, ROW_SOCKET, ObservedTopic
+from queryable_app.serve.api.status import readiness, status_json
+from queryable_app.serve.feed.control_socket import LINE_BYTES_MAX, data_loss_reason
 from queryable_app.serve.node import Node
 from queryable_app.serve.store.store import StoreUnavailable
 from queryable_app.wire.row_frames import ACK, encode_end, encode_hello
@@ -94,8 +94,8 @@ def test_ingest_hears_when_all_replicas_are_complete(tmp_path: Path) -> None:
         async with node_running(tmp_path) as node:
             client = await ingest(node)
             assert (await client.start(latest=0))["type"] == "start"
-            for copy in node.copies.by_partition.values():
-                copy.sample(1, 0)
+            for replica in node.replicas.by_partition.values():
+                replica.sample(1, 0)
             assert await client.receive() == {"type": "hydrated"}
 
             later = await ingest(node, pid=78)
@@ -134,10 +134,10 @@ def test_a_topic_that_stays_missing_is_a_failure(tmp_path: Path, capfd: pytest.C
             client.send(type="state", state="waiting-for-topic", mode="realtime", detail="users", starts=0)
             await until("the failure", lambda: node.ingest_status.state == "failed")
 
-            said = status_of(node)["ingest"]["detail"]
+            said = status_json(node)["ingest"]["detail"]
             assert said.startswith("there is no topic users")
             assert readiness(node)["ingestFailed"] == said
-            assert [(c.failed, c.position) for c in node.copies.by_partition.values()] == [
+            assert [(c.failed, c.position) for c in node.replicas.by_partition.values()] == [
                 (None, 5),
                 (None, -1),
             ]
@@ -186,14 +186,14 @@ def test_a_permanent_failure_stays_until_ingest_gets_further(tmp_path: Path) -> 
                     await until("the failure", lambda: node.ingest_status.state == "failed")
                     client.writer.close()
                     await until("no ingest", lambda: node.ingest_status.state == "absent")
-                assert status_of(node)["ingest"]["failure"] == {
+                assert status_json(node)["ingest"]["failure"] == {
                     "reason": "TransformRefused",
                     "message": "no such column",
                 }
                 assert readiness(node)["ingestFailed"] == "no such column"
             client.send(type="state", state="streaming", mode="", detail="", starts=1)
             await until("it streams", lambda: node.ingest_status.state == "streaming")
-            assert status_of(node)["ingest"]["failure"] is None
+            assert status_json(node)["ingest"]["failure"] is None
             client.writer.close()
 
     asyncio.run(run())
@@ -208,7 +208,7 @@ def test_a_failure_without_a_reason_may_pass(tmp_path: Path, reason: dict[str, A
             client = await ingest(node)
             client.send(type="state", state="failed", mode="", detail="why", starts=0, **reason)
             await until("the failure", lambda: node.ingest_status.state == "failed")
-            assert status_of(node)["ingest"]["failure"] is None
+            assert status_json(node)["ingest"]["failure"] is None
             assert readiness(node)["ingestFailed"] == "why"
             client.writer.close()
 
@@ -326,7 +326,7 @@ def test_lost_data_fails_the_copy_or_rebuilds_it(tmp_path: Path, topic: dict[str
 
     async def run(policy: str) -> None:
         async with node_running(tmp_path / policy, onDataLoss=policy) as node:
-            copy = node.copies.by_partition[0]
+            replica = node.replicas.by_partition[0]
             client = await ingest(node)
             await client.start()
             node.slices.apply(slice_payload(put(4, b"a", b"1")))
@@ -336,12 +336,12 @@ def test_lost_data_fails_the_copy_or_rebuilds_it(tmp_path: Path, topic: dict[str
 
             if policy == "Fail":
                 assert "0" not in started["positions"]
-                assert copy.failed is not None
-                assert why in copy.failed
-                assert copy.store.get(b"a") is not None
+                assert replica.failed is not None
+                assert why in replica.failed
+                assert replica.store.get(b"a") is not None
             else:
                 assert started["positions"]["0"] == -2
-                assert (copy.failed, copy.position, copy.store.get(b"a")) == (None, -1, None)
+                assert (replica.failed, replica.position, replica.store.get(b"a")) == (None, -1, None)
             client.writer.close()
 
     for policy in ("Fail", "Rebuild"):
@@ -362,7 +362,7 @@ def test_rows_that_come_after_the_look_at_the_logs_end_are_no_loss(tmp_path: Pat
             started = await client.start(latest=3)
 
             assert started["positions"] == {"0": 5, "1": -2}
-            assert node.copies.by_partition[0].failed is None
+            assert node.replicas.by_partition[0].failed is None
             client.writer.close()
 
     asyncio.run(run())
@@ -377,7 +377,7 @@ def test_a_partition_that_the_topic_has_not_is_failed(tmp_path: Path) -> None:
             client.send(type="topic", id="T", partitions=1, earliest={"0": 0}, latest={"0": 0})
 
             assert (await client.receive())["positions"] == {"0": -2}
-            assert node.copies.by_partition[1].failed is not None
+            assert node.replicas.by_partition[1].failed is not None
             client.writer.close()
 
     asyncio.run(run())
@@ -388,7 +388,7 @@ def test_a_topic_that_has_grown_is_seen(tmp_path: Path, capfd: pytest.CaptureFix
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
-            assert status_of(node)["topicPartitions"] is None
+            assert status_json(node)["topicPartitions"] is None
             client = await ingest(node)
             await client.start()
             told: dict[str, Any] = {"earliest": {"0": 0, "1": 0}, "latest": {"0": 0, "1": 0}}
@@ -396,7 +396,7 @@ def test_a_topic_that_has_grown_is_seen(tmp_path: Path, capfd: pytest.CaptureFix
                 client.send(type="topic", id="T1", partitions=3, **told)
                 assert (await client.receive())["positions"].keys() == {"0", "1"}
 
-            assert (status_of(node)["topicPartitions"], status_of(node)["placedPartitions"]) == (3, 2)
+            assert (status_json(node)["topicPartitions"], status_json(node)["placedPartitions"]) == (3, 2)
             client.writer.close()
 
     asyncio.run(run())
@@ -411,9 +411,9 @@ def test_nothing_is_lost_exactly_when_the_position_is_within_the_log(
     position: int, earliest: int, length: int
 ) -> None:
     """A copy that has nothing can start anywhere; any other needs its next record, or the end, to be there."""
-    seen = TopicSeen("T", 1, {0: earliest}, {0: earliest + length})
+    seen = ObservedTopic("T", 1, {0: earliest}, {0: earliest + length})
 
-    lost = data_loss(position, "T", 0, seen)
+    lost = data_loss_reason(position, "T", 0, seen)
 
     assert (lost is None) == (position == -1 or earliest <= position <= earliest + length)
 
@@ -425,12 +425,12 @@ def test_one_store_that_cannot_be_written_does_not_keep_ingest_from_the_others(
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
-            broken = node.copies.by_partition[0].store
+            broken = node.replicas.by_partition[0].store
 
             def refuse(topic_id: str) -> None:
                 raise StoreUnavailable("no space left")
 
-            monkeypatch.setattr(broken, "learn_topic_id", refuse)
+            monkeypatch.setattr(broken, "set_topic_id", refuse)
             client = await ingest(node)
 
             assert await client.start() == {

@@ -29,7 +29,7 @@ class Rows:
 
     def __init__(self, node: Node, path: Path) -> None:
         self.node = node
-        self.copy = node.copies.by_partition[0]
+        self.replica = node.replicas.by_partition[0]
         self.path = path
         self.socket = RowSocket(path, node.slices, lambda: node.last_read_at)
         self.socket.generation = GENERATION
@@ -51,7 +51,7 @@ async def listening(tmp_path: Path, partitions: int = 1, **spec: Any) -> AsyncIt
         yield rows
     finally:
         await rows.socket.stop()
-        node.copies.close()
+        node.replicas.close()
 
 
 def test_an_end_is_answered_when_everything_before_it_is_in_the_store(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_an_end_is_answered_when_everything_before_it_is_in_the_store(tmp_path: 
             writer.write(encode_end(0, 0))
 
             assert await reader.readexactly(1) == ACK
-            assert (rows.copy.position, len(list(rows.copy.store.rows()))) == (50, 50)
+            assert (rows.replica.position, len(list(rows.replica.store.rows()))) == (50, 50)
             writer.close()
 
     asyncio.run(run())
@@ -83,7 +83,7 @@ def test_frames_arrive_in_any_pieces(tmp_path: Path) -> None:
                 await writer.drain()
 
             assert await reader.readexactly(1) == ACK
-            assert rows.copy.position == 2
+            assert rows.replica.position == 2
             writer.close()
 
     asyncio.run(run())
@@ -100,10 +100,10 @@ def test_large_values_pass(tmp_path: Path) -> None:
             writer.write(slice_frame(put(2, b"b", b"2")) + encode_end(0, 0))
 
             assert await reader.readexactly(1) == ACK
-            stored = rows.copy.store.get(b"large")
+            stored = rows.replica.store.get(b"large")
             assert stored is not None
             assert decode_row(stored).value == value
-            assert rows.copy.position == 3
+            assert rows.replica.position == 3
             writer.close()
 
     asyncio.run(run())
@@ -121,7 +121,7 @@ def test_another_generation_is_refused(
             writer.write(slice_frame(put(0, b"a", b"1")))
 
             assert await _closed(reader)
-            assert rows.copy.position == -1
+            assert rows.replica.position == -1
             writer.close()
 
     asyncio.run(run())
@@ -168,18 +168,18 @@ def test_nothing_is_applied_after_connections_were_closed(tmp_path: Path) -> Non
         async with listening(tmp_path) as rows:
             _, writer = await rows.connect()
             offset = 0
-            while rows.copy.position < 20:
+            while rows.replica.position < 20:
                 writer.write(slice_frame(put(offset, b"a", b"1")))
                 offset += 1
                 await asyncio.sleep(0)
             writer.write(b"".join(slice_frame(put(offset + i, b"a", b"2")) for i in range(1000)))
 
             await rows.socket.close_connections()
-            stood = rows.copy.position
+            stood = rows.replica.position
             for _ in range(100):
                 await asyncio.sleep(0)
 
-            assert rows.copy.position == stood
+            assert rows.replica.position == stood
             writer.close()
 
     asyncio.run(run())
@@ -289,7 +289,7 @@ def test_a_writer_that_goes_away_leaves_what_it_sent(tmp_path: Path) -> None:
             _, writer = await rows.connect()
             writer.write(slice_frame(put(0, b"a", b"1")) + slice_frame(put(1, b"b", b"2"))[:-1])
             writer.close()
-            await until("the first slice is applied", lambda: rows.copy.position == 1)
+            await until("the first slice is applied", lambda: rows.replica.position == 1)
 
     asyncio.run(run())
 

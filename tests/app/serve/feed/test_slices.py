@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from queryable_app.serve.feed.slices import DeadLetter, Slices
 from queryable_app.serve.node import Node
-from queryable_app.serve.store.replicas import Copy
-from queryable_app.wire.disk_format import CopyState, decode_row
+from queryable_app.serve.store.replicas import Replica
+from queryable_app.wire.disk_format import ReplicaState, decode_row
 from queryable_app.wire.partitioners import ALGORITHMS, partition_for
 from queryable_app.wire.row_frames import NULL_KEY, FrameError, SliceRow
 from tests.support.node import bad, dropped, null_key, open_node, put, slice_payload
@@ -32,11 +32,11 @@ def node_of(tmp_path: Path) -> Iterator[OpenNode]:
 
     yield open_
     for node in nodes:
-        node.copies.close()
+        node.replicas.close()
 
 
-def values(copy: Copy) -> dict[bytes, bytes | None]:
-    return {key: decode_row(stored).value for key, stored in copy.store.rows()}
+def values(replica: Replica) -> dict[bytes, bytes | None]:
+    return {key: decode_row(stored).value for key, stored in replica.store.rows()}
 
 
 def test_a_slice_sets_rows_position_and_counters(node_of: OpenNode) -> None:
@@ -46,9 +46,11 @@ def test_a_slice_sets_rows_position_and_counters(node_of: OpenNode) -> None:
     node.slices.apply(slice_payload(put(3, b"a", b"1"), put(4, b"b", None), dropped(5, b"c"), last=9))
     node.slices.apply(slice_payload(null_key(10), put(11, b"d", b"1"), null_key(12)))
 
-    copy = node.copies.by_partition[0]
-    assert values(copy) == {b"a": b"1", b"b": None, b"c": None, b"d": b"1"}
-    assert copy.state == CopyState(13, False, rows=2, deletes=1, null_keys=2, dropped=1, last_timestamp_ms=7)
+    replica = node.replicas.by_partition[0]
+    assert values(replica) == {b"a": b"1", b"b": None, b"c": None, b"d": b"1"}
+    assert replica.state == ReplicaState(
+        13, False, rows=2, deletes=1, null_keys=2, dropped=1, last_timestamp_ms=7
+    )
 
 
 def test_a_gap_before_a_slice_is_normal(node_of: OpenNode) -> None:
@@ -58,7 +60,7 @@ def test_a_gap_before_a_slice_is_normal(node_of: OpenNode) -> None:
 
     node.slices.apply(slice_payload(put(50, b"b", b"2")))
 
-    assert node.copies.by_partition[0].position == 51
+    assert node.replicas.by_partition[0].position == 51
 
 
 def test_records_without_a_key_move_the_position(node_of: OpenNode) -> None:
@@ -67,8 +69,8 @@ def test_records_without_a_key_move_the_position(node_of: OpenNode) -> None:
 
     node.slices.apply(slice_payload(null_key(0), null_key(4)))
 
-    copy = node.copies.by_partition[0]
-    assert (copy.state, values(copy)) == (CopyState(5, null_keys=2, last_timestamp_ms=7), {})
+    replica = node.replicas.by_partition[0]
+    assert (replica.state, values(replica)) == (ReplicaState(5, null_keys=2, last_timestamp_ms=7), {})
 
 
 def test_a_replay_changes_nothing(node_of: OpenNode) -> None:
@@ -77,11 +79,11 @@ def test_a_replay_changes_nothing(node_of: OpenNode) -> None:
     replayed = slice_payload(put(0, b"a", b"old"), put(1, b"b", b"1"))
     node.slices.apply(replayed)
     node.slices.apply(slice_payload(put(2, b"a", b"new")))
-    before = node.copies.by_partition[0].state
+    before = node.replicas.by_partition[0].state
 
     node.slices.apply(replayed)
 
-    assert (node.copies.by_partition[0].state, values(node.copies.by_partition[0])) == (
+    assert (node.replicas.by_partition[0].state, values(node.replicas.by_partition[0])) == (
         before,
         {b"a": b"new", b"b": b"1"},
     )
@@ -94,28 +96,28 @@ def test_of_a_partial_replay_only_the_new_part_is_applied(node_of: OpenNode) -> 
 
     node.slices.apply(slice_payload(put(0, b"a", b"1"), put(1, b"a", b"2"), put(2, b"b", None)))
 
-    copy = node.copies.by_partition[0]
-    assert values(copy) == {b"a": b"2", b"b": None}
-    assert (copy.position, copy.state.rows, copy.state.deletes) == (3, 2, 1)
+    replica = node.replicas.by_partition[0]
+    assert values(replica) == {b"a": b"2", b"b": None}
+    assert (replica.position, replica.state.rows, replica.state.deletes) == (3, 2, 1)
 
 
 def test_any_order_of_replays_ends_as_the_log_does(node_of: OpenNode) -> None:
     """However slices overlap, as long as none begins above the position, the store is the fold of what was sent."""
     node = node_of()
     log = [put(o, f"k{o % 5}".encode(), None if o % 7 == 3 else str(o).encode()) for o in range(30)]
-    copy = node.copies.by_partition[0]
+    replica = node.replicas.by_partition[0]
 
     @given(cuts=st.lists(st.tuples(st.integers(0, 29), st.integers(1, 12)), min_size=1, max_size=12))
     def check(cuts: list[tuple[int, int]]) -> None:
-        copy.rebuild()
+        replica.rebuild()
         for start, length in cuts:
-            start = min(start, max(0, copy.position))
+            start = min(start, max(0, replica.position))
             node.slices.apply(slice_payload(*log[start : start + length]))
 
-        sent = log[: copy.position]
+        sent = log[: replica.position]
         expected = {row.disk_key: decode_row(row.stored).value for row in sent}
-        assert values(copy) == expected
-        assert copy.state.rows + copy.state.deletes == len(sent)
+        assert values(replica) == expected
+        assert replica.state.rows + replica.state.deletes == len(sent)
 
     check()
 
@@ -161,14 +163,14 @@ def slice_as_sent(rows: Sequence[SliceRow]) -> bytes:
 def test_a_replay_from_the_middle_leaves_what_the_whole_slice_does(node_of: OpenNode, policy: str) -> None:
     """Wherever a first slice ended, the rest of a longer one that overlaps it sets every row and every counter."""
     node = node_of(4, onBadRecord=policy)
-    copy = node.copies.by_partition[0]
+    replica = node.replicas.by_partition[0]
 
     def applied(*slices: Sequence[SliceRow]) -> Any:
-        copy.rebuild()
+        replica.rebuild()
         for sent in slices:
             if sent:
                 node.slices.apply(slice_as_sent(sent))
-        return copy.state, values(copy), copy.store.last_bad, copy.failed
+        return replica.state, values(replica), replica.store.last_bad, replica.failed
 
     @given(records=RECORDS, cut=st.integers(0, 12))
     def check(records: Sequence[tuple[str, int, bool]], cut: int) -> None:
@@ -191,7 +193,7 @@ def test_half_a_slice_is_never_applied(node_of: OpenNode) -> None:
     with pytest.raises(FrameError):
         node.slices.apply(slice_payload(put(0, b"a", b"1"), put(1, b"b", b"2"))[:-1])
 
-    assert (values(node.copies.by_partition[0]), node.copies.by_partition[0].position) == ({}, -1)
+    assert (values(node.replicas.by_partition[0]), node.replicas.by_partition[0].position) == ({}, -1)
 
 
 def test_a_skipped_bad_record_is_counted_and_shown(node_of: OpenNode) -> None:
@@ -202,9 +204,9 @@ def test_a_skipped_bad_record_is_counted_and_shown(node_of: OpenNode) -> None:
         slice_payload(put(0, b"a", b"1"), bad(1, b"x", "early"), bad(2, b"\xff" * 500, "not JSON"), last=3)
     )
 
-    copy = node.copies.by_partition[0]
-    assert (copy.position, copy.state.bad, values(copy)) == (4, 2, {b"a": b"1"})
-    assert copy.store.last_bad == {
+    replica = node.replicas.by_partition[0]
+    assert (replica.position, replica.state.bad, values(replica)) == (4, 2, {b"a": b"1"})
+    assert replica.store.last_bad == {
         "offset": 2,
         "timestampMs": 7,
         "reason": "not JSON",
@@ -219,7 +221,7 @@ def test_fail_stops_the_partition_at_the_record(node_of: OpenNode) -> None:
     node.slices.apply(slice_payload(put(3, b"c", b"3")))
     node.slices.apply(slice_payload(put(0, b"d", b"4"), partition=1))
 
-    stopped, other = node.copies.by_partition[0], node.copies.by_partition[1]
+    stopped, other = node.replicas.by_partition[0], node.replicas.by_partition[1]
     assert (stopped.position, stopped.state.bad, values(stopped)) == (1, 0, {b"a": b"1"})
     assert stopped.failed is not None
     assert "offset 1 cannot be decoded (not JSON)" in stopped.failed
@@ -239,7 +241,7 @@ class Kept:
 def test_dead_letters_are_sent_before_their_slice_and_not_again(node_of: OpenNode) -> None:
     """Each bad record above the position goes out once; replayed ones do not."""
     node, kept = node_of(), Kept()
-    slices = Slices(node.copies, node.codec, "DeadLetter", kept)
+    slices = Slices(node.replicas, node.codec, "DeadLetter", kept)
     first = slice_payload(put(0, b"a", b"1"), bad(1, b"x", "r1", b"raw1"))
     overlapping = slice_payload(bad(1, b"x", "r1", b"raw1"), bad(2, b"y", "r2", b"raw2"))
 
@@ -251,7 +253,7 @@ def test_dead_letters_are_sent_before_their_slice_and_not_again(node_of: OpenNod
     asyncio.run(run())
 
     assert [(letter.offset, letter.bad.value) for letter in kept.letters] == [(1, b"raw1"), (2, b"raw2")]
-    assert node.copies.by_partition[0].state.bad == 2
+    assert node.replicas.by_partition[0].state.bad == 2
 
 
 def test_a_contradiction_changes_the_partitioner_in_use(
@@ -262,10 +264,10 @@ def test_a_contradiction_changes_the_partitioner_in_use(
     for offset in (0, 1):
         node.slices.apply(slice_payload(put(offset, b"a", b"1"), mismatches_murmur2=1))
 
-    assert node.copies.algorithm == "crc32"
+    assert node.replicas.algorithm == "crc32"
     assert capfd.readouterr().err.count('"event": "partitioner"') == 1
-    node.copies.close()
-    assert node_of(4).copies.algorithm == "crc32"
+    node.replicas.close()
+    assert node_of(4).replicas.algorithm == "crc32"
 
 
 def test_a_partly_replayed_slice_counts_the_contradictions_of_its_new_rows(node_of: OpenNode) -> None:
@@ -276,34 +278,34 @@ def test_a_partly_replayed_slice_counts_the_contradictions_of_its_new_rows(node_
 
     node.slices.apply(slice_payload(put(0, b"k0", b"1"), put(1, key, b"2"), mismatches_murmur2=2))
 
-    assert node.copies.by_partition[0].state.mismatches[0] == 1
+    assert node.replicas.by_partition[0].state.mismatches[0] == 1
 
 
 def test_a_copy_becomes_complete_at_the_end_it_was_told(node_of: OpenNode) -> None:
     """Completeness comes with the slice that reaches the end, and survives a restart."""
     node = node_of()
-    copy = node.copies.by_partition[0]
-    copy.sample(1000, 2)
+    replica = node.replicas.by_partition[0]
+    replica.sample(1000, 2)
     node.slices.apply(slice_payload(put(0, b"a", b"1")))
-    assert (copy.complete, copy.fresh_as_of_ms) == (False, -1)
+    assert (replica.complete, replica.fresh_as_of_ms) == (False, -1)
 
     node.slices.apply(slice_payload(put(1, b"a", b"1")))
 
-    assert (copy.complete, copy.fresh_as_of_ms) == (True, 1000)
-    node.copies.close()
-    assert node_of().copies.by_partition[0].complete
+    assert (replica.complete, replica.fresh_as_of_ms) == (True, 1000)
+    node.replicas.close()
+    assert node_of().replicas.by_partition[0].complete
 
 
 def test_freshness_advances_under_steady_load(node_of: OpenNode) -> None:
     """A copy that is always a little behind is as fresh as the last sample it has passed."""
     node = node_of()
-    copy = node.copies.by_partition[0]
+    replica = node.replicas.by_partition[0]
     for step in range(1, 6):
-        copy.sample(step * 100, step * 2)
+        replica.sample(step * 100, step * 2)
         node.slices.apply(slice_payload(put(step * 2 - 1, b"a", b"1")))
-        copy.sample(step * 100 + 50, step * 2 + 1)  # never reached at that moment
+        replica.sample(step * 100 + 50, step * 2 + 1)  # never reached at that moment
 
-    assert copy.fresh_as_of_ms == 500
+    assert replica.fresh_as_of_ms == 500
 
 
 def test_a_waiter_wakes_at_its_position_and_not_before(node_of: OpenNode) -> None:
@@ -312,12 +314,12 @@ def test_a_waiter_wakes_at_its_position_and_not_before(node_of: OpenNode) -> Non
 
     async def run() -> list[bool]:
         soon = asyncio.get_running_loop().time() + 5
-        waiting = [asyncio.create_task(node.copies.wait_for(0, p, soon)) for p in (1, 2, 3)]
-        late = await node.copies.wait_for(0, 1, soon - 4.95)
+        waiting = [asyncio.create_task(node.replicas.wait_for(0, p, soon)) for p in (1, 2, 3)]
+        late = await node.replicas.wait_for(0, 1, soon - 4.95)
         node.slices.apply(slice_payload(put(0, b"a", b"1"), put(1, b"a", b"2")))
         answers = [late, *(await asyncio.gather(*waiting[:2]))]
         assert not waiting[2].done()
-        node.copies.by_partition[0].fail("disk")
+        node.replicas.by_partition[0].fail("disk")
         return [*answers, await waiting[2]]
 
     assert asyncio.run(run()) == [False, True, True, False]
@@ -326,10 +328,10 @@ def test_a_waiter_wakes_at_its_position_and_not_before(node_of: OpenNode) -> Non
 def test_a_copy_of_an_empty_log_has_reached_its_end(node_of: OpenNode) -> None:
     """Before anything was applied it is complete, and nobody waits for offset 0."""
     node = node_of()
-    copy = node.copies.by_partition[0]
+    replica = node.replicas.by_partition[0]
 
-    copy.sample(1000, 0)
+    replica.sample(1000, 0)
 
-    assert (copy.position, copy.complete, copy.fresh_as_of_ms) == (-1, True, 1000)
-    assert asyncio.run(copy.reach(0, deadline=0))
-    assert not asyncio.run(copy.reach(1, deadline=0))
+    assert (replica.position, replica.complete, replica.fresh_as_of_ms) == (-1, True, 1000)
+    assert asyncio.run(replica.wait_for_position(0, deadline=0))
+    assert not asyncio.run(replica.wait_for_position(1, deadline=0))

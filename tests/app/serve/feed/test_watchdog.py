@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from queryable_app.policy.stalls import PATIENCE_SECONDS
-from queryable_app.serve.api.status import readiness, status_of
+from queryable_app.serve.api.status import readiness, status_json
 from queryable_app.serve.node import Node
 from tests.support.node import open_node
 
@@ -17,11 +17,11 @@ from tests.support.node import open_node
 def node(tmp_path: Path) -> Node:
     """Both replicas have a record ahead that Kafka has shown, and ingest says that it streams."""
     opened = open_node(tmp_path, 2)
-    opened.ingest_status.become("streaming")
-    for copy in opened.copies.by_partition.values():
-        copy.apply((), replace(copy.state, position=5))
-        copy.sample(1, 9)
-        copy.record_ahead = 5
+    opened.ingest_status.enter("streaming")
+    for replica in opened.replicas.by_partition.values():
+        replica.apply((), replace(replica.state, position=5))
+        replica.sample(1, 9)
+        replica.pending_record_offset = 5
     return opened
 
 
@@ -32,9 +32,9 @@ def watch(node: Node, seconds: float, moves: int | None = None) -> list[str]:
     began = 1000.0 + 10_000 * len(node.watchdog._watches)
     for second in range(int(seconds)):
         if moves is not None:
-            copy = node.copies.by_partition[moves]
-            copy.apply((), replace(copy.state, position=copy.position + 1))
-            copy.record_ahead = copy.position
+            replica = node.replicas.by_partition[moves]
+            replica.apply((), replace(replica.state, position=replica.position + 1))
+            replica.pending_record_offset = replica.position
         node.watchdog.look(began + second)
     return restarts
 
@@ -45,13 +45,13 @@ def test_a_stalled_replica_is_named_and_its_query_started_again(
     """In status, readyz and the log, within thirty seconds; one that moves is not."""
     assert watch(node, 30, moves=1) == ["restart"]
 
-    assert [bool(p["stalled"]) for p in status_of(node)["partitions"]] == [True, False]
+    assert [bool(p["stalled"]) for p in status_json(node)["partitions"]] == [True, False]
     assert readiness(node)["stalled"] == [0]
     assert node.watchdog.restarts == 1
     logged = capsys.readouterr().err
     assert '"event": "stalled"' in logged
     assert '"partition": 0' in logged
-    node.copies.close()
+    node.replicas.close()
 
 
 @pytest.mark.parametrize(
@@ -59,33 +59,33 @@ def test_a_stalled_replica_is_named_and_its_query_started_again(
 )
 def test_what_may_rightly_wait_is_no_stall(node: Node, why: str) -> None:
     """A query that starts, a full disk, a gap, a store that is tried again, dead letters that wait."""
-    for copy in node.copies.by_partition.values():
+    for replica in node.replicas.by_partition.values():
         if why == "no record":
-            copy.record_ahead = 4
+            replica.pending_record_offset = 4
         elif why == "retrying":
-            copy.suspend("full")
+            replica.suspend("full")
         elif why == "failed":
-            copy.fail("a bad record")
+            replica.fail("a bad record")
         elif why == "not started":
-            copy.takes_slices = False
+            replica.accepts_slices = False
         elif why == "dead letters":
-            node.dead_letters.waiting[copy.partition] = None  # type: ignore[assignment]
+            node.dead_letters.waiting[replica.partition] = None  # type: ignore[assignment]
     if why == "starting":
-        node.ingest_status.become("starting")
+        node.ingest_status.enter("starting")
     elif why == "paused":
-        node.copies.paused = "all"
+        node.replicas.paused = "all"
 
     assert watch(node, 4 * PATIENCE_SECONDS) == []
-    node.copies.close()
+    node.replicas.close()
 
 
 def test_a_stall_ends_when_the_position_moves(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     """The log says so, and status does not name it any more."""
     watch(node, 30)
-    for copy in node.copies.by_partition.values():
-        copy.apply((), replace(copy.state, position=6))
+    for replica in node.replicas.by_partition.values():
+        replica.apply((), replace(replica.state, position=6))
     watch(node, 2)
 
     assert node.watchdog.stalled == {}
     assert capsys.readouterr().err.count('"event": "stall-ended"') == 2
-    node.copies.close()
+    node.replicas.close()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queryable_app.serve.http.plain_heads import Head, head_of
+from queryable_app.serve.http.plain_heads import HeadKind, classify_head
 from tests.support.served import Served, exchange, now_ms, parsed, read_answers, served
 from tests.support.waiting import eventually
 from tests.support.wire import request, wire
@@ -126,7 +126,7 @@ def test_header_lines_that_mean_something_are_not_plain(header: bytes) -> None:
     """A header that may change the answer, or that the parser must judge, is left to uvicorn."""
     block = b"\r\nHost: node\r\n" + header + b"\r\n\r\n"
 
-    assert head_of(block, lambda token: True) is Head.OTHER
+    assert classify_head(block, lambda token: True) is HeadKind.OTHER
 
 
 def test_two_requests_at_once_are_not_one(node: Served) -> None:
@@ -340,7 +340,8 @@ def test_a_client_that_does_not_read_is_cut_off(strict: Served) -> None:
         for _ in range(4):
             connection.sendall(get(b"/v1/keys/large"))
         eventually(
-            "the node waits for it", lambda: any(c.unread_since is not None for c in strict.protocol.open)
+            "the node waits for it",
+            lambda: any(c.write_paused_since is not None for c in strict.protocol.open),
         )
         eventually("it is cut off", lambda: not strict.protocol.open, 10)
 

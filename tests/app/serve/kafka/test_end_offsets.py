@@ -16,12 +16,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.placement.assignment import Placement, first_placement
-from queryable_app.platform.clock import moment_ms
-from queryable_app.platform.kafka_clients import KafkaAway
+from queryable_app.placement.assignment import Placement, initial_placement
+from queryable_app.platform.clock import monotonic_ms
+from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.policy.freshness import next_offset
-from queryable_app.serve.api.status import status_of
-from queryable_app.serve.kafka.group_positions import GroupPositions
+from queryable_app.serve.api.status import status_json
+from queryable_app.serve.kafka.group_positions import GroupOffsets
 from queryable_app.serve.node import Node
 from tests.support.kafka import KafkaForTests, embedded_kafka
 from tests.support.node import APPLICATION_ID, NOBODY, bad, node_settings, open_node, put, slice_payload
@@ -83,7 +83,7 @@ def test_a_strong_reader_gets_the_end_as_of_its_question(
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
             for count in range(1, 6):
                 await produce(kafka.bootstrap, topic, b"v")
-                assert await node.log_end.ends([0]) == {0: count}
+                assert await node.end_offsets.ends([0]) == {0: count}
 
     asyncio.run(run())
 
@@ -104,10 +104,10 @@ def test_a_look_up_under_way_does_not_answer_who_comes_later(
 
         monkeypatch.setattr(AIOKafkaConsumer, "end_offsets", held_up)
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-            earlier = asyncio.create_task(node.log_end.ends([0]))
+            earlier = asyncio.create_task(node.end_offsets.ends([0]))
             await under_way.wait()
             await produce(kafka.bootstrap, topic, b"v")
-            later = asyncio.create_task(node.log_end.ends([0]))
+            later = asyncio.create_task(node.end_offsets.ends([0]))
             await asyncio.sleep(0)
             go_on.set()
             assert (await earlier, await later) == ({0: 0}, {0: 1})
@@ -122,7 +122,7 @@ def test_callers_that_wait_share_one_look_up(
 
     async def run() -> None:
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-            await node.log_end.ends([0])
+            await node.end_offsets.ends([0])
             asked = 0
             look_up = AIOKafkaConsumer.end_offsets
 
@@ -132,7 +132,7 @@ def test_callers_that_wait_share_one_look_up(
                 return await look_up(self, partitions)
 
             monkeypatch.setattr(AIOKafkaConsumer, "end_offsets", counted)
-            await asyncio.gather(*(node.log_end.ends([0]) for _ in range(100)))
+            await asyncio.gather(*(node.end_offsets.ends([0]) for _ in range(100)))
             assert asked <= 2
 
     asyncio.run(run())
@@ -143,9 +143,9 @@ def test_an_empty_topic_is_complete_at_once(tmp_path: Path, kafka: KafkaForTests
 
     async def run() -> None:
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-            copy = node.copies.by_partition[0]
-            await until("completeness", lambda: copy.complete and copy.fresh_as_of_ms > 0)
-            assert (next_offset(copy), copy.end) == (0, 0)
+            replica = node.replicas.by_partition[0]
+            await until("completeness", lambda: replica.complete and replica.fresh_as_of_ms > 0)
+            assert (next_offset(replica), replica.end) == (0, 0)
 
     asyncio.run(run())
 
@@ -159,9 +159,9 @@ def test_a_topic_whose_records_are_all_gone_is_complete_at_its_end(
         await produce(kafka.bootstrap, topic, b"1", b"2", b"3")
         await _delete_records(kafka.bootstrap, topic, 3)
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-            copy = node.copies.by_partition[0]
-            await until("completeness", lambda: copy.complete)
-            assert copy.position == 3
+            replica = node.replicas.by_partition[0]
+            await until("completeness", lambda: replica.complete)
+            assert replica.position == 3
 
     asyncio.run(run())
 
@@ -171,15 +171,15 @@ def test_freshness_is_the_moment_of_a_reached_end(tmp_path: Path, kafka: KafkaFo
 
     async def run() -> None:
         await produce(kafka.bootstrap, topic, b"1")
-        before = moment_ms()
+        before = monotonic_ms()
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-            copy = node.copies.by_partition[0]
-            await until("an end", lambda: copy.end == 1)
-            assert (copy.fresh_as_of_ms, copy.complete) == (-1, False)
+            replica = node.replicas.by_partition[0]
+            await until("an end", lambda: replica.end == 1)
+            assert (replica.fresh_as_of_ms, replica.complete) == (-1, False)
             node.slices.apply(slice_payload(put(0, b"k", b"1")))
-            assert copy.complete
-            await until("freshness", lambda: copy.fresh_as_of_ms >= before)
-            assert copy.fresh_as_of_ms <= moment_ms()
+            assert replica.complete
+            await until("freshness", lambda: replica.fresh_as_of_ms >= before)
+            assert replica.fresh_as_of_ms <= monotonic_ms()
 
     asyncio.run(run())
 
@@ -194,13 +194,13 @@ def test_trailing_markers_are_proven_away(
     async def run() -> None:
         await produce_in_transaction(kafka.bootstrap, topic, commit)
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-            copy = node.copies.by_partition[0]
-            await until("an end", lambda: copy.end == 2)
+            replica = node.replicas.by_partition[0]
+            await until("an end", lambda: replica.end == 2)
             if commit:
                 node.slices.apply(slice_payload(put(0, b"k", b"v")))
-                assert copy.position == 1
-            await until("the end reached", lambda: copy.position == 2)
-            assert copy.complete
+                assert replica.position == 1
+            await until("the end reached", lambda: replica.position == 2)
+            assert replica.complete
 
     asyncio.run(run())
 
@@ -213,16 +213,16 @@ def test_a_record_that_is_there_is_never_skipped(tmp_path: Path, kafka: KafkaFor
         await produce(kafka.bootstrap, topic, b"there")
         await produce_in_transaction(kafka.bootstrap, topic, False)
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-            copy = node.copies.by_partition[0]
-            await until("the record's offset", lambda: copy.position == 2)
-            await until("a later end", lambda: copy.end == 5)
+            replica = node.replicas.by_partition[0]
+            await until("the record's offset", lambda: replica.position == 2)
+            await until("a later end", lambda: replica.end == 5)
             for _ in range(10):  # as many look-ups of the end as it takes for a wrong proof to show
-                await node.log_end.ends([0])
+                await node.end_offsets.ends([0])
                 await asyncio.sleep(0.05)
-            assert (copy.position, copy.complete) == (2, False)
+            assert (replica.position, replica.complete) == (2, False)
 
             node.slices.apply(slice_payload(put(2, b"k", b"there")))
-            await until("the end reached", lambda: copy.position == 5)
+            await until("the end reached", lambda: replica.position == 5)
 
     asyncio.run(run())
 
@@ -235,9 +235,9 @@ def test_an_open_transaction_is_not_part_of_the_log(tmp_path: Path, kafka: Kafka
             await sender.begin_transaction()
             await sender.send_and_wait(topic, b"v", key=b"k", partition=0)
             async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-                assert await node.log_end.ends([0]) == {0: 0}
+                assert await node.end_offsets.ends([0]) == {0: 0}
                 await sender.commit_transaction()  # the marker follows a moment later
-                await until("the marker", lambda: node.copies.by_partition[0].end == 2)
+                await until("the marker", lambda: node.replicas.by_partition[0].end == 2)
 
     asyncio.run(run())
 
@@ -250,9 +250,9 @@ def test_without_kafka_a_node_starts_and_says_so_once(
     async def run() -> None:
         async with node_on(tmp_path, NOBODY, "users") as node:
             for _ in range(2):
-                with pytest.raises(KafkaAway):
-                    await node.log_end.ends([0])
-            assert node.log_end.away is not None
+                with pytest.raises(KafkaUnavailable):
+                    await node.end_offsets.ends([0])
+            assert node.end_offsets.away is not None
 
     asyncio.run(run())
     assert capfd.readouterr().err.count('"event": "kafka-away"') == 1
@@ -273,12 +273,12 @@ def test_a_killed_broker_is_noticed_and_found_again(
 
     async def run() -> None:
         async with node_on(tmp_path, own_kafka.bootstrap, "users") as node:
-            await node.log_end.ends([0])
+            await node.end_offsets.ends([0])
             own_kafka.kill()
-            await until("away", lambda: node.log_end.away is not None)
+            await until("away", lambda: node.end_offsets.away is not None)
             await asyncio.to_thread(own_kafka.start)
-            await until("back", lambda: node.log_end.away is None, 40)
-            assert await node.log_end.ends([0]) == {0: 0}
+            await until("back", lambda: node.end_offsets.away is None, 40)
+            assert await node.end_offsets.ends([0]) == {0: 0}
 
     asyncio.run(run())
     logged = capfd.readouterr().err
@@ -292,7 +292,7 @@ def test_a_posted_record_has_its_offset(tmp_path: Path, kafka: KafkaForTests, to
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
             assert await node.producer.send(b"k", b"v", 0) == 0
             assert await node.producer.send(b"k", None, 0) == 1
-            assert await node.log_end.ends([0]) == {0: 2}
+            assert await node.end_offsets.ends([0]) == {0: 2}
 
     asyncio.run(run())
 
@@ -346,7 +346,7 @@ def test_a_dead_letter_says_where_it_came_from(tmp_path: Path, kafka: KafkaForTe
                 "offset": b"0",
                 "reason": f"not JSON {topic}".encode(),
             }
-            assert node.copies.by_partition[0].position == 1
+            assert node.replicas.by_partition[0].position == 1
 
     asyncio.run(run())
 
@@ -400,9 +400,9 @@ def test_a_dead_letter_that_is_too_large_stops_no_partition(
                 await node.slices.before(payload)
             node.slices.apply(payload)
 
-            assert node.copies.by_partition[0].position == len(values)
-            assert status_of(node)["deadLetters"]["written"] == written
-            assert status_of(node)["deadLetters"]["waiting"] == {}
+            assert node.replicas.by_partition[0].position == len(values)
+            assert status_json(node)["deadLetters"]["written"] == written
+            assert status_json(node)["deadLetters"]["waiting"] == {}
             if sizes:
                 found = await _records(kafka, dead)
                 cut = {
@@ -421,11 +421,11 @@ def test_a_partition_that_waits_for_the_dead_letter_topic_is_named(tmp_path: Pat
     async def run() -> None:
         async with node_on(tmp_path, NOBODY, "users", onBadRecord="DeadLetter") as node:
             waiting = asyncio.create_task(node.slices.before(slice_payload(bad(0, b"k", "not JSON"))))
-            await until("it is named", lambda: status_of(node)["deadLetters"]["waiting"].get("0"))
-            assert status_of(node)["deadLetters"]["waiting"]["0"]["reason"]
+            await until("it is named", lambda: status_json(node)["deadLetters"]["waiting"].get("0"))
+            assert status_json(node)["deadLetters"]["waiting"]["0"]["reason"]
             waiting.cancel()
             await asyncio.wait([waiting])
-            assert status_of(node)["deadLetters"]["waiting"] == {}
+            assert status_json(node)["deadLetters"]["waiting"] == {}
 
     asyncio.run(run())
 
@@ -437,8 +437,8 @@ def test_positions_are_committed_for_lag_tools(tmp_path: Path, kafka: KafkaForTe
     async def run() -> None:
         await produce(kafka.bootstrap, topic, b"1", b"2")
         node = open_node(tmp_path, topic=topic, bootstrap=kafka.bootstrap)
-        positions = GroupPositions(
-            {"bootstrap_servers": kafka.bootstrap}, topic, "tests.users.r1", node.copies
+        positions = GroupOffsets(
+            {"bootstrap_servers": kafka.bootstrap}, topic, "tests.users.r1", node.replicas
         )
         async with AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id="tests.users.r1") as tool:
             tool.assign([where])
@@ -447,7 +447,7 @@ def test_positions_are_committed_for_lag_tools(tmp_path: Path, kafka: KafkaForTe
                 await positions.commit()
                 assert await tool.committed(where) == offset + 1
         await positions.stop()
-        node.copies.close()
+        node.replicas.close()
 
     asyncio.run(run())
 
@@ -456,7 +456,7 @@ def test_what_asks_kafka_follows_the_copies(tmp_path: Path, kafka: KafkaForTests
     """A partition that comes is asked for and its position committed; one that goes is not asked for any more."""
     topic = f"log-end-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 2)
-    placement = first_placement(APPLICATION_ID, 2, ["http://127.0.0.1:1", "http://127.0.0.1:2"], 1)
+    placement = initial_placement(APPLICATION_ID, 2, ["http://127.0.0.1:1", "http://127.0.0.1:2"], 1)
 
     async def run() -> None:
         async with producer(kafka.bootstrap) as sender:
@@ -465,20 +465,20 @@ def test_what_asks_kafka_follows_the_copies(tmp_path: Path, kafka: KafkaForTests
         settings = node_settings(tmp_path, 2, topic=topic, bootstrap=kafka.bootstrap)
         write(settings.placement_path, replace(placement, serving=((0,), (1,))))
         node = Node.open(settings)
-        positions = GroupPositions({"bootstrap_servers": kafka.bootstrap}, topic, APPLICATION_ID, node.copies)
+        positions = GroupOffsets({"bootstrap_servers": kafka.bootstrap}, topic, APPLICATION_ID, node.replicas)
         await node.start()
         try:
             node.slices.apply(slice_payload(put(0, b"k", b"v")))
-            assert await node.log_end.ends([0]) == {0: 1}
+            assert await node.end_offsets.ends([0]) == {0: 1}
             await positions.commit()
 
-            node.holdings.follow(replace(placement, epoch=2, serving=((1,), (0,))))
-            copy = node.copies.by_partition[1]
-            await until("the end is known", lambda: copy.opened and copy.end == 2)
-            assert await node.log_end.ends([1]) == {1: 2}
-            with pytest.raises(KafkaAway):
-                await node.log_end.ends([0])
-            copy.takes_slices = True
+            node.assigned_replicas.follow(replace(placement, epoch=2, serving=((1,), (0,))))
+            replica = node.replicas.by_partition[1]
+            await until("the end is known", lambda: replica.opened and replica.end == 2)
+            assert await node.end_offsets.ends([1]) == {1: 2}
+            with pytest.raises(KafkaUnavailable):
+                await node.end_offsets.ends([0])
+            replica.accepts_slices = True
             node.slices.apply(slice_payload(put(0, b"k", b"v"), put(1, b"k", b"v"), partition=1))
             await positions.commit()
             where = TopicPartition(topic, 1)

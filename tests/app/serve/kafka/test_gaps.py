@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from aiokafka import TopicPartition
 
 from queryable_app.serve.base.background import Background
-from queryable_app.serve.kafka.end_offsets import LogEnd
-from queryable_app.serve.kafka.gaps import Gaps
-from queryable_app.serve.store.replicas import Copies
+from queryable_app.serve.kafka.end_offsets import EndOffsets
+from queryable_app.serve.kafka.gaps import OffsetGaps
+from queryable_app.serve.store.replicas import Replicas
 from tests.simulation.clock import Scheduler
 from tests.simulation.topic import Topic, TopicConsumer
 from tests.support.node import open_node
@@ -63,17 +63,17 @@ def topic_of(records: int, markers: int) -> Topic:
 
 @asynccontextmanager
 async def running(
-    tmp_path: Path, part: type[Gaps | LogEnd], consumer: Held, *args: Any
-) -> AsyncIterator[tuple[Copies, Background]]:
+    tmp_path: Path, part: type[OffsetGaps | EndOffsets], consumer: Held, *args: Any
+) -> AsyncIterator[tuple[Replicas, Background]]:
     node = open_node(tmp_path)
-    begun: Background = part({}, "users", node.copies, *args)
+    begun: Background = part({}, "users", node.replicas, *args)
     begun._consumer._make = lambda: consumer  # type: ignore[attr-defined]
     await begun.start()
     try:
-        yield node.copies, begun
+        yield node.replicas, begun
     finally:
         await begun.stop()
-        node.copies.close()
+        node.replicas.close()
 
 
 def test_a_gap_is_proven_in_a_topic_that_was_made_again(tmp_path: Path) -> None:
@@ -81,18 +81,18 @@ def test_a_gap_is_proven_in_a_topic_that_was_made_again(tmp_path: Path) -> None:
 
     async def run() -> None:
         consumer = Held(topic_of(records=100, markers=0))
-        async with running(tmp_path, Gaps, consumer) as (copies, _):
-            copy = copies.by_partition[0]
-            copy.apply((), replace(copy.state, position=90))
-            copy.sample(1, 100)
-            await until("the record is seen", lambda: copy.record_ahead == 90)
+        async with running(tmp_path, OffsetGaps, consumer) as (replicas, _):
+            replica = replicas.by_partition[0]
+            replica.apply((), replace(replica.state, position=90))
+            replica.sample(1, 100)
+            await until("the record is seen", lambda: replica.pending_record_offset == 90)
 
             consumer._topic = topic_of(records=3, markers=2)
-            copy.rebuild()
-            copy.sample(2, 5)
-            copy.apply((), replace(copy.state, position=3))
-            await until("the markers are passed", lambda: copy.position == 5)
-            assert copy.complete
+            replica.rebuild()
+            replica.sample(2, 5)
+            replica.apply((), replace(replica.state, position=3))
+            await until("the markers are passed", lambda: replica.position == 5)
+            assert replica.complete
 
     asyncio.run(run())
 
@@ -102,16 +102,16 @@ def test_what_was_asked_before_a_rebuild_moves_no_position_after_it(tmp_path: Pa
 
     async def run() -> None:
         consumer = Held(topic_of(records=10, markers=20))
-        async with running(tmp_path, Gaps, consumer) as (copies, _):
-            copy = copies.by_partition[0]
-            copy.apply((), replace(copy.state, position=10))
-            copy.sample(1, 30)
+        async with running(tmp_path, OffsetGaps, consumer) as (replicas, _):
+            replica = replicas.by_partition[0]
+            replica.apply((), replace(replica.state, position=10))
+            replica.sample(1, 30)
             await consumer.hold()
-            copy.rebuild()
-            copy.sample(2, 30)
+            replica.rebuild()
+            replica.sample(2, 30)
             consumer.go_on.set()
-            await until("the next proof has begun", lambda: copy.record_ahead == 0)
-            assert copy.position <= 0
+            await until("the next proof has begun", lambda: replica.pending_record_offset == 0)
+            assert replica.position <= 0
 
     asyncio.run(run())
 
@@ -121,14 +121,14 @@ def test_an_end_that_was_asked_for_before_a_rebuild_completes_nothing(tmp_path: 
 
     async def run() -> None:
         consumer = Held(topic_of(records=2, markers=0))
-        async with running(tmp_path, LogEnd, consumer, 50) as (copies, _):
-            copy = copies.by_partition[0]
-            await until("the end is known", lambda: copy.end == 2)
+        async with running(tmp_path, EndOffsets, consumer, 50) as (replicas, _):
+            replica = replicas.by_partition[0]
+            await until("the end is known", lambda: replica.end == 2)
             await consumer.hold()
-            copy.rebuild()
+            replica.rebuild()
             consumer._topic = topic_of(records=50, markers=0)
             consumer.go_on.set()
-            await until("an end is known", lambda: copy.end >= 0)
-            assert copy.end == 50
+            await until("an end is known", lambda: replica.end >= 0)
+            assert replica.end == 50
 
     asyncio.run(run())

@@ -19,7 +19,7 @@ from queryable_app.policy.failure_detector import PeerHealth
 from queryable_app.serve.peers.link import PeerLink
 from queryable_app.serve.peers.pipe import Call, Pipe
 from queryable_app.wire.partitioners import partition_for
-from tests.support.bad_node import BadNode
+from tests.support.bad_node import FaultyNode
 from tests.support.served import Served, exchange, read_answers, served
 from tests.support.waiting import eventually
 
@@ -141,14 +141,14 @@ def test_who_comes_while_a_connection_is_waited_for_in_vain_gets_another_one() -
     for one in crowd:  # more than may wait, so that nobody else comes through
         one.setblocking(False)
         one.connect_ex(listener.getsockname())
-    awake: list[BadNode] = []
+    awake: list[FaultyNode] = []
 
     class Waiting(Asking):
         def failed(self, ordinal: int) -> None:
             self.got.append((0, b""))
             if not awake:
                 listener.listen(100)
-                awake.append(BadNode(listener, "not available"))
+                awake.append(FaultyNode(listener, "not available"))
 
     async def ask() -> tuple[Asking, Asking]:
         loop = asyncio.get_running_loop()
@@ -235,17 +235,17 @@ def test_a_node_that_refused_a_moment_ago_answers_as_soon_as_it_is_back() -> Non
         link.ask(b"GET /v1/keys/a HTTP/1.1\r\n\r\n", first, loop.time())
         await until(lambda: first.got)
         link.ask(b"GET /v1/keys/b HTTP/1.1\r\n\r\n", second, loop.time())
-        back = BadNode(socket.create_server(address), "not available")
+        back = FaultyNode(socket.create_server(address), "not available")
         try:
             await until(lambda: second.got)
         finally:
             link.close()
             back.stop()
-        return first, second, health.doubted
+        return first, second, health.unhealthy
 
-    first, second, doubted = asyncio.run(ask())
+    first, second, unhealthy = asyncio.run(ask())
     assert (first.got, second.got) == ([(0, b"")], [(503, b'{"reason":"not_available"}')])
-    assert doubted
+    assert unhealthy
 
 
 class Told(Asking):
@@ -397,7 +397,7 @@ def test_large_values_are_forwarded(nodes: tuple[Served, Served]) -> None:
         connection.sendall(requests)
         eventually(
             "the node waits for its reader",
-            lambda: any(c.unread_since is not None for c in nodes[1].protocol.open),
+            lambda: any(c.write_paused_since is not None for c in nodes[1].protocol.open),
         )
         waiting = [c.transport.get_write_buffer_size() for c in nodes[1].protocol.open]
         assert max(waiting) < 3 * len(large(0))

@@ -17,8 +17,8 @@ import pytest
 
 from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import Placement
-from queryable_app.serve.replication import assigned_replicas as holdings
-from tests.support.bad_node import KEY, TOKEN, asked_node, placed, standby_node
+from queryable_app.serve.replication import assigned_replicas as assigned_replicas
+from tests.support.bad_node import KEY, TOKEN, placement_of, requesting_node, standby_node
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
 
@@ -47,16 +47,16 @@ def test_a_process_goes_away_under_reads(tmp_path: Path, signal_number: signal.S
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
     with (
-        asked_node(tmp_path, *addresses) as node,
+        requesting_node(tmp_path, *addresses) as node,
         standby_node(tmp_path, listeners[1], node.node.placement) as standby,
     ):
         # As little is known of its lag as of the process's, which has no Kafka.
-        standby.on_loop(lambda: setattr(standby.node.copies.by_partition[1], "fresh_as_of_ms", -1))
+        standby.on_loop(lambda: setattr(standby.node.replicas.by_partition[1], "fresh_as_of_ms", -1))
         settings = node_one(tmp_path, node, listeners[0])
         with process_of(settings) as process:
-            eventually("node 1 is there", lambda: not node.node.peers.suspects, 20)
+            eventually("node 1 is there", lambda: not node.node.peers.suspected, 20)
             took = stopped_while_asked(process, node, signal_number)
-            eventually("it is a suspect", lambda: node.node.peers.suspects == {1})
+            eventually("it is a suspect", lambda: node.node.peers.suspected == {1})
     assert sum(seconds > 0.25 for seconds in took) <= 5
     assert 0 < standby.node.counters.keys_found <= 250
 
@@ -93,11 +93,11 @@ def test_the_nodes_follow_the_placement(tmp_path: Path) -> None:
     """One that comes is heard, one that leaves is not asked any more, and a newer placement is noticed and fetched."""
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
-    with asked_node(tmp_path, addresses[0]) as node, node.client() as client:
+    with requesting_node(tmp_path, addresses[0]) as node, node.client() as client:
         first = node.node.placement
-        newer = replace(placed(first.addresses[0], *addresses), epoch=2)
+        newer = replace(placement_of(first.addresses[0], *addresses), epoch=2)
         told: list[int] = []
-        node.node.peers.newer_epoch = told.append
+        node.node.peers.on_newer_epoch = told.append
         with (
             standby_node(tmp_path, listeners[1], newer),
             served(
@@ -111,11 +111,11 @@ def test_the_nodes_follow_the_placement(tmp_path: Path) -> None:
             eventually("it hears of a newer one", lambda: told)
             fetched = node.begin(node.node.peers.fetch_placement(1, time.monotonic() + 10)).result(10)
             assert fetched == newer
-            node.on_loop(lambda: setattr(node.node.copies, "placement", fetched))
-            eventually("both are heard", lambda: set(node.node.peers.heard) == {1, 2})
+            node.on_loop(lambda: setattr(node.node.replicas, "placement", fetched))
+            eventually("both are heard", lambda: set(node.node.peers.last_heartbeats) == {1, 2})
             assert client.get(f"/v1/keys/{KEY}").status_code in (200, 404)
-            node.on_loop(lambda: setattr(node.node.copies, "placement", replace(first, epoch=3)))
-            eventually("the other is forgotten", lambda: set(node.node.peers.heard) == {1})
+            node.on_loop(lambda: setattr(node.node.replicas, "placement", replace(first, epoch=3)))
+            eventually("the other is forgotten", lambda: set(node.node.peers.last_heartbeats) == {1})
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def three_nodes(directory: Path, of_0: Placement, of_others: Placement, whole: i
             for ordinal, listener in enumerate(listeners)
         ]
         nodes[whole].put(KEY.encode(), b"7", partition=1)
-        eventually("all are heard", lambda: len(nodes[0].node.peers.heard) == 2)
+        eventually("all are heard", lambda: len(nodes[0].node.peers.last_heartbeats) == 2)
         yield nodes
 
 
@@ -151,7 +151,7 @@ def test_a_copy_that_is_being_built_is_not_asked_for_what_another_serves(tmp_pat
     with three_nodes(tmp_path, placement, placement, whole=2) as nodes, nodes[0].client() as client:
         for _ in range(20):
             assert client.get(f"/v1/keys/{KEY}{query}").json() == 7
-        nodes[2].on_loop(nodes[2].node.copies.by_partition.clear)
+        nodes[2].on_loop(nodes[2].node.replicas.by_partition.clear)
         answer = client.get(f"/v1/keys/{KEY}{query}")
         assert (answer.status_code, answer.json()["reason"]) == (503, "not_available")
 
@@ -171,9 +171,9 @@ def test_a_node_that_starts_knows_what_was_decided_while_it_was_away(
 ) -> None:
     """Before it answers the first request: by the placement that it has, it might ask only nodes that hold nothing any
     more."""
-    monkeypatch.setattr(holdings, "_FIRST_ASK_SECONDS", 10)
+    monkeypatch.setattr(assigned_replicas, "_FIRST_ASK_SECONDS", 10)
     before = Placement(1, "tests.users.r1", (), ((0,), (1,)), ((), ()))
     after = Placement(4, "tests.users.r1", (), ((0,), (2,)), ((), ()))
     with three_nodes(tmp_path, before, after, whole=2) as nodes:
-        nodes[0].begin(nodes[0].node.holdings.start()).result(20)
+        nodes[0].begin(nodes[0].node.assigned_replicas.start()).result(20)
         assert nodes[0].node.placement.epoch == 4

@@ -16,10 +16,10 @@ from queryable_app.wire.partitioners import partition_for
 from tests.support.bad_node import (
     KEY,
     RESET,
-    BadNode,
-    asked_node,
+    FaultyNode,
+    requesting_node,
     standby_node,
-    with_a_bad_node,
+    with_faulty_node,
 )
 from tests.support.served import Served, exchange, parsed, read_answers, served
 from tests.support.waiting import eventually
@@ -37,7 +37,7 @@ TWO_WAYS = pytest.mark.parametrize("query", ["", "?consistency=bounded"], ids=["
 )  # fmt: skip
 def test_the_next_copy_answers(tmp_path: Path, behaviour: str, query: str) -> None:
     """Within the same request, long before its deadline, whatever the first copy does."""
-    with with_a_bad_node(tmp_path, behaviour) as (node, bad, standby), node.client() as client:
+    with with_faulty_node(tmp_path, behaviour) as (node, bad, standby), node.client() as client:
         took = []
         for _ in range(20):
             answer = client.get(f"/v1/keys/{KEY}{query}")
@@ -46,14 +46,14 @@ def test_the_next_copy_answers(tmp_path: Path, behaviour: str, query: str) -> No
             took.append(answer.elapsed.total_seconds())
         assert median(took) < 0.5
         assert bad.reads > 0
-        assert node.node.peers.suspects == frozenset()
+        assert node.node.peers.suspected == frozenset()
         assert standby.node.counters.keys_found >= 20
 
 
 @TWO_WAYS
 def test_nobody_is_asked_in_vain_for_long(tmp_path: Path, query: str) -> None:
     """A copy that fails again and again is asked last, though it answers heartbeats."""
-    with with_a_bad_node(tmp_path, "resets") as (node, bad, _), node.client() as client:
+    with with_faulty_node(tmp_path, "resets") as (node, bad, _), node.client() as client:
         for _ in range(10):
             client.get(f"/v1/keys/{KEY}{query}")
         before = bad.reads
@@ -67,9 +67,9 @@ def test_nobody_is_asked_in_vain_for_long(tmp_path: Path, query: str) -> None:
 def test_a_refusal_of_everyone_is_passed_back(tmp_path: Path, query: str) -> None:
     """503 not_available with its reason when that is all that there is, and never key_not_found."""
     listener = socket.create_server(("127.0.0.1", 0))
-    bad = BadNode(listener, "not available")
+    bad = FaultyNode(listener, "not available")
     with (
-        asked_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node,
+        requesting_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node,
         node.client() as client,
     ):
         answer = client.get(f"/v1/keys/{KEY}{query}")
@@ -84,7 +84,7 @@ def test_a_refusal_of_everyone_is_passed_back(tmp_path: Path, query: str) -> Non
 @TWO_WAYS
 def test_a_node_that_does_not_know_the_token_is_passed_over(tmp_path: Path, query: str) -> None:
     """A client has nothing to be refused for by it."""
-    with with_a_bad_node(tmp_path, "forbidden") as (node, bad, _), node.client() as client:
+    with with_faulty_node(tmp_path, "forbidden") as (node, bad, _), node.client() as client:
         assert client.get(f"/v1/keys/{KEY}{query}").json() == 7
         assert bad.reads == 1
 
@@ -93,9 +93,9 @@ def test_a_node_that_does_not_know_the_token_is_passed_over(tmp_path: Path, quer
 def test_a_node_that_does_not_know_the_token_is_no_node(tmp_path: Path, query: str) -> None:
     """Where it is the only one, nobody can be reached, which is not for the client to mend."""
     listener = socket.create_server(("127.0.0.1", 0))
-    bad = BadNode(listener, "forbidden")
+    bad = FaultyNode(listener, "forbidden")
     with (
-        asked_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node,
+        requesting_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node,
         node.client() as client,
     ):
         answer = client.get(f"/v1/keys/{KEY}{query}")
@@ -113,7 +113,7 @@ def test_a_node_of_another_view_is_passed_over(tmp_path: Path, query: str) -> No
     addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
     foreign = {"internal_token_path": str(other / "token")}
     with (
-        asked_node(tmp_path, *addresses) as node,
+        requesting_node(tmp_path, *addresses) as node,
         served(
             other / "node", ordinal=1, placement=node.node.placement, listener=listeners[0], settings=foreign
         ),
@@ -134,7 +134,7 @@ def test_a_node_of_another_view_is_passed_over(tmp_path: Path, query: str) -> No
 )
 def test_a_forged_mark_is_refused(tmp_path: Path, header: str) -> None:
     """On one request or on many at once, whoever is asked first."""
-    with asked_node(tmp_path, "http://127.0.0.1:1") as node:
+    with requesting_node(tmp_path, "http://127.0.0.1:1") as node:
         request = f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode()
         for _ in range(2):
             status, _, body = parsed(exchange(node.port, request))
@@ -147,7 +147,7 @@ def test_a_forged_mark_is_refused(tmp_path: Path, header: str) -> None:
 
 def test_reads_of_everything_do_not_wait_for_a_node_that_hangs(tmp_path: Path) -> None:
     """Multi-get, scan and count ask the next copy after a moment, although the first one answers heartbeats."""
-    with with_a_bad_node(tmp_path, "hangs") as (node, _, _), node.client() as client:
+    with with_faulty_node(tmp_path, "hangs") as (node, _, _), node.client() as client:
         took = []
         for _ in range(5):
             started = time.monotonic()
@@ -171,7 +171,7 @@ def read_everything(client: httpx.Client, what: str, deadline_ms: int) -> object
 @pytest.mark.parametrize(("what", "found"), [("multi-get", [7]), ("scan", [7]), ("count", 1)])
 def test_a_read_leaves_a_node_that_falls_silent_meanwhile(tmp_path: Path, what: str, found: object) -> None:
     """As soon as its heartbeats make it a suspect, and not when half of the time is over."""
-    with with_a_bad_node(tmp_path, "falls silent") as (node, bad, _), node.client() as client:
+    with with_faulty_node(tmp_path, "falls silent") as (node, bad, _), node.client() as client:
         assert read_everything(client, what, 60_000) == found
         assert bad.reads <= 1  # none, when it was late to say that it may answer
 
@@ -179,7 +179,7 @@ def test_a_read_leaves_a_node_that_falls_silent_meanwhile(tmp_path: Path, what: 
 @pytest.mark.parametrize("what", ["multi-get", "scan"])
 def test_a_read_leaves_a_node_whose_reads_alone_hang(tmp_path: Path, what: str) -> None:
     """It answers heartbeats and says that it may answer, and still it is not asked a second time."""
-    with with_a_bad_node(tmp_path, "hangs later") as (node, bad, _), node.client() as client:
+    with with_faulty_node(tmp_path, "hangs later") as (node, bad, _), node.client() as client:
         assert read_everything(client, what, 8_000) == [7]
         assert bad.reads <= 1
 
@@ -199,7 +199,7 @@ def test_a_read_leaves_a_node_whose_answers_lack_something(
     tmp_path: Path, what: str, found: object, behaviour: str
 ) -> None:
     """Its answer is well-formed, and not one to this question: the next copy answers."""
-    with with_a_bad_node(tmp_path, behaviour) as (node, bad, _), node.client() as client:
+    with with_faulty_node(tmp_path, behaviour) as (node, bad, _), node.client() as client:
         assert read_everything(client, what, 20_000) == found
         assert bad.reads <= 1  # none, when it was late to say that it may answer
 
@@ -210,9 +210,9 @@ def test_a_read_of_a_node_whose_answers_lack_something_is_not_available(
 ) -> None:
     """Where it is the only one; a defect of another node is none of this one."""
     listener = socket.create_server(("127.0.0.1", 0))
-    bad = BadNode(listener, behaviour)
+    bad = FaultyNode(listener, behaviour)
     with (
-        asked_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node,
+        requesting_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node,
         node.client() as client,
     ):
         answer = client.get("/v1/count")
@@ -223,15 +223,15 @@ def test_a_read_of_a_node_whose_answers_lack_something_is_not_available(
 def test_a_silent_node_is_waited_for_when_nobody_else_has_the_rows(tmp_path: Path) -> None:
     """A long count goes on over a pause of the only node that can do it."""
     listener = socket.create_server(("127.0.0.1", 0))
-    bad = BadNode(listener, "falls silent")
+    bad = FaultyNode(listener, "falls silent")
     with (
-        asked_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node,
+        requesting_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node,
         node.client() as client,
         ThreadPoolExecutor(1) as pool,
     ):
-        eventually("it is heard", lambda: node.node.peers.heard)
+        eventually("it is heard", lambda: node.node.peers.last_heartbeats)
         counting = pool.submit(read_everything, client, "count", 60_000)
-        eventually("it is a suspect", lambda: node.node.peers.suspects)
+        eventually("it is a suspect", lambda: node.node.peers.suspected)
         eventually("it stays one", lambda: node.node.peers._health[1]._missed >= 6)
         bad.awake.set()
         assert counting.result(15) == 1
@@ -242,7 +242,7 @@ def test_a_silent_node_is_waited_for_when_nobody_else_has_the_rows(tmp_path: Pat
 def test_answers_keep_the_order_of_the_requests(tmp_path: Path) -> None:
     """What a client sends while its forwarded read waits is answered after it, also when it is here and quick."""
     here = next(f"key-{n}" for n in range(99) if partition_for(b"key-%d" % n, "murmur2", 2) == 0)
-    with with_a_bad_node(tmp_path, "hangs") as (node, _, _):
+    with with_faulty_node(tmp_path, "hangs") as (node, _, _):
         with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
             for target in (KEY, here, f"{here}?x=y", KEY):
                 connection.sendall(f"GET /v1/keys/{target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -256,9 +256,9 @@ def test_more_reads_than_can_wait_are_refused(tmp_path: Path, monkeypatch: pytes
     """429 overloaded, at once."""
     monkeypatch.setattr("queryable_app.serve.peers.link._CALLS_MAX", 4)
     listener = socket.create_server(("127.0.0.1", 0))
-    bad = BadNode(listener, "hangs")
+    bad = FaultyNode(listener, "hangs")
     with ExitStack() as stack:
-        node = stack.enter_context(asked_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        node = stack.enter_context(requesting_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}"))
         connections = [
             stack.enter_context(socket.create_connection(("127.0.0.1", node.port), timeout=10))
             for _ in range(6)
@@ -273,8 +273,8 @@ def test_more_reads_than_can_wait_are_refused(tmp_path: Path, monkeypatch: pytes
 def test_a_client_that_leaves_takes_its_request_along(tmp_path: Path) -> None:
     """Nothing waits for an answer that nobody wants."""
     listener = socket.create_server(("127.0.0.1", 0))
-    bad = BadNode(listener, "hangs")
-    with asked_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node:
+    bad = FaultyNode(listener, "hangs")
+    with requesting_node(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}") as node:
         with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
             connection.sendall(f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             eventually("it is on its way", lambda: bad.reads)
@@ -290,7 +290,7 @@ def test_a_server_that_ends_answers_what_it_has_forwarded(tmp_path: Path) -> Non
         for protocol in node.protocol.open:
             protocol.shutdown()
 
-    with with_a_bad_node(tmp_path, "hangs") as (node, _, _):
+    with with_faulty_node(tmp_path, "hangs") as (node, _, _):
         with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
             connection.sendall(f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             eventually("it is on its way", lambda: node.protocol.forwards.running)
@@ -303,10 +303,10 @@ def test_a_server_that_ends_answers_what_it_has_forwarded(tmp_path: Path) -> Non
 
 def test_a_client_cannot_bring_nodes_into_doubt(tmp_path: Path) -> None:
     """Reads with hardly any time say nothing of the node that did not answer in it."""
-    with with_a_bad_node(tmp_path, "hangs") as (node, bad, _), node.client() as client:
+    with with_faulty_node(tmp_path, "hangs") as (node, bad, _), node.client() as client:
         for _ in range(30):
             client.get(f"/v1/keys/{KEY}?deadline-ms=40")
-        assert node.node.peers.suspects == frozenset()
+        assert node.node.peers.suspected == frozenset()
         before = bad.reads
         assert client.get(f"/v1/keys/{KEY}").status_code == 200
         assert bad.reads == before + 1  # it is still the first to be asked

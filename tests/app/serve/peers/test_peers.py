@@ -175,7 +175,7 @@ def test_a_copy_that_is_not_fresh_is_passed_over(tmp_path: Path) -> None:
         where = partition_for(b"key-000", "murmur2", 6)
         behind, fresh = cluster.placement.serving[where]
         cluster.nodes[behind].on_loop(
-            lambda: cluster.nodes[behind].node.copies.by_partition[where].sample(1, 10**6)
+            lambda: cluster.nodes[behind].node.replicas.by_partition[where].sample(1, 10**6)
         )
         with cluster.nodes[behind].client() as http:
             answer = http.get("/v1/keys/key-000?max-lag-records=10")
@@ -194,7 +194,7 @@ def test_a_copy_that_does_not_stream_is_not_waited_for_in_vain(tmp_path: Path, l
         cluster.nodes[ahead].put(b"key-000", b"2", partition=where)
         if not lag_is_known:
             cluster.nodes[behind].on_loop(
-                lambda: setattr(cluster.nodes[behind].node.copies.by_partition[where], "fresh_as_of_ms", -1)
+                lambda: setattr(cluster.nodes[behind].node.replicas.by_partition[where], "fresh_as_of_ms", -1)
             )
         for ordinal in range(3):
             with cluster.nodes[ordinal].client() as http:
@@ -211,7 +211,7 @@ def test_nodes_tell_one_another_of_mixed_producers(tmp_path: Path) -> None:
         cluster.put(b"mixed", b'"new"', partition=1, timestamp_ms=20)
         cluster.put(b"mixed", b'"older"', partition=2, timestamp_ms=5)
         for node in cluster.nodes:
-            eventually("it knows", lambda n=node: n.node.copies.algorithm == "scatter")  # type: ignore[misc]
+            eventually("it knows", lambda n=node: n.node.replicas.algorithm == "scatter")  # type: ignore[misc]
             with node.client() as http:
                 answer = http.get("/v1/keys/mixed")
                 assert (answer.json(), answer.headers["qt-partition"]) == ("new", "1")
@@ -237,12 +237,12 @@ def test_a_node_that_has_forgotten_of_mixed_producers_is_told_by_whom_it_asks(
         elsewhere = next(p for p in range(6) if p != where and asked not in cluster.placement.serving[p])
         cluster.put(b"mixed", b'"old"', timestamp_ms=10)
         cluster.put(b"mixed", b'"new"', partition=elsewhere, timestamp_ms=20)
-        copies = cluster.nodes[asked].node.copies
-        eventually("it knows", lambda: copies.algorithm == "scatter")
+        replicas = cluster.nodes[asked].node.replicas
+        eventually("it knows", lambda: replicas.algorithm == "scatter")
 
         def forget() -> None:
-            copies._contradictions.known = frozenset()
-            copies.algorithm = "murmur2"
+            replicas._partitioner.known = frozenset()
+            replicas.algorithm = "murmur2"
 
         cluster.nodes[asked].on_loop(forget)
         with cluster.nodes[asked].client() as http:

@@ -73,14 +73,14 @@ def memory_left(node: Served, size: int) -> Iterator[None]:
     """Other answers have taken all but so many bytes."""
     budget = node.node.answers
     others = budget.bytes_max - size
-    node.on_loop(lambda: budget.take_all_the_same(others))
+    node.on_loop(lambda: budget.take_over_limit(others))
     try:
         yield
     finally:
-        node.on_loop(lambda: budget.give_back(others))
+        node.on_loop(lambda: budget.release(others))
 
 
-Ask = Callable[[httpx.Client], httpx.Response]
+SendTo = Callable[[httpx.Client], httpx.Response]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,9 @@ Ask = Callable[[httpx.Client], httpx.Response]
     ],
     ids=["multi-get", "scan", "prefix"],
 )
-def test_large_answers_for_which_there_is_no_memory_are_told_to_come_back(cluster: Cluster, ask: Ask) -> None:
+def test_large_answers_for_which_there_is_no_memory_are_told_to_come_back(
+    cluster: Cluster, ask: SendTo
+) -> None:
     """429 with Retry-After while other answers have taken the budget; small answers are given all the same."""
     node = cluster.nodes[0]
     with node.client() as http:

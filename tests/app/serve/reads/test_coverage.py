@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from queryable_app.errors import Reason
-from queryable_app.wire.disk_format import CopyState, Row, encode_row
+from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from tests.support.trio import Trio
 from tests.support.waiting import eventually
 
@@ -26,9 +27,12 @@ def trio(tmp_path: Path) -> Iterator[Trio]:
     ]
     with Trio(tmp_path) as started:
         for node in started.nodes[:2]:
-            copy = node.node.copies.by_partition[0]
-            node.on_loop(lambda copy=copy: copy.apply(puts, CopyState(len(puts), True, len(puts))))  # type: ignore[misc]
-        eventually("the second is heard to be whole", lambda: started.nodes[0].node.peers.has_whole(1, 0))
+            replica = node.node.replicas.by_partition[0]
+            state = ReplicaState(len(puts), True, len(puts))
+            node.on_loop(partial(replica.apply, puts, state))
+        eventually(
+            "the second is heard to be whole", lambda: started.nodes[0].node.peers.has_complete_replica(1, 0)
+        )
         yield started
 
 
@@ -49,7 +53,7 @@ def test_a_read_that_comes_to_damage_here_is_answered_by_another_node(trio: Trio
                 found = answer.json()["count"]
     assert (answer.status_code, answer.headers["qt-hops"]) == (200, "1")
     assert found == (len(KEYS) if what == "count" else VALUES)
-    assert "Corruption" in str(trio.nodes[0].node.copies.by_partition[0].damaged)
+    assert "Corruption" in str(trio.nodes[0].node.replicas.by_partition[0].damaged)
 
 
 @pytest.mark.parametrize("what", ["multi-get", "page", "count"])

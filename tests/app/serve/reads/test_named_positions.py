@@ -25,18 +25,18 @@ def hosts(cluster: Cluster, partition: int) -> int:
 
 def forget_mismatches(node: Served) -> None:
     """As in the first moments of a view: the node has no record that contradicts murmur2, and heard of none."""
-    copies = node.node.copies
+    replicas = node.node.replicas
 
     def forget() -> None:
-        copies._contradictions.known = frozenset()
-        copies.algorithm = "murmur2"
+        replicas._partitioner.known = frozenset()
+        replicas.algorithm = "murmur2"
 
     node.on_loop(forget)
 
 
 def waits(node: Served, partition: int) -> bool:
     """Whether a read waits for the replica of the partition."""
-    return bool(node.node.copies.by_partition[partition]._waiting)
+    return bool(node.node.replicas.by_partition[partition]._waiting)
 
 
 def read(http: httpx.Client, kind: str, options: str) -> Any:
@@ -58,7 +58,7 @@ def test_named_position_elsewhere_is_held(tmp_path: Path, caller: int, kind: str
         cluster.put(KEY.encode(), b"1", partition=WRITTEN)
         asked = hosts(cluster, caller)
         for ordinal, node in enumerate(cluster.nodes):
-            eventually("it knows", lambda n=node: n.node.copies.algorithm == "fnv1a")  # type: ignore[misc]
+            eventually("it knows", lambda n=node: n.node.replicas.algorithm == "fnv1a")  # type: ignore[misc]
             if ordinal != hosts(cluster, WRITTEN):
                 forget_mismatches(node)
         with cluster.nodes[asked].client() as http:
@@ -150,10 +150,10 @@ def test_a_strong_read_follows_a_partitioner_that_changes_while_it_waits(tmp_pat
 
         async def ends(partitions: list[int]) -> dict[int, int]:
             asked.append({*partitions})
-            node.node.copies.note_contradicted(frozenset({"murmur2", "crc32"}))
+            node.node.replicas.note_mismatched(frozenset({"murmur2", "crc32"}))
             return {partition: 0 for partition in partitions}
 
-        node.node.log_end.ends = ends  # type: ignore[method-assign, assignment]
+        node.node.end_offsets.ends = ends  # type: ignore[method-assign, assignment]
         with node.client() as http:
             assert http.get(f"/v1/keys/{KEY}?consistency=strong").json()["reason"] == "key_not_found"
     assert asked == [{ASSUMED}, {WRITTEN}]

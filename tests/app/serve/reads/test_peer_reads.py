@@ -10,25 +10,25 @@ from hypothesis import strategies as st
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.peer_frames import encode_rows
-from queryable_app.serve.peers.client import PeerAway
-from queryable_app.serve.reads.peer_reads import _batch, _covered, refused_to_json, understood
-from queryable_app.serve.reads.point import Standing
+from queryable_app.serve.peers.client import PeerUnavailable
+from queryable_app.serve.reads.peer_reads import _batch, _covered, parse_answer, refusal_to_json
+from queryable_app.serve.reads.point import ReplicaProgress
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-STANDING = Standing(3, 9, "standby", -1, 5, True)
+STANDING = ReplicaProgress(3, 9, "standby", -1, 5, True)
 REFUSED = Failure(Reason.NOT_AVAILABLE, "why", "what to do", partition=4, retry_after_ms=None)
 
 
 def test_what_is_covered_comes_back_as_it_went() -> None:
     """Standings and refusals."""
-    said = encode_rows({"standings": [STANDING], "refused": [refused_to_json(4, REFUSED)]})
-    covered = understood(said, _covered)
+    said = encode_rows({"standings": [STANDING], "refused": [refusal_to_json(4, REFUSED)]})
+    covered = parse_answer(said, _covered)
     assert covered.standings == {3: STANDING}
-    assert refused_to_json(4, covered.refused[4]) == refused_to_json(4, REFUSED)
+    assert refusal_to_json(4, covered.refused[4]) == refusal_to_json(4, REFUSED)
 
 
 @given(
@@ -54,11 +54,11 @@ def test_what_is_covered_comes_back_as_it_went() -> None:
 def test_any_head_is_understood_or_away(head: dict[str, object]) -> None:
     """Whatever is in it, nothing else than PeerAway is raised."""
     for understand in (_covered, _batch):
-        with suppress(PeerAway):
-            understood(encode_rows(head), understand)
+        with suppress(PeerUnavailable):
+            parse_answer(encode_rows(head), understand)
 
 
 def test_more_rows_without_rows_are_no_answer() -> None:
     """Where they would go on is not known."""
-    with pytest.raises(PeerAway, match="no rows, and more of them"):
-        understood(encode_rows({"last": False}), _batch)
+    with pytest.raises(PeerUnavailable, match="no rows, and more of them"):
+        parse_answer(encode_rows({"last": False}), _batch)

@@ -52,13 +52,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("options"), 1) as nodes:
         nodes.put(KEY.encode(), b"1")
         for node in nodes.nodes:
-            node.on_loop(lambda node=node: fall_behind(node.node.copies.by_partition.values()))  # type: ignore[misc]
+            node.on_loop(lambda node=node: fall_behind(node.node.replicas.by_partition.values()))  # type: ignore[misc]
         yield nodes
 
 
-def fall_behind(copies: Any) -> None:
-    for copy in copies:
-        copy.sample(copy.fresh_as_of_ms + 1, max(0, copy.position) + BEHIND)
+def fall_behind(replicas: Any) -> None:
+    for replica in replicas:
+        replica.sample(replica.fresh_as_of_ms + 1, max(0, replica.position) + BEHIND)
 
 
 @pytest.fixture(params=["hosts the key", "does not"])

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from queryable_app.serve.base.peer_frames import RawRow
-from queryable_app.serve.reads.scans import merged
+from queryable_app.serve.reads.scans import merge_sources
 
 
 class Away(Exception):
@@ -35,7 +35,7 @@ def test_a_source_that_fails_ends_the_merge_while_another_is_being_read() -> Non
     closed: list[str] = []
 
     async def read() -> None:
-        async for _ in merged([_slow(closed), _failing()], reverse=False):
+        async for _ in merge_sources([_slow(closed), _failing()], reverse=False):
             pass
 
     with pytest.raises(Away):

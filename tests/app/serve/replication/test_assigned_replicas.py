@@ -13,7 +13,7 @@ import pytest
 
 from queryable_app.contract import CONTROL_SOCKET, PLACEMENT_FILE
 from queryable_app.placement.assignment import Placement
-from queryable_app.serve.api.status import status_of
+from queryable_app.serve.api.status import status_json
 from queryable_app.serve.node import Node
 from queryable_app.serve.replication.assigned_replicas import PlacementRefused
 from tests.support.following import (
@@ -48,11 +48,11 @@ def test_a_copy_that_is_gone_is_deleted_and_a_new_one_is_begun(tmp_path: Path) -
         async with node_running(tmp_path, placed(1, [[0], [0], [1]])) as node:
             node.slices.apply(slice_payload(put(4, b"a", b"1"), partition=1))
 
-            assert node.holdings.follow(placed(2, [[0], [1], [0]])) == 2
+            assert node.assigned_replicas.follow(placed(2, [[0], [1], [0]])) == 2
 
-            assert sorted(node.copies.by_partition) == [0, 2]
-            await until("the new copy is open", lambda: node.copies.by_partition[2].opened)
-            await until("the old one is gone", lambda: not node.copies.leaving)
+            assert sorted(node.replicas.by_partition) == [0, 2]
+            await until("the new copy is open", lambda: node.replicas.by_partition[2].opened)
+            await until("the old one is gone", lambda: not node.replicas.leaving)
             assert (path_of(node, 1).exists(), path_of(node, 2).exists()) == (False, True)
 
     asyncio.run(run())
@@ -63,11 +63,11 @@ def test_a_lower_epoch_never_replaces_a_higher(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
-            assert node.holdings.follow(placed(7, [[0], [1], [1]])) == 7
+            assert node.assigned_replicas.follow(placed(7, [[0], [1], [1]])) == 7
             for late in (placed(6, [[0], [0], [0]]), placed(7, [[1], [1], [1]]), HERE):
-                assert node.holdings.follow(late) == 7
+                assert node.assigned_replicas.follow(late) == 7
 
-            assert sorted(node.copies.by_partition) == [0]
+            assert sorted(node.replicas.by_partition) == [0]
             assert epoch_on_disk(node) == 7
 
     asyncio.run(run())
@@ -106,8 +106,8 @@ def test_a_placement_that_cannot_be_followed_changes_nothing(tmp_path: Path, wro
     async def run() -> None:
         async with node_running(tmp_path, start=False) as node:
             with pytest.raises(PlacementRefused):
-                node.holdings.follow(wrong)
-            assert sorted(node.copies.by_partition) == [0, 1, 2]
+                node.assigned_replicas.follow(wrong)
+            assert sorted(node.replicas.by_partition) == [0, 1, 2]
             assert epoch_on_disk(node) == 0
 
     asyncio.run(run())
@@ -125,7 +125,7 @@ def test_a_node_goes_on_with_what_it_had_written_before_it_died(tmp_path: Path) 
         (data_dir / PLACEMENT_FILE).write_text(WITHOUT_1.to_json())
 
         async with node_running(tmp_path) as node:
-            assert (node.placement.epoch, sorted(node.copies.by_partition)) == (2, [0, 2])
+            assert (node.placement.epoch, sorted(node.replicas.by_partition)) == (2, [0, 2])
             await until(
                 "what is left over has gone", lambda: not (path_of(node, 1).exists() or incoming.exists())
             )
@@ -138,12 +138,12 @@ def test_a_copy_outlives_a_placement_that_the_machine_lost(tmp_path: Path) -> No
     """Left over by the first placement, and here again by the newest: it is opened with what it has."""
 
     async def run() -> None:
-        async with node_running(tmp_path, placed(1, [[0], [1], [0]]), tidy_seconds=60) as node:
+        async with node_running(tmp_path, placed(1, [[0], [1], [0]]), cleanup_delay_seconds=60) as node:
             fill(path_of(node, 1), 1, 7)
-            node.holdings.follow(placed(2, [[0], [0], [0]]))
-            copy = node.copies.by_partition[1]
-            await until("it is open", lambda: copy.opened)
-            assert copy.position == 7
+            node.assigned_replicas.follow(placed(2, [[0], [0], [0]]))
+            replica = node.replicas.by_partition[1]
+            await until("it is open", lambda: replica.opened)
+            assert replica.position == 7
 
     asyncio.run(run())
 
@@ -157,7 +157,7 @@ def test_a_placement_that_the_machine_lost_is_learnt_again(tmp_path: Path, text:
     async def run() -> None:
         async with node_running(tmp_path) as node:
             assert node.placement == HERE
-            assert node.holdings.follow(WITHOUT_1) == 2
+            assert node.assigned_replicas.follow(WITHOUT_1) == 2
 
     asyncio.run(run())
 
@@ -167,14 +167,14 @@ def test_roles_follow(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
-            stores = [copy.store for copy in node.copies.by_partition.values()]
+            stores = [replica.store for replica in node.replicas.by_partition.values()]
 
-            node.holdings.follow(placed(2, [[0, 1], [1, 0], [1]], [[], [], [0]]))
+            node.assigned_replicas.follow(placed(2, [[0, 1], [1, 0], [1]], [[], [], [0]]))
 
-            roles = [copy.role for copy in node.copies.by_partition.values()]
+            roles = [replica.role for replica in node.replicas.by_partition.values()]
             assert roles == ["active", "standby", "hydrating"]
-            assert [copy.store for copy in node.copies.by_partition.values()] == stores
-            assert status_of(node)["epoch"] == 2
+            assert [replica.store for replica in node.replicas.by_partition.values()] == stores
+            assert status_json(node)["epoch"] == 2
 
     asyncio.run(run())
 
@@ -185,7 +185,7 @@ def test_new_stores_share_the_memory_with_those_that_are_there(tmp_path: Path) -
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [1]])) as node:
             alone = node.memory.memtable_bytes
-            node.holdings.follow(HERE_ALL)
+            node.assigned_replicas.follow(HERE_ALL)
             assert node.memory.memtable_bytes == alone // PARTITIONS
 
     asyncio.run(run())
@@ -224,11 +224,11 @@ def test_several_changes_go_into_one_restart(tmp_path: Path) -> None:
         async with node_running(tmp_path) as node:
             reader, writer = await connected(node)
             assert len(await started(reader, writer, range(3))) == PARTITIONS
-            node.holdings.follow(placed(2, [[0], [0], [1]]))
-            node.holdings.follow(placed(3, [[0], [1], [1]]))
-            node.holdings.follow(placed(4, [[0, 1], [1], [1]]))
+            node.assigned_replicas.follow(placed(2, [[0], [0], [1]]))
+            node.assigned_replicas.follow(placed(3, [[0], [1], [1]]))
+            node.assigned_replicas.follow(placed(4, [[0, 1], [1], [1]]))
             assert await wanted_next(reader) == [0]
-            node.holdings.follow(placed(5, [[1, 0], [1], [1]]))
+            node.assigned_replicas.follow(placed(5, [[1, 0], [1], [1]]))
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1.3):
                     await reader.readline()
@@ -244,18 +244,18 @@ def test_a_new_copy_takes_slices_from_its_own_start_on(tmp_path: Path) -> None:
         async with node_running(tmp_path) as node:
             reader, writer = await connected(node)
             await started(reader, writer, range(3))
-            node.holdings.follow(WITHOUT_1)
+            node.assigned_replicas.follow(WITHOUT_1)
             await until("it is deleted", lambda: not path_of(node, 1).exists())
-            node.holdings.follow(placed(3, [[0], [0], [0]]))
-            copy = node.copies.by_partition[1]
-            await until("it is open", lambda: copy.opened)
+            node.assigned_replicas.follow(placed(3, [[0], [0], [0]]))
+            replica = node.replicas.by_partition[1]
+            await until("it is open", lambda: replica.opened)
             node.slices.apply(slice_payload(put(50, b"a", b"1"), partition=1))
-            assert copy.position == -1
+            assert replica.position == -1
 
             assert await wanted_next(reader) == [0, 1, 2]
             assert await started(reader, writer, range(3)) == {"0": -2, "1": -2, "2": -2}
             node.slices.apply(slice_payload(put(0, b"a", b"1"), partition=1))
-            assert copy.position == 1
+            assert replica.position == 1
             writer.close()
 
     asyncio.run(run())
@@ -268,7 +268,7 @@ def test_a_partition_that_ingest_has_not_looked_at_is_not_started(tmp_path: Path
         async with node_running(tmp_path) as node:
             reader, writer = await connected(node)
             assert await started(reader, writer, [0, 2]) == {"0": -2, "2": -2}
-            assert node.copies.by_partition[1].failed is None
+            assert node.replicas.by_partition[1].failed is None
             writer.close()
 
     asyncio.run(run())
@@ -281,8 +281,8 @@ def test_what_is_on_disk_is_replaced_in_one_step(tmp_path: Path) -> None:
         async with node_running(tmp_path) as node:
             os.mkdir(f"{kept(node)}.new")
             with pytest.raises(OSError, match=r"placement\.json\.new"):
-                node.holdings.follow(WITHOUT_1)
+                node.assigned_replicas.follow(WITHOUT_1)
             assert node.placement.epoch == 1
-            assert sorted(node.copies.by_partition) == [0, 1, 2]
+            assert sorted(node.replicas.by_partition) == [0, 1, 2]
 
     asyncio.run(run())

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.policy.freshness import Asked, Consistency
-from queryable_app.serve.api.status import readiness, status_of
+from queryable_app.policy.freshness import Consistency, ReadOptions
+from queryable_app.serve.api.status import readiness, status_json
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.store.store import SharedMemory, Store
-from queryable_app.wire.disk_format import CopyState, Identity
+from queryable_app.wire.disk_format import Identity, ReplicaState
 from tests.support.following import PARTITIONS, fill, node_running, other_of, path_of, placed
 from tests.support.node import APPLICATION_ID
 from tests.support.waiting import until
 
-BOUNDED, ANY = Asked(), Asked(Consistency.ANY)
+BOUNDED, ANY = ReadOptions(), ReadOptions(Consistency.ANY)
 
 
 def test_a_copy_that_another_node_has_is_fetched(tmp_path: Path) -> None:
@@ -26,26 +26,26 @@ def test_a_copy_that_another_node_has_is_fetched(tmp_path: Path) -> None:
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [0]]), other=100) as node:
             for partition in (0, 2):
-                node.copies.by_partition[partition].apply((), CopyState(0, True))
-            node.holdings.follow(placed(2, [[0], [1], [0]], [[], [0], []]))
+                node.replicas.by_partition[partition].apply((), ReplicaState(0, True))
+            node.assigned_replicas.follow(placed(2, [[0], [1], [0]], [[], [0], []]))
             await until("the other node is asked", lambda: other_of(node).asked == [1])
 
-            copy, reads = node.copies.by_partition[1], Reads(node)
+            replica, reads = node.replicas.by_partition[1], Reads(node)
             for asked in (BOUNDED, ANY):
                 with pytest.raises(Failure, match="is being copied from another node") as refused:
-                    _ = reads.judged(1, asked, {}, 0).store
+                    _ = reads.readable_replica(1, asked, {}, 0).store
                 assert refused.value.reason is Reason.NOT_AVAILABLE
-            assert node.copies.wanted() == [0, 2]
-            status = status_of(node)["partitions"][1]
+            assert node.replicas.wanted() == [0, 2]
+            status = status_json(node)["partitions"][1]
             assert (status["role"], status["hydration"]) == ("hydrating", {"from": "peer"})
             assert status["absent"] == "is being copied from another node"
-            assert (node.copies.ready, readiness(node)["hydrating"]) == (True, 1)
+            assert (node.replicas.ready, readiness(node)["hydrating"]) == (True, 1)
 
             other_of(node).go_on.set()
-            await until("it is open", lambda: copy.opened)
-            assert (copy.position, copy.complete, copy.takes_slices) == (100, False, False)
-            assert node.copies.wanted() == [0, 1, 2]
-            assert status_of(node)["partitions"][1]["hydration"] == {"from": "topic"}
+            await until("it is open", lambda: replica.opened)
+            assert (replica.position, replica.complete, replica.accepts_slices) == (100, False, False)
+            assert node.replicas.wanted() == [0, 1, 2]
+            assert status_json(node)["partitions"][1]["hydration"] == {"from": "topic"}
 
     asyncio.run(run())
 
@@ -56,9 +56,9 @@ def test_a_copy_that_nobody_can_give_begins_empty(tmp_path: Path) -> None:
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [0]]), other=0) as node:
             other_of(node).go_on.set()
-            node.holdings.follow(placed(2, [[0], [1], [0]], [[], [0], []]))
-            await until("it is open", lambda: node.copies.by_partition[1].opened)
-            assert (node.copies.by_partition[1].position, node.copies.wanted()) == (-1, [0, 1, 2])
+            node.assigned_replicas.follow(placed(2, [[0], [1], [0]], [[], [0], []]))
+            await until("it is open", lambda: node.replicas.by_partition[1].opened)
+            assert (node.replicas.by_partition[1].position, node.replicas.wanted()) == (-1, [0, 1, 2])
 
     asyncio.run(run())
 
@@ -68,12 +68,15 @@ def test_a_fetch_ends_when_its_copy_is_placed_elsewhere(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [0]]), other=100) as node:
-            node.holdings.follow(placed(2, [[0], [1], [0]], [[], [0], []]))
+            node.assigned_replicas.follow(placed(2, [[0], [1], [0]], [[], [0], []]))
             await until("the other node is asked", lambda: other_of(node).asked == [1])
-            node.holdings.follow(placed(3, [[0], [1], [0]]))
-            await until("it has ended", lambda: not node.holdings._ending and not node.holdings._building)
+            node.assigned_replicas.follow(placed(3, [[0], [1], [0]]))
+            await until(
+                "it has ended",
+                lambda: not node.assigned_replicas._ending and not node.assigned_replicas._building,
+            )
             assert not path_of(node, 1).exists()
-            assert node.copies.leaving == {}
+            assert node.replicas.leaving == {}
 
     asyncio.run(run())
 
@@ -88,9 +91,13 @@ def test_a_wiped_node_fetches_what_others_serve(tmp_path: Path) -> None:
         fill(fill_at, 2, 5)
         async with node_running(tmp_path, both, other=100) as node:
             other_of(node).go_on.set()
-            await until("both are there", lambda: len(node.copies.wanted()) == PARTITIONS)
+            await until("both are there", lambda: len(node.replicas.wanted()) == PARTITIONS)
             assert sorted(other_of(node).asked) == [0, 1]
-            assert [copy.position for _, copy in sorted(node.copies.by_partition.items())] == [100, 100, 5]
+            assert [replica.position for _, replica in sorted(node.replicas.by_partition.items())] == [
+                100,
+                100,
+                5,
+            ]
 
     asyncio.run(run())
 
@@ -115,9 +122,9 @@ def test_a_damaged_copy_is_thrown_away_and_fetched(
         damage(damaged, current)
         async with node_running(tmp_path, both, other=100) as node:
             other_of(node).go_on.set()
-            copy = node.copies.by_partition[0]
-            await until("it is open", lambda: copy.opened)
-            assert (copy.position, copy.failed) == (100, None)
+            replica = node.replicas.by_partition[0]
+            await until("it is open", lambda: replica.opened)
+            assert (replica.position, replica.failed) == (100, None)
 
     asyncio.run(run())
     assert '"event": "copy-thrown-away"' in capfd.readouterr().err
@@ -132,7 +139,7 @@ def test_a_damaged_copy_that_nobody_else_has_stays_for_a_person(tmp_path: Path) 
         fill(damaged, 0, 5)
         damage(damaged)
         async with node_running(tmp_path, other=100) as node:
-            failed = node.copies.by_partition[0].failed
+            failed = node.replicas.by_partition[0].failed
             assert failed is not None
             assert "is damaged" in failed
             assert (damaged / "CURRENT").exists()
@@ -147,16 +154,18 @@ def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [0]])) as node:
             holder = Store.open(path_of(node, 1), Identity(APPLICATION_ID, "users", 1), SharedMemory())
-            node.holdings.follow(placed(2, [[0], [1], [0]], [[], [0], []]))
-            copy = node.copies.by_partition[1]
-            await until("it is tried again", lambda: copy.retrying is not None and copy.retrying.attempts > 1)
-            assert copy.absent is not None
-            assert copy.absent.startswith("cannot be opened at present")
-            assert copy.failed is None
-            assert node.copies.wanted() == [0, 2]
+            node.assigned_replicas.follow(placed(2, [[0], [1], [0]], [[], [0], []]))
+            replica = node.replicas.by_partition[1]
+            await until(
+                "it is tried again", lambda: replica.retrying is not None and replica.retrying.attempts > 1
+            )
+            assert replica.absent is not None
+            assert replica.absent.startswith("cannot be opened at present")
+            assert replica.failed is None
+            assert node.replicas.wanted() == [0, 2]
             holder.close()
-            await until("it is open", lambda: node.copies.wanted() == [0, 1, 2])
-            assert copy.retrying is None
+            await until("it is open", lambda: node.replicas.wanted() == [0, 1, 2])
+            assert replica.retrying is None
 
     asyncio.run(run())
 
@@ -166,22 +175,22 @@ def test_a_pause_takes_partitions_out_of_what_is_wanted(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [0], [1]]), other=100) as node:
-            node.copies.by_partition[0].apply((), CopyState(0, True))
-            node.holdings.follow(placed(2, [[0], [0], [1]], [[], [], [0]]))
+            node.replicas.by_partition[0].apply((), ReplicaState(0, True))
+            node.assigned_replicas.follow(placed(2, [[0], [0], [1]], [[], [], [0]]))
             await until("the other node is asked", lambda: other_of(node).asked == [2])
 
-            node.holdings.pause("hydrating")
-            assert node.copies.wanted() == [0]
-            copy = node.copies.by_partition[2]
-            await until("the fetch has stopped", lambda: not node.holdings._building)
-            assert copy.absent is not None
-            assert copy.absent.startswith("waits for room on the disk")
-            node.holdings.pause("all")
-            assert node.copies.wanted() == []
+            node.assigned_replicas.pause("hydrating")
+            assert node.replicas.wanted() == [0]
+            replica = node.replicas.by_partition[2]
+            await until("the fetch has stopped", lambda: not node.assigned_replicas._building)
+            assert replica.absent is not None
+            assert replica.absent.startswith("waits for room on the disk")
+            node.assigned_replicas.pause("all")
+            assert node.replicas.wanted() == []
 
-            node.holdings.pause("none")
+            node.assigned_replicas.pause("none")
             other_of(node).go_on.set()
-            await until("it is there", lambda: copy.opened)
-            assert node.copies.wanted() == [0, 1, 2]
+            await until("it is there", lambda: replica.opened)
+            assert node.replicas.wanted() == [0, 1, 2]
 
     asyncio.run(run())

@@ -16,7 +16,7 @@ import pytest
 from queryable_app.serve.replication import checkpoints
 from queryable_app.serve.replication.checkpoints import Checkpoints
 from queryable_app.serve.store.store import SharedMemory, Store, StoreError
-from queryable_app.wire.checkpoint_files import BeingMade, Manifest
+from queryable_app.wire.checkpoint_files import CheckpointInProgress, Manifest
 from queryable_app.wire.disk_format import Identity
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
@@ -51,7 +51,7 @@ def manifest_of(answer: httpx.Response) -> Manifest:
 
 async def made(checkpoints: Checkpoints) -> Manifest:
     lease = checkpoints.create(0, 1).lease
-    while isinstance(manifest := await checkpoints.manifest(lease), BeingMade):
+    while isinstance(manifest := await checkpoints.manifest(lease), CheckpointInProgress):
         pass
     return manifest
 
@@ -63,7 +63,7 @@ def directory(node: Served) -> Path:
 def test_a_checkpoint_is_a_store_at_the_position_it_says(node: Served, tmp_path: Path) -> None:
     """Its files, fetched range by range, are the rows and the state of the moment; later writes are not in it."""
     manifest = manifest_of(create(node))
-    expected = node.on_loop(lambda: list(node.node.copies.by_partition[0].store.rows()))
+    expected = node.on_loop(lambda: list(node.node.replicas.by_partition[0].store.rows()))
     node.put(b"later", b"1")
     (tmp_path / "copy").mkdir()
     with node.client(headers=TOKEN) as client:
@@ -118,14 +118,14 @@ def test_it_is_for_nodes_alone(node: Served, method: str, path: str) -> None:
 
 def test_a_copy_that_is_not_complete_is_not_given(node: Served) -> None:
     """Nor one that has failed, is not here, or is too small to be worth it."""
-    copy = node.node.copies.by_partition[0]
+    replica = node.node.replicas.by_partition[0]
 
     too_small = create(node, records_min=501)
     elsewhere = create(node, partition=7)
-    node.on_loop(lambda: copy.store.apply((), replace(copy.state, complete=False)))
+    node.on_loop(lambda: replica.store.apply((), replace(replica.state, complete=False)))
     incomplete = create(node)
-    node.on_loop(lambda: copy.store.apply((), replace(copy.state, complete=True)))
-    node.on_loop(lambda: copy.fail("a broken disk"))
+    node.on_loop(lambda: replica.store.apply((), replace(replica.state, complete=True)))
+    node.on_loop(lambda: replica.fail("a broken disk"))
     failed = create(node)
 
     for answer in (too_small, elsewhere, incomplete, failed):
@@ -270,7 +270,7 @@ def test_what_a_killed_node_left_is_gone_at_its_start(node: Served, tmp_path: Pa
     (left / "0123456789abcdef").mkdir(parents=True)
     (left / "0123456789abcdef" / "CURRENT").write_bytes(os.urandom(16))
 
-    Checkpoints(left, "tests.users.r1", node.node.copies, 100)
+    Checkpoints(left, "tests.users.r1", node.node.replicas, 100)
 
     assert not left.exists()
 
@@ -278,7 +278,7 @@ def test_what_a_killed_node_left_is_gone_at_its_start(node: Served, tmp_path: Pa
 def test_a_checkpoint_does_not_hold_the_store_open(node: Served) -> None:
     """The copy can be closed and opened again while its checkpoint lives."""
     manifest_of(create(node))
-    store = node.node.copies.by_partition[0].store
+    store = node.node.replicas.by_partition[0].store
 
     node.on_loop(store.close)
 

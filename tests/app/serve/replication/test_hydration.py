@@ -18,18 +18,18 @@ import pytest
 
 from queryable_app.errors import Failure
 from queryable_app.serve.store.store import SharedMemory, Store
-from queryable_app.wire.checkpoint_files import Fetch, Manifest
-from queryable_app.wire.disk_format import CopyState
+from queryable_app.wire.checkpoint_files import FetchProgress, Manifest
+from queryable_app.wire.disk_format import ReplicaState
 from tests.support.trio import (
     IDENTITY,
     LARGE,
     ROWS,
     Change,
-    Fetched,
+    StoreContent,
     Trio,
-    change_what_is_given,
+    change_checkpoints,
     complete,
-    nothing_is_left,
+    leftovers_are_gone,
 )
 from tests.support.waiting import eventually
 
@@ -98,7 +98,7 @@ def test_a_small_copy_is_left_to_the_stream(trio: Trio) -> None:
 
     assert not trio.fetch(records_min=100)
 
-    assert nothing_is_left(trio)
+    assert leftovers_are_gone(trio)
     assert trio.leases(0) == []
 
 
@@ -106,7 +106,7 @@ def test_without_a_complete_copy_there_is_nothing_to_fetch(trio: Trio) -> None:
     """Peers that build their own copies give nothing."""
     assert not trio.fetch()
 
-    assert nothing_is_left(trio)
+    assert leftovers_are_gone(trio)
 
 
 def test_what_is_there_is_left_alone(trio: Trio) -> None:
@@ -116,7 +116,7 @@ def test_what_is_there_is_left_alone(trio: Trio) -> None:
 
     assert not trio.fetch()
 
-    assert trio.fetched() == Fetched({}, CopyState())
+    assert trio.fetched() == StoreContent({}, ReplicaState())
 
 
 def test_the_next_peer_is_asked_when_one_is_not_complete(trio: Trio) -> None:
@@ -209,7 +209,7 @@ def test_what_is_not_as_it_was_said_is_thrown_away(
 ) -> None:
     """Nothing of it is left, there is an event, and the next peer's copy is taken."""
     both_filled.into = tmp_path / "p0000"
-    leases = change_what_is_given(monkeypatch, both_filled.nodes[0], change)
+    leases = change_checkpoints(monkeypatch, both_filled.nodes[0], change)
     monkeypatch.setattr(both_filled.nodes[2].node.peers, "candidates", lambda partition: [0, 1])
 
     assert both_filled.fetch()
@@ -229,11 +229,11 @@ def test_what_is_not_as_it_was_said_is_thrown_away(
 def test_a_corrupt_copy_is_worse_than_none(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody else has one the topic builds the copy, from nothing."""
     trio.fill(0)
-    change_what_is_given(monkeypatch, trio.nodes[0], flipped)
+    change_checkpoints(monkeypatch, trio.nodes[0], flipped)
 
     assert not trio.fetch()
 
-    assert nothing_is_left(trio)
+    assert leftovers_are_gone(trio)
 
 
 def test_a_copy_that_is_damaged_at_its_peer_is_not_taken(
@@ -259,16 +259,19 @@ def test_a_copy_that_is_known_to_be_damaged_is_not_given(trio: Trio) -> None:
     """Once a read has come to the damage nothing of it leaves the node, and other nodes hear that it is not whole."""
     trio.fill(0)
     trio.damage(0)
-    copy, heard = trio.nodes[0].node.copies.by_partition[0], trio.nodes[2].node.peers.heard
-    eventually("it is heard to be whole", lambda: heard[0].copies[0].complete)
+    replica, last_heartbeats = (
+        trio.nodes[0].node.replicas.by_partition[0],
+        trio.nodes[2].node.peers.last_heartbeats,
+    )
+    eventually("it is heard to be whole", lambda: last_heartbeats[0].replicas[0].complete)
     with pytest.raises(Failure, match="cannot be read"):
-        trio.nodes[0].on_loop(lambda: list(copy.store.rows()))
+        trio.nodes[0].on_loop(lambda: list(replica.store.rows()))
 
     assert not trio.fetch()
 
-    eventually("it is heard not to be", lambda: not heard[0].copies[0].complete)
+    eventually("it is heard not to be", lambda: not last_heartbeats[0].replicas[0].complete)
     assert trio.leases(0) == []
-    assert copy.complete
+    assert replica.complete
 
 
 def test_another_ones_rows_are_thrown_away(
@@ -280,18 +283,18 @@ def test_another_ones_rows_are_thrown_away(
     checkpoints = trio.nodes[0].node.checkpoints
     create = checkpoints.create
     monkeypatch.setattr(checkpoints, "create", lambda partition, records_min: create(0, records_min))
-    change_what_is_given(monkeypatch, trio.nodes[0], said(partition=1))
+    change_checkpoints(monkeypatch, trio.nodes[0], said(partition=1))
     monkeypatch.setattr(trio.nodes[2].node.peers, "candidates", lambda partition: [0])
 
     assert not trio.nodes[2].begin(hydration.fetch(1, trio.into)).result(60)
 
-    assert nothing_is_left(trio)
+    assert leftovers_are_gone(trio)
     assert "holds partition 0" in capfd.readouterr().err
 
 
 def test_how_far_it_is_can_be_seen(slow_trio: Trio) -> None:
     """While a copy comes in its bytes grow towards the whole, with a rate; afterwards it is not listed."""
-    seen: list[Fetch] = []
+    seen: list[FetchProgress] = []
     fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
     while not fetching.done():
         seen += slow_trio.hydration.progress.values()

@@ -16,12 +16,12 @@ import pytest
 
 from queryable_app.serve.replication import checkpoints, hydration
 from queryable_app.serve.replication.checkpoints import Checkpoints
-from queryable_app.serve.replication.staging import Incoming, IncomingFile
+from queryable_app.serve.replication.staging import StagedFile, StagingDirectory
 from queryable_app.serve.store.store import SharedMemory, Store
-from queryable_app.wire.disk_format import CopyState
-from tests.support.bad_node import BadNode
+from queryable_app.wire.disk_format import ReplicaState
+from tests.support.bad_node import FaultyNode
 from tests.support.served import Served
-from tests.support.trio import IDENTITY, ROWS, Trio, change_what_is_given, complete, nothing_is_left
+from tests.support.trio import IDENTITY, ROWS, Trio, change_checkpoints, complete, leftovers_are_gone
 from tests.support.waiting import eventually
 
 
@@ -79,9 +79,9 @@ def hangs(node: Served) -> Iterator[None]:
         standing.result(10)
 
 
-def same_copy(trio: Trio) -> None:
+def same_replica(trio: Trio) -> None:
     """The second node has the very files of the first one."""
-    first, second = (trio.nodes[ordinal].node.copies.by_partition[0].store for ordinal in (0, 1))
+    first, second = (trio.nodes[ordinal].node.replicas.by_partition[0].store for ordinal in (0, 1))
     trio.nodes[0].on_loop(first.flush)
     trio.stop(1)
     shutil.rmtree(second.path)
@@ -93,9 +93,9 @@ def test_a_peer_that_hangs_in_the_middle_is_left_for_another_that_has_the_copy(
     slow_trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Soon after its heartbeats have ended; what the other one has as well is not copied again."""
-    same_copy(slow_trio)
+    same_replica(slow_trio)
     peers, lengths = slow_trio.nodes[2].node.peers, count_reads(monkeypatch)
-    eventually("the other is heard to have it", lambda: peers.has_whole(1, 0))
+    eventually("the other is heard to have it", lambda: peers.has_complete_replica(1, 0))
     monkeypatch.setattr(peers, "candidates", lambda partition: [0, 1])
     hydration = slow_trio.new_hydration(stalled_seconds=1000)
     fetching = slow_trio.nodes[2].begin(hydration.fetch(0, slow_trio.into))
@@ -114,7 +114,7 @@ def test_a_peer_that_hangs_and_has_the_only_copy_is_waited_for(
     """It goes on where it was."""
     monkeypatch.setattr(hydration, "_GONE_SECONDS", 0.0)
     peers, asked_for = slow_trio.nodes[2].node.peers, list[int]()
-    monkeypatch.setattr(peers, "has_whole", lambda ordinal, partition: asked_for.append(ordinal))
+    monkeypatch.setattr(peers, "has_complete_replica", lambda ordinal, partition: asked_for.append(ordinal))
     fetching = slow_trio.nodes[2].begin(slow_trio.new_hydration(stalled_seconds=30).fetch(0, slow_trio.into))
     eventually("some of it has come", lambda: bytes_there(slow_trio) > 2 << 20)
     with hangs(slow_trio.nodes[0]):
@@ -133,15 +133,15 @@ def test_a_peer_that_hangs_from_the_beginning_is_given_up(
     trio.fill(1)
     monkeypatch.setattr(hydration, "_ANSWER_SECONDS", 0.5 if heartbeats else 1000)
     peers = trio.nodes[2].node.peers
-    eventually("the other is heard to have it", lambda: peers.has_whole(1, 0))
+    eventually("the other is heard to have it", lambda: peers.has_complete_replica(1, 0))
     monkeypatch.setattr(peers, "candidates", lambda partition: [0, 1])
     with ExitStack() as stack:
         if heartbeats:
             trio.stop(0)
             port = int(trio.addresses[0].rpartition(":")[2])
-            bad = BadNode(socket.create_server(("127.0.0.1", port)), "silent")
+            bad = FaultyNode(socket.create_server(("127.0.0.1", port)), "silent")
             at_the_end.callback(bad.stop)
-            eventually("it is heard", lambda: 0 in peers.heard and 0 not in peers.suspects)
+            eventually("it is heard", lambda: 0 in peers.last_heartbeats and 0 not in peers.suspected)
         else:
             stack.enter_context(hangs(trio.nodes[0]))
 
@@ -238,7 +238,7 @@ def test_a_cancelled_copy_goes_on_after_a_restart(slow_trio: Trio, monkeypatch: 
     assert not slow_trio.into.exists()
     there, lengths = bytes_there(slow_trio), count_reads(monkeypatch)
     assert slow_trio.leases(0) == lease
-    new_leases = change_what_is_given(monkeypatch, slow_trio.nodes[0], lambda _, manifest: manifest)
+    new_leases = change_checkpoints(monkeypatch, slow_trio.nodes[0], lambda _, manifest: manifest)
 
     assert slow_trio.fetch(records_min=1)
     assert slow_trio.fetched() == complete(slow_trio.source(0))
@@ -252,7 +252,7 @@ def test_what_a_crash_left_after_it_was_opened_is_not_believed(trio: Trio) -> No
     left = trio.into.with_name("p0000.incoming") / "files"
     left.mkdir(parents=True)
     store = Store.open(left, IDENTITY, SharedMemory(8, 8))
-    store.apply([(b"wrong", b"row")], CopyState(1, True, 1))
+    store.apply([(b"wrong", b"row")], ReplicaState(1, True, 1))
     store.close()
 
     assert trio.fetch()
@@ -271,7 +271,7 @@ def test_without_room_nothing_is_begun(
 
     assert not trio.fetch()
 
-    assert nothing_is_left(trio)
+    assert leftovers_are_gone(trio)
     assert f"{free} are free" in capfd.readouterr().err
 
 
@@ -280,18 +280,18 @@ def test_a_disk_that_becomes_full_ends_the_copy(
 ) -> None:
     """What had come is taken away, so that there is room again."""
     trio.fill(0)
-    append = IncomingFile.append
+    append = StagedFile.append
 
-    def full(self: IncomingFile, block: bytes) -> None:
+    def full(self: StagedFile, block: bytes) -> None:
         if self.size > 2 << 20:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         append(self, block)
 
-    monkeypatch.setattr(IncomingFile, "append", full)
+    monkeypatch.setattr(StagedFile, "append", full)
 
     assert not trio.fetch()
 
-    assert nothing_is_left(trio)
+    assert leftovers_are_gone(trio)
     assert "No space left on device" in capfd.readouterr().err
     eventually("the lease is given back", lambda: trio.leases(0) == [])
 
@@ -304,6 +304,6 @@ def test_an_interrupted_plan_that_is_unreadable_is_begun_anew(trio: Trio) -> Non
     (left / "files" / "CURRENT").write_bytes(b"MANIFEST-999999\n")
     (left / "plan.json").write_text("{")
 
-    assert Incoming(trio.into).kept() is None
+    assert StagingDirectory(trio.into).interrupted_fetch() is None
     assert trio.fetch()
     assert trio.fetched() == complete(trio.source(0))

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.platform.clock import moment_ms
-from queryable_app.serve.replication.assigned_replicas import Holdings
+from queryable_app.platform.clock import monotonic_ms
+from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
 from queryable_app.serve.replication.hydration import PeerHydration
-from queryable_app.serve.store.replicas import Copy
+from queryable_app.serve.store.replicas import Replica
 from tests.support.served import Served
 from tests.support.trio import LARGE, ROWS, Trio, complete
 from tests.support.waiting import eventually
@@ -28,28 +28,28 @@ def fill_both(trio: Trio) -> None:
     trio.fill(0)
     rows, state = trio.source(0)
     second = trio.nodes[1]
-    second.on_loop(lambda: copy_of(second).apply(list(rows.items()), state))
+    second.on_loop(lambda: replica_of(second).apply(list(rows.items()), state))
     eventually("both are heard to be whole", lambda: all(heard_whole(trio, o) for o in (0, 1)))
     for node in trio.nodes[:2]:
         look_after(node)
 
 
 def look_after(node: Served) -> None:
-    node.begin(node.node.holdings.start()).result(10)
+    node.begin(node.node.assigned_replicas.start()).result(10)
 
 
 def heard_whole(trio: Trio, ordinal: int) -> bool:
-    return trio.nodes[1 - ordinal].node.peers.has_whole(ordinal, 0)
+    return trio.nodes[1 - ordinal].node.peers.has_complete_replica(ordinal, 0)
 
 
-def copy_of(node: Served) -> Copy:
-    return node.node.copies.by_partition[0]
+def replica_of(node: Served) -> Replica:
+    return node.node.replicas.by_partition[0]
 
 
 def come_to_the_damage(node: Served) -> None:
     """As the sweeper does."""
     with pytest.raises(Failure, match="cannot be read"):
-        node.on_loop(lambda: list(copy_of(node).store.rows()))
+        node.on_loop(lambda: list(replica_of(node).store.rows()))
 
 
 def events(capfd: pytest.CaptureFixture[str], name: str) -> list[dict[str, Any]]:
@@ -62,14 +62,14 @@ def test_a_damaged_copy_is_exchanged_for_one_of_another_node(
 ) -> None:
     """It is small, and still fetched; an event says why; what is served afterwards is what the other node has."""
     fill_both(trio)
-    source, damaged = trio.source(1), copy_of(trio.nodes[0]).store
+    source, damaged = trio.source(1), replica_of(trio.nodes[0]).store
     trio.damage(0)
     come_to_the_damage(trio.nodes[0])
 
-    eventually("it is another store", lambda: copy_of(trio.nodes[0]).opened and not same(trio, damaged))
+    eventually("it is another store", lambda: replica_of(trio.nodes[0]).opened and not same(trio, damaged))
 
     assert trio.source(0) == complete(source)
-    assert copy_of(trio.nodes[0]).damaged is None
+    assert replica_of(trio.nodes[0]).damaged is None
     [said] = events(capfd, "copy-damaged")
     assert (said["partition"], "Corruption" in said["reason"]) == (0, True)
     left = [path.name for path in damaged.path.parent.iterdir() if path.name.startswith("p0")]
@@ -79,11 +79,11 @@ def test_a_damaged_copy_is_exchanged_for_one_of_another_node(
 def test_a_read_that_has_the_damaged_copy_does_not_meet_the_one_in_its_place(trio: Trio) -> None:
     """What comes may be behind what the read has said of the old one: it is told that this one is gone, and begins again."""
     fill_both(trio)
-    damaged = copy_of(trio.nodes[0])
+    damaged = replica_of(trio.nodes[0])
     store = damaged.store
     trio.damage(0)
     come_to_the_damage(trio.nodes[0])
-    eventually("it is another store", lambda: copy_of(trio.nodes[0]).opened and not same(trio, store))
+    eventually("it is another store", lambda: replica_of(trio.nodes[0]).opened and not same(trio, store))
 
     with pytest.raises(Failure) as failed:
         _ = damaged.store
@@ -91,7 +91,7 @@ def test_a_read_that_has_the_damaged_copy_does_not_meet_the_one_in_its_place(tri
 
 
 def same(trio: Trio, store: object) -> bool:
-    return copy_of(trio.nodes[0]).store is store
+    return replica_of(trio.nodes[0]).store is store
 
 
 def test_no_read_sees_the_damage(trio: Trio) -> None:
@@ -109,11 +109,11 @@ def test_no_read_sees_the_damage(trio: Trio) -> None:
 
         read_all()
         come_to_the_damage(trio.nodes[0])
-        damaged = copy_of(trio.nodes[0]).store
-        while not copy_of(trio.nodes[0]).opened or same(trio, damaged):
+        damaged = replica_of(trio.nodes[0]).store
+        while not replica_of(trio.nodes[0]).opened or same(trio, damaged):
             read_all()
-        trio.nodes[0].on_loop(lambda: copy_of(trio.nodes[0]).sample(moment_ms(), ROWS))
-        assert copy_of(trio.nodes[0]).complete
+        trio.nodes[0].on_loop(lambda: replica_of(trio.nodes[0]).sample(monotonic_ms(), ROWS))
+        assert replica_of(trio.nodes[0]).complete
         read_all()
 
 
@@ -124,8 +124,8 @@ def test_a_damaged_copy_is_not_read_while_it_is_exchanged(
     fill_both(trio)
     fetching, go_on = threading.Event(), threading.Event()
 
-    async def fetch(self: PeerHydration, partition: int, into: Path, instead: bool = False) -> bool:
-        assert (partition, instead) == (0, True)
+    async def fetch(self: PeerHydration, partition: int, into: Path, replace_damaged: bool = False) -> bool:
+        assert (partition, replace_damaged) == (0, True)
         fetching.set()
         await asyncio.to_thread(go_on.wait, 10)
         return False
@@ -135,13 +135,17 @@ def test_a_damaged_copy_is_not_read_while_it_is_exchanged(
     come_to_the_damage(trio.nodes[0])
 
     assert fetching.wait(10)
-    copy = copy_of(trio.nodes[0])
-    assert (copy.opened, copy.absent, copy.failed) == (False, "is being copied from another node", None)
-    assert trio.nodes[0].node.copies.wanted() == []
+    replica = replica_of(trio.nodes[0])
+    assert (replica.opened, replica.absent, replica.failed) == (
+        False,
+        "is being copied from another node",
+        None,
+    )
+    assert trio.nodes[0].node.replicas.wanted() == []
     go_on.set()
-    eventually("it is there again", lambda: copy.opened)
-    assert trio.nodes[0].on_loop(lambda: copy.store.get(LARGE[0])) == trio.source(1).rows[LARGE[0]]
-    assert copy.complete
+    eventually("it is there again", lambda: replica.opened)
+    assert trio.nodes[0].on_loop(lambda: replica.store.get(LARGE[0])) == trio.source(1).rows[LARGE[0]]
+    assert replica.complete
 
 
 def test_a_damaged_copy_stays_while_nobody_has_a_whole_one(
@@ -152,23 +156,23 @@ def test_a_damaged_copy_stays_while_nobody_has_a_whole_one(
     look_after(trio.nodes[0])
     looked = threading.Event()
 
-    def one_is_whole(partition: int) -> bool:
-        if copy_of(trio.nodes[0]).damaged is not None:
+    def another_is_complete(partition: int) -> bool:
+        if replica_of(trio.nodes[0]).damaged is not None:
             looked.set()
-        return has_whole(partition)
+        return has_complete_replica(partition)
 
-    has_whole = trio.nodes[0].node.peers.one_is_whole
-    monkeypatch.setattr(trio.nodes[0].node.peers, "one_is_whole", one_is_whole)
+    has_complete_replica = trio.nodes[0].node.peers.another_is_complete
+    monkeypatch.setattr(trio.nodes[0].node.peers, "another_is_complete", another_is_complete)
     trio.damage(0)
     come_to_the_damage(trio.nodes[0])
 
     assert looked.wait(10)
-    copy = copy_of(trio.nodes[0])
+    replica = replica_of(trio.nodes[0])
     with trio.nodes[0].client() as client:
         [status] = client.get("/v1/status").json()["partitions"]
     assert "Corruption" in status["damaged"]
-    assert (copy.opened, copy.complete, copy.failed) == (True, True, None)
-    assert trio.nodes[0].on_loop(lambda: copy.store.get(LARGE[0])) is not None
+    assert (replica.opened, replica.complete, replica.failed) == (True, True, None)
+    assert trio.nodes[0].on_loop(lambda: replica.store.get(LARGE[0])) is not None
 
 
 def test_two_damaged_copies_are_not_exchanged_for_one_another(
@@ -182,8 +186,8 @@ def test_two_damaged_copies_are_not_exchanged_for_one_another(
 
     for ordinal in (0, 1):
         eventually("the other hears of it", lambda: not heard_whole(trio, ordinal))  # noqa: B023
-        eventually("it is there", lambda: copy_of(trio.nodes[ordinal]).opened)  # noqa: B023
-        assert copy_of(trio.nodes[ordinal]).complete
+        eventually("it is there", lambda: replica_of(trio.nodes[ordinal]).opened)  # noqa: B023
+        assert replica_of(trio.nodes[ordinal]).complete
     assert not events(capfd, "copied-from-peer")
 
 
@@ -196,22 +200,22 @@ def test_a_copy_that_could_not_be_opened_is_fetched_once_another_node_has_it(
     look_after(first)
 
     def ruin() -> None:
-        copy = copy_of(first)
-        path = copy.store.path
-        store = copy.leave("is gone")
+        replica = replica_of(first)
+        path = replica.store.path
+        store = replica.detach_store("is gone")
         assert store is not None
         store.close()
         (path / "CURRENT").write_text("no manifest")
-        Holdings._fail(copy, f"{path} is damaged")
+        AssignedReplicas._fail(replica, f"{path} is damaged")
 
     first.on_loop(ruin)
     trio.fill(1)
     first.node.hydration.records_min = 1
 
-    eventually("it is fetched", lambda: copy_of(first).opened)
+    eventually("it is fetched", lambda: replica_of(first).opened)
 
     assert trio.source(0) == complete(trio.source(1))
-    assert copy_of(first).failed is None
+    assert replica_of(first).failed is None
     assert events(capfd, "copy-thrown-away")
 
 
@@ -219,13 +223,13 @@ def test_a_node_that_is_killed_in_the_middle_has_its_damaged_copy(trio: Trio) ->
     """What came is no store, and what was there is where it was: the next look exchanges it."""
     fill_both(trio)
     trio.damage(0)
-    path = copy_of(trio.nodes[0]).store.path
+    path = replica_of(trio.nodes[0]).store.path
     incoming = path.with_name("p0000.incoming")
     (incoming / "files").mkdir(parents=True)
     (incoming / "files" / "CURRENT").write_bytes(b"MANIFEST-999999\n")
     come_to_the_damage(trio.nodes[0])
 
-    eventually("it is fetched", lambda: copy_of(trio.nodes[0]).opened and not incoming.exists())
+    eventually("it is fetched", lambda: replica_of(trio.nodes[0]).opened and not incoming.exists())
 
     assert trio.source(0).rows == trio.source(1).rows
     shutil.rmtree(incoming, ignore_errors=True)

@@ -12,10 +12,10 @@ import pytest
 
 from queryable_app.policy.disk_mark import Pause
 from queryable_app.serve.api import metrics
-from queryable_app.serve.api.status import readiness, status_of
+from queryable_app.serve.api.status import readiness, status_json
 from queryable_app.serve.node import Node
 from queryable_app.serve.store.disk_guard import DiskGuard, used_percent
-from queryable_app.wire.disk_format import CopyState
+from queryable_app.wire.disk_format import ReplicaState
 from tests.support.node import node_settings, put, slice_payload
 from tests.support.waiting import until
 
@@ -52,8 +52,8 @@ def test_a_disk_that_fills_up_pauses_ingest_and_goes_on_by_itself(
     async def run() -> None:
         node = Node.open(settings)
         node.disk_guard._look_seconds = 0.02
-        copies = node.copies
-        copies.by_partition[0].apply((), CopyState(0, True))
+        replicas = node.replicas
+        replicas.by_partition[0].apply((), ReplicaState(0, True))
         node.slices.apply(slice_payload(put(0, b"a", b"1")))
         await node.start()
         try:
@@ -77,16 +77,16 @@ def test_a_disk_that_fills_up_pauses_ingest_and_goes_on_by_itself(
 
 
 def check(node: Node, paused: Pause, wanted: list[int]) -> None:
-    status = status_of(node)
+    status = status_json(node)
     assert status["disk"]["paused"] == paused
     assert status["disk"]["highWaterPercent"] == MARK
     assert 0 < status["disk"]["usedPercent"] < 100
-    assert node.copies.wanted() == wanted
-    said = [copy["paused"] for copy in status["partitions"]]
+    assert node.replicas.wanted() == wanted
+    said = [replica["paused"] for replica in status["partitions"]]
     assert [text is None for text in said] == [partition in wanted for partition in range(2)]
     if paused != "none":
         assert f"the mark is {MARK} %" in str(said[1])
-    assert node.copies.by_partition[0].store.get(b"a") is not None
+    assert node.replicas.by_partition[0].store.get(b"a") is not None
     exposed = metrics.exposition(metrics.registry(node)).decode()
     for which in ("hydrating", "all"):
         assert f'qt_ingest_paused{{copies="{which}"}} {float(paused == which)}' in exposed

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from queryable_app.serve.node import Node
-from queryable_app.serve.store.partitioner_mismatches import Contradictions
+from queryable_app.serve.store.partitioner_mismatches import PartitionerInUse
 from queryable_app.wire.partitioners import ALGORITHMS
 from tests.support.served import Served, served
 
@@ -16,9 +16,9 @@ def see(node: Served, *mismatches: int) -> None:
     """Another node says so of its records."""
 
     def note() -> None:
-        copies = node.node.copies
-        copies.mismatches_elsewhere = (mismatches[0], mismatches[1], mismatches[2])
-        copies.note_mismatches()
+        replicas = node.node.replicas
+        replicas.mismatches_elsewhere = (mismatches[0], mismatches[1], mismatches[2])
+        replicas.note_mismatches()
 
     node.on_loop(note)
 
@@ -30,8 +30,8 @@ def test_what_another_node_has_seen_is_known_after_a_restart(tmp_path: Path) -> 
         settings = node.node.settings
 
     again = Node.open(settings)
-    assert again.copies.algorithm == "fnv1a"
-    again.copies.close()
+    assert again.replicas.algorithm == "fnv1a"
+    again.replicas.close()
 
 
 def test_it_stays_known_when_nobody_shows_it_any_more(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_it_stays_known_when_nobody_shows_it_any_more(tmp_path: Path) -> None:
     with served(tmp_path) as node:
         see(node, 1, 1, 1)
         see(node, 0, 0, 0)
-        assert node.node.copies.algorithm == "scatter"
+        assert node.node.replicas.algorithm == "scatter"
 
 
 @pytest.mark.parametrize("text", ["", "[", "7", '[["murmur2"]]'], ids=["empty", "cut", "number", "nested"])
@@ -48,4 +48,4 @@ def test_what_cannot_be_read_leaves_no_partitioner_to_trust(tmp_path: Path, text
     path = tmp_path / "file.json"
     path.write_text(text)
 
-    assert Contradictions(path).known == frozenset(ALGORITHMS)
+    assert PartitionerInUse(path).known == frozenset(ALGORITHMS)

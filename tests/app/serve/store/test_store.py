@@ -15,11 +15,11 @@ from rocksdict import Options, Rdict
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.store.store import SharedMemory, Store, StoreDamaged, StoreError
-from queryable_app.wire.disk_format import META, META_FORMAT_KEY, CopyState, Identity
+from queryable_app.wire.disk_format import META, META_FORMAT_KEY, Identity, ReplicaState
 from tests.support.damage import damage_rows
 
 IDENTITY = Identity("tests.users.r1", "users", 3)
-STATE = CopyState(12, True, 5, 1, 2, 3, 4, 99, (0, 7, 8))
+STATE = ReplicaState(12, True, 5, 1, 2, 3, 4, 99, (0, 7, 8))
 
 OpenStore = Callable[..., Store]
 
@@ -41,7 +41,7 @@ def test_a_new_store_is_empty_and_at_no_position(open_store: OpenStore) -> None:
     """A store that did not exist starts without rows and without a position."""
     store = open_store()
 
-    assert (list(store.rows()), store.state, store.last_bad) == ([], CopyState(), None)
+    assert (list(store.rows()), store.state, store.last_bad) == ([], ReplicaState(), None)
 
 
 def test_rows_state_and_last_bad_survive_a_restart(open_store: OpenStore) -> None:
@@ -59,13 +59,13 @@ def test_rows_state_and_last_bad_survive_a_restart(open_store: OpenStore) -> Non
 def test_unflushed_rows_survive_a_killed_process(open_store: OpenStore, tmp_path: Path) -> None:
     """A store that was never closed or flushed is read from its write-ahead log."""
     open_store().apply([(b"a", b"1")], STATE)
-    copy = tmp_path / "copy"
-    copy.mkdir()
+    replica = tmp_path / "copy"
+    replica.mkdir()
     for file in (tmp_path / "p0003").iterdir():
         if file.name != "LOCK":
-            (copy / file.name).write_bytes(file.read_bytes())
+            (replica / file.name).write_bytes(file.read_bytes())
 
-    store = Store.open(copy, IDENTITY, SharedMemory(8, 8))
+    store = Store.open(replica, IDENTITY, SharedMemory(8, 8))
 
     assert (store.get(b"a"), store.state) == (b"1", STATE)
     store.close()
@@ -134,7 +134,7 @@ def test_a_walk_sees_the_rows_of_its_beginning(open_store: OpenStore) -> None:
 def test_clear_forgets_everything_in_one_batch(open_store: OpenStore) -> None:
     """After `clear` the store is as new, also when it is opened again."""
     store = open_store()
-    store.learn_topic_id("first")
+    store.set_topic_id("first")
     store.apply([(b"", b"1"), (b"\xff\xff\xff", b"2")], STATE, {"offset": 1})
     store.clear()
     store.close()
@@ -143,7 +143,7 @@ def test_clear_forgets_everything_in_one_batch(open_store: OpenStore) -> None:
 
     assert (list(again.rows()), again.state, again.last_bad, again.identity) == (
         [],
-        CopyState(),
+        ReplicaState(),
         None,
         IDENTITY,
     )
@@ -152,7 +152,7 @@ def test_clear_forgets_everything_in_one_batch(open_store: OpenStore) -> None:
 def test_the_topic_id_is_kept(open_store: OpenStore) -> None:
     """A learned topic id is there after a restart, though the node does not know it when it opens the store."""
     store = open_store()
-    store.learn_topic_id("abc")
+    store.set_topic_id("abc")
     store.close()
 
     assert open_store().identity.topic_id == "abc"

@@ -11,28 +11,28 @@ import pytest
 
 from queryable_app.serve.node import Node
 from queryable_app.serve.store.sweeper import STEP_SECONDS, Sweeper
-from queryable_app.wire.disk_format import TOMBSTONE_KEPT_MS
+from queryable_app.wire.disk_format import TOMBSTONE_RETENTION_MS
 from tests.support.node import open_node, put, slice_payload
 from tests.support.waiting import until
 
 NOW_MS = time.time_ns() // 1_000_000
 PAST_MS, FUTURE_MS = NOW_MS - 1000, NOW_MS + 3_600_000
-LONG_AGO_MS = NOW_MS - TOMBSTONE_KEPT_MS - 60_000
+LONG_AGO_MS = NOW_MS - TOMBSTONE_RETENTION_MS - 60_000
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     opened = open_node(tmp_path)
     yield opened
-    opened.copies.close()
+    opened.replicas.close()
 
 
 def keys(node: Node) -> list[bytes]:
-    return [key for key, _ in node.copies.by_partition[0].store.rows()]
+    return [key for key, _ in node.replicas.by_partition[0].store.rows()]
 
 
 def sweep(node: Node) -> int:
-    return asyncio.run(Sweeper(node.copies, 1000).sweep(node.copies.by_partition[0]))
+    return asyncio.run(Sweeper(node.replicas, 1000).sweep(node.replicas.by_partition[0]))
 
 
 def test_dead_rows_go_and_live_ones_stay(node: Node) -> None:
@@ -50,7 +50,7 @@ def test_dead_rows_go_and_live_ones_stay(node: Node) -> None:
 
     assert sweep(node) == 3
     assert keys(node) == [b"lives", b"old row", b"young tombstone"]
-    assert node.copies.by_partition[0].position == 6
+    assert node.replicas.by_partition[0].position == 6
 
 
 def test_tombstones_stay_while_keys_are_scattered(node: Node) -> None:
@@ -73,15 +73,15 @@ def test_a_pass_completes_the_estimate_of_keys(tmp_path: Path) -> None:
     first = open_node(tmp_path)
     rows = [put(n, b"%d" % (n % 100), b"v") for n in range(300)]
     first.slices.apply(slice_payload(*rows, put(300, b"expired", b"v", expiry_ms=PAST_MS)))
-    first.copies.close()
+    first.replicas.close()
 
     node = open_node(tmp_path)
-    estimate = node.copies.by_partition[0].store.keys
+    estimate = node.replicas.by_partition[0].store.keys
     assert estimate.count(NOW_MS) is None
     node.slices.apply(slice_payload(put(301, b"7", None), put(302, b"new", b"v"), put(303, b"8", b"v")))
     sweep(node)
     assert estimate.count(NOW_MS) == 100
-    node.copies.close()
+    node.replicas.close()
 
 
 def test_a_store_that_is_opened_with_rows_is_walked_soon(tmp_path: Path) -> None:
@@ -90,14 +90,14 @@ def test_a_store_that_is_opened_with_rows_is_walked_soon(tmp_path: Path) -> None
     async def run() -> None:
         node = open_node(tmp_path)
         await node.start()
-        keys = node.copies.by_partition[0].store.keys
+        keys = node.replicas.by_partition[0].store.keys
         await until("the rows were walked", lambda: keys.whole)
         assert keys.count(NOW_MS) == 500
         await node.stop()
 
     first = open_node(tmp_path)
     first.slices.apply(slice_payload(*(put(n, b"%d" % n, b"v") for n in range(500))))
-    first.copies.close()
+    first.replicas.close()
     asyncio.run(run())
 
 
@@ -116,7 +116,7 @@ def test_a_pass_gives_the_loop_back(node: Node) -> None:
                 await asyncio.sleep(STEP_SECONDS)
 
         running = asyncio.create_task(others())
-        await Sweeper(node.copies, 1000).sweep(node.copies.by_partition[0])
+        await Sweeper(node.replicas, 1000).sweep(node.replicas.by_partition[0])
         done = True
         await running
         return turns
@@ -127,17 +127,17 @@ def test_a_pass_gives_the_loop_back(node: Node) -> None:
 
 def test_space_of_expired_rows_comes_back(node: Node) -> None:
     """After a pass that deleted much, the store is small again without anybody's doing."""
-    copy = node.copies.by_partition[0]
+    replica = node.replicas.by_partition[0]
     for start in range(0, 30_000, 10_000):
         rows = [
             put(o, b"%06d" % o, str(o).encode() * 50, expiry_ms=PAST_MS) for o in range(start, start + 10_000)
         ]
         node.slices.apply(slice_payload(*rows))
-    before = copy.store.size_bytes()
+    before = replica.store.size_bytes()
 
     assert sweep(node) == 30_000
 
-    assert copy.store.size_bytes() < before / 4
+    assert replica.store.size_bytes() < before / 4
 
 
 def test_a_running_sweeper_stops_and_lets_the_stores_be_closed(tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_a_running_sweeper_stops_and_lets_the_stores_be_closed(tmp_path: Path) -
         rows = [put(o, b"%06d" % o, b"v" * 100, expiry_ms=PAST_MS) for o in range(60_000)]
         node.slices.apply(slice_payload(*rows, put(60_000, b"z", b"lives")))
         await node.start()
-        store = node.copies.by_partition[0].store
+        store = node.replicas.by_partition[0].store
         await until("the pass has begun", lambda: next(store.rows())[0] != b"000000")
         await node.stop()
 
     asyncio.run(run())
     node = open_node(tmp_path)
     assert keys(node)[-1] == b"z"
-    node.copies.close()
+    node.replicas.close()
