@@ -26,7 +26,7 @@ def heard(position: int = 50, lag_ms: int = 5, complete: bool = True, at: float 
 
 
 @pytest.mark.parametrize(
-    ("own", "suspects", "order"),
+    ("own", "suspected", "order"),
     [
         (0, frozenset(), (0, 1, 2, 8)),
         (1, frozenset(), (1, 0, 2, 8)),
@@ -79,7 +79,7 @@ def test_a_copy_known_to_fall_short_comes_later(
 
 
 @pytest.mark.parametrize(
-    ("suspects", "lag_ms", "order"),
+    ("suspected", "lag_ms", "order"),
     [
         (frozenset(), 5, (1, 2, 0, 8)),
         (frozenset({1}), 5, (2, 0, 1, 8)),

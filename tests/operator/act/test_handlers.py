@@ -30,7 +30,7 @@ async def _running(operator: Operating, *namespaces: str) -> AsyncIterator[async
     watch_cache = WatchCache(not namespaces, reconcilers.wake)
     reconcilers.dependencies = kopf_tools = operator.dependencies.__class__(
         **{name: getattr(operator.dependencies, name) for name in operator.dependencies.__slots__}
-        | {"watched": watch_cache}
+        | {"watch_cache": watch_cache}
     )
     kinds = handlers.kinds(namespaces)
     stop = asyncio.Event()
