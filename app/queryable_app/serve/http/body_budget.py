@@ -70,7 +70,7 @@ class BodyReservation:
 
     def _give_back(self) -> None:
         taken, self._taken = self._taken, 0
-        self._budget.resume_parsing(taken)
+        self._budget.release(taken)
 
     def _too_large(self) -> Failure:
         return Failure(
