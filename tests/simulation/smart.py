@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from queryable_app.client.async_client import run_operation
+from queryable_app.client.attempts import Attempt, FailureKind, Operation, Response, TransportFailure
 from queryable_app.client.exceptions import QueryableTopicError
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadSettings, parse_options, parse_positions
 from queryable_app.client.rows import Row
 from queryable_app.client.session import SessionPositions
-from queryable_app.client.steps import Attempt, FailureKind, Operation, Response, TransportFailure
 from queryable_app.serve.peers.client import PeerClient, PeerTimeout, PeerUnavailable
 from tests.simulation.able import able
 from tests.simulation.checks import Said, Wish, Wrong

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Self, TypeVar, Unpack, overload
 
 import httpx
 
+from queryable_app.client.attempts import Attempt, Event, Operation, Response, TransportFailure
 from queryable_app.client.keys import Key
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import Order, ReadOptions, ReadSettings, parse_options
@@ -22,8 +23,7 @@ from queryable_app.client.placement_map import checked_address
 from queryable_app.client.rows import Row, Unknown, Written
 from queryable_app.client.scan import PAGE_ROWS, Scan
 from queryable_app.client.session import SessionPositions
-from queryable_app.client.steps import Attempt, Event, Operation, Response, TransportFailure
-from queryable_app.client.wire import RESPONSE_BYTES_MAX, headers_of, limits, lost, response_of, timeouts
+from queryable_app.client.transport import RESPONSE_BYTES_MAX, headers_of, limits, lost, response_of, timeouts
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Final
 from urllib.parse import quote_from_bytes
 
-from queryable_app.client.asking import Targets
+from queryable_app.client.attempts import Attempt, Operation, Request, Response, gather, send_one
 from queryable_app.client.exceptions import InvalidRequest, NotAvailable, NotFreshEnough, TooLarge
 from queryable_app.client.keys import Key, base64url, in_request, record_key
 from queryable_app.client.options import COUNT_DEADLINE_MS, DEADLINE_MS, PAGE_DEADLINE_MS, Order, ReadSettings
@@ -38,8 +38,8 @@ from queryable_app.client.rows import (
     written_of,
 )
 from queryable_app.client.scan import Scan, new_scan
+from queryable_app.client.sender import Targets
 from queryable_app.client.session import SessionPositions
-from queryable_app.client.steps import Attempt, Operation, Request, Response, gather, send_one
 from queryable_app.errors import shown
 from queryable_app.wire.json_text import BadJson, check_bounds
 

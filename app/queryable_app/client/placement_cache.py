@@ -13,11 +13,11 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from queryable_app.client.asking import Sender
+from queryable_app.client.attempts import Operation, Request, Response, Step
 from queryable_app.client.exceptions import DeadlineExceeded, QueryableTopicError
 from queryable_app.client.placement_map import PlacementMap, parse_placement
 from queryable_app.client.rows import json_of, parsed
-from queryable_app.client.steps import Operation, Request, Response, Step
+from queryable_app.client.sender import Sender
 from queryable_app.errors import Reason
 
 _PLACEMENT: Final = "/v1/placement"

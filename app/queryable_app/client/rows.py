@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeVar
 
+from queryable_app.client.attempts import Response
 from queryable_app.client.exceptions import InvalidRequest, Unreachable
 from queryable_app.client.keys import Key
 from queryable_app.client.options import parse_positions
-from queryable_app.client.steps import Response
 from queryable_app.wire.json_text import read_array, read_document, read_object, read_stored
 
 T = TypeVar("T")

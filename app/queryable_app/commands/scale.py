@@ -26,8 +26,8 @@ from queryable_app.commands.common import (
 )
 from queryable_app.commands.node_client import NodeClient
 from queryable_app.local import data_directory
+from queryable_app.local.desired_scale import DESIRED_SCALE_FILE, DesiredScale
 from queryable_app.local.progress import Progress
-from queryable_app.local.wish import DESIRED_SCALE_FILE, DesiredScale
 
 _POLL_SECONDS: Final = 0.3
 _STATUS_SECONDS: Final = 1.0

@@ -14,9 +14,9 @@ import httpx
 
 from queryable_app.contract import ENV_PREFIX, NodeSettings
 from queryable_app.local.data_directory import DataDirectory
-from queryable_app.local.placer import PLACEMENT_FILE
+from queryable_app.local.desired_scale import DesiredScale
+from queryable_app.local.placement_controller import PLACEMENT_FILE
 from queryable_app.local.processes import Process, SupervisedProcess, free_ports, is_free
-from queryable_app.local.wish import DesiredScale
 from queryable_app.placement.assignment import Placement, initial_placement
 from queryable_app.wire.ingest_failures import IngestFailure, parse_failure
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from queryable_app.local import tether
+from queryable_app.local import die_with_parent
 
 # Below the range that Linux gives to outgoing connections: who was killed finds its port free again.
 _PORTS: Final = range(20_000, 32_000)
@@ -34,7 +34,7 @@ class Process:
         environ: Mapping[str, str] | None = None,
         inherited: Sequence[int] = (),
     ) -> None:
-        launcher = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
+        launcher = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out:
             self._popen = subprocess.Popen(

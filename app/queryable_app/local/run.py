@@ -2,7 +2,7 @@
 
 Strategy: one thread. It checks whatever can be wrong before anything is started, starts the parts in order, and then
 tends its child processes. SIGINT and SIGTERM raise in that thread, so one `finally` stops everything from wherever it
-was; and whatever that could miss, the kernel kills with this process (see `tether`).
+was; and whatever that could miss, the kernel kills with this process (see `die_with_parent`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import httpx
 from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.local import data_directory, revision, topics
 from queryable_app.local.class_training import ClassTraining
+from queryable_app.local.cluster import LocalCluster
 from queryable_app.local.data_directory import DataDirectory
+from queryable_app.local.desired_scale import DesiredScale
 from queryable_app.local.embedded_kafka import EmbeddedKafka
-from queryable_app.local.fleet import LocalCluster
 from queryable_app.local.nodes import HOST, NodeFailed, new_address, node_settings, start_placement
-from queryable_app.local.placer import PLACEMENT_FILE
+from queryable_app.local.placement_controller import PLACEMENT_FILE
 from queryable_app.local.processes import Process, SupervisedProcess, free_ports, is_free, stop
 from queryable_app.local.progress import Progress
 from queryable_app.local.resource_file import Resource
 from queryable_app.local.stopping import Stopped, StopRequest
-from queryable_app.local.wish import DesiredScale
 from queryable_app.placement.assignment import initial_placement
 from queryable_app.platform import jars
 from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit

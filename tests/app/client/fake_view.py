@@ -11,10 +11,10 @@ from random import Random
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
+from queryable_app.client.attempts import Attempt, Event, FailureKind, Operation, Response, TransportFailure
 from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadSettings
 from queryable_app.client.rows import Row
-from queryable_app.client.steps import Attempt, Event, FailureKind, Operation, Response, TransportFailure
 from queryable_app.errors import Failure, Reason
 from queryable_app.wire.partitioners import partition_for
 

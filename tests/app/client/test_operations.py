@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from queryable_app.client.attempts import Operation, Step, gather
 from queryable_app.client.exceptions import (
     DeadlineExceeded,
     InvalidRequest,
@@ -21,7 +22,6 @@ from queryable_app.client.exceptions import (
 from queryable_app.client.operations import KEYS_AT_ONCE
 from queryable_app.client.options import ReadSettings
 from queryable_app.client.rows import Row
-from queryable_app.client.steps import Operation, Step, gather
 from queryable_app.errors import Reason
 from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, Node, client, knowing, owners, read, refusal
 

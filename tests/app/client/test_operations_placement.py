@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queryable_app.client.steps import gather
+from queryable_app.client.attempts import gather
 from queryable_app.errors import Reason
 from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, Node, client, knowing, owners, read, refusal
 

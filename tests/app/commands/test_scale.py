@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from queryable_app.commands.group import qtopic as commands
 from queryable_app.commands.scale import change_progress
 from queryable_app.local.data_directory import write_file
-from queryable_app.local.wish import DESIRED_SCALE_FILE
+from queryable_app.local.desired_scale import DESIRED_SCALE_FILE
 from tests.app.test_cli import node_that_answers
 from tests.support.waiting import eventually
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from queryable_app.local.desired_scale import DesiredScale
 from queryable_app.local.nodes import start_placement
 from queryable_app.local.revision import next_revision, view_digests
-from queryable_app.local.wish import DesiredScale
 from queryable_app.placement.assignment import Placement
 
 SPEC: dict[str, Any] = {"topic": "users", "transform": {"sql": "SELECT 1"}, "replicas": 1}

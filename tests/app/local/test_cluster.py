@@ -11,11 +11,11 @@ import httpx
 import psutil
 import pytest
 
+from queryable_app.local.cluster import LocalCluster
 from queryable_app.local.data_directory import DataDirectory, opened
-from queryable_app.local.fleet import LocalCluster
+from queryable_app.local.desired_scale import DESIRED_SCALE_FILE, DesiredScale
 from queryable_app.local.nodes import NodeFailed, start_placement
 from queryable_app.local.processes import free_ports, stop
-from queryable_app.local.wish import DESIRED_SCALE_FILE, DesiredScale
 
 SPEC: dict[str, Any] = {"kafka": {"bootstrapServers": "127.0.0.1:1", "config": {}}, "topic": "users"}
 

@@ -13,6 +13,16 @@ from random import Random
 from typing import Final
 
 from queryable_app.client.address_health import AddressHealth
+from queryable_app.client.attempts import (
+    Attempt,
+    FailureKind,
+    Operation,
+    Request,
+    Response,
+    Step,
+    TransportFailure,
+    send_one,
+)
 from queryable_app.client.exceptions import (
     DeadlineExceeded,
     OutcomeUnknown,
@@ -25,16 +35,6 @@ from queryable_app.client.exceptions import (
     reason_of,
 )
 from queryable_app.client.rows import malformed
-from queryable_app.client.steps import (
-    Attempt,
-    FailureKind,
-    Operation,
-    Request,
-    Response,
-    Step,
-    TransportFailure,
-    send_one,
-)
 from queryable_app.errors import Reason
 from queryable_app.policy.attempts import Attempts, Exhausted, HedgeBudget, SendTo
 

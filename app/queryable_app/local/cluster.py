@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from queryable_app.local.data_directory import DataDirectory
+from queryable_app.local.desired_scale import DESIRED_SCALE_FILE, DesiredScale
 from queryable_app.local.nodes import Node, new_address, node_settings
-from queryable_app.local.placer import PlacementController
+from queryable_app.local.placement_controller import PlacementController
 from queryable_app.local.processes import Process
-from queryable_app.local.wish import DESIRED_SCALE_FILE, DesiredScale
 from queryable_app.placement.assignment import DesiredPlacement, Placement
 
 _NOTICE_SECONDS: Final = 2.0

@@ -14,7 +14,7 @@ import pytest
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
 from queryable_app.local.data_directory import DataDirectory
-from queryable_app.local.placer import PLACEMENT_FILE, PlacementController
+from queryable_app.local.placement_controller import PLACEMENT_FILE, PlacementController
 from queryable_app.placement.assignment import DesiredPlacement, Placement, initial_placement
 from queryable_app.placement.controller import NodeObservation, next_step, parse_observation
 
@@ -169,7 +169,7 @@ def test_a_node_that_refuses_is_named_once(data: DataDirectory) -> None:
 
 def test_a_node_that_hangs_holds_up_nobody(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick does not wait for the node's answer, and what the others build is served."""
-    monkeypatch.setattr("queryable_app.local.placer._ANSWER_SECONDS", 60)
+    monkeypatch.setattr("queryable_app.local.placement_controller._ANSWER_SECONDS", 60)
 
     def all_but_the_last_have_built() -> bool:
         building = {ordinal for hydrating in placer.placement.hydrating for ordinal in hydrating}

@@ -6,7 +6,7 @@ from typing import Final
 
 import httpx
 
-from queryable_app.client.steps import FailureKind, Request, Response, TransportFailure
+from queryable_app.client.attempts import FailureKind, Request, Response, TransportFailure
 
 RESPONSE_BYTES_MAX: Final = 256 << 20
 """More than a node ever answers at once."""
