@@ -1,4 +1,4 @@
-"""Ingest's end of the control socket: JSON, one object a line. docs/architecture.md has the messages."""
+"""Ingest's end of the control socket: JSON, one object a line. docs/protocols.md has the messages."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Strategy: `parse_read_options` turns what a caller sent into a frozen value, or names the field that is wrong.
 `freshness_failure` looks at one copy at one moment and says None or why not; waiting for a copy to catch up is for the
-caller, who asks again. The table is in docs/architecture.md, "Freshness".
+caller, who asks again. The table is in docs/http.md, "Freshness".
 """
 
 from __future__ import annotations

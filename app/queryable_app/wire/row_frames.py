@@ -1,7 +1,7 @@
 """The row socket's frames: what the JVM writer sends and serve applies.
 
 Strategy: a frame is `u32 length | payload`, a payload `u8 type | body`, all little-endian
-(docs/architecture.md has the layout). The reader of the socket cuts payloads out of the stream; here they
+(docs/protocols.md has the layout). The reader of the socket cuts payloads out of the stream; here they
 become values. Two ways to read a slice: `puts` for the plain case, a list that goes straight into a
 WriteBatch, and `rows` with everything, for replays and for what is not put. Either returns a whole slice or raises:
 half a slice is never applied.

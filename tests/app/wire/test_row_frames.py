@@ -68,7 +68,7 @@ def test_a_slice_comes_back(
 
 
 def test_the_bytes_of_a_slice() -> None:
-    """A slice lies on the wire as docs/architecture.md says, little-endian."""
+    """A slice lies on the wire as docs/protocols.md says, little-endian."""
     head = SliceHeader(1, 2, 3, 4, 1, 5, 6, 7, 8, 9, 10)
     expected = bytes((1,)) + struct.pack("<i", 1)
     expected += b"".join(n.to_bytes(8, "little") for n in (2, 3, 4))

@@ -15,7 +15,7 @@ import org.apache.spark.sql.Row;
 /**
  * Sends the rows of one Spark task, which reads one Kafka partition in offset order, to serve's row socket.
  *
- * Strategy: rows are collected in a buffer that is a slice in the making; docs/architecture.md has the layout of slices
+ * Strategy: rows are collected in a buffer that is a slice in the making; docs/protocols.md has the layout of slices
  * and wire/disk_format.py that of rows. What is cheap here and dear in Python is done here: decoding checks, key order, row
  * headers, hashes. A lone row leaves at once; rows that come within a millisecond of the last send leave together.
  * Any failure ends the task, and with it the query: who supervises it starts a new one where the store is.

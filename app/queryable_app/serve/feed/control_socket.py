@@ -1,6 +1,6 @@
 """The Unix socket on which serve and ingest agree where to start: control.sock.
 
-Strategy: JSON, one object a line; docs/architecture.md has the messages. There is one ingest at a time and the newest wins.
+Strategy: JSON, one object a line; docs/protocols.md has the messages. There is one ingest at a time and the newest wins.
 Every start gets a new generation, and before its positions are read nobody of an older one can write any more: so rows
 arrive from exactly there, whatever still runs.
 
