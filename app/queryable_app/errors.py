@@ -38,6 +38,10 @@ class Reason(Enum):
         self.title = title
 
 
+REASONS_TO_TRY_ELSEWHERE: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
+"""Why one replica cannot answer although another may, beginning with the reason that concerns a caller most."""
+
+
 @dataclass(eq=False)  # not frozen: the interpreter hangs tracebacks on exceptions
 class Failure(Exception):
     """One failed request, ready to become `application/problem+json`."""

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from queryable_app.client import QueryableTopic, QueryableTopicError, ReadOptions, Session
-from queryable_app.client.options import parse_positions
+from queryable_app.wire.http_text import parse_positions
 from tests.integration import topics
 from tests.support.fold import LogRecord
 from tests.support.waiting import eventually

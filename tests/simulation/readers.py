@@ -10,8 +10,8 @@ import asyncio
 import json
 import random
 
-from queryable_app.client.options import parse_positions
 from queryable_app.serve.peers.client import PeerClient, PeerResponse, PeerUnavailable
+from queryable_app.wire.http_text import parse_positions
 from tests.simulation.able import able, may_not_fail
 from tests.simulation.checks import (
     Said,

@@ -9,7 +9,9 @@ from typing import Final, Literal, TypedDict, get_args
 
 from queryable_app.client.exceptions import InvalidRequest
 from queryable_app.errors import shown
-from queryable_app.policy.freshness import DEADLINE_MS_MAX, LAG_MAX, OFFSET_MAX, Consistency
+from queryable_app.policy.freshness import DEADLINE_MS_MAX, LAG_MAX, Consistency
+from queryable_app.wire.checked import OFFSET_MAX
+from queryable_app.wire.http_text import parse_positions
 
 ConsistencyName = Literal["any", "bounded", "at-least", "strong"]
 Order = Literal["asc", "desc"]
@@ -138,17 +140,6 @@ def _positions(given: object) -> tuple[tuple[int, int], ...]:
             "give '<partition>:<next offset>', or {partition: offset}",
         )
     return tuple(sorted(positions.items()))
-
-
-def parse_positions(text: str) -> dict[int, int] | None:
-    """`<partition>:<next offset>`, joined by commas, as `Qt-Position` has it; None when it is something else."""
-    positions: dict[int, int] = {}
-    for pair in text.split(","):
-        left, _, right = pair.strip().partition(":")
-        if not (left.isascii() and left.isdigit() and right.isascii() and right.isdigit()) or len(pair) > 40:
-            return None
-        positions[int(left)] = max(int(right), positions.get(int(left), 0))
-    return positions
 
 
 def _is_offset(value: object) -> bool:

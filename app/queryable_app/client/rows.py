@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from queryable_app.client.attempts import Response
 from queryable_app.client.exceptions import InvalidRequest, Unreachable
 from queryable_app.client.keys import Key
-from queryable_app.client.options import parse_positions
+from queryable_app.wire.http_text import parse_positions
 from queryable_app.wire.json_text import read_array, read_document, read_object, read_stored
 
 T = TypeVar("T")

@@ -13,10 +13,11 @@ from enum import Enum
 from typing import Final, Protocol
 
 from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.wire.checked import OFFSET_MAX
+from queryable_app.wire.http_text import optional_choice, parse_position, whole_number
 
 DEADLINE_MS_MAX: Final = 60_000
 LAG_MAX: Final = 10**12  # both in ms and in records: beyond any log, within a double
-OFFSET_MAX: Final = 2**63 - 1
 ROUTES: Final = ("forward", "redirect", "local")
 
 # What a read may ask for; as a header each has the prefix `Qt-`.
@@ -171,9 +172,9 @@ def parse_read_options(
     `min-position`. With another one it would be ignored in silence, so it is refused.
     """
     min_positions = _min_positions(values.get("min-position", ()), partitions)
-    max_lag_ms = _number(values, "max-lag-ms", 0, LAG_MAX)
-    max_lag_records = _number(values, "max-lag-records", 0, LAG_MAX)
-    named = _one_of(values, "consistency", tuple(c.value for c in Consistency))
+    max_lag_ms = whole_number(values, "max-lag-ms", 0, LAG_MAX)
+    max_lag_records = whole_number(values, "max-lag-records", 0, LAG_MAX)
+    named = optional_choice(values, "consistency", tuple(c.value for c in Consistency))
 
     if named is not None:
         consistency = Consistency(named)
@@ -196,59 +197,29 @@ def parse_read_options(
     if consistency is Consistency.AT_LEAST and not min_positions:
         raise invalid("min-position", "is missing, and at-least needs it", "give it as <partition>:<offset>")
 
-    deadline_ms = _number(values, "deadline-ms", 1, DEADLINE_MS_MAX)
+    deadline_ms = whole_number(values, "deadline-ms", 1, DEADLINE_MS_MAX)
     return ReadOptions(
         consistency,
         (defaults.max_lag_ms if max_lag_ms is None else max_lag_ms) if has_bounds else None,
         (defaults.max_lag_records if max_lag_records is None else max_lag_records) if has_bounds else None,
         min_positions,
         defaults.deadline_ms if deadline_ms is None else deadline_ms,
-        _one_of(values, "route", ROUTES) or defaults.route,
+        optional_choice(values, "route", ROUTES) or defaults.route,
     )
-
-
-def _single(values: Mapping[str, Sequence[str]], name: str) -> str | None:
-    given = values.get(name, ())
-    if len(given) > 1:
-        raise invalid(name, f"is given {len(given)} times", "give it once")
-    return given[0] if given else None
-
-
-def _one_of(values: Mapping[str, Sequence[str]], name: str, allowed: Sequence[str]) -> str | None:
-    text = _single(values, name)
-    if text is not None and text not in allowed:
-        raise invalid(
-            name, f"{shown(text)} is not one of {', '.join(allowed)}", f"ask with {name}={allowed[0]}"
-        )
-    return text
-
-
-def _number(values: Mapping[str, Sequence[str]], name: str, low: int, high: int) -> int | None:
-    text = _single(values, name)
-    if text is None:
-        return None
-    number = _digits(text)
-    if number is None or not low <= number <= high:
-        raise invalid(name, f"{shown(text)} is not allowed", f"give a whole number from {low} to {high}")
-    return number
 
 
 def _min_positions(texts: Sequence[str], partitions: int) -> dict[int, int]:
     """Repeatable, and joined by commas when it was a header. The highest of a partition counts."""
     positions: dict[int, int] = {}
     for text in (part.strip() for joined in texts for part in joined.split(",")):
-        left, _, right = text.partition(":")
-        partition, offset = _digits(left), _digits(right)
-        if partition is None or offset is None or partition >= partitions or offset > OFFSET_MAX:
+        position = parse_position(text)
+        if position is None or position[0] >= partitions or position[1] > OFFSET_MAX:
             raise invalid(
                 "min-position",
                 f"{shown(text)} is no position of this topic",
                 f"give <partition>:<offset> with a partition from 0 to {partitions - 1} "
                 f"and an offset from 0 to {OFFSET_MAX}",
             )
+        partition, offset = position
         positions[partition] = max(offset, positions.get(partition, 0))
     return positions
-
-
-def _digits(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else None

@@ -22,6 +22,7 @@ PROBLEM: Final = "application/problem+json"
 
 PARAMETERS_MAX: Final = 100  # in one query string; a view of 50 partitions needs 50 for min-position
 _OPTION_PREFIX: Final = "qt-"
+_DIGITS_MAX: Final = 19  # of a 64-bit number
 _NO_OPTIONS: Final = ("forwarded", "node")  # between nodes
 
 
@@ -140,25 +141,49 @@ def single(values: Mapping[str, Sequence[str]], name: str) -> str | None:
     return given[0] if given else None
 
 
-def choice(values: Mapping[str, Sequence[str]], name: str, allowed: Sequence[str]) -> str:
-    """One of `allowed`; the first when it is not given."""
+def optional_choice(values: Mapping[str, Sequence[str]], name: str, allowed: Sequence[str]) -> str | None:
+    """Return the value, which must be one of `allowed`, or None if there is none."""
     text = single(values, name)
-    if text is None:
-        return allowed[0]
-    if text not in allowed:
-        raise invalid(
-            name, f"{shown(text)} is not one of {', '.join(allowed)}", f"ask with {name}={allowed[0]}"
-        )
+    if text is not None and text not in allowed:
+        raise invalid(name, f"{shown(text)} is not one of {', '.join(allowed)}", f"use {name}={allowed[0]}")
     return text
+
+
+def choice(values: Mapping[str, Sequence[str]], name: str, allowed: Sequence[str]) -> str:
+    """Return the value, which must be one of `allowed`, or the first of them if there is none."""
+    return optional_choice(values, name, allowed) or allowed[0]
 
 
 def whole_number(values: Mapping[str, Sequence[str]], name: str, low: int, high: int) -> int | None:
     text = single(values, name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and low <= int(text) <= high):
+    number = _digits(text)
+    if number is None or not low <= number <= high:
         raise invalid(name, f"{shown(text)} is not allowed", f"give a whole number from {low} to {high}")
-    return int(text)
+    return number
+
+
+def parse_position(text: str) -> tuple[int, int] | None:
+    """Parse `<partition>:<next offset>`. Return None for any other text."""
+    left, _, right = text.partition(":")
+    partition, offset = _digits(left), _digits(right)
+    return None if partition is None or offset is None else (partition, offset)
+
+
+def parse_positions(text: str) -> dict[int, int] | None:
+    """Parse positions joined by commas, as `Qt-Position` has them. The highest offset of a partition counts."""
+    positions: dict[int, int] = {}
+    for position in (parse_position(part.strip()) for part in text.split(",")):
+        if position is None:
+            return None
+        partition, offset = position
+        positions[partition] = max(offset, positions.get(partition, 0))
+    return positions
+
+
+def _digits(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else None
 
 
 def no_such_resource(path: str, known: Sequence[str]) -> Failure:

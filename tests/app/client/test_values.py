@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from queryable_app.client import exceptions
 from queryable_app.client.exceptions import InvalidRequest, QueryableTopicError, from_problem, more_specific
 from queryable_app.client.keys import Key, in_request, record_key
-from queryable_app.client.options import ReadOptions, ReadSettings, parse_options, parse_positions
+from queryable_app.client.options import ReadOptions, ReadSettings, parse_options
 from queryable_app.client.placement_map import checked_address, parse_placement
 from queryable_app.client.rows import Freshness, item_row
 from queryable_app.config.topic_spec import KeyFormat
 from queryable_app.errors import Failure, Reason
 from queryable_app.policy import freshness
 from queryable_app.policy.freshness import READ_OPTION_NAMES, Consistency, parse_read_options
-from queryable_app.wire.http_text import parse_query
+from queryable_app.wire.http_text import parse_positions, parse_query
 from queryable_app.wire.serde import key_codec
 
 KEYS: dict[str, st.SearchStrategy[Any]] = {

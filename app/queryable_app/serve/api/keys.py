@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, Reason, invalid, shown
 from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.api.answers import ITEMS, KEYS_BODY, VALUE
 from queryable_app.serve.api.forwarding import forward, is_forwarded, redirect
@@ -58,7 +58,6 @@ from queryable_app.wire.serde import KeyCodec
 
 _POINT: Final = (*POINT_OPTIONS, "key-encoding")
 _MANY: Final = (*MANY_OPTIONS, "key-encoding")
-_OTHERS_MAY_ANSWER: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
 
 
 def routes(node: Node, reads: Reads) -> APIRouter:
@@ -78,7 +77,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             needed = await reads.wait_until_fresh_for_key(record_key, asked, deadline, last=local)
             return to_response(reads.point(record_key, asked, needed, form, if_none_match))
         except Failure as refusal:
-            if local or refusal.reason not in _OTHERS_MAY_ANSWER:
+            if local or refusal.reason not in REASONS_TO_TRY_ELSEWHERE:
                 raise
             partition, *others = {*reads.partitions_of(record_key), *asked.min_positions}
             if others:

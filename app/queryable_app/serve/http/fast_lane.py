@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 from urllib.parse import unquote_to_bytes
 
-from queryable_app.errors import Failure, Reason
+from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure
 from queryable_app.serve.api.guard import PIECE_BYTES, to_failure
 from queryable_app.serve.base.admission import overloaded
 from queryable_app.serve.base.answer_share import AnswerShare
@@ -32,7 +32,6 @@ _HEARTBEAT: Final = b"GET %b HTTP/1.1" % HEARTBEAT.encode()
 _REQUEST_BYTES_MAX: Final = 8192
 # What may stand in a path and mean nothing else. Other bytes are uvicorn's to accept or refuse.
 _PATH_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@/%"
-OTHERS_MAY_ANSWER: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
 
 
 class FastLane(BoundedProtocol):
@@ -91,7 +90,7 @@ class FastLane(BoundedProtocol):
         try:
             answer = self._point(key)
         except Failure as refusal:
-            return refusal.reason in OTHERS_MAY_ANSWER and self._forward(key, refusal)
+            return refusal.reason in REASONS_TO_TRY_ELSEWHERE and self._forward(key, refusal)
         except Exception:
             return False
         if len(answer.body) > PIECE_BYTES:  # so large that the guard bounds what of it is untaken

@@ -15,7 +15,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from queryable_app.errors import Failure, Reason
+from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, Reason
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.attempts import Attempts, SendTo, Wait, no_other_replica_failure
 from queryable_app.policy.freshness import ReadOptions, absent
@@ -31,7 +31,7 @@ from queryable_app.serve.reads.multi_get import (
     rows_of_keys,
     values_too_large,
 )
-from queryable_app.serve.reads.peer_reads import REFUSALS, CoverAnswer, Positions, ReplicasLost
+from queryable_app.serve.reads.peer_reads import CoverAnswer, Positions, ReplicasLost
 from queryable_app.serve.reads.point import Reads, ReplicaProgress, found, not_hosted_here, progress_of
 from queryable_app.serve.reads.scans import (
     Batches,
@@ -259,7 +259,7 @@ def _note_covered(
 
 def _missing_partitions_failure(refusals: Mapping[int, Failure], may_be_partial: bool) -> Failure:
     """One failure for all of them; a partition that is not there weighs more than one that is behind."""
-    worst = min(refusals.values(), key=lambda refusal: REFUSALS.index(refusal.reason))
+    worst = min(refusals.values(), key=lambda refusal: REASONS_TO_TRY_ELSEWHERE.index(refusal.reason))
     more = f" (and {len(refusals) - 1} more partitions)" if len(refusals) > 1 else ""
     return Failure(
         worst.reason,

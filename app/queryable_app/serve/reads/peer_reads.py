@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from queryable_app.errors import Failure, Reason
+from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, Reason
 from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.base.peer_frames import PeerFrameError, RawRow, asked_to_json, decode_rows
 from queryable_app.serve.peers.client import PeerUnavailable
@@ -38,9 +38,6 @@ COUNT: Final = "/internal/v1/count"
 
 KEYS_BYTES_MAX: Final = 1 << 20
 """The bound of one answer with rows of keys: the row that goes beyond it is its last."""
-
-REFUSALS: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
-"""Why a copy may not answer; the more there is to do about it, the earlier."""
 
 Positions = Mapping[int, int]
 """Of partitions, how far their copies were when they were said to answer. A copy that is behind that when it is read is
@@ -221,7 +218,7 @@ def refusal_to_json(partition: int, failure: Failure) -> dict[str, Any]:
 
 def _refused(raw: Mapping[str, Any]) -> tuple[int, Failure]:
     partition, reason, retry_after_ms = int(raw["partition"]), Reason[raw["reason"]], raw["retryAfterMs"]
-    if reason not in REFUSALS:
+    if reason not in REASONS_TO_TRY_ELSEWHERE:
         raise ValueError(f"{reason.name} is no reason not to cover a partition")
     return partition, Failure(
         reason,
