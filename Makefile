@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 RUFF_PATHS := operator app tests bench charts
 DEMO_OPTIONS ?=
-# Two at once are faster than one, since they often wait for a JVM; each worker has a broker of its own.
-TEST_OPTIONS ?= --numprocesses logical --maxprocesses 4 --dist worksteal
+# Three workers on two cores, since tests often wait: for a JVM, for pods. Each worker has a broker of its own, and one of
+# them has all tests of the cluster.
+TEST_OPTIONS ?= --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 TEST_REPORT ?=
-CLUSTER_TESTS ?= tests/cluster
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test cluster check format docs digests bench lock clean
@@ -24,8 +24,7 @@ demo: needs-java $(READY)  ## Start a Kafka, example records and a node, and say
 	@exec $(BIN)/qtopic run -f examples/demo.yaml --produce-examples 20 $(DEMO_OPTIONS)
 
 test: needs-java $(READY)  ## Run every test, against real Kafka, Spark and RocksDB
-	$(BIN)/pytest $(TEST_OPTIONS) --ignore tests/cluster $(TEST_REPORT)
-	$(BIN)/pytest $(CLUSTER_TESTS) $(TEST_REPORT)
+	$(BIN)/pytest $(TEST_OPTIONS) $(TEST_REPORT)
 
 cluster: export QT_TEST_IMAGE ?= queryable-topics:dev
 cluster: needs-java $(READY)  ## Test the chart, and the product on the cluster that KUBECONFIG names; CONTRIBUTING.md says how
