@@ -91,7 +91,7 @@ async def fresh(node: Node) -> None:
     """Stands in for the look-ups of the log's end: it is where the copies are."""
     while True:
         for replica in node.replicas.by_partition.values():
-            replica.sample(monotonic_ms(), replica.position)
+            replica.note_end_offset(monotonic_ms(), replica.position)
         await asyncio.sleep(0.5)
 
 

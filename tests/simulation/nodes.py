@@ -194,7 +194,7 @@ class Ingest:
         replicas = self._node.replicas
         replicas.note_topic_partitions(self._topic.partitions)
         self._streams = []
-        for partition in replicas.wanted():
+        for partition in replicas.partitions_to_ingest():
             replica = replicas.by_partition[partition]
             if not replica.writable:
                 continue

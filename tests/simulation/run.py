@@ -157,9 +157,9 @@ class _Run:
                 return f"{host} follows {node and node.placement.epoch}"
             if (
                 set(node.replicas.by_partition) != set(world.placement.assigned_to(ordinal))
-                or node.replicas.leaving
+                or node.replicas.removing
             ):
-                return f"{host} holds {set(node.replicas.by_partition)}, and lets go {set(node.replicas.leaving)}"
+                return f"{host} holds {set(node.replicas.by_partition)}, and lets go {set(node.replicas.removing)}"
             tasks = [part._running for part in background_of(node)] + [
                 node.assigned_replicas._looking,
                 node._measuring,

@@ -122,7 +122,7 @@ class Served:
             row = Row(offset, now_ms() if timestamp_ms is None else timestamp_ms, expiry_ms, value)
             replica.apply([(self.node.codec.to_disk(key), encode_row(row))], state)
             if replica.complete:
-                replica.sample(monotonic_ms(), replica.position)
+                replica.note_end_offset(monotonic_ms(), replica.position)
             self.node.replicas.note_mismatches()
             return where, offset
 
@@ -141,7 +141,7 @@ class Served:
                 ]
                 puts = [(b"key-%06d" % n, encode_row(Row(o, 1, 0, value(n)))) for o, n in enumerate(numbers)]
                 replica.apply(puts, replace(replica.state, position=len(puts), rows=len(puts)))
-                replica.sample(monotonic_ms(), replica.position)
+                replica.note_end_offset(monotonic_ms(), replica.position)
 
         self.on_loop(write)
 
@@ -190,7 +190,7 @@ def served(
     if complete:
         for replica in node.replicas.by_partition.values():
             replica.apply((), ReplicaState(0, True))
-            replica.sample(monotonic_ms(), 0)
+            replica.note_end_offset(monotonic_ms(), 0)
     with Served(node, listening) as running:
         yield running
 

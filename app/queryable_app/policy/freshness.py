@@ -61,7 +61,7 @@ class ReplicaFreshness(Protocol):
     @property
     def complete(self) -> bool: ...
     @property
-    def end(self) -> int: ...  # the log's end; -1: unknown
+    def end_offset(self) -> int: ...  # the log's end; -1: unknown
     @property
     def fresh_as_of_ms(self) -> int: ...  # it held everything in the log then; -1: never
     @property
@@ -82,7 +82,7 @@ def position_text(replica: ReplicaFreshness) -> str:
 
 def lag_records(replica: ReplicaFreshness) -> int:
     """Records between the copy and the log's end; -1 when the end is not known."""
-    return -1 if replica.end < 0 else max(0, replica.end - next_offset(replica))
+    return -1 if replica.end_offset < 0 else max(0, replica.end_offset - next_offset(replica))
 
 
 def lag_ms(replica: ReplicaFreshness, now_ms: int) -> int:
@@ -138,7 +138,11 @@ def absent(replica: ReplicaFreshness, why: str) -> Failure:
 
 
 def _not_available(replica: ReplicaFreshness) -> Failure:
-    progress = f"{next_offset(replica)} of {replica.end}" if replica.end >= 0 else str(next_offset(replica))
+    progress = (
+        f"{next_offset(replica)} of {replica.end_offset}"
+        if replica.end_offset >= 0
+        else str(next_offset(replica))
+    )
     detail = f"the copy of partition {replica.partition} is still being built, at offset {progress}"
     return _failure(replica, Reason.NOT_AVAILABLE, detail, _RETRY_INCOMPLETE_MS)
 

@@ -50,7 +50,8 @@ from queryable_app.serve.replication.checkpoints import Checkpoints
 from queryable_app.serve.replication.hydration import PeerHydration
 from queryable_app.serve.store.disk_guard import DiskGuard
 from queryable_app.serve.store.partitioner_mismatches import PartitionerInUse
-from queryable_app.serve.store.replicas import Replica, Replicas
+from queryable_app.serve.store.replica import Replica
+from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.store import SharedMemory, Store, StoreError, StoreUnavailable
 from queryable_app.serve.store.sweeper import Sweeper
 from queryable_app.wire.disk_format import Identity
@@ -219,7 +220,7 @@ class Node:
 
     def _update_descriptor_plan(self) -> None:
         """Replicas that come, and nodes, take descriptors from clients; they get them back when those go."""
-        stores = len(self.replicas.by_partition) + len(self.replicas.leaving)
+        stores = len(self.replicas.by_partition) + len(self.replicas.removing)
         now = _descriptor_plan(self.settings, self.placement, stores)
         if now != self.descriptors:
             self.descriptors = now

@@ -30,7 +30,7 @@ class Replica:
     partition: int = 3
     position: int = 100
     complete: bool = True
-    end: int = 100
+    end_offset: int = 100
     fresh_as_of_ms: int = NOW_MS
     failed: str | None = None
     absent: str | None = None
@@ -43,7 +43,7 @@ BOUNDED, WITHIN_A_SECOND, WITHIN_10_RECORDS = (
     ReadOptions(max_lag_records=10),
 )
 HYDRATING = Replica(position=40, complete=False, fresh_as_of_ms=-1)
-KAFKA_NEVER_ASKED = Replica(end=-1, fresh_as_of_ms=-1)
+KAFKA_NEVER_ASKED = Replica(end_offset=-1, fresh_as_of_ms=-1)
 
 
 def refused(copy: Replica, asked: ReadOptions, needed_position: int | None = None) -> Failure:
@@ -65,9 +65,9 @@ def refused(copy: Replica, asked: ReadOptions, needed_position: int | None = Non
         (Replica(position=90), WITHIN_10_RECORDS, None),
         (Replica(), AT_LEAST, None),
         (Replica(), AT_LEAST, 100),
-        (Replica(position=100, end=105), replace(AT_LEAST, max_lag_records=5), 100),
+        (Replica(position=100, end_offset=105), replace(AT_LEAST, max_lag_records=5), 100),
         (Replica(position=101), STRONG, 100),
-        (Replica(position=-1, end=0), STRONG, 0),
+        (Replica(position=-1, end_offset=0), STRONG, 0),
     ],
     ids=[
         "any: hydrating",
@@ -101,7 +101,7 @@ def test_a_copy_that_may_answer(copy: Replica, asked: ReadOptions, needed_positi
             "the copy of partition 3 is still being built, at offset 40 of 100",
         ),
         (
-            Replica(position=-1, complete=False, end=-1),
+            Replica(position=-1, complete=False, end_offset=-1),
             STRONG,
             0,
             Reason.NOT_AVAILABLE,
@@ -212,7 +212,7 @@ REPLICAS = st.builds(
     Replica,
     position=st.integers(-1, 50),
     complete=st.booleans(),
-    end=st.integers(-1, 50),
+    end_offset=st.integers(-1, 50),
     fresh_as_of_ms=st.just(-1) | st.integers(NOW_MS - 50, NOW_MS),
     failed=st.none() | st.just("broken"),
 )
@@ -241,21 +241,24 @@ def test_only_any_reads_an_incomplete_copy(
 def test_catching_up_never_hurts(copy: Replica, asked: ReadOptions, needed_position: int | None) -> None:
     """A copy that may answer still may when it is further and fresher."""
     if freshness_failure(copy, asked, NOW_MS, needed_position) is None:
-        fresher = Replica(copy.partition, copy.position + 1, True, copy.end, NOW_MS, copy.failed)
+        fresher = Replica(copy.partition, copy.position + 1, True, copy.end_offset, NOW_MS, copy.failed)
         assert freshness_failure(fresher, asked, NOW_MS, needed_position) is None
 
 
 @given(REPLICAS)
 def test_lags_are_never_guessed(copy: Replica) -> None:
     """A lag is -1 exactly when it is not known, and never negative otherwise."""
-    assert (lag_records(copy) == -1) == (copy.end == -1)
+    assert (lag_records(copy) == -1) == (copy.end_offset == -1)
     assert (lag_ms(copy, NOW_MS) == -1) == (copy.fresh_as_of_ms == -1)
     assert min(lag_records(copy), lag_ms(copy, NOW_MS)) >= -1
 
 
 def test_the_position_of_an_empty_copy() -> None:
     """A copy that has applied nothing stands at offset 0."""
-    assert (position_text(Replica(position=-1)), lag_records(Replica(position=-1, end=7))) == ("3:0", 7)
+    assert (position_text(Replica(position=-1)), lag_records(Replica(position=-1, end_offset=7))) == (
+        "3:0",
+        7,
+    )
 
 
 DEFAULTS = ReadOptions(Consistency.BOUNDED, max_lag_ms=10_000, max_lag_records=None, deadline_ms=3000)

@@ -69,7 +69,7 @@ def test_rows_on_disk_are_answered_without_kafka_and_ingest(tmp_path: Path) -> N
     """A node answers from its stores as soon as its port is open; SIGTERM ends it cleanly, with one line an event."""
     node = open_node(tmp_path, 2)
     for partition in range(2):
-        node.replicas.by_partition[partition].sample(1, 1)
+        node.replicas.by_partition[partition].note_end_offset(1, 1)
         node.slices.apply(slice_payload(put(0, b"k", b'{"a":1}'), partition=partition))
     node.replicas.close()
 
@@ -148,7 +148,7 @@ def test_one_damaged_store_does_not_stop_the_others(tmp_path: Path) -> None:
     """Its copy has failed and says so; keys of other partitions are answered."""
     node = open_node(tmp_path, 2)
     for partition in range(2):
-        node.replicas.by_partition[partition].sample(1, 1)
+        node.replicas.by_partition[partition].note_end_offset(1, 1)
         node.slices.apply(slice_payload(put(0, b"k", b"1"), partition=partition))
     node.replicas.close()
     damaged = tmp_path / "data" / "tests.users.r1" / "p0000"

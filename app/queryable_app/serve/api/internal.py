@@ -28,7 +28,7 @@ from queryable_app.serve.reads.peer_reads import COUNT, COVER, KEYS, ROWS, refus
 from queryable_app.serve.reads.point import Reads, not_hosted_here, progress_of
 from queryable_app.serve.reads.scans import Bounds, count_local, local_rows
 from queryable_app.serve.replication.assigned_replicas import PlacementRefused
-from queryable_app.serve.store.replicas import Replica
+from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.checked import (
     Malformed,
     base64_bytes,
@@ -57,7 +57,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         """The copies of which these positions were said. Not what has taken their place meanwhile and is behind them."""
         replicas = []
         for partition, position in positions.items():
-            replica = node.replicas.held(partition)  # a scan that has begun here ends here
+            replica = node.replicas.assigned_or_removing(partition)  # a scan that has begun here ends here
             if replica is None or next_offset(replica) < position:
                 raise not_hosted_here(partition)
             replicas.append(replica)

@@ -159,7 +159,7 @@ class _NodeCollector(Collector):
         replicas = self._node.replicas.by_partition.values()
         for name, about, of in (
             ("qt_position", "Offset of the next record.", lambda c: c.position),
-            ("qt_log_end", "The log's end when Kafka was last asked.", lambda c: c.end),
+            ("qt_log_end", "The log's end when Kafka was last asked.", lambda c: c.end_offset),
             ("qt_lag_records", "Records between the copy and the log's end; -1: not known.", lag_records),
             (
                 "qt_lag_seconds",
@@ -178,7 +178,7 @@ class _NodeCollector(Collector):
                 "1 while a store that could not be written or opened is tried again.",
                 lambda c: c.retrying is not None,
             ),
-            ("qt_copy_records_per_second", "By which the position moves.", lambda c: c.rate),
+            ("qt_copy_records_per_second", "By which the position moves.", lambda c: c.records_per_second),
             (
                 "qt_store_bytes",
                 "On disk and in memtables.",

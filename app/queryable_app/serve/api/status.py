@@ -12,7 +12,7 @@ from queryable_app.policy.stalls import StallWatch
 from queryable_app.serve.feed.control_socket import IngestStatus
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import Peers
-from queryable_app.serve.store.replicas import Replica
+from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.checkpoint_files import FetchProgress
 from queryable_app.wire.partitioners import ALGORITHMS
 
@@ -61,7 +61,7 @@ def status_json(node: Node) -> dict[str, Any]:
         "partitions": [
             _replica_status(node, replica, moment) for _, replica in sorted(replicas.by_partition.items())
         ],
-        "leaving": sorted(replicas.leaving),
+        "leaving": sorted(replicas.removing),
     }
 
 
@@ -94,12 +94,12 @@ def _replica_status(node: Node, replica: Replica, now_ms: int) -> dict[str, Any]
         "role": replica.role,
         "phase": replica.phase(now_ms),
         "position": replica.position,
-        "end": replica.end,
+        "end": replica.end_offset,
         "lagRecords": lag_records(replica),
         "lagMs": lag_ms(replica, now_ms),
         "complete": replica.complete,
         "progress": progress(replica) if fetch is None else fetch_progress(fetch),
-        "recordsPerSecond": round(replica.rate, 1),
+        "recordsPerSecond": round(replica.records_per_second, 1),
         "remainingSeconds": _rounded(replica.remaining_seconds if fetch is None else _seconds_left(fetch)),
         "hydration": None if replica.complete else _hydration(replica, fetch),
         "failed": replica.failed,
@@ -190,11 +190,11 @@ def placement_json(node: Node) -> dict[str, Any]:
 
 def progress(replica: Replica) -> float:
     """Of the log's offsets, how many are behind the copy: 0 to 1. 0 while the end is not known."""
-    if replica.complete and replica.end <= 0:
+    if replica.complete and replica.end_offset <= 0:
         return 1.0
-    if replica.end < 0:
+    if replica.end_offset < 0:
         return 0.0
-    return 1.0 if replica.end == 0 else round(min(1.0, next_offset(replica) / replica.end), 4)
+    return 1.0 if replica.end_offset == 0 else round(min(1.0, next_offset(replica) / replica.end_offset), 4)
 
 
 def fetch_progress(fetch: FetchProgress) -> float:

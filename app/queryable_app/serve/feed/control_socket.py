@@ -24,7 +24,8 @@ from queryable_app.platform.log import event
 from queryable_app.serve.base.background import guarded, note_failure
 from queryable_app.serve.base.whole_file import write_atomically
 from queryable_app.serve.feed.row_socket import RowSocket
-from queryable_app.serve.store.replicas import Replica, Replicas
+from queryable_app.serve.store.replica import Replica
+from queryable_app.serve.store.replicas import Replicas
 from queryable_app.wire.ingest_failures import IngestFailure, parse_failure
 
 LINE_BYTES_MAX: Final = 1024 * 1024
@@ -131,13 +132,13 @@ class ControlSocket:
 
     def _announce(self) -> None:
         self._announcing = None
-        wanted, replicas = self._replicas.wanted(), self._replicas.by_partition
+        wanted, replicas = self._replicas.partitions_to_ingest(), self._replicas.by_partition
         unfed = any(not replicas[p].accepts_slices and replicas[p].writable for p in wanted)
         if self._current is not None and (unfed or wanted != self._told):
             self._current.write(self._wanted())
 
     def _wanted(self) -> bytes:
-        self._told = self._replicas.wanted()
+        self._told = self._replicas.partitions_to_ingest()
         event("wanted", partitions=self._told)
         return _line({"type": "wanted", "topic": self._topic, "partitions": self._told})
 
@@ -227,7 +228,7 @@ class ControlSocket:
         await self._rows.close_connections()
         self._replicas.note_topic_partitions(topic.partitions)
         positions = {}
-        for partition in self._replicas.wanted():
+        for partition in self._replicas.partitions_to_ingest():
             replica = self._replicas.by_partition[partition]
             if partition < topic.partitions and partition not in topic.latest:
                 continue  # wanted since ingest looked; it will look again

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from queryable_app.config.topic_spec import OnBadRecord
-from queryable_app.serve.store.replicas import Replica, Replicas
+from queryable_app.serve.store.replica import Replica
+from queryable_app.serve.store.replicas import Replicas
 from queryable_app.wire import row_frames as frames
 from queryable_app.wire.disk_format import TOMBSTONE, ReplicaState
 from queryable_app.wire.partitioners import ALGORITHMS, partition_for

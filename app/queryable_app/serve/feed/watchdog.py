@@ -15,7 +15,8 @@ from typing import Final
 from queryable_app.platform.log import event
 from queryable_app.policy.stalls import CHECK_SECONDS, StallWatch, after_restart, look, restart_is_due
 from queryable_app.serve.base.background import Background
-from queryable_app.serve.store.replicas import NO_PENDING_RECORD, Replica, Replicas
+from queryable_app.serve.store.replica import NO_PENDING_RECORD, Replica
+from queryable_app.serve.store.replicas import Replicas
 
 STREAMING: Final = "streaming"
 
@@ -69,7 +70,7 @@ class Watchdog(Background):
                     partition=partition,
                     position=replica.position,
                     record=replica.pending_record_offset,
-                    end=replica.end,
+                    end=replica.end_offset,
                     seconds=round(watch.waited_seconds, 1),
                     restarts=watch.restarts,
                     reason="Kafka has a record for the replica, ingest says that it streams, and nothing arrives; "

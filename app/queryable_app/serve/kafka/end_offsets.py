@@ -102,7 +102,7 @@ class EndOffsets(Background):
         for partition, end in ends.items():
             replica, incarnation = held[partition]
             if replica.incarnation is incarnation:
-                replica.sample(as_of_ms, end)
+                replica.note_end_offset(as_of_ms, end)
         if self._answering is not None:
             self._answering.set_result(ends)
             self._answering = None

@@ -18,7 +18,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from queryable_app.serve.base.background import Background, LazyKafkaClient
-from queryable_app.serve.store.replicas import Replica, Replicas
+from queryable_app.serve.store.replica import Replica
+from queryable_app.serve.store.replicas import Replicas
 
 _LOOK_SECONDS: Final = 0.1
 _QUIET_SECONDS: Final = 0.3  # without a slice for that long a partition may have a gap
@@ -66,7 +67,7 @@ class OffsetGaps(Background):
             replica
             for replica in self._replicas.by_partition.values()
             if replica.writable
-            and (replica.position < replica.end or replica.position < 0 <= replica.end)
+            and (replica.position < replica.end_offset or replica.position < 0 <= replica.end_offset)
             and now - replica.position_changed_at > _QUIET_SECONDS
             and replica.position > replica.pending_record_offset
         ]
@@ -74,7 +75,7 @@ class OffsetGaps(Background):
     async def _prove(self, replica: Replica) -> None:
         consumer = await self._consumer.connected()
         where = TopicPartition(self._topic, replica.partition)
-        begin, end, incarnation = replica.position, replica.end, replica.incarnation
+        begin, end, incarnation = replica.position, replica.end_offset, replica.incarnation
         if begin < 0:
             begin = (await consumer.beginning_offsets([where]))[where]
         reached = begin

@@ -43,7 +43,7 @@ from queryable_app.serve.reads.scans import (
     merge_sources,
     newest_of_each_key,
 )
-from queryable_app.serve.store.replicas import Replica
+from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.http_text import Answer
 from queryable_app.wire.partitioners import SCATTER
 

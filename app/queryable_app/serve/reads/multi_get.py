@@ -17,7 +17,7 @@ from queryable_app.serve.base.answer_share import AnswerShare
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.reads.point import found
 from queryable_app.serve.reads.scans import key_json
-from queryable_app.serve.store.replicas import Replica
+from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
 from queryable_app.wire.partitioners import SCATTER, partition_for
 from queryable_app.wire.serde import KeyCodec, value_to_json

@@ -28,7 +28,7 @@ from queryable_app.policy.freshness import (
     next_offset,
 )
 from queryable_app.serve.node import Node
-from queryable_app.serve.store.replicas import Replica
+from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE, ReplicaState
 from queryable_app.wire.http_text import JSON, Answer, header_text, matches_etag, problem_answer
 from queryable_app.wire.partitioners import SCATTER, partition_for

@@ -32,7 +32,8 @@ from queryable_app.serve.peers.client import PeerUnavailable
 from queryable_app.serve.replication.staging import STAGING_SUFFIX
 from queryable_app.serve.store.closing import close_when_unused, delete_directory, wait_until_unused
 from queryable_app.serve.store.disk_probe import PROBE_SUFFIX, probe
-from queryable_app.serve.store.replicas import Replica, Replicas, Role
+from queryable_app.serve.store.replica import Replica, Role
+from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.store import SharedMemory, Store, StoreDamaged, StoreError, StoreUnavailable
 from queryable_app.wire.disk_format import Identity, ReplicaState
 
@@ -195,7 +196,7 @@ class AssignedReplicas:
         self._mend_at.pop(partition, None)
         replica.accepts_slices = False
         replica.release_waiters()
-        self._replicas.leaving[partition] = replica
+        self._replicas.removing[partition] = replica
         before = [task for task in (self._ending.pop(partition, None),) if task is not None]
         if building := self._building.pop(partition, None):
             building.cancel()
@@ -204,10 +205,10 @@ class AssignedReplicas:
         self._ending[partition] = asyncio.create_task(supervise("Holdings.end", end))
 
     def _add_replica(self, partition: int) -> None:
-        replica = self._replicas.leaving.get(partition)
+        replica = self._replicas.removing.get(partition)
         if replica is not None and replica.writable:
             self._ending.pop(partition).cancel()
-            del self._replicas.leaving[partition]
+            del self._replicas.removing[partition]
             replica.require_catch_up()
         else:
             replica = _unopened_replica(partition, "hydrating")
@@ -226,8 +227,8 @@ class AssignedReplicas:
         partition, path = replica.partition, self._path(replica.partition)
         for directory in (path, path.with_suffix(STAGING_SUFFIX)):
             await in_thread(delete_directory, directory)
-        if self._replicas.leaving.get(partition) is replica:
-            del self._replicas.leaving[partition]
+        if self._replicas.removing.get(partition) is replica:
+            del self._replicas.removing[partition]
         event("copy-dropped", partition=partition)
         self._ended(partition)
 
@@ -244,7 +245,7 @@ class AssignedReplicas:
             ours = _OURS.fullmatch(path.name)
             if (
                 ours is None
-                or (partition := int(ours[1])) in self._replicas.by_partition | self._replicas.leaving
+                or (partition := int(ours[1])) in self._replicas.by_partition | self._replicas.removing
             ):
                 continue
             if partition not in self._ending and (task := asyncio.current_task()) is not None:

@@ -30,7 +30,8 @@ from typing import Final, TypeVar, TypeVarTuple, Unpack
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.platform.log import event
 from queryable_app.serve.base.background import Background, guarded
-from queryable_app.serve.store.replicas import Replica, Replicas
+from queryable_app.serve.store.replica import Replica
+from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.store import Store, StoreError
 from queryable_app.wire.checkpoint_files import (
     RANGE_BYTES_MAX,

@@ -19,7 +19,8 @@ from weakref import WeakSet
 
 from queryable_app.errors import Failure
 from queryable_app.serve.base.background import Background, guarded
-from queryable_app.serve.store.replicas import Replica, Replicas
+from queryable_app.serve.store.replica import Replica
+from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.store import Store, StoreError
 from queryable_app.wire.disk_format import ROW_HEADER, TOMBSTONE, TOMBSTONE_RETENTION_MS
 from queryable_app.wire.partitioners import SCATTER

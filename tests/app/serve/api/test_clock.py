@@ -22,8 +22,8 @@ def test_a_step_back_of_the_wall_clock_makes_no_old_replica_fresh(
 
         def grow_old() -> None:
             replica = node.node.replicas.by_partition[0]
-            replica.sample(monotonic_ms() - 60_000, replica.position)
-            replica.sample(monotonic_ms(), replica.position + 1)
+            replica.note_end_offset(monotonic_ms() - 60_000, replica.position)
+            replica.note_end_offset(monotonic_ms(), replica.position + 1)
 
         node.on_loop(grow_old)
         monkeypatch.setattr(reads, "time_ns", lambda: time.time_ns() - 3_600 * 10**9)

@@ -260,7 +260,7 @@ def test_a_bound_on_the_lag_is_kept(tmp_path: Path) -> None:
     """A copy that is further behind than the caller allows says by how much."""
     with served(tmp_path, partitions=1) as node, node.client() as http:
         node.put(b"a", b"1")
-        node.on_loop(lambda: node.node.replicas.by_partition[0].sample(1, 10))
+        node.on_loop(lambda: node.node.replicas.by_partition[0].note_end_offset(1, 10))
 
         assert problem(http.get("/v1/keys/a?max-lag-records=8"))["reason"] == "not_fresh_enough"
         assert "9 records behind" in problem(http.get("/v1/keys/a?max-lag-records=8"))["detail"]
@@ -319,7 +319,7 @@ def test_a_strong_read_waits_for_the_end_of_the_log(tmp_path: Path) -> None:
 def test_a_strong_read_of_an_empty_partition_answers_at_once(tmp_path: Path) -> None:
     """A copy that has applied nothing has reached the end of an empty log: there is nothing to wait for."""
     with served(tmp_path, partitions=1, complete=False) as node, node.client() as http:
-        node.on_loop(lambda: node.node.replicas.by_partition[0].sample(1, 0))
+        node.on_loop(lambda: node.node.replicas.by_partition[0].note_end_offset(1, 0))
         node.node.end_offsets = _LogEnd({0: 0})  # type: ignore[assignment]
 
         began = time.monotonic()

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from queryable_app.errors import Reason
 from queryable_app.serve.reads.point import Reads
-from queryable_app.serve.store.replicas import Replica
+from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ReplicaState
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
@@ -63,7 +63,7 @@ def test_readiness_is_completeness(tmp_path: Path) -> None:
         def complete(partition: int) -> None:
             replica = node.node.replicas.by_partition[partition]
             replica.apply((), ReplicaState(0))
-            replica.sample(1, 0)
+            replica.note_end_offset(1, 0)
 
         node.on_loop(lambda: complete(0))
         hydrating = http.get("/readyz")
@@ -103,11 +103,11 @@ def test_metrics_are_prometheus(node: Served, http: httpx.Client) -> None:
 def test_a_rate_comes_to_its_end() -> None:
     """A copy whose position no longer moves soon has a rate of 0, not a smaller and smaller one."""
     replica = Replica(0, "active", None)
-    replica.rate = 1000.0
+    replica.records_per_second = 1000.0
     for second in range(60):
-        replica.measure(float(second))
+        replica.update_rate(float(second))
 
-    assert replica.rate == 0
+    assert replica.records_per_second == 0
 
 
 @pytest.mark.parametrize(("path", "asks"), [("/", "/v1/status"), ("/docs", "/openapi.json")])

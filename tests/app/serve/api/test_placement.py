@@ -200,7 +200,7 @@ def test_a_scan_that_another_node_has_begun_here_ends_here(two: Two) -> None:
         assert http.post("/internal/v1/rows", json=body).content == first
         head, _ = decode_rows(http.post("/internal/v1/cover", json=cover).content)
         assert [refused["reason"] for refused in head["refused"]] == ["WRONG_OWNER"]
-        eventually("it has left", lambda: not source.node.replicas.leaving)
+        eventually("it has left", lambda: not source.node.replicas.removing)
         assert http.post("/internal/v1/rows", json=body).status_code == 421
 
 
@@ -267,5 +267,5 @@ def complete(node: Served) -> None:
     for replica in replicas_of(node):
         if not replica.complete:
             replica.apply((), ReplicaState(0, True))
-            replica.sample(monotonic_ms(), 0)
+            replica.note_end_offset(monotonic_ms(), 0)
     assert readiness(node.node)["ready"]

@@ -59,8 +59,8 @@ def test_the_next_read_has_the_new_bound(node: Served, http: httpx.Client) -> No
 
     def grow_old() -> None:
         for replica in node.node.replicas.by_partition.values():
-            replica.sample(monotonic_ms() - 5000, replica.position)
-            replica.sample(monotonic_ms(), replica.position + 1)
+            replica.note_end_offset(monotonic_ms() - 5000, replica.position)
+            replica.note_end_offset(monotonic_ms(), replica.position + 1)
 
     node.on_loop(grow_old)
     assert http.get("/v1/keys/a").status_code == 200

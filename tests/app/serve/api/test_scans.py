@@ -230,7 +230,7 @@ def test_a_missing_partition_is_never_left_out_in_silence(tmp_path: Path) -> Non
     """503 that names it; with partial=allow the rest, and the page says what is missing."""
     with served(tmp_path, partitions=3) as node, node.client() as http:
         node.fill(30)
-        node.on_loop(lambda: node.node.replicas.by_partition[1].sample(1, 10**6))
+        node.on_loop(lambda: node.node.replicas.by_partition[1].note_end_offset(1, 10**6))
         for path in ("/v1/scan?", "/v1/range?", "/v1/prefix/key?", "/v1/count?"):
             refused = http.get(path + "max-lag-records=10")
             assert (refused.status_code, refused.json()["reason"], refused.json()["missing"]) == (

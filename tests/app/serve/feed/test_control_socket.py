@@ -95,7 +95,7 @@ def test_ingest_hears_when_all_replicas_are_complete(tmp_path: Path) -> None:
             client = await ingest(node)
             assert (await client.start(latest=0))["type"] == "start"
             for replica in node.replicas.by_partition.values():
-                replica.sample(1, 0)
+                replica.note_end_offset(1, 0)
             assert await client.receive() == {"type": "hydrated"}
 
             later = await ingest(node, pid=78)

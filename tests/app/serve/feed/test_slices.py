@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from queryable_app.serve.feed.slices import DeadLetter, Slices
 from queryable_app.serve.node import Node
-from queryable_app.serve.store.replicas import Replica
+from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ReplicaState, decode_row
 from queryable_app.wire.partitioners import ALGORITHMS, partition_for
 from queryable_app.wire.row_frames import NULL_KEY, FrameError, SliceRow
@@ -285,7 +285,7 @@ def test_a_copy_becomes_complete_at_the_end_it_was_told(node_of: OpenNode) -> No
     """Completeness comes with the slice that reaches the end, and survives a restart."""
     node = node_of()
     replica = node.replicas.by_partition[0]
-    replica.sample(1000, 2)
+    replica.note_end_offset(1000, 2)
     node.slices.apply(slice_payload(put(0, b"a", b"1")))
     assert (replica.complete, replica.fresh_as_of_ms) == (False, -1)
 
@@ -301,9 +301,9 @@ def test_freshness_advances_under_steady_load(node_of: OpenNode) -> None:
     node = node_of()
     replica = node.replicas.by_partition[0]
     for step in range(1, 6):
-        replica.sample(step * 100, step * 2)
+        replica.note_end_offset(step * 100, step * 2)
         node.slices.apply(slice_payload(put(step * 2 - 1, b"a", b"1")))
-        replica.sample(step * 100 + 50, step * 2 + 1)  # never reached at that moment
+        replica.note_end_offset(step * 100 + 50, step * 2 + 1)  # never reached at that moment
 
     assert replica.fresh_as_of_ms == 500
 
@@ -330,7 +330,7 @@ def test_a_copy_of_an_empty_log_has_reached_its_end(node_of: OpenNode) -> None:
     node = node_of()
     replica = node.replicas.by_partition[0]
 
-    replica.sample(1000, 0)
+    replica.note_end_offset(1000, 0)
 
     assert (replica.position, replica.complete, replica.fresh_as_of_ms) == (-1, True, 1000)
     assert asyncio.run(replica.wait_for_position(0, deadline=0))

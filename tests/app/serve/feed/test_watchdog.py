@@ -20,7 +20,7 @@ def node(tmp_path: Path) -> Node:
     opened.ingest_status.enter("streaming")
     for replica in opened.replicas.by_partition.values():
         replica.apply((), replace(replica.state, position=5))
-        replica.sample(1, 9)
+        replica.note_end_offset(1, 9)
         replica.pending_record_offset = 5
     return opened
 

@@ -145,7 +145,7 @@ def test_an_empty_topic_is_complete_at_once(tmp_path: Path, kafka: KafkaForTests
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
             replica = node.replicas.by_partition[0]
             await until("completeness", lambda: replica.complete and replica.fresh_as_of_ms > 0)
-            assert (next_offset(replica), replica.end) == (0, 0)
+            assert (next_offset(replica), replica.end_offset) == (0, 0)
 
     asyncio.run(run())
 
@@ -174,7 +174,7 @@ def test_freshness_is_the_moment_of_a_reached_end(tmp_path: Path, kafka: KafkaFo
         before = monotonic_ms()
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
             replica = node.replicas.by_partition[0]
-            await until("an end", lambda: replica.end == 1)
+            await until("an end", lambda: replica.end_offset == 1)
             assert (replica.fresh_as_of_ms, replica.complete) == (-1, False)
             node.slices.apply(slice_payload(put(0, b"k", b"1")))
             assert replica.complete
@@ -195,7 +195,7 @@ def test_trailing_markers_are_proven_away(
         await produce_in_transaction(kafka.bootstrap, topic, commit)
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
             replica = node.replicas.by_partition[0]
-            await until("an end", lambda: replica.end == 2)
+            await until("an end", lambda: replica.end_offset == 2)
             if commit:
                 node.slices.apply(slice_payload(put(0, b"k", b"v")))
                 assert replica.position == 1
@@ -215,7 +215,7 @@ def test_a_record_that_is_there_is_never_skipped(tmp_path: Path, kafka: KafkaFor
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
             replica = node.replicas.by_partition[0]
             await until("the record's offset", lambda: replica.position == 2)
-            await until("a later end", lambda: replica.end == 5)
+            await until("a later end", lambda: replica.end_offset == 5)
             for _ in range(10):  # as many look-ups of the end as it takes for a wrong proof to show
                 await node.end_offsets.ends([0])
                 await asyncio.sleep(0.05)
@@ -237,7 +237,7 @@ def test_an_open_transaction_is_not_part_of_the_log(tmp_path: Path, kafka: Kafka
             async with node_on(tmp_path, kafka.bootstrap, topic) as node:
                 assert await node.end_offsets.ends([0]) == {0: 0}
                 await sender.commit_transaction()  # the marker follows a moment later
-                await until("the marker", lambda: node.replicas.by_partition[0].end == 2)
+                await until("the marker", lambda: node.replicas.by_partition[0].end_offset == 2)
 
     asyncio.run(run())
 
@@ -474,7 +474,7 @@ def test_what_asks_kafka_follows_the_copies(tmp_path: Path, kafka: KafkaForTests
 
             node.assigned_replicas.follow(replace(placement, epoch=2, serving=((1,), (0,))))
             replica = node.replicas.by_partition[1]
-            await until("the end is known", lambda: replica.opened and replica.end == 2)
+            await until("the end is known", lambda: replica.opened and replica.end_offset == 2)
             assert await node.end_offsets.ends([1]) == {1: 2}
             with pytest.raises(KafkaUnavailable):
                 await node.end_offsets.ends([0])

@@ -84,12 +84,12 @@ def test_a_gap_is_proven_in_a_topic_that_was_made_again(tmp_path: Path) -> None:
         async with running(tmp_path, OffsetGaps, consumer) as (replicas, _):
             replica = replicas.by_partition[0]
             replica.apply((), replace(replica.state, position=90))
-            replica.sample(1, 100)
+            replica.note_end_offset(1, 100)
             await until("the record is seen", lambda: replica.pending_record_offset == 90)
 
             consumer._topic = topic_of(records=3, markers=2)
             replica.rebuild()
-            replica.sample(2, 5)
+            replica.note_end_offset(2, 5)
             replica.apply((), replace(replica.state, position=3))
             await until("the markers are passed", lambda: replica.position == 5)
             assert replica.complete
@@ -105,10 +105,10 @@ def test_what_was_asked_before_a_rebuild_moves_no_position_after_it(tmp_path: Pa
         async with running(tmp_path, OffsetGaps, consumer) as (replicas, _):
             replica = replicas.by_partition[0]
             replica.apply((), replace(replica.state, position=10))
-            replica.sample(1, 30)
+            replica.note_end_offset(1, 30)
             await consumer.hold()
             replica.rebuild()
-            replica.sample(2, 30)
+            replica.note_end_offset(2, 30)
             consumer.go_on.set()
             await until("the next proof has begun", lambda: replica.pending_record_offset == 0)
             assert replica.position <= 0
@@ -123,12 +123,12 @@ def test_an_end_that_was_asked_for_before_a_rebuild_completes_nothing(tmp_path: 
         consumer = Held(topic_of(records=2, markers=0))
         async with running(tmp_path, EndOffsets, consumer, 50) as (replicas, _):
             replica = replicas.by_partition[0]
-            await until("the end is known", lambda: replica.end == 2)
+            await until("the end is known", lambda: replica.end_offset == 2)
             await consumer.hold()
             replica.rebuild()
             consumer._topic = topic_of(records=50, markers=0)
             consumer.go_on.set()
-            await until("an end is known", lambda: replica.end >= 0)
-            assert replica.end == 50
+            await until("an end is known", lambda: replica.end_offset >= 0)
+            assert replica.end_offset == 50
 
     asyncio.run(run())

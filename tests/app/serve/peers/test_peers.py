@@ -175,7 +175,7 @@ def test_a_copy_that_is_not_fresh_is_passed_over(tmp_path: Path) -> None:
         where = partition_for(b"key-000", "murmur2", 6)
         behind, fresh = cluster.placement.serving[where]
         cluster.nodes[behind].on_loop(
-            lambda: cluster.nodes[behind].node.replicas.by_partition[where].sample(1, 10**6)
+            lambda: cluster.nodes[behind].node.replicas.by_partition[where].note_end_offset(1, 10**6)
         )
         with cluster.nodes[behind].client() as http:
             answer = http.get("/v1/keys/key-000?max-lag-records=10")

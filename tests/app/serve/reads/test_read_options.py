@@ -58,7 +58,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def fall_behind(replicas: Any) -> None:
     for replica in replicas:
-        replica.sample(replica.fresh_as_of_ms + 1, max(0, replica.position) + BEHIND)
+        replica.note_end_offset(replica.fresh_as_of_ms + 1, max(0, replica.position) + BEHIND)
 
 
 @pytest.fixture(params=["hosts the key", "does not"])

@@ -52,7 +52,7 @@ def test_a_copy_that_is_gone_is_deleted_and_a_new_one_is_begun(tmp_path: Path) -
 
             assert sorted(node.replicas.by_partition) == [0, 2]
             await until("the new copy is open", lambda: node.replicas.by_partition[2].opened)
-            await until("the old one is gone", lambda: not node.replicas.leaving)
+            await until("the old one is gone", lambda: not node.replicas.removing)
             assert (path_of(node, 1).exists(), path_of(node, 2).exists()) == (False, True)
 
     asyncio.run(run())

@@ -35,7 +35,7 @@ def test_a_copy_that_another_node_has_is_fetched(tmp_path: Path) -> None:
                 with pytest.raises(Failure, match="is being copied from another node") as refused:
                     _ = reads.readable_replica(1, asked, {}, 0).store
                 assert refused.value.reason is Reason.NOT_AVAILABLE
-            assert node.replicas.wanted() == [0, 2]
+            assert node.replicas.partitions_to_ingest() == [0, 2]
             status = status_json(node)["partitions"][1]
             assert (status["role"], status["hydration"]) == ("hydrating", {"from": "peer"})
             assert status["absent"] == "is being copied from another node"
@@ -44,7 +44,7 @@ def test_a_copy_that_another_node_has_is_fetched(tmp_path: Path) -> None:
             other_of(node).go_on.set()
             await until("it is open", lambda: replica.opened)
             assert (replica.position, replica.complete, replica.accepts_slices) == (100, False, False)
-            assert node.replicas.wanted() == [0, 1, 2]
+            assert node.replicas.partitions_to_ingest() == [0, 1, 2]
             assert status_json(node)["partitions"][1]["hydration"] == {"from": "topic"}
 
     asyncio.run(run())
@@ -58,7 +58,10 @@ def test_a_copy_that_nobody_can_give_begins_empty(tmp_path: Path) -> None:
             other_of(node).go_on.set()
             node.assigned_replicas.follow(placed(2, [[0], [1], [0]], [[], [0], []]))
             await until("it is open", lambda: node.replicas.by_partition[1].opened)
-            assert (node.replicas.by_partition[1].position, node.replicas.wanted()) == (-1, [0, 1, 2])
+            assert (node.replicas.by_partition[1].position, node.replicas.partitions_to_ingest()) == (
+                -1,
+                [0, 1, 2],
+            )
 
     asyncio.run(run())
 
@@ -76,7 +79,7 @@ def test_a_fetch_ends_when_its_copy_is_placed_elsewhere(tmp_path: Path) -> None:
                 lambda: not node.assigned_replicas._ending and not node.assigned_replicas._building,
             )
             assert not path_of(node, 1).exists()
-            assert node.replicas.leaving == {}
+            assert node.replicas.removing == {}
 
     asyncio.run(run())
 
@@ -91,7 +94,7 @@ def test_a_wiped_node_fetches_what_others_serve(tmp_path: Path) -> None:
         fill(fill_at, 2, 5)
         async with node_running(tmp_path, both, other=100) as node:
             other_of(node).go_on.set()
-            await until("both are there", lambda: len(node.replicas.wanted()) == PARTITIONS)
+            await until("both are there", lambda: len(node.replicas.partitions_to_ingest()) == PARTITIONS)
             assert sorted(other_of(node).asked) == [0, 1]
             assert [replica.position for _, replica in sorted(node.replicas.by_partition.items())] == [
                 100,
@@ -162,9 +165,9 @@ def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
             assert replica.absent is not None
             assert replica.absent.startswith("cannot be opened at present")
             assert replica.failed is None
-            assert node.replicas.wanted() == [0, 2]
+            assert node.replicas.partitions_to_ingest() == [0, 2]
             holder.close()
-            await until("it is open", lambda: node.replicas.wanted() == [0, 1, 2])
+            await until("it is open", lambda: node.replicas.partitions_to_ingest() == [0, 1, 2])
             assert replica.retrying is None
 
     asyncio.run(run())
@@ -180,17 +183,17 @@ def test_a_pause_takes_partitions_out_of_what_is_wanted(tmp_path: Path) -> None:
             await until("the other node is asked", lambda: other_of(node).asked == [2])
 
             node.assigned_replicas.pause("hydrating")
-            assert node.replicas.wanted() == [0]
+            assert node.replicas.partitions_to_ingest() == [0]
             replica = node.replicas.by_partition[2]
             await until("the fetch has stopped", lambda: not node.assigned_replicas._building)
             assert replica.absent is not None
             assert replica.absent.startswith("waits for room on the disk")
             node.assigned_replicas.pause("all")
-            assert node.replicas.wanted() == []
+            assert node.replicas.partitions_to_ingest() == []
 
             node.assigned_replicas.pause("none")
             other_of(node).go_on.set()
             await until("it is there", lambda: replica.opened)
-            assert node.replicas.wanted() == [0, 1, 2]
+            assert node.replicas.partitions_to_ingest() == [0, 1, 2]
 
     asyncio.run(run())

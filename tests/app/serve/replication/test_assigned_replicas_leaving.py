@@ -91,7 +91,7 @@ def test_a_copy_that_comes_back_is_as_it_was(tmp_path: Path) -> None:
             node.slices.apply(slice_payload(put(6, b"c", b"3"), partition=1))  # would leave a hole at 5
             assert (replica.opened, replica.position) == (True, 5)
             assert [key for key, _ in replica.store.rows()] == [b"a"]
-            assert node.replicas.leaving == {}
+            assert node.replicas.removing == {}
 
     asyncio.run(run())
 
@@ -102,13 +102,13 @@ def test_a_copy_that_comes_back_does_not_answer_with_what_is_old(tmp_path: Path)
     async def run() -> None:
         async with node_running(tmp_path, removal_delay_seconds=5) as node:
             replica = node.replicas.by_partition[1]
-            replica.sample(as_of_ms=1, end=5)
+            replica.note_end_offset(as_of_ms=1, end_offset=5)
             node.slices.apply(slice_payload(put(4, b"a", b"1"), partition=1))
             complete = [replica.complete]
             node.assigned_replicas.follow(WITHOUT_1)
             node.assigned_replicas.follow(placed(3, [[0], [0], [0]]))
             complete.append(replica.complete)
-            replica.sample(as_of_ms=2, end=7)
+            replica.note_end_offset(as_of_ms=2, end_offset=7)
             complete.append(replica.complete)
             replica.accepts_slices = True
             node.slices.apply(slice_payload(put(5, b"b", b"2"), put(6, b"c", b"3"), partition=1))

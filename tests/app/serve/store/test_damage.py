@@ -15,7 +15,7 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
 from queryable_app.serve.replication.hydration import PeerHydration
-from queryable_app.serve.store.replicas import Replica
+from queryable_app.serve.store.replica import Replica
 from tests.support.served import Served
 from tests.support.trio import LARGE, ROWS, Trio, complete
 from tests.support.waiting import eventually
@@ -112,7 +112,7 @@ def test_no_read_sees_the_damage(trio: Trio) -> None:
         damaged = replica_of(trio.nodes[0]).store
         while not replica_of(trio.nodes[0]).opened or same(trio, damaged):
             read_all()
-        trio.nodes[0].on_loop(lambda: replica_of(trio.nodes[0]).sample(monotonic_ms(), ROWS))
+        trio.nodes[0].on_loop(lambda: replica_of(trio.nodes[0]).note_end_offset(monotonic_ms(), ROWS))
         assert replica_of(trio.nodes[0]).complete
         read_all()
 
@@ -141,7 +141,7 @@ def test_a_damaged_copy_is_not_read_while_it_is_exchanged(
         "is being copied from another node",
         None,
     )
-    assert trio.nodes[0].node.replicas.wanted() == []
+    assert trio.nodes[0].node.replicas.partitions_to_ingest() == []
     go_on.set()
     eventually("it is there again", lambda: replica.opened)
     assert trio.nodes[0].on_loop(lambda: replica.store.get(LARGE[0])) == trio.source(1).rows[LARGE[0]]

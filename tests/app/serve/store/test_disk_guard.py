@@ -81,7 +81,7 @@ def check(node: Node, paused: Pause, wanted: list[int]) -> None:
     assert status["disk"]["paused"] == paused
     assert status["disk"]["highWaterPercent"] == MARK
     assert 0 < status["disk"]["usedPercent"] < 100
-    assert node.replicas.wanted() == wanted
+    assert node.replicas.partitions_to_ingest() == wanted
     said = [replica["paused"] for replica in status["partitions"]]
     assert [text is None for text in said] == [partition in wanted for partition in range(2)]
     if paused != "none":
