@@ -1,4 +1,4 @@
-"""What the pages on Kubernetes say can be pasted: files, values, fields and patches that they name are there and valid."""
+"""Check that the pages on Kubernetes can be pasted: the files, values, fields and patches that they name exist and are valid."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def by_name(path: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
-def test_every_file_is_there(page: Path) -> None:
-    """Paths in commands are of this checkout."""
+def test_every_path_in_a_command_exists(page: Path) -> None:
+    """A path in a command is a file of this checkout."""
     named = [
         word
         for words in commands(page)
@@ -45,8 +45,8 @@ def test_every_file_is_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
-def test_every_value_is_the_chart_s(page: Path) -> None:
-    """What is given with --set, and what stands in blocks of YAML, is taken by the chart; a resource is taken by the CRD."""
+def test_every_value_is_valid(page: Path) -> None:
+    """The chart accepts every --set and every block of values; the CRD accepts every resource."""
     for words in commands(page):
         options: list[str] = []
         for option, value in pairwise(words):
@@ -63,8 +63,8 @@ def test_every_value_is_the_chart_s(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
-def test_every_name_is_known(page: Path) -> None:
-    """A dotted name in backquotes that begins as a value of the chart or as a field of the resource is one."""
+def test_every_dotted_name_exists(page: Path) -> None:
+    """A dotted name in backquotes that begins like a chart value or a resource field is one."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     names = re.findall(r"`([a-z][A-Za-z]*(?:\.[a-zA-Z]+)+)(?:[:=][^`]*)?`", text)
     meant = [
@@ -93,7 +93,7 @@ def in_schema(path: list[str]) -> bool:
 
 
 def test_every_patch_fits_the_first_topic() -> None:
-    """Each patch of a spec in the pages makes a valid resource of examples/kubernetes/minimal.yaml."""
+    """Each patch of a spec in the pages turns examples/kubernetes/minimal.yaml into a valid resource."""
     patches = [
         yaml.safe_load(words[words.index("-p") + 1])
         for page in PAGES
@@ -110,7 +110,7 @@ def test_every_patch_fits_the_first_topic() -> None:
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=by_name)
 def test_every_example_is_valid(file: Path) -> None:
-    """A resource among the examples has no mistake; all others are of kinds that every cluster has."""
+    """An example is a valid QueryableTopic, or of a kind that every cluster has."""
     for document in yaml.safe_load_all(file.read_text()):
         if document["kind"] == "QueryableTopic":
             parse_resource(file.read_text(), file.name)
@@ -119,7 +119,7 @@ def test_every_example_is_valid(file: Path) -> None:
 
 
 def test_the_production_example_is_complete() -> None:
-    """It shows the fields that matter there, and its Secret is the one beside it."""
+    """production.yaml shows the fields that production needs, and names the Secret beside it."""
     production = yaml.safe_load((EXAMPLES / "production.yaml").read_text())["spec"]
     secret = yaml.safe_load((EXAMPLES / "kafka-client-secret.yaml").read_text())
     assert production["kafka"]["secretRef"]["name"] == secret["metadata"]["name"]
@@ -130,7 +130,7 @@ def test_the_production_example_is_complete() -> None:
 
 
 def test_every_right_is_explained() -> None:
-    """The tables of rbac.md have each rule of the chart, and no other."""
+    """The tables of rbac.md contain each rule of the chart, and no other."""
     rendered = render()
     given = {
         (f"{resource}.{group}".rstrip("."), " ".join(rule["verbs"]))
@@ -150,8 +150,8 @@ def test_every_right_is_explained() -> None:
     assert given <= said
 
 
-def test_every_reason_is_one() -> None:
-    """Reasons and phases that the pages name, one word of capitals in backquotes, are the operator's or the schema's."""
+def test_every_reason_exists() -> None:
+    """A CamelCase word in backquotes is a reason or a phase of the operator or of the schema."""
     sources = "".join(path.read_text() for path in (ROOT / "operator" / "queryable_operator").rglob("*.py"))
     known = set(re.findall(r'"([A-Z][A-Za-z]+)"', sources)) | set(re.findall(r"\b[A-Z][a-z]+\b", str(SPEC)))
     for page in PAGES:
