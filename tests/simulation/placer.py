@@ -25,7 +25,7 @@ async def push_late(address: str, placement: Placement) -> None:
     deadline = asyncio.get_running_loop().time() + _ANSWER_SECONDS
     with suppress(PeerUnavailable):
         body = placement.to_json().encode()
-        await PeerClient(address).ask(b"PUT", PLACEMENT_PATH.encode(), _HEADERS, body, deadline)
+        await PeerClient(address).request(b"PUT", PLACEMENT_PATH.encode(), _HEADERS, body, deadline)
 
 
 class PlacerProcess:
@@ -90,7 +90,7 @@ class PlacerProcess:
     async def _get(
         self, client: PeerClient, method: bytes, target: bytes, body: bytes, deadline: float
     ) -> dict[str, Any]:
-        answer = await client.ask(method, target, _HEADERS, body, deadline)
+        answer = await client.request(method, target, _HEADERS, body, deadline)
         if answer.status != 200:
             raise PeerUnavailable(f"{answer.status}: {answer.body[:200]!r}")
         said: dict[str, Any] = json.loads(answer.body)

@@ -66,7 +66,7 @@ class Reader:
         self, ordinal: int, target: str, deadline: float, method: bytes = b"GET", body: bytes = b""
     ) -> PeerResponse:
         client = self._http.setdefault(ordinal, PeerClient(address_of(ordinal)))
-        return await client.ask(method, target.encode(), b"", body, deadline)
+        return await client.request(method, target.encode(), b"", body, deadline)
 
     def check(
         self,

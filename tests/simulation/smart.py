@@ -121,7 +121,7 @@ class SmartReader(Reader):
         client = self._by_url.setdefault(attempt.address, PeerClient(attempt.address))
         request = attempt.request
         try:
-            answer = await client.ask(
+            answer = await client.request(
                 request.method.encode(),
                 request.target.encode(),
                 f"Accept: {request.accept}\r\n".encode(),

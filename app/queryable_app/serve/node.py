@@ -44,6 +44,7 @@ from queryable_app.serve.kafka.end_offsets import EndOffsets
 from queryable_app.serve.kafka.gaps import OffsetGaps
 from queryable_app.serve.kafka.group_positions import GroupOffsets
 from queryable_app.serve.kafka.producer import Producer
+from queryable_app.serve.peers.forwarded_reads import ForwardedReads
 from queryable_app.serve.peers.peers import Peers
 from queryable_app.serve.replication.assigned_replicas import AssignedReplicas, role_of, store_path
 from queryable_app.serve.replication.checkpoints import Checkpoints
@@ -93,6 +94,7 @@ class Node:
         """What the bodies of requests take."""
         self.descriptors = descriptors
         self.peers = Peers(settings, replicas, descriptors.node_connections)
+        self.forwarded_reads = ForwardedReads(self.peers)
         application = settings.application_id
         self.checkpoints = Checkpoints(
             Path(settings.data_dir, application, CHECKPOINTS_DIRECTORY),

@@ -1,4 +1,4 @@
-"""A client's read that another node answers: passed on, at most once, or the client is sent there."""
+"""Forward a client's read with options to another node, or redirect the client there."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.policy.attempts import no_other_replica_failure
 from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.api.request import Parameters
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.client import PeerResponse
-from queryable_app.serve.peers.first_answer import first_answer
 from queryable_app.serve.peers.peers import FORWARDED_HEADER
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import Answer
 
-_PASSED_ON: Final = ("accept", "authorization", "if-none-match")
-# What speaks of the connection, or what the server adds by itself.
-_NOT_PASSED_BACK: Final = (
+_REQUEST_HEADERS: Final = ("accept", "authorization", "if-none-match")
+# These are about the connection, or the server adds them itself.
+_DROPPED_RESPONSE_HEADERS: Final = (
     b"connection",
     b"content-length",
     b"date",
@@ -31,7 +29,7 @@ _NOT_PASSED_BACK: Final = (
 
 
 def is_forwarded(request: Request, node: Node) -> bool:
-    """Whether another node passed this request on. It is not passed on again."""
+    """Whether another node forwarded this request. Such a request is not forwarded again."""
     token = request.headers.get(FORWARDED_HEADER)
     if token is not None and not node.peers.accepts_token(token):
         raise Failure(
@@ -45,28 +43,24 @@ async def forward(
     values: Parameters,
     reads: Reads,
     partition: int,
-    asked: ReadOptions,
+    options: ReadOptions,
     refusal: Failure,
     deadline: float,
 ) -> Answer:
-    """The answer of the first copy elsewhere that has one. `refusal` is why there is none here."""
-    peers = reads.node.peers
-    attempts = peers.attempts(partition, deadline, asked)
-    if attempts is None:
-        raise no_other_replica_failure(refusal)
-    target, headers = _target(request, values), _headers(request)
-    answer = await first_answer(
-        attempts, lambda ordinal: peers.forward(ordinal, target, headers, asked, deadline)
+    """Return the answer of a replica on another node. `refusal` is why this node cannot answer."""
+    return _client_answer(
+        await reads.node.forwarded_reads.with_options(
+            _target(request, values), _headers(request), partition, options, refusal, deadline
+        )
     )
-    if answer is None:
-        raise no_other_replica_failure(refusal)
-    return _passed_back(answer)
 
 
-def redirect(request: Request, reads: Reads, partition: int, asked: ReadOptions, refusal: Failure) -> Answer:
-    """To the advertised address of the node to ask."""
+def redirect(
+    request: Request, reads: Reads, partition: int, options: ReadOptions, refusal: Failure
+) -> Answer:
+    """Redirect the client to the advertised address of the first node with the partition."""
     peers = reads.node.peers
-    candidates = peers.candidates(partition, asked)
+    candidates = peers.candidates(partition, options)
     if not candidates:
         raise refusal
     query: bytes = request.scope["query_string"]
@@ -77,7 +71,7 @@ def redirect(request: Request, reads: Reads, partition: int, asked: ReadOptions,
 
 
 def _target(request: Request, values: Parameters) -> bytes:
-    """The same request without what this node decides: how long the other one has, and that it answers itself."""
+    """Return the request's target without its deadline and route, which this node sets."""
     pairs = (
         f"{name}={quote(value, safe='', encoding='latin-1')}"
         for name, given in values.items()
@@ -91,17 +85,17 @@ def _target(request: Request, values: Parameters) -> bytes:
 def _headers(request: Request) -> bytes:
     return b"".join(
         b"%b: %b\r\n" % (name.encode(), value.encode("latin-1"))
-        for name in _PASSED_ON
+        for name in _REQUEST_HEADERS
         for value in request.headers.getlist(name)
     )
 
 
-def _passed_back(answer: PeerResponse) -> Answer:
+def _client_answer(response: PeerResponse) -> Answer:
     lines = [
-        b"%b: %b\r\n" % (name, b"1" if name == b"qt-hops" else value)
-        for name, value in answer.headers
-        if name not in _NOT_PASSED_BACK
+        b"%b: %b\r\n" % (name, value)
+        for name, value in response.headers
+        if name not in _DROPPED_RESPONSE_HEADERS
     ]
-    if answer.status != 304:
-        lines.append(b"content-length: %d\r\n" % len(answer.body))
-    return Answer(answer.status, b"".join(lines), answer.body)
+    if response.status != 304:
+        lines.append(b"content-length: %d\r\n" % len(response.body))
+    return Answer(response.status, b"".join(lines), response.body)

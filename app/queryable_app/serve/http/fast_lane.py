@@ -20,7 +20,7 @@ from queryable_app.serve.http.bounded_protocol import CLOSE_LINE, BoundedProtoco
 from queryable_app.serve.http.connections import ConnectionAdmission
 from queryable_app.serve.http.plain_heads import HeadCache, HeadKind
 from queryable_app.serve.node import Node
-from queryable_app.serve.peers.forwards import ForwardedRead, ForwardedReads
+from queryable_app.serve.peers.forwarded_reads import ForwardedRead
 from queryable_app.serve.peers.peers import HEARTBEAT
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import JSON, Answer, body_answer, problem_answer
@@ -39,7 +39,6 @@ class FastLane(BoundedProtocol):
 
     request_bytes_max: ClassVar[int]
     heads: ClassVar[HeadCache]
-    forwards: ClassVar[ForwardedReads]
 
     forward: ForwardedRead | None = None  # the client's request is on its way to another node
     share: AnswerShare | None = None  # of a large answer that the client has not taken yet
@@ -108,14 +107,14 @@ class FastLane(BoundedProtocol):
     def _forward(self, key: bytes, refusal: Failure) -> bool:
         if refusal.partition is None or self.reads.replicas.algorithm == SCATTER:
             return False
-        forward = self.forwards.prepare(self, key, refusal, self.reads.defaults.deadline_ms)
+        forward = self.node.forwarded_reads.plain(self, key, refusal, self.reads.defaults.deadline_ms)
         if forward is None:
             return False
         self.forward, self.idle_since = forward, None
         forward.start()
         return True
 
-    def forwarded(self, head: bytes, body: bytes) -> None:
+    def on_forwarded_response(self, head: bytes, body: bytes) -> None:
         last = self._is_last()
         if last:
             head = head[:-2] + CLOSE_LINE + b"\r\n"
@@ -126,7 +125,7 @@ class FastLane(BoundedProtocol):
         try:
             share.take(len(body))
         except Failure as failure:
-            self.refused(failure)
+            self.on_forward_failure(failure)
             return
         self.transport.write(head)
         self.share = share
@@ -134,7 +133,7 @@ class FastLane(BoundedProtocol):
         if not self.flow.write_paused:
             self._end_share()
 
-    def refused(self, failure: Failure) -> None:
+    def on_forward_failure(self, failure: Failure) -> None:
         self.node.counters.failures[failure.reason.slug] += 1
         last = self._is_last()
         answer = problem_answer(failure, self.reads.identity)
@@ -258,7 +257,6 @@ def protocol_class(node: Node) -> type[FastLane]:
         "reads": reads,
         "request_bytes_max": min(_REQUEST_BYTES_MAX, node.settings.head_bytes_max),
         "heads": HeadCache(node.peers.accepts_token),
-        "forwards": ForwardedReads(node.peers),
         "admission": admission,
         "open": admission.open,
         "too_much": problem_answer(

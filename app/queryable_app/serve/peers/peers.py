@@ -1,9 +1,8 @@
-"""The other nodes of the view: which there are, how they are, whom to ask, and reads that they answer for this one.
+"""Track the other nodes of the view, and send requests to them.
 
-Strategy: a node asks another at most once for a request; what it is asked itself it answers from its own copies. Ten
-heartbeats a second, one tick for all nodes, tell who is there, how far the copies of each are, which placement it follows,
-and which partitioners its records contradict, so that every node looks for a key in the same place. Whom to ask and when
-is not decided here but in `policy/routing.py`, `policy/attempts.py` and `policy/failure_detector.py`.
+Strategy: one timer sends ten heartbeats a second to every node. Their responses say that the node is reachable, how far its
+replicas are, which placement it follows, and which partitioners its records mismatch, so that every node looks for a key in the
+same place. Which node gets a read is decided in `policy/routing.py`, `policy/attempts.py` and `policy/failure_detector.py`.
 """
 
 from __future__ import annotations
@@ -34,40 +33,44 @@ from queryable_app.serve.peers.client import (
     PeerTimeout,
     PeerUnavailable,
 )
+from queryable_app.serve.peers.connection import host_line
 from queryable_app.serve.peers.heartbeats import Heartbeats
-from queryable_app.serve.peers.link import PeerLink
-from queryable_app.serve.peers.pipe import Asker
+from queryable_app.serve.peers.pipeline import ReadPipeline, ResponseHandler
 from queryable_app.serve.store.replicas import Replicas
 
 FORWARDED_HEADER: Final = "qt-forwarded"
 DEADLINE_HEADER: Final = "qt-deadline-ms"
 HEARTBEAT: Final = "/internal/v1/heartbeat"
 FRESHNESS_WAIT_SHARE: Final = 0.95
-"""The share of the time that is left in which another node may wait. It uses the rest to say how far its replica is."""
+"""The share of the remaining time in which another node may wait. In the rest it reports how far its replica is."""
 TOKEN_REFUSED_STATUSES: Final = (401, 403)
-"""It has another token: what it refuses is this node, and not the client."""
+"""The other node has another token: it refuses this node, and not the client."""
 
 _FIRST_HEARTBEAT_SECONDS: Final = 0.5
-_SAID_SECONDS: Final = 0.02  # nodes that ask within it get the same words
-_WAITING_READ_SECONDS: Final = 0.25  # before that a read that waits for freshness is not late
-_PLAIN_DEADLINE_STEP_MS: Final = 50  # few different header lines, so that the other node knows them by heart
+_HEARTBEAT_CACHE_SECONDS: Final = 0.02
+_HEDGE_DELAY_SECONDS: Final = 0.25  # of a read that may wait for freshness
+_PLAIN_DEADLINE_STEP_MS: Final = (
+    50  # few different header lines, so that they hit the other node's parsed-header cache
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Peer:
-    """Another node, and the ways to talk to it."""
+    """Another node, and the connections to it."""
 
     address: str
     health: PeerHealth
     heartbeats: Heartbeats
     client: PeerClient
-    link: PeerLink
-    plain_lines: bytes  # of a forwarded plain read, behind the key and before the milliseconds that are left
-    reading: dict[asyncio.Timeout, Collection[int]] = field(default_factory=dict)
-    """Reads that may be taken to other nodes, and the partitions that these have to have."""
+    pipeline: ReadPipeline
+    plain_lines: bytes  # of a plain read, between the key and the remaining milliseconds
+    movable: dict[asyncio.Timeout, Collection[int]] = field(default_factory=dict)
+    """Running requests that other nodes could serve, and the partitions that they read."""
 
 
 class Peers(Background):
+    """The other nodes, by ordinal."""
+
     def __init__(
         self, settings: NodeSettings, replicas: Replicas, connections_max: int = CONNECTIONS_MAX
     ) -> None:
@@ -79,23 +82,23 @@ class Peers(Background):
         self._followed: Placement | None = None
         self._peers: dict[int, _Peer] = {}
         self._health: dict[int, PeerHealth] = {}
-        """Also of nodes that have left, for requests that began before."""
+        """Includes nodes that have left the placement, for requests that began before."""
         self.hedges = HedgeBudget()
         self._routes: dict[int, list[int]] = {}
-        """For plain reads, as of the last heartbeat."""
-        self._said = (-1.0, b"")
+        """Candidates for plain reads, since the last heartbeat."""
+        self._heartbeat_cache = (-1.0, b"")
         self.last_heartbeats: dict[int, LastHeartbeat] = {}
-        """What each node last said."""
         self.suspected: frozenset[int] = frozenset()
         self.draining = False
-        """What this node says of itself: it will end soon."""
+        """Whether this node will end soon. Its heartbeats say so."""
         self.on_newer_epoch: Callable[[int], None] = lambda ordinal: None
-        """Called with the ordinal of a node that follows a newer placement, with each heartbeat that says so."""
+        """Called with the ordinal of a node that follows a newer placement, for each heartbeat that says so."""
         self.node_headers = f"{NODE_HEADER}: {self._token}\r\n".encode()
-        """Header lines that show another node that this one belongs to the view."""
+        """Header lines that authenticate this node to the others."""
+        self._forwarded_line = f"{FORWARDED_HEADER}: {self._token}\r\n".encode()
 
     async def start(self) -> None:
-        """Hears of the others first, if they are there: which partitioner is in use decides where a key is."""
+        """Wait shortly for the first heartbeats: the partitioner in use decides where a key is."""
         if not self._token:
             return
         loop = asyncio.get_running_loop()
@@ -112,74 +115,85 @@ class Peers(Background):
 
     async def _close(self) -> None:
         for ordinal in list(self._peers):
-            self._remove_replica(ordinal)
+            self._remove(ordinal)
 
     def accepts_token(self, token: str) -> bool:
         return bool(self._token) and hmac.compare_digest(token.encode(), self._token.encode())
 
     def others(self) -> list[int]:
-        """The other nodes of the placement; none without a token to show them."""
-        everyone = range(len(self._replicas.placement.addresses))
-        return [ordinal for ordinal in everyone if ordinal != self._own] if self._token else []
+        """Return the other nodes of the placement, or none without a token."""
+        ordinals = range(len(self._replicas.placement.addresses))
+        return [ordinal for ordinal in ordinals if ordinal != self._own] if self._token else []
 
     def address(self, ordinal: int) -> str:
         return self._replicas.placement.addresses[ordinal]
 
-    # Whom to ask.
+    # Routing.
 
-    def candidates(self, partition: int, asked: ReadOptions | None = None) -> list[int]:
-        """Other nodes that have the partition, in the order in which to ask them."""
+    def candidates(self, partition: int, options: ReadOptions | None = None) -> list[int]:
+        """Return the other nodes with the partition, in the order to try them."""
         if not self._token:
             return []
         if self._replicas.placement is not self._followed:
-            self._follow()
-        ordered = self._routes.get(partition) if asked is None else None
+            self._follow_placement()
+        ordered = self._routes.get(partition) if options is None else None
         if ordered is None:
-            view = PeerStates(self.suspected, self.last_heartbeats)
+            states = PeerStates(self.suspected, self.last_heartbeats)
             now = asyncio.get_running_loop().time()
-            whole = route(partition, self._replicas.placement, self._own, view, now, asked or ReadOptions())
-            ordered = [ordinal for ordinal in whole if ordinal != self._own]
-            if asked is None:
+            all_nodes = route(
+                partition, self._replicas.placement, self._own, states, now, options or ReadOptions()
+            )
+            ordered = [ordinal for ordinal in all_nodes if ordinal != self._own]
+            if options is None:
                 self._routes[partition] = ordered
         return list(ordered)
 
     def has_complete_replica(self, ordinal: int, partition: int) -> bool:
-        """Whether the node can be heard, and has said that its copy is complete and not damaged."""
-        node = self.last_heartbeats.get(ordinal) if ordinal not in self.suspected else None
-        replica = None if node is None else node.replicas.get(partition)
+        """Whether the node is not suspected, and reported a replica that is complete and not damaged."""
+        replica = self._reported(ordinal, partition)
         return replica is not None and replica.complete
 
     def another_is_complete(self, partition: int) -> bool:
-        """Whether there is such a copy among those that serve, on another node."""
+        """Whether another node serves such a replica."""
         serving = self._replicas.placement.serving[partition]
         return any(
             self.has_complete_replica(ordinal, partition) for ordinal in serving if ordinal != self._own
         )
 
     def another_is_fresh(self, partition: int, lag_ms_max: int) -> bool:
-        """Whether another node can be heard that serves the partition, and has said that its copy is up to date."""
-        for ordinal in self._replicas.placement.serving[partition]:
-            node = self.last_heartbeats.get(ordinal) if ordinal not in self.suspected else None
-            replica = None if node is None else node.replicas.get(partition)
-            if replica is not None and replica.complete and 0 <= replica.lag_ms <= lag_ms_max:
-                return True
-        return False
+        """Whether another node serves a replica that it reported to be complete and no further behind than that."""
+        serving = self._replicas.placement.serving[partition]
+        reported = (self._reported(ordinal, partition) for ordinal in serving)
+        return any(
+            replica is not None and replica.complete and 0 <= replica.lag_ms <= lag_ms_max
+            for replica in reported
+        )
+
+    def _reported(self, ordinal: int, partition: int) -> ReportedReplica | None:
+        """Return the replica as the last heartbeat reported it; None if the node is suspected."""
+        node = self.last_heartbeats.get(ordinal) if ordinal not in self.suspected else None
+        return None if node is None else node.replicas.get(partition)
 
     def attempts(
-        self, partition: int, deadline: float, asked: ReadOptions | None = None, last: Collection[int] = ()
+        self,
+        partition: int,
+        deadline: float,
+        options: ReadOptions | None = None,
+        last: Collection[int] = (),
     ) -> Attempts | None:
-        """For one request; None: there is nobody to ask. `last` are nodes to ask behind all others, and not as a hedge."""
-        candidates = sorted(self.candidates(partition, asked), key=lambda ordinal: ordinal in last)
+        """Return the attempts of one read; None if no other node has the partition. Nodes in `last` are tried after all others,
+        and not as a hedge."""
+        candidates = sorted(self.candidates(partition, options), key=lambda ordinal: ordinal in last)
         if not candidates:
             return None
-        patience = _WAITING_READ_SECONDS if asked is not None and may_wait_for_freshness(asked) else 0.0
+        hedge_delay = _HEDGE_DELAY_SECONDS if options and may_wait_for_freshness(options) else 0.0
         if last:
-            patience = inf
-        return Attempts(candidates, deadline, self._health, self.hedges, patience)
+            hedge_delay = inf
+        return Attempts(candidates, deadline, self._health, self.hedges, hedge_delay)
 
     @asynccontextmanager
     async def unless_suspected(self, ordinal: int, partitions: Collection[int]) -> AsyncIterator[None]:
-        """A question about these partitions ends (PeerAway) when the node is in doubt, and others that are not have them."""
+        """End a request for these partitions (PeerUnavailable) when its node is unhealthy and other nodes can serve them."""
         peer = self._peers.get(ordinal)
         if peer is None:
             yield
@@ -187,84 +201,81 @@ class Peers(Background):
         limit = asyncio.timeout(None)
         try:
             async with limit:
-                peer.reading[limit] = partitions
+                peer.movable[limit] = partitions
                 yield
         except TimeoutError:
-            raise PeerUnavailable("it has come into doubt before it answered") from None
+            raise PeerUnavailable("the node is suspected, and has not answered") from None
         finally:
-            peer.reading.pop(limit, None)
+            peer.movable.pop(limit, None)
 
-    def _read_elsewhere(self, ordinal: int, now: float) -> None:
-        """What is asked of this node, which is in doubt, as far as others can answer it."""
-        reading = self._peers[ordinal].reading
+    def _end_movable_requests(self, ordinal: int, now: float) -> None:
+        """End the requests to an unhealthy node that other nodes can serve."""
+        movable = self._peers[ordinal].movable
         others = [other for other in self._peers if other != ordinal and self._health[other].allows(now)]
-        for limit, partitions in list(reading.items()):
+        for limit, partitions in list(movable.items()):
             if all(
                 any(self.has_complete_replica(other, partition) for other in others)
                 for partition in partitions
             ):
-                del reading[limit]
+                del movable[limit]
                 limit.reschedule(now)
 
-    # The nodes that there are.
+    # Membership.
 
-    def _follow(self) -> None:
-        """The placement has changed: other nodes, or other addresses."""
+    def _follow_placement(self) -> None:
+        """Add and remove nodes as a new placement says."""
         self._followed = self._replicas.placement
         wanted = {ordinal: self.address(ordinal) for ordinal in self.others()}
         for ordinal, peer in list(self._peers.items()):
             if wanted.get(ordinal) != peer.address:
-                self._remove_replica(ordinal)
+                self._remove(ordinal)
         for ordinal, address in wanted.items():
             if ordinal not in self._peers:
-                self._peers[ordinal] = self._peer(ordinal, address)
+                self._peers[ordinal] = self._new_peer(ordinal, address)
         self._routes.clear()
 
-    def _peer(self, ordinal: int, address: str) -> _Peer:
+    def _new_peer(self, ordinal: int, address: str) -> _Peer:
         health = self._health[ordinal] = PeerHealth()
-        client = PeerClient(address, self._connections_max)
-        beat = b"GET %b HTTP/1.1\r\n%b%b\r\n" % (HEARTBEAT.encode(), client.host_line, self.node_headers)
-        lines = b" HTTP/1.1\r\n%b%b: %b\r\n%b: " % (
-            client.host_line,
-            FORWARDED_HEADER.encode(),
-            self._token.encode(),
-            DEADLINE_HEADER.encode(),
-        )
+        host = host_line(address)
+        heartbeat = b"GET %b HTTP/1.1\r\n%b%b\r\n" % (HEARTBEAT.encode(), host, self.node_headers)
         return _Peer(
             address,
             health,
-            Heartbeats(ordinal, address, beat, health, self._hear, self._note),
-            client,
-            PeerLink(ordinal, address, health),
-            lines,
+            Heartbeats(ordinal, address, heartbeat, health, self._on_heartbeat, self._on_health_change),
+            PeerClient(address, self._connections_max),
+            ReadPipeline(ordinal, address, health),
+            b" HTTP/1.1\r\n%b%b%b: " % (host, self._forwarded_line, DEADLINE_HEADER.encode()),
         )
 
-    def _remove_replica(self, ordinal: int) -> None:
+    def _remove(self, ordinal: int) -> None:
         peer = self._peers.pop(ordinal)
         peer.heartbeats.close()
         peer.client.close()
-        peer.link.close()
+        peer.pipeline.close()
         self.last_heartbeats.pop(ordinal, None)
         self.suspected -= {ordinal}
+
+    def is_not_a_peer(self, ordinal: int) -> bool:
+        """Whether the node has left the placement. A request that began before may still name it."""
+        return ordinal not in self._peers
 
     # Heartbeats.
 
     def peer_with_newest_placement(self) -> int | None:
-        """The node with the newest placement among those that follow a newer one than this node."""
-        newest = max(
-            self.last_heartbeats, key=lambda ordinal: self.last_heartbeats[ordinal].epoch, default=None
-        )
-        if newest is None or self.last_heartbeats[newest].epoch <= self._replicas.placement.epoch:
+        """Return the node with the newest placement, or None if this node's is as new."""
+        heartbeats = self.last_heartbeats
+        newest = max(heartbeats, key=lambda ordinal: heartbeats[ordinal].epoch, default=None)
+        if newest is None or heartbeats[newest].epoch <= self._replicas.placement.epoch:
             return None
         return newest
 
     def heartbeat_body(self) -> bytes:
-        """What this node answers to a heartbeat."""
-        moment, words = self._said
+        """Return this node's response to a heartbeat."""
+        encoded_at, body = self._heartbeat_cache
         now = asyncio.get_running_loop().time()
-        if now - moment > _SAID_SECONDS:
+        if now - encoded_at > _HEARTBEAT_CACHE_SECONDS:
             now_ms = monotonic_ms()
-            standings = {
+            replicas = {
                 partition: ReportedReplica(
                     next_offset(replica),
                     lag_ms(replica, now_ms),
@@ -272,87 +283,78 @@ class Peers(Background):
                 )
                 for partition, replica in self._replicas.by_partition.items()
             }
-            words = encode_heartbeat(
-                self._replicas.placement.epoch, self._replicas.mismatches, standings, self.draining
+            body = encode_heartbeat(
+                self._replicas.placement.epoch, self._replicas.mismatches, replicas, self.draining
             )
-            self._said = (now, words)
-        return words
+            self._heartbeat_cache = (now, body)
+        return body
 
     def _tick(self, now: float) -> None:
         if self._replicas.placement is not self._followed:
-            self._follow()
+            self._follow_placement()
         self._routes.clear()
         for peer in self._peers.values():
             with guarded("Peers.tick"):
                 peer.heartbeats.beat(now)
-                peer.link.check(now)
+                peer.pipeline.check(now)
         for ordinal, peer in self._peers.items():
-            if peer.reading and peer.health.unhealthy:
-                self._read_elsewhere(ordinal, now)
+            if peer.movable and peer.health.unhealthy:
+                self._end_movable_requests(ordinal, now)
 
-    def _hear(self, ordinal: int, words: bytes) -> None:
+    def _on_heartbeat(self, ordinal: int, body: bytes) -> None:
         before = self.last_heartbeats.get(ordinal)
-        last_heartbeats = self.last_heartbeats[ordinal] = decode_heartbeat(
-            words, asyncio.get_running_loop().time()
-        )
-        if before is None or before.mismatches != last_heartbeats.mismatches:
-            everyone = [node.mismatches for node in self.last_heartbeats.values()]
-            murmur2, crc32, fnv1a = (sum(counts) for counts in zip(*everyone, strict=True))
+        heartbeat = decode_heartbeat(body, asyncio.get_running_loop().time())
+        self.last_heartbeats[ordinal] = heartbeat
+        if before is None or before.mismatches != heartbeat.mismatches:
+            counts_of_nodes = [node.mismatches for node in self.last_heartbeats.values()]
+            murmur2, crc32, fnv1a = (sum(counts) for counts in zip(*counts_of_nodes, strict=True))
             self._replicas.mismatches_elsewhere = murmur2, crc32, fnv1a
             self._replicas.note_mismatches()
-        if last_heartbeats.epoch > self._replicas.placement.epoch:
+        if heartbeat.epoch > self._replicas.placement.epoch:
             self.on_newer_epoch(ordinal)
 
-    def _note(self, ordinal: int, why: str) -> None:
+    def _on_health_change(self, ordinal: int, reason: str) -> None:
         suspect = self._health[ordinal].suspect
         if suspect != (ordinal in self.suspected):
             self.suspected ^= {ordinal}
             self._routes.clear()
-            event("peer-away" if suspect else "peer-back", peer=self._peers[ordinal].address, reason=why)
+            event("peer-away" if suspect else "peer-back", peer=self._peers[ordinal].address, reason=reason)
 
-    def is_not_a_peer(self, ordinal: int) -> bool:
-        """It was in an earlier placement, from which a request may still know it."""
-        return ordinal not in self._peers
+    # Requests.
 
-    # Questions.
-
-    def send_plain_read(self, ordinal: int, key: bytes, asker: Asker, now: float, deadline: float) -> bool:
-        """A plain point read for a key as it stands in a path. False when too much waits for the node already."""
+    def send_plain_read(
+        self, ordinal: int, key: bytes, handler: ResponseHandler, now: float, deadline: float
+    ) -> bool:
+        """Send a read of a key, as it stands in a path. False: the node has left, or too many reads wait for it."""
         peer = self._peers.get(ordinal)
         if peer is None:
             return False
-        remaining_ms = int((deadline - now) * 1000 + 0.5) // _PLAIN_DEADLINE_STEP_MS * _PLAIN_DEADLINE_STEP_MS
-        request = b"GET /v1/keys/%b%b%d\r\n\r\n" % (key, peer.plain_lines, remaining_ms or 1)
-        return peer.link.ask(request, asker, now)
+        left_ms = int((deadline - now) * 1000 + 0.5) // _PLAIN_DEADLINE_STEP_MS * _PLAIN_DEADLINE_STEP_MS
+        content = b"GET /v1/keys/%b%b%d\r\n\r\n" % (key, peer.plain_lines, left_ms or 1)
+        return peer.pipeline.send(content, handler, now)
+
+    async def send_read(
+        self, ordinal: int, target: bytes, headers: bytes, options: ReadOptions, deadline: float
+    ) -> PeerResponse:
+        """Send a read with options. `headers` are whole lines. Raises PeerUnavailable."""
+        may_wait = may_wait_for_freshness(options)
+        left_ms = remaining_ms(deadline, FRESHNESS_WAIT_SHARE if may_wait else 1.0)
+        headers += b"%b%b: %d\r\n" % (self._forwarded_line, DEADLINE_HEADER.encode(), left_ms)
+        return await self.request(ordinal, b"GET", target, headers, b"", deadline, may_wait)
 
     async def fetch_placement(self, ordinal: int, deadline: float) -> Placement:
-        """The one that the node follows. Raises PeerAway."""
-        answer = await self.ask(ordinal, b"GET", PLACEMENT_PATH.encode(), self.node_headers, b"", deadline)
+        """Return the placement that the node follows. Raises PeerUnavailable."""
+        response = await self.request(
+            ordinal, b"GET", PLACEMENT_PATH.encode(), self.node_headers, b"", deadline
+        )
         try:
-            if answer.status != 200:
-                raise ValueError(f"it answered {answer.status}")
-            return Placement.from_json(answer.body.decode())
+            if response.status != 200:
+                raise ValueError(f"it answered {response.status}")
+            return Placement.from_json(response.body.decode())
         except (ValueError, KeyError, TypeError) as error:
             raise PeerUnavailable(f"no placement from node {ordinal}: {error}") from None
 
-    async def forward(
-        self, ordinal: int, target: bytes, headers: bytes, asked: ReadOptions, deadline: float
-    ) -> PeerResponse:
-        """A client's point read, answered by another node. Raises PeerAway."""
-        mark = b"%b: %b\r\n%b: %d\r\n" % (
-            FORWARDED_HEADER.encode(),
-            self._token.encode(),
-            DEADLINE_HEADER.encode(),
-            remaining_ms(deadline, FRESHNESS_WAIT_SHARE if may_wait_for_freshness(asked) else 1.0),
-        )
-        answer = await self.ask(
-            ordinal, b"GET", target, headers + mark, b"", deadline, may_wait_for_freshness(asked)
-        )
-        if answer.status in TOKEN_REFUSED_STATUSES:
-            raise PeerUnavailable(f"node {ordinal} has another token")
-        return answer
-
-    async def ask(
+    async def request(
         self,
         ordinal: int,
         method: bytes,
@@ -360,9 +362,9 @@ class Peers(Background):
         headers: bytes,
         body: bytes,
         deadline: float,
-        may_wait_for_freshness: bool = True,
+        may_wait: bool = True,
     ) -> PeerResponse:
-        """`may_wait_for_freshness`: the answer may take long without meaning anything. Raises PeerAway."""
+        """Send any request. `may_wait`: a late response says nothing about the node's health. Raises PeerUnavailable."""
         peer = self._peers.get(ordinal)
         if peer is None:
             raise PeerUnavailable(f"node {ordinal} has left the placement")
@@ -370,21 +372,21 @@ class Peers(Background):
         began = time()
         health.asked(began)
         try:
-            answer = await peer.client.ask(method, target, headers, body, deadline)
+            response = await peer.client.request(method, target, headers, body, deadline)
         except (PeerTimeout, asyncio.CancelledError):
-            if not may_wait_for_freshness and time() - began >= health.timeout_after:
+            if not may_wait and time() - began >= health.timeout_after:
                 health.failed(time())
             raise
         except PeerUnavailable:
             health.failed(time())
             raise
-        health.answered(None if may_wait_for_freshness else time() - began)
-        return answer
+        health.answered(None if may_wait else time() - began)
+        return response
 
 
-def may_wait_for_freshness(asked: ReadOptions) -> bool:
-    """Whether a copy may wait until it is fresh enough before it answers."""
-    return asked.consistency in (Consistency.AT_LEAST, Consistency.STRONG)
+def may_wait_for_freshness(options: ReadOptions) -> bool:
+    """Whether a replica may wait until it is fresh enough before it answers."""
+    return options.consistency in (Consistency.AT_LEAST, Consistency.STRONG)
 
 
 def remaining_ms(deadline: float, share: float = 1.0) -> int:

@@ -176,7 +176,9 @@ async def _ask(
 ) -> T:
     text = json.dumps(body).encode()
     headers = b"%b%b: %d\r\n" % (peers.node_headers, DEADLINE_HEADER.encode(), remaining_ms(deadline))
-    answer = await peers.ask(ordinal, b"POST", path.encode(), headers, text, deadline, may_wait_for_freshness)
+    answer = await peers.request(
+        ordinal, b"POST", path.encode(), headers, text, deadline, may_wait_for_freshness
+    )
     if answer.status != 200:
         raise PeerUnavailable(f"it answered {answer.status}")
     return parse_answer(answer.body, understand)

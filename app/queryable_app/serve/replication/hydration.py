@@ -338,7 +338,7 @@ class _Source:
     async def _ask(self, method: bytes, target: str, body: bytes, seconds: float) -> PeerResponse:
         deadline = asyncio.get_running_loop().time() + seconds
         path = (CHECKPOINTS + target).encode()
-        answer = await self._client.ask(method, path, self._headers, body, deadline)
+        answer = await self._client.request(method, path, self._headers, body, deadline)
         if answer.status in (200, _BEING_MADE):
             return answer
         said = f"it answered {answer.status}: {answer.body[:300].decode(errors='replace')}"

@@ -246,7 +246,7 @@ def test_answers_keep_the_order_of_the_requests(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
             for target in (KEY, here, f"{here}?x=y", KEY):
                 connection.sendall(f"GET /v1/keys/{target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-                eventually("it is on its way", lambda: node.protocol.forwards.running)
+                eventually("it is on its way", lambda: node.node.forwarded_reads.running)
             answers = read_answers(connection, 4)
         statuses = [int(piece[1:4]) for piece in answers.split(b"HTTP/1.1")[1:]]
         assert statuses == [200, 404, 400, 200]
@@ -254,7 +254,7 @@ def test_answers_keep_the_order_of_the_requests(tmp_path: Path) -> None:
 
 def test_more_reads_than_can_wait_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """429 overloaded, at once."""
-    monkeypatch.setattr("queryable_app.serve.peers.link._CALLS_MAX", 4)
+    monkeypatch.setattr("queryable_app.serve.peers.pipeline._UNANSWERED_MAX", 4)
     listener = socket.create_server(("127.0.0.1", 0))
     bad = FaultyNode(listener, "hangs")
     with ExitStack() as stack:
@@ -279,7 +279,7 @@ def test_a_client_that_leaves_takes_its_request_along(tmp_path: Path) -> None:
             connection.sendall(f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             eventually("it is on its way", lambda: bad.reads)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-        eventually("it is forgotten", lambda: not node.protocol.forwards.running, 1)
+        eventually("it is forgotten", lambda: not node.node.forwarded_reads.running, 1)
     bad.stop()
 
 
@@ -293,7 +293,7 @@ def test_a_server_that_ends_answers_what_it_has_forwarded(tmp_path: Path) -> Non
     with with_faulty_node(tmp_path, "hangs") as (node, _, _):
         with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
             connection.sendall(f"GET /v1/keys/{KEY} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            eventually("it is on its way", lambda: node.protocol.forwards.running)
+            eventually("it is on its way", lambda: node.node.forwarded_reads.running)
             node.on_loop(lambda: end(node))
             received = b""
             while chunk := connection.recv(65536):

@@ -1,0 +1,139 @@
+"""Carry pipelined HTTP/1.1 requests to another node on one connection.
+
+Strategy: requests are written one behind the other, and responses arrive in the same order, each with its length. One read of
+the socket therefore brings many responses. Only nodes of this product are expected at the other end: a response of any other
+form ends the connection. A response goes to the owner at once, without a task or a future in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar, cast
+from urllib.parse import urlsplit
+
+RESPONSE_BYTES_MAX: Final = 256 << 20
+
+_HEAD_BYTES_MAX: Final = 16 * 1024
+_VERSION: Final = b"HTTP/1.1 "
+_LENGTH: Final = b"\r\ncontent-length: "
+_CLOSE: Final = b"\r\nconnection: close\r\n"
+
+Request = TypeVar("Request")
+"""What the owner keeps about a request until the response arrives."""
+
+OnResponse = Callable[[Request, int, bytes, bytes], None]
+"""Called with the request, status, head and body. The head ends with the empty line and has no Connection header."""
+
+
+class PeerConnection(asyncio.Protocol, Generic[Request]):
+    """One connection. After `on_lost` was called with the reason, no response arrives."""
+
+    def __init__(
+        self, on_response: OnResponse[Request], on_lost: Callable[[PeerConnection[Request], str], None]
+    ) -> None:
+        self._on_response = on_response
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._chunks: list[bytes] = []
+        self._received = 0
+        self._needed = 0  # bytes that complete the next response
+        self._protocol_error: str | None = None
+        self.unanswered: deque[Request] = deque()
+        self.has_answered = False
+        """If such a connection is lost, the peer may have closed it before the last requests arrived."""
+        self.usable = True
+
+    @classmethod
+    async def open(
+        cls,
+        address: str,
+        on_response: OnResponse[Request],
+        on_lost: Callable[[PeerConnection[Request], str], None],
+    ) -> PeerConnection[Request]:
+        parts = urlsplit(address)
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: cls(on_response, on_lost), parts.hostname or "", parts.port or 80
+        )
+        return connection
+
+    @property
+    def has_partial_response(self) -> bool:
+        return self._received > 0
+
+    def send(self, content: bytes, requests: Sequence[Request]) -> None:
+        """Write the bytes of these requests."""
+        assert self._transport is not None
+        self.unanswered.extend(requests)
+        self._transport.write(content)
+
+    def close(self) -> None:
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.usable = False
+        self._on_lost(self, self._protocol_error or str(error or "the connection was closed"))
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        if self._chunks:
+            self._chunks.append(data)
+            if self._received < self._needed:
+                return
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        try:
+            rest = data[self._hand_over(data) :]
+        except ValueError as error:
+            self._protocol_error = str(error)
+            self.close()  # the unanswered requests fail when the connection is lost
+            return
+        if rest:
+            self._chunks.append(rest)
+        self._received = len(rest)
+
+    def _hand_over(self, data: bytes) -> int:
+        """Hand the complete responses to the owner, and return where the first incomplete one begins. Raises ValueError."""
+        at = 0
+        while at < len(data):
+            if not data.startswith(_VERSION, at) and not _VERSION.startswith(data[at:]):
+                raise ValueError("the response is not HTTP/1.1")
+            head_end = data.find(b"\r\n\r\n", at) + 4
+            if head_end < 4:
+                if len(data) - at > _HEAD_BYTES_MAX:
+                    raise ValueError("the head of the response is too large")
+                self._needed = 0
+                return at
+            status = int(data[at + 9 : at + 12])
+            end = head_end
+            if status != 304:
+                length_at = data.index(_LENGTH, at, head_end) + len(_LENGTH)
+                length = int(data[length_at : data.index(b"\r\n", length_at)])
+                if not 0 <= length <= RESPONSE_BYTES_MAX:
+                    raise ValueError(f"a response of {length} bytes is out of bounds")
+                end += length
+                if end > len(data):
+                    self._needed = end - at
+                    return at
+            if not self.unanswered:
+                raise ValueError("a response came without a request")
+            head = data[at:head_end]
+            if _CLOSE in head:
+                head = head.replace(_CLOSE, b"\r\n")
+                self.usable = False  # the peer closes it; requests without a response fail then
+            request = self.unanswered.popleft()
+            self.has_answered = True
+            self._on_response(request, status, head, data[head_end:end])
+            at = end
+        return at
+
+
+def host_line(address: str) -> bytes:
+    return b"Host: %b\r\n" % urlsplit(address).netloc.encode()

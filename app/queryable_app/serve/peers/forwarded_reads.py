@@ -1,0 +1,260 @@
+"""Forward point reads to other nodes, and retry or hedge them on the next replica.
+
+Strategy: `Attempts` decides which node to try next and when; a `ForwardedRead` drives it for one read. A plain read goes out on
+the peer's pipeline and costs no task. A read with options may wait at the peer until the replica is fresh enough, so it has a
+connection of its own. One sweep over all reads looks which of them are due, so a read sets no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Final, Protocol
+
+from queryable_app.errors import Failure, Reason
+from queryable_app.policy.attempts import Attempts, SendTo, Wait, no_other_replica_failure
+from queryable_app.policy.freshness import ReadOptions
+from queryable_app.serve.base.background import guarded, note_failure
+from queryable_app.serve.peers.client import PeerResponse, PeerUnavailable
+from queryable_app.serve.peers.peers import TOKEN_REFUSED_STATUSES, Peers
+
+_SWEEP_SECONDS: Final = 0.005
+_NO_HOPS: Final = b"\r\nqt-hops: 0\r\n"
+_ONE_HOP: Final = b"\r\nqt-hops: 1\r\n"
+
+
+class ResponseSink(Protocol):
+    """Receives the outcome of a forwarded read, once."""
+
+    def on_forwarded_response(self, head: bytes, body: bytes) -> None:
+        """The client's response, as a node sends it."""
+
+    def on_forward_failure(self, failure: Failure) -> None:
+        """No node has a response."""
+
+
+class ForwardedRead(ABC):
+    """One client's read on its way to other nodes."""
+
+    __slots__ = ("_attempts", "_deadline", "_overloaded", "_reads", "_refusal", "_sink", "due")
+
+    def __init__(
+        self, reads: ForwardedReads, sink: ResponseSink, attempts: Attempts, refusal: Failure, deadline: float
+    ) -> None:
+        self._reads = reads
+        self._sink: ResponseSink | None = sink
+        self._attempts = attempts
+        self._refusal = refusal
+        self._deadline = deadline
+        self._overloaded = False
+        self.due = 0.0
+
+    def start(self) -> None:
+        """Send the first request. The sink may be called before this returns."""
+        self._reads.add(self)
+        self.advance(self._reads.time())
+
+    def advance(self, now: float) -> None:
+        """Send to the nodes that are due."""
+        attempts, peers = self._attempts, self._reads.peers
+        while isinstance(step := attempts.step(now), SendTo):
+            if not self._send(step.ordinal, now):
+                self._overloaded = self._overloaded or not peers.is_not_a_peer(step.ordinal)
+                attempts.failed(step.ordinal)
+        if isinstance(step, Wait):
+            self.due = step.until
+            return
+        sink = self.abandon()
+        if sink is None:
+            return
+        if step.refusal is not None:
+            sink.on_forwarded_response(*step.refusal)
+        elif self._overloaded:
+            sink.on_forward_failure(_overloaded(self._refusal.partition))
+        else:
+            sink.on_forward_failure(no_other_replica_failure(self._refusal))
+
+    @abstractmethod
+    def _send(self, ordinal: int, now: float) -> bool:
+        """Send the request to a node. False: the node takes no more requests, or is no peer any more."""
+
+    def on_response(self, ordinal: int, status: int, head: bytes, body: bytes) -> None:
+        if self._sink is None:
+            return
+        if status in TOKEN_REFUSED_STATUSES:
+            self.on_failure(ordinal)
+            return
+        head = head.replace(_NO_HOPS, _ONE_HOP, 1)
+        if not self._attempts.answered(ordinal, status, (head, body)):
+            self.advance(self._reads.time())
+        elif (sink := self.abandon()) is not None:
+            sink.on_forwarded_response(head, body)
+
+    def on_failure(self, ordinal: int) -> None:
+        if self._sink is not None:
+            self._attempts.failed(ordinal)
+            self.advance(self._reads.time())
+
+    def abandon(self) -> ResponseSink | None:
+        """Drop all later responses. Return the sink, unless it was called already."""
+        sink, self._sink = self._sink, None
+        self._reads.running.pop(self, None)
+        return sink
+
+
+class _PlainRead(ForwardedRead):
+    """A read without options, sent on the peer's pipeline."""
+
+    __slots__ = ("_key",)
+
+    def __init__(
+        self,
+        reads: ForwardedReads,
+        sink: ResponseSink,
+        attempts: Attempts,
+        refusal: Failure,
+        deadline: float,
+        key: bytes,
+    ) -> None:
+        super().__init__(reads, sink, attempts, refusal, deadline)
+        self._key = key
+
+    def _send(self, ordinal: int, now: float) -> bool:
+        return self._reads.peers.send_plain_read(ordinal, self._key, self, now, self._deadline)
+
+
+class _ReadWithOptions(ForwardedRead):
+    """A read that may wait at the peer: each request has a task, and a connection of its own."""
+
+    __slots__ = ("_headers", "_options", "_requests", "_target")
+
+    def __init__(
+        self,
+        reads: ForwardedReads,
+        sink: ResponseSink,
+        attempts: Attempts,
+        refusal: Failure,
+        deadline: float,
+        target: bytes,
+        headers: bytes,
+        options: ReadOptions,
+    ) -> None:
+        super().__init__(reads, sink, attempts, refusal, deadline)
+        self._target = target
+        self._headers = headers
+        self._options = options
+        self._requests: list[asyncio.Task[PeerResponse]] = []
+
+    def _send(self, ordinal: int, now: float) -> bool:
+        request = asyncio.create_task(
+            self._reads.peers.send_read(ordinal, self._target, self._headers, self._options, self._deadline)
+        )
+        request.add_done_callback(partial(self._on_done, ordinal))
+        self._requests.append(request)
+        return True
+
+    def _on_done(self, ordinal: int, request: asyncio.Task[PeerResponse]) -> None:
+        if request.cancelled():
+            return
+        if (error := request.exception()) is None:
+            self.on_response(ordinal, *request.result())
+            return
+        if not isinstance(error, PeerUnavailable):
+            note_failure("ForwardedRead.request", error)
+        self.on_failure(ordinal)
+
+    def abandon(self) -> ResponseSink | None:
+        for request in self._requests:
+            request.cancel()
+        return super().abandon()
+
+
+class ForwardedReads:
+    """All reads that one node forwards."""
+
+    def __init__(self, peers: Peers) -> None:
+        self.peers = peers
+        self.running: dict[ForwardedRead, None] = {}
+        """In the order of their arrival."""
+        self._sweep_scheduled = False
+
+    @staticmethod
+    def time() -> float:
+        return asyncio.get_running_loop().time()
+
+    def plain(
+        self, sink: ResponseSink, key: bytes, refusal: Failure, deadline_ms: int
+    ) -> ForwardedRead | None:
+        """Prepare a plain read of a key, as it stands in the path. None: no other node has the partition."""
+        assert refusal.partition is not None
+        deadline = self.time() + deadline_ms / 1000
+        attempts = self.peers.attempts(refusal.partition, deadline)
+        if attempts is None:
+            return None
+        return _PlainRead(self, sink, attempts, refusal, deadline, key)
+
+    async def with_options(
+        self,
+        target: bytes,
+        headers: bytes,
+        partition: int,
+        options: ReadOptions,
+        refusal: Failure,
+        deadline: float,
+    ) -> PeerResponse:
+        """Return the response to a read with options. `headers` are whole lines. Raises Failure."""
+        attempts = self.peers.attempts(partition, deadline, options)
+        if attempts is None:
+            raise no_other_replica_failure(refusal)
+        sink = _FutureSink()
+        read = _ReadWithOptions(self, sink, attempts, refusal, deadline, target, headers, options)
+        try:
+            read.start()
+            return await sink.response
+        finally:
+            read.abandon()
+
+    def add(self, read: ForwardedRead) -> None:
+        self.running[read] = None
+        if not self._sweep_scheduled:
+            self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        self._sweep_scheduled = True
+        asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweep_scheduled = False
+        now = self.time()
+        for read in tuple(self.running):
+            if now >= read.due:
+                with guarded("ForwardedReads.sweep"):
+                    read.advance(now)
+        if self.running:
+            self._sweep_later()
+
+
+class _FutureSink:
+    """Turns the outcome into the result of a future."""
+
+    def __init__(self) -> None:
+        self.response: asyncio.Future[PeerResponse] = asyncio.get_running_loop().create_future()
+
+    def on_forwarded_response(self, head: bytes, body: bytes) -> None:
+        if not self.response.done():
+            self.response.set_result(PeerResponse(int(head[9:12]), head, body))
+
+    def on_forward_failure(self, failure: Failure) -> None:
+        if not self.response.done():
+            self.response.set_exception(failure)
+
+
+def _overloaded(partition: int | None) -> Failure:
+    return Failure(
+        Reason.OVERLOADED,
+        f"too many reads wait for the nodes that hold partition {partition}",
+        "retry in a while, with fewer at once",
+        partition=partition,
+        retry_after_ms=1000,
+    )
