@@ -1,4 +1,4 @@
-"""What is made of the CRD and kept beside it: docs/reference.md and the chart's copy. `make docs` writes both, tests compare."""
+"""Generate docs/reference.md and the chart's copy from the CRD. `make docs` writes both, and tests compare them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ REFERENCE: Final = ROOT / "docs" / "reference.md"
 _HEAD: Final = """\
 # Every field
 
-Made of `crds/queryabletopic.yaml` by `make docs`. In a cluster `kubectl explain qt.spec --recursive` and `kubectl explain
-qt.spec.view` say the same. {about}
+Look up a field of a `QueryableTopic`, its default, and what a change of it does. In a cluster,
+`kubectl explain qt.spec --recursive` shows the same. (`make docs` generates this page from `crds/queryabletopic.yaml`.)
 
-**A change of the field**, in the column of that name, has one of these effects:
+{about}
+
+The column *A change* says what happens when you change the field:
 
 | | |
 |---|---|
 {changes}
 
-Durations are a number and one of `ms`, `s`, `m`, `h`, `d`. A field that *is not in this version yet* is in the schema, and a
-resource that has it gets `SpecValid=False`.
+So fields of the class `roll` restart pods. A duration is a number and one of `ms`, `s`, `m`, `h`, `d`. Fields that are
+*not in this version yet* are in the schema, and a resource with one of them gets `SpecValid=False`.
 """
 
 Node = Mapping[str, Any]

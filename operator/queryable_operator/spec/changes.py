@@ -17,10 +17,10 @@ from queryable_operator.spec.defaults import without_defaults
 
 
 class Change(Enum):
-    PATCH = "children are applied and nodes are told; no pod restarts"
-    ROLL = "one pod after the other restarts, with the data that it has"
+    PATCH = "the operator applies it and informs the nodes; no pod restarts"
+    ROLL = "one pod after the other restarts, and keeps its data"
     REVISION = "a new revision hydrates beside the old one and takes over"
-    REJECT = "refused; a new resource is needed"
+    REJECT = "the API server refuses it; create a new resource"
 
 
 CHANGES: Final[Mapping[str, Change]] = {
