@@ -162,16 +162,16 @@ def main(
         asyncio.run(_run(options))
     except (NoCluster, preflight.PreflightFailed, OSError) as error:
         click.echo(str(error), err=True)
-        _leave(1)
+        _exit_now(1)
     except asyncio.CancelledError:
         pass
     except Exception:
         _LOG.exception("The operator cannot go on, and is to be started again")
-        _leave(1)
-    _leave(0)
+        _exit_now(1)
+    _exit_now(0)
 
 
-def _leave(status: int) -> None:
+def _exit_now(status: int) -> None:
     """At once: a thread that waits for an API server which is away would hold up the end."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -194,12 +194,12 @@ async def _run(options: Options) -> None:
     metrics, health = Metrics(), Health()
     server = serve(options.port, metrics, health)
     _LOG.info("/metrics and /healthz are at port %d", server.server_port)
-    beating = asyncio.create_task(_beat(health))
+    beating = asyncio.create_task(_report_event_loop(health))
     election = Election(cluster, *options.lease, _identity()) if options.lease else None
     try:
         if election is not None:
             await election.acquire()
-        await _act(options, cluster, metrics, health, election)
+        await _serve_resources(options, cluster, metrics, health, election)
     finally:
         beating.cancel()
         if election is not None:
@@ -208,7 +208,7 @@ async def _run(options: Options) -> None:
         server.shutdown()
 
 
-async def _act(
+async def _serve_resources(
     options: Options, cluster: Cluster, metrics: Metrics, health: Health, election: Election | None
 ) -> None:
     """Until a signal, or until another operator may act."""
@@ -230,7 +230,7 @@ async def _act(
     resync = Resync(cluster, watch_cache, reconcilers, health, kinds, options.namespaces)
     background = [asyncio.create_task(resync.run())]
     if election is not None:
-        background.append(asyncio.create_task(_keep(election)))
+        background.append(asyncio.create_task(_keep_lease(election)))
     operator = asyncio.create_task(
         kopf.operator(
             registry=handlers.registry(cluster, reconcilers, watch_cache, kinds),
@@ -249,17 +249,17 @@ async def _act(
         await nodes.close()
 
 
-async def _keep(election: Election) -> None:
+async def _keep_lease(election: Election) -> None:
     try:
         await election.keep()
     except LeaseLost as error:
         _LOG.error("This operator ends, so that only one acts: %s", error)
-        _leave(1)  # requests that are under way end with it
+        _exit_now(1)  # requests that are under way end with it
 
 
-async def _beat(health: Health) -> None:
+async def _report_event_loop(health: Health) -> None:
     while True:
-        health.beat()
+        health.event_loop_turned()
         await asyncio.sleep(_BEAT_SECONDS)
 
 

@@ -110,8 +110,10 @@ class FakeApi:
     def answer(self, request: Request) -> Answer:
         self.order(request)
         if request.plural == "selfsubjectaccessreviews":
-            wish = request.body["spec"]["resourceAttributes"]
-            return 201, {"status": {"allowed": (wish["verb"], wish["resource"]) not in self.denied}}
+            attributes = request.body["spec"]["resourceAttributes"]
+            return 201, {
+                "status": {"allowed": (attributes["verb"], attributes["resource"]) not in self.denied}
+            }
         with self._changed:
             return self._answer(request)
 

@@ -71,12 +71,12 @@ class Operating:
         self.dependencies = dependencies
         self.reconciler = Reconciler(("a", "v"), dependencies)
 
-    async def round(self, plan: Callable[[Observed], Plan] | None = None) -> float | None:
+    async def run_pass(self, plan: Callable[[Observed], Plan] | None = None) -> float | None:
         """One round, after the watches have brought all that there is."""
         if plan is not None:
             self.plan = plan
         self.bring()
-        return await self.reconciler.round()
+        return await self.reconciler.run_pass()
 
     def bring(self) -> None:
         for kind in CHILDREN:

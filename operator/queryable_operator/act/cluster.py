@@ -133,7 +133,7 @@ class Cluster:
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """None when there is none."""
         try:
-            return await self._ask("get", "GET", kind, namespace, name)
+            return await self._request("get", "GET", kind, namespace, name)
         except ClusterError as error:
             if error.absent:
                 return None
@@ -149,13 +149,13 @@ class Cluster:
             body["metadata"] = {**body["metadata"], "resourceVersion": resource_version}
         query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
         name = body["metadata"]["name"]
-        return await self._ask("apply", "PATCH", body["kind"], namespace, name, query, body, _APPLY)
+        return await self._request("apply", "PATCH", body["kind"], namespace, name, query, body, _APPLY)
 
     async def create(self, namespace: str, manifest: Manifest) -> Manifest | None:
         """None when the name is taken."""
         query = {"fieldManager": names.FIELD_MANAGER}
         try:
-            return await self._ask("create", "POST", manifest["kind"], namespace, "", query, manifest)
+            return await self._request("create", "POST", manifest["kind"], namespace, "", query, manifest)
         except ClusterError as error:
             if error.conflict:
                 return None
@@ -164,7 +164,7 @@ class Cluster:
     async def replace(self, namespace: str, manifest: Manifest) -> Manifest:
         """Only over the object of the same `resourceVersion`."""
         name = manifest["metadata"]["name"]
-        return await self._ask("update", "PUT", manifest["kind"], namespace, name, None, manifest)
+        return await self._request("update", "PUT", manifest["kind"], namespace, name, None, manifest)
 
     async def replace_status(self, resource: Manifest, status: Mapping[str, Any]) -> Manifest:
         """The whole status of a QueryableTopic, and only of the one that was looked at."""
@@ -174,13 +174,15 @@ class Cluster:
             {"op": "add", "path": "/status", "value": status},
         ]
         where = (meta["namespace"], f"{meta['name']}/status")
-        return await self._ask("write the status of", "PATCH", names.KIND, *where, None, patch, _JSON_PATCH)
+        return await self._request(
+            "write the status of", "PATCH", names.KIND, *where, None, patch, _JSON_PATCH
+        )
 
     async def set_finalizers(self, resource: Manifest, finalizers: Sequence[str]) -> Manifest:
         meta = resource["metadata"]
         patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": list(finalizers)}}
         where = (meta["namespace"], meta["name"])
-        return await self._ask("set the finalizer of", "PATCH", names.KIND, *where, None, patch, _MERGE)
+        return await self._request("set the finalizer of", "PATCH", names.KIND, *where, None, patch, _MERGE)
 
     async def delete(self, namespace: str, ref: Ref, uid: str, *, force: bool = False) -> None:
         """The object of this `uid`; one that is gone, or has come anew, is left alone. `force` waits for no host."""
@@ -188,7 +190,7 @@ class Cluster:
         if force:
             body["gracePeriodSeconds"] = 0
         try:
-            await self._ask("delete", "DELETE", ref.kind, namespace, ref.name, None, body)
+            await self._request("delete", "DELETE", ref.kind, namespace, ref.name, None, body)
         except ClusterError as error:
             if not error.absent and not error.conflict:
                 raise
@@ -202,7 +204,7 @@ class Cluster:
             "deleteOptions": {"preconditions": {"uid": uid}},
         }
         try:
-            await self._ask("evict", "POST", "Pod", namespace, f"{pod}/eviction", None, body)
+            await self._request("evict", "POST", "Pod", namespace, f"{pod}/eviction", None, body)
         except ClusterError as error:
             if error.status == 429:
                 return str(error)
@@ -217,7 +219,7 @@ class Cluster:
             query["labelSelector"] = names.VIEW_LABEL
         found: dict[tuple[str, str], str] = {}
         while True:
-            page = await self._ask("list", "GET", kind, namespace, "", query, accept=_METADATA_ONLY)
+            page = await self._request("list", "GET", kind, namespace, "", query, accept=_METADATA_ONLY)
             for item in page["items"] or ():  # an empty list of metadata is null
                 meta = item["metadata"]
                 found[meta.get("namespace", ""), meta["name"]] = meta["resourceVersion"]
@@ -238,11 +240,17 @@ class Cluster:
     async def may(self, verb: str, group: str, resource: str, namespace: str | None, name: str = "") -> bool:
         """Whether we are allowed to; `resource` may name a subresource after a slash. Without a namespace: in all."""
         plural, _, subresource = resource.partition("/")
-        wish = {"verb": verb, "group": group, "resource": plural, "subresource": subresource, "name": name}
+        attributes = {
+            "verb": verb,
+            "group": group,
+            "resource": plural,
+            "subresource": subresource,
+            "name": name,
+        }
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {**wish, "namespace": namespace or ""}},
+            "spec": {"resourceAttributes": {**attributes, "namespace": namespace or ""}},
         }
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         answer = await self._in_thread(f"ask whether we may {verb} {resource}", "POST", path, None, body)
@@ -251,7 +259,7 @@ class Cluster:
     async def _read(self, doing: str, path: str) -> Manifest:
         return await self._in_thread(doing, "GET", path, None, None)
 
-    async def _ask(
+    async def _request(
         self,
         verb: str,
         method: str,

@@ -52,7 +52,7 @@ class Executor:
     topics: Topics
     observer: Observer
     log: logging.LoggerAdapter[logging.Logger]
-    _answered: dict[Ref, tuple[str, str]] = field(default_factory=dict)
+    _normalized: dict[Ref, tuple[str, str]] = field(default_factory=dict)
     """Digests of what was wanted and of what the API server made of it, where they differ."""
 
     _put_back: dict[Ref, float] = field(default_factory=dict)
@@ -63,15 +63,17 @@ class Executor:
 
     async def carry_out(self, plan: Plan, observation: Observation) -> bool:
         """Whether there was anything to do."""
-        acted = bool(plan.secrets or plan.tell or plan.evict or plan.delete or plan.force_delete)
+        acted = bool(
+            plan.token_secrets or plan.node_updates or plan.evict or plan.delete or plan.force_delete
+        )
         for wanted in plan.apply:
             acted |= await self._apply(wanted, observation, plan.expect_unchanged)
-        for ref in plan.secrets:
+        for ref in plan.token_secrets:
             await self._make_token(ref, observation)
-        await asyncio.gather(*(self._tell(tell, observation) for tell in plan.tell))
+        await asyncio.gather(*(self._send_update(tell, observation) for tell in plan.node_updates))
         for pod in plan.evict:
             if (uid := _uid(observation, Ref("Pod", pod))) is not None:
-                self._note(f"evict {pod}", await self.cluster.evict(self.view[0], pod, uid))
+                self._log_once(f"evict {pod}", await self.cluster.evict(self.view[0], pod, uid))
         for ref in plan.delete:
             await self._delete(ref, observation)
         for ref in plan.force_delete:
@@ -83,9 +85,14 @@ class Executor:
             resource = await self._write_status(resource, plan.status)
         for event in plan.events:
             await self.post(event, resource)
-        if plan.release:
+        if plan.remove_finalizer:
             await self._release(resource)
-        return acted or plan.clean_kafka or plan.release or resource is not observation.observed.resource
+        return (
+            acted
+            or plan.clean_kafka
+            or plan.remove_finalizer
+            or resource is not observation.observed.resource
+        )
 
     async def post(self, event: Event, resource: Manifest) -> None:
         """An event that cannot be written is in the log, and holds up nothing: a namespace that ends takes none."""
@@ -106,10 +113,10 @@ class Executor:
         if live is None:
             live = await self.cluster.get(ref.kind, self.view[0], ref.name)
             if live is not None and not is_owned(live, uid):
-                self.observer.taken.add(ref)
+                self.observer.name_conflicts.add(ref)
                 raise StaleObservation(f"{ref.kind} {ref.name} is somebody else's")
         why = None if live is None else difference(wanted, live)
-        if live is not None and (why is None or self._answered.get(ref) == _digests(wanted, live)):
+        if live is not None and (why is None or self._normalized.get(ref) == _digests(wanted, live)):
             return False
         drifted = live is not None and _marked(live) is not None and _marked(live) == _marked(wanted)
         if drifted and time.monotonic() - self._put_back.get(ref, -_FIGHT_SECONDS) < _FIGHT_SECONDS:
@@ -127,17 +134,17 @@ class Executor:
         except ClusterError as error:
             if ref.kind != "PersistentVolumeClaim" or error.status not in _FORBIDDEN:
                 raise
-            await self._cannot_enlarge(ref, error, observation)
+            await self._report_refused_claim(ref, error, observation)
             return False
         self._refused.pop(ref.name, None)
-        self._remember(ref, wanted, answer)
+        self._remember_normalized(ref, wanted, answer)
         if drifted:
             self._put_back[ref] = time.monotonic()
             message = f"{ref.kind} {ref.name} was put back: {why}"
             await self.post(Event("Normal", "DriftCorrected", message), observation.observed.resource)
         return True
 
-    async def _cannot_enlarge(self, claim: Ref, error: ClusterError, observation: Observation) -> None:
+    async def _report_refused_claim(self, claim: Ref, error: ClusterError, observation: Observation) -> None:
         """A storage class whose volumes cannot grow holds up nothing else. It is told once."""
         if self._refused.get(claim.name) != str(error):
             self._refused[claim.name] = str(error)
@@ -153,10 +160,10 @@ class Executor:
         if made is None:
             live = await self.cluster.get(ref.kind, self.view[0], ref.name)
             if live is not None and not is_owned(live, resource["metadata"]["uid"]):
-                self.observer.taken.add(ref)
+                self.observer.name_conflicts.add(ref)
                 raise StaleObservation(f"{ref.kind} {ref.name} is somebody else's")
 
-    async def _tell(self, tell: NodeUpdate, observation: Observation) -> None:
+    async def _send_update(self, tell: NodeUpdate, observation: Observation) -> None:
         node = observation.nodes.get((tell.revision, tell.ordinal))
         token = observation.tokens.get(tell.revision)
         if node is None or token is None:
@@ -169,7 +176,7 @@ class Executor:
                 await self.nodes.send_read_settings(node, token, tell.read)
         except NodeRefused as error:
             refused = str(error)
-        self._note(f"tell node {tell.ordinal} of r{tell.revision} what to follow", refused)
+        self._log_once(f"tell node {tell.ordinal} of r{tell.revision} what to follow", refused)
 
     async def _delete(self, ref: Ref, observation: Observation, *, force: bool = False) -> None:
         if (uid := _uid(observation, ref)) is None:
@@ -193,14 +200,14 @@ class Executor:
             cleaned.refused is None,
         )
         self.observer.kafka_retained = cleaned.unproven
-        self._note("clean up in Kafka", cleaned.refused)
+        self._log_once("clean up in Kafka", cleaned.refused)
 
     async def _write_status(self, resource: Manifest, status: Mapping[str, Any]) -> Manifest:
         live = resource.get("status", {})
-        if live == status or self._answered.get(_STATUS) == _digests(status, live):
+        if live == status or self._normalized.get(_STATUS) == _digests(status, live):
             return resource
         answer = await self.cluster.replace_status(resource, status)
-        self._remember(_STATUS, status, answer.get("status", {}))
+        self._remember_normalized(_STATUS, status, answer.get("status", {}))
         return answer
 
     async def _release(self, resource: Manifest) -> None:
@@ -211,15 +218,15 @@ class Executor:
             if not error.absent:
                 raise
 
-    def _remember(self, ref: Ref, wanted: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+    def _remember_normalized(self, ref: Ref, wanted: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """An API server that writes something in another way would be told the same for ever."""
         same = answer == wanted if ref is _STATUS else difference(wanted, answer) is None
         if same:
-            self._answered.pop(ref, None)
+            self._normalized.pop(ref, None)
         else:
-            self._answered[ref] = _digests(wanted, answer)
+            self._normalized[ref] = _digests(wanted, answer)
 
-    def _note(self, doing: str, refused: str | None) -> None:
+    def _log_once(self, doing: str, refused: str | None) -> None:
         if refused is None:
             self._refused.pop(doing, None)
         elif self._refused.get(doing) != refused:

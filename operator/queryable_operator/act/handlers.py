@@ -54,7 +54,7 @@ def registry(
         if event["type"] == "DELETED":
             reconcilers.gone((live["metadata"]["namespace"], live["metadata"]["name"]))
         else:
-            reconcilers.noticed(live)
+            reconcilers.observe(live)
 
     for kind in watched_kinds:
         _watch(wiring, kind, KINDS[kind], watch_cache)

@@ -44,13 +44,13 @@ class Metrics:
         )
         self._phases: dict[View, str] = {}
 
-    def reconciled(self, view: View, result: str, seconds: float) -> None:
+    def observe_pass(self, view: View, result: str, seconds: float) -> None:
         self._reconciled.labels(result).inc()
         self._seconds.observe(seconds)
         if result == "ok":
             self._last.labels(*view).set_to_current_time()
 
-    def decided(self, view: View, status: Mapping[str, Any], events: Iterable[Event]) -> None:
+    def observe_decision(self, view: View, status: Mapping[str, Any], events: Iterable[Event]) -> None:
         phase = str(status.get("phase", ""))
         before = self._phases.get(view)
         if phase != before:
@@ -69,7 +69,7 @@ class Metrics:
                 self._rollouts.labels(_OUTCOMES[event.reason]).inc()
 
     def forget(self, view: View) -> None:
-        self.decided(view, {}, ())
+        self.observe_decision(view, {}, ())
         self._phases.pop(view, None)
         _set(self._last, view, None)
 
@@ -91,7 +91,7 @@ class Health:
     _finished: dict[View, float] = field(default_factory=dict)
     _missed: str | None = None
 
-    def beat(self) -> None:
+    def event_loop_turned(self) -> None:
         """The event loop turns."""
         self._beat_at = self.clock()
 
@@ -101,7 +101,7 @@ class Health:
     def forget(self, view: View) -> None:
         self._finished.pop(view, None)
 
-    def missed(self, what: str | None) -> None:
+    def set_watch_problem(self, what: str | None) -> None:
         """What a watch has not brought; None: all is as it is listed."""
         self._missed = what
 

@@ -76,7 +76,7 @@ class Observer:
     watch_cache: WatchCache
     nodes: Nodes
     topics: Topics
-    taken: set[Ref] = field(default_factory=set)
+    name_conflicts: set[Ref] = field(default_factory=set)
     """Names of our children that were found to be somebody else's."""
 
     kafka_cleaned: bool = False
@@ -89,11 +89,11 @@ class Observer:
     async def look(self, resource: Manifest) -> Observation:
         uid = resource["metadata"]["uid"]
         objects = self.watch_cache.of(self.view)
-        children, taken = _sorted_out(objects, uid, self.view[1])
-        taken |= await self._still_taken(uid)
+        children, name_conflicts = _split_by_owner(objects, uid, self.view[1])
+        name_conflicts |= await self._remaining_conflicts(uid)
         revisions = sorted({r for ref in children if (r := revision_of(self.view[1], ref)) is not None})
-        tokens = await self._token_secrets(uid, revisions, children, taken)
-        nodes = _reachable(self.view[1], children)
+        tokens = await self._token_secrets(uid, revisions, children, name_conflicts)
+        nodes = _reachable_nodes(self.view[1], children)
         settings = await self._kafka_settings(resource)
         topic, said = await asyncio.gather(
             self._topic(resource, settings),
@@ -104,11 +104,11 @@ class Observer:
             now=time.time(),
             resource=resource,
             children=children,
-            taken=frozenset(taken),
+            name_conflicts=frozenset(name_conflicts),
             hosts=self.watch_cache.hosts,
             topic=topic,
             kafka_secret_digest=settings.digest,
-            said=said,
+            node_statuses=said,
             endpoints=endpoints_of(self.view[1], objects),
             kafka_cleaned=self.kafka_cleaned,
             kafka_retained=self.kafka_retained,
@@ -120,15 +120,15 @@ class Observer:
         """It was made or deleted just now."""
         self._tokens.pop(name, None)
 
-    async def _still_taken(self, uid: str) -> set[Ref]:
-        for ref in list(self.taken):
+    async def _remaining_conflicts(self, uid: str) -> set[Ref]:
+        for ref in list(self.name_conflicts):
             live = await self.cluster.get(ref.kind, self.view[0], ref.name)
             if live is None or is_owned(live, uid):
-                self.taken.discard(ref)
-        return set(self.taken)
+                self.name_conflicts.discard(ref)
+        return set(self.name_conflicts)
 
     async def _token_secrets(
-        self, uid: str, revisions: list[int], children: dict[Ref, Manifest], taken: set[Ref]
+        self, uid: str, revisions: list[int], children: dict[Ref, Manifest], name_conflicts: set[Ref]
     ) -> dict[int, str]:
         """Adds them to `children`, without their contents. Secrets are not watched, and read as seldom as possible."""
         now, tokens = time.monotonic(), {}
@@ -141,7 +141,7 @@ class Observer:
                 if live is None:
                     continue
                 if not is_owned(live, uid):
-                    taken.add(Ref("Secret", name))
+                    name_conflicts.add(Ref("Secret", name))
                     continue
                 known = _Token(now, trimmed("Secret", live), _decoded(live).get("token", ""))
                 self._tokens[name] = known
@@ -194,24 +194,26 @@ def revision_of(view: str, ref: Ref) -> int | None:
     return names.revision_number(text) if prefix == view else None
 
 
-def _sorted_out(objects: Mapping[Ref, Manifest], uid: str, view: str) -> tuple[dict[Ref, Manifest], set[Ref]]:
+def _split_by_owner(
+    objects: Mapping[Ref, Manifest], uid: str, view: str
+) -> tuple[dict[Ref, Manifest], set[Ref]]:
     """Our children, and the names that others have. A label alone makes nobody a child."""
     children: dict[Ref, Manifest] = {}
-    taken: set[Ref] = set()
+    name_conflicts: set[Ref] = set()
     for ref, live in objects.items():
         if ref.kind == "EndpointSlice":
             continue
         if ref.kind in _UNOWNED:
-            if _place_of(view, ref, live) is not None:
+            if _revision_and_ordinal(view, ref, live) is not None:
                 children[ref] = live
         elif is_owned(live, uid):
             children[ref] = live
         elif ref.name == view or revision_of(view, ref) is not None:
-            taken.add(ref)
-    return children, taken
+            name_conflicts.add(ref)
+    return children, name_conflicts
 
 
-def _place_of(view: str, ref: Ref, live: Manifest) -> tuple[int, int] | None:
+def _revision_and_ordinal(view: str, ref: Ref, live: Manifest) -> tuple[int, int] | None:
     """Revision and ordinal of a pod or a volume claim, when it is one of a StatefulSet of this view."""
     revision = names.revision_number(live["metadata"].get("labels", {}).get(names.REVISION_LABEL))
     text = ref.name.rpartition("-")[2]
@@ -226,14 +228,14 @@ def _place_of(view: str, ref: Ref, live: Manifest) -> tuple[int, int] | None:
     return revision, int(text)
 
 
-def _reachable(view: str, children: Mapping[Ref, Manifest]) -> dict[tuple[int, int], Node]:
+def _reachable_nodes(view: str, children: Mapping[Ref, Manifest]) -> dict[tuple[int, int], Node]:
     """Pods that have an address and may answer; those that are ending as well, since they drain."""
     nodes: dict[tuple[int, int], Node] = {}
     for ref, live in children.items():
         ip = live.get("status", {}).get("podIP")
         if ref.kind != "Pod" or not ip or live["status"].get("phase") != "Running":
             continue
-        if (place := _place_of(view, ref, live)) is not None:
+        if (place := _revision_and_ordinal(view, ref, live)) is not None:
             record = children.get(Ref("ConfigMap", names.child(view, place[0])))
             nodes[place] = Node(*place, live["metadata"]["uid"], ip, _epoch(record))
     return nodes

@@ -79,17 +79,21 @@ async def check(cluster: Cluster, namespaces: Sequence[str], lease: tuple[str, s
 async def _denied(cluster: Cluster, wanted: Sequence[Permission]) -> list[str]:
     turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(wish: Permission) -> bool:
-        kind, _, subresource = wish.kind.partition("/")
+    async def ask(permission: Permission) -> bool:
+        kind, _, subresource = permission.kind.partition("/")
         resource = KINDS[kind].plural + (f"/{subresource}" if subresource else "")
         async with turn:
-            return await cluster.may(wish.verb, KINDS[kind].group, resource, wish.namespace, wish.name)
+            return await cluster.may(
+                permission.verb, KINDS[kind].group, resource, permission.namespace, permission.name
+            )
 
-    allowed = await asyncio.gather(*(ask(wish) for wish in wanted))
+    allowed = await asyncio.gather(*(ask(permission) for permission in wanted))
     missing: dict[tuple[str, str | None], list[str]] = {}
-    for wish, may in zip(wanted, allowed, strict=True):
+    for permission, may in zip(wanted, allowed, strict=True):
         if not may:
-            missing.setdefault((f"{wish.kind} {wish.name}".rstrip(), wish.namespace), []).append(wish.verb)
+            missing.setdefault(
+                (f"{permission.kind} {permission.name}".rstrip(), permission.namespace), []
+            ).append(permission.verb)
     return [
         f"  {', '.join(verbs)} {what} in {'the namespace ' + namespace if namespace else 'all namespaces'}"
         for (what, namespace), verbs in missing.items()

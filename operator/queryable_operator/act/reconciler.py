@@ -59,11 +59,11 @@ class Reconciler:
 
     def __init__(self, view: View, dependencies: Dependencies) -> None:
         self._view = view
-        self._tools = dependencies
+        self._dependencies = dependencies
         self._log = logging.LoggerAdapter(_LOG, {"namespace": view[0], "object": view[1]})
         self._changed = asyncio.Event()
         self._failures = 0
-        self._said: str | None = None
+        self._last_error: str | None = None
         self._uid = ""
         self._begin_incarnation()
 
@@ -72,41 +72,41 @@ class Reconciler:
 
     async def run(self) -> None:
         """Until the resource is gone."""
-        while (seconds := await self.round()) is not None:
+        while (seconds := await self.run_pass()) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), seconds)
             await asyncio.sleep(_GATHER_SECONDS if not self._failures else min(seconds, _BACK_OFF_SECONDS))
             self._changed.clear()
-        self._tools.metrics.forget(self._view)
-        self._tools.health.forget(self._view)
+        self._dependencies.metrics.forget(self._view)
+        self._dependencies.health.forget(self._view)
 
-    async def round(self) -> float | None:
+    async def run_pass(self) -> float | None:
         """The seconds until the next one. None: the resource is gone."""
         began = time.monotonic()
         resource: Manifest | None = None
         try:
-            resource = await self._tools.cluster.get(names.KIND, *self._view)
+            resource = await self._dependencies.cluster.get(names.KIND, *self._view)
             if resource is None:
                 return None
             requeue_seconds = await self._reconcile(resource)
             result = "ok"
-            self._failures, self._said = 0, None
+            self._failures, self._last_error = 0, None
         except StaleObservation as error:
             self._log.info("%s", error)
             result, requeue_seconds = "conflict", self._back_off()
         except ClusterError as error:
             result = "conflict" if error.conflict else "error"
             requeue_seconds = max(self._back_off(), error.retry_after_seconds)
-            await self._say(error, resource)
+            await self._report(error, resource)
         except (
             Exception
         ) as error:  # a defect; the other resources go on, and so does this one when it has been mended
             result, requeue_seconds = "error", self._back_off()
-            if self._said != repr(error):
-                self._said = repr(error)
+            if self._last_error != repr(error):
+                self._last_error = repr(error)
                 self._log.exception("A round failed, which is a defect of the operator")
-        self._tools.metrics.reconciled(self._view, result, time.monotonic() - began)
-        self._tools.health.finished(self._view)
+        self._dependencies.metrics.observe_pass(self._view, result, time.monotonic() - began)
+        self._dependencies.health.finished(self._view)
         return requeue_seconds
 
     async def _reconcile(self, resource: Manifest) -> float:
@@ -118,22 +118,26 @@ class Reconciler:
         if names.FINALIZER not in finalizers:
             if "deletionTimestamp" in meta:
                 return _AWAY_SECONDS
-            resource = await self._tools.cluster.set_finalizers(resource, [*finalizers, names.FINALIZER])
+            resource = await self._dependencies.cluster.set_finalizers(
+                resource, [*finalizers, names.FINALIZER]
+            )
         observation = await self._observer.look(resource)
-        plan = self._tools.plan(observation.observed, self._tools.settings)
+        plan = self._dependencies.plan(observation.observed, self._dependencies.settings)
         before, phase = (status.get("phase") for status in (resource.get("status", {}), plan.status or {}))
         if plan.status is not None and phase != before:
             self._log.info("%s, after %s", phase, before or "nothing")
         acted = await self._executor.carry_out(plan, observation)
-        self._tools.metrics.decided(self._view, plan.status or resource.get("status", {}), plan.events)
-        interval = self._tools.interval_seconds
+        self._dependencies.metrics.observe_decision(
+            self._view, plan.status or resource.get("status", {}), plan.events
+        )
+        interval = self._dependencies.interval_seconds
         if not acted and not observation.nodes:
             return interval  # there is nobody to ask, and whatever changes otherwise begins a round
         return max(_GATHER_SECONDS, min(plan.requeue_seconds, interval))
 
     def _begin_incarnation(self) -> None:
         """For this resource, or for another one of the same name."""
-        dependencies = self._tools
+        dependencies = self._dependencies
         self._observer = Observer(
             self._view,
             dependencies.cluster,
@@ -155,10 +159,10 @@ class Reconciler:
         self._failures = min(self._failures + 1, 16)
         return seconds * random.uniform(0.5, 1.0)  # noqa: S311
 
-    async def _say(self, error: ClusterError, resource: Manifest | None) -> None:
-        if self._said == str(error):
+    async def _report(self, error: ClusterError, resource: Manifest | None) -> None:
+        if self._last_error == str(error):
             return
-        self._said = str(error)
+        self._last_error = str(error)
         if error.conflict:
             self._log.info("%s", error)
         elif 400 <= error.status < 500 and error.status != 429 and resource is not None:
@@ -174,9 +178,9 @@ class Reconcilers:
         self.dependencies: Dependencies
         self._running: dict[View, tuple[Reconciler, asyncio.Task[None]]] = {}
         self._seen: dict[View, tuple[str, tuple[Any, ...]]] = {}
-        self._came_again: set[View] = set()
+        self._recreated: set[View] = set()
 
-    def noticed(self, resource: Mapping[str, Any]) -> None:
+    def observe(self, resource: Mapping[str, Any]) -> None:
         """A resource is there, or has changed."""
         meta = resource["metadata"]
         view = (meta["namespace"], meta["name"])
@@ -193,7 +197,7 @@ class Reconcilers:
             self._start(view)
         elif before is None or before[1] != what_matters:  # our own writes of the status are no news
             if before is None or before[1][0] != meta["uid"]:
-                self._came_again.add(view)
+                self._recreated.add(view)
             self.wake(view)
 
     def gone(self, view: View) -> None:
@@ -211,7 +215,7 @@ class Reconcilers:
 
     async def stop(self) -> None:
         tasks = [task for _, task in self._running.values()]
-        self._came_again.clear()
+        self._recreated.clear()
         for task in tasks:
             task.cancel()
         if tasks:
@@ -226,8 +230,8 @@ class Reconcilers:
     def _ended(self, view: View) -> None:
         """The resource was found gone; another one of its name may have come since."""
         del self._running[view]
-        if view in self._came_again:
-            self._came_again.discard(view)
+        if view in self._recreated:
+            self._recreated.discard(view)
             self._start(view)
         else:
             self._seen.pop(view, None)

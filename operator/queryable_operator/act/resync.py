@@ -34,7 +34,7 @@ class Resync:
     kinds: Sequence[str]
     namespaces: Sequence[str]  # empty: all
     # By kind, of what was listed and had not been brought: the version that was known.
-    _late: dict[str, dict[tuple[str, str], str | None]] = field(default_factory=dict)
+    _missing_versions: dict[str, dict[tuple[str, str], str | None]] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Does not return."""
@@ -48,7 +48,7 @@ class Resync:
     async def once(self) -> None:
         missed = None
         for kind in (*self.kinds, names.KIND):
-            known, gone = self._hands(kind)
+            known, gone = self._accessors(kind)
             before = known()
             listed: dict[tuple[str, str], str] = {}
             for namespace in self.namespaces or (None,):
@@ -63,12 +63,12 @@ class Resync:
                 for place in listed
                 if before.get(place) == now.get(place) != listed[place]
             }
-            if late.items() & self._late.get(kind, {}).items():
+            if late.items() & self._missing_versions.get(kind, {}).items():
                 missed = f"the watch of {kind} has brought nothing for {_EVERY_SECONDS:g} s, though there was something"
-            self._late[kind] = late
-        self.health.missed(missed)
+            self._missing_versions[kind] = late
+        self.health.set_watch_problem(missed)
 
-    def _hands(self, kind: str) -> tuple[Callable[[], Versions], Callable[[str, str], None]]:
+    def _accessors(self, kind: str) -> tuple[Callable[[], Versions], Callable[[str, str], None]]:
         if kind == names.KIND:
             return self.reconcilers.known, lambda namespace, name: self.reconcilers.gone((namespace, name))
         return lambda: self.watch_cache.known(kind), lambda namespace, name: self.watch_cache.gone(

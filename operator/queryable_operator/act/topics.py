@@ -56,18 +56,18 @@ class _Kafka:
 
     connection: KafkaConnection
     calls: IsolatedCalls
-    asked: dict[str, float] = field(default_factory=dict)  # when somebody last asked for a topic
-    found: dict[str, TopicObservation] = field(default_factory=dict)
-    failed: KafkaUnreachable | KafkaSettingsInvalid | None = None
+    last_requested: dict[str, float] = field(default_factory=dict)  # when somebody last asked for a topic
+    observations: dict[str, TopicObservation] = field(default_factory=dict)
+    failure: KafkaUnreachable | KafkaSettingsInvalid | None = None
     at: float = float("-inf")
-    looking: asyncio.Task[None] | None = None
+    look_task: asyncio.Task[None] | None = None
 
     def known(self, topic: str, now: float) -> TopicObservation | None:
         """None when it is time to look."""
         age = now - self.at
-        if self.failed is not None:
-            return self.failed if age < _MISSED_SECONDS else None
-        seen = self.found.get(topic)
+        if self.failure is not None:
+            return self.failure if age < _MISSED_SECONDS else None
+        seen = self.observations.get(topic)
         return seen if age < (_FOUND_SECONDS if isinstance(seen, TopicFound) else _MISSED_SECONDS) else None
 
 
@@ -98,7 +98,7 @@ class Topics:
             kafka = self._kafka(namespace, bootstrap_servers, config)
         except KafkaSettingsError as error:
             return KafkaSettingsInvalid(str(error))
-        kafka.asked[topic] = self._clock()
+        kafka.last_requested[topic] = self._clock()
         for _ in range(2):  # a look that was under way may not have been for this topic
             if (seen := kafka.known(topic, self._clock())) is not None:
                 return seen
@@ -123,8 +123,10 @@ class Topics:
     def _kafka(self, namespace: str, bootstrap_servers: str, config: Mapping[str, str]) -> _Kafka:
         now = self._clock()
         for key, kafka in list(self._kafkas.items()):
-            kafka.asked = {t: at for t, at in kafka.asked.items() if now - at < _ASKED_SECONDS}
-            if not kafka.asked and kafka.looking is None and not kafka.calls.is_blocked:
+            kafka.last_requested = {
+                t: at for t, at in kafka.last_requested.items() if now - at < _ASKED_SECONDS
+            }
+            if not kafka.last_requested and kafka.look_task is None and not kafka.calls.is_blocked:
                 del self._kafkas[key]
         # Brokers advertise names, and a name means another broker in another namespace.
         key = hashlib.sha256(
@@ -137,41 +139,41 @@ class Topics:
         return self._kafkas[key]
 
     async def _look(self, kafka: _Kafka) -> None:
-        if kafka.looking is None:
-            kafka.looking = asyncio.create_task(_look(kafka, self._clock))
-        await asyncio.shield(kafka.looking)
+        if kafka.look_task is None:
+            kafka.look_task = asyncio.create_task(_look(kafka, self._clock))
+        await asyncio.shield(kafka.look_task)
 
 
 async def _look(kafka: _Kafka, clock: Callable[[], float]) -> None:
     """Fills in what is known; never raises."""
-    topics = sorted(kafka.asked)
+    topics = sorted(kafka.last_requested)
 
     async def look() -> dict[str, TopicObservation]:
         async with _admin(kafka.connection) as admin:
             # A topic that is asked for must not be made by that, as many brokers would.
             answer = await admin._send_request(MetadataRequest(topics, allow_auto_topic_creation=False))
-        return {found["topic"]: _seen(found) for found in answer.to_object()["topics"]}
+        return {observations["topic"]: _seen(observations) for observations in answer.to_object()["topics"]}
 
     try:
-        kafka.found = await kafka.calls.run(look, _LOOK_SECONDS)
-        kafka.failed = None
+        kafka.observations = await kafka.calls.run(look, _LOOK_SECONDS)
+        kafka.failure = None
     except KafkaSettingsError as error:
-        kafka.failed = KafkaSettingsInvalid(str(error))
+        kafka.failure = KafkaSettingsInvalid(str(error))
     except Exception as error:  # whatever may be at the address, and whatever it answers
-        kafka.failed = KafkaUnreachable(
+        kafka.failure = KafkaUnreachable(
             _reason(error, ",".join(kafka.connection.arguments["bootstrap_servers"]))
         )
     finally:
-        kafka.at, kafka.looking = clock(), None
+        kafka.at, kafka.look_task = clock(), None
 
 
-def _seen(found: Mapping[str, Any]) -> TopicObservation:
-    code = found["error_code"]
+def _seen(observations: Mapping[str, Any]) -> TopicObservation:
+    code = observations["error_code"]
     if code in (_UNKNOWN_TOPIC, _INVALID_TOPIC):
         return TopicMissing()
     if code == _NOT_AUTHORIZED:
         return KafkaSettingsInvalid("these credentials may not describe the topic")
-    partitions = len(found["partitions"])
+    partitions = len(observations["partitions"])
     return (
         TopicFound(partitions)
         if partitions

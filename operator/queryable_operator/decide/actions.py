@@ -35,10 +35,10 @@ class Plan:
     expect_unchanged: frozenset[Ref] = frozenset()
     """Of those, the ones that may only be written over what was observed: the placement."""
 
-    secrets: tuple[Ref, ...] = ()
+    token_secrets: tuple[Ref, ...] = ()
     """Token Secrets that shall exist. Their contents are made once, at random, where they are made."""
 
-    tell: tuple[NodeUpdate, ...] = ()
+    node_updates: tuple[NodeUpdate, ...] = ()
     evict: tuple[str, ...] = ()
     """Pods, by the eviction API, so that no PodDisruptionBudget is broken. Here and in what is deleted the very object that
     was observed is meant (its uid is a precondition), never one that has come under its name since."""
@@ -52,7 +52,7 @@ class Plan:
     """The whole status. None: it stays as it is."""
 
     events: tuple[Event, ...] = ()
-    release: bool = False
+    remove_finalizer: bool = False
     """The finalizer goes: nothing is left to do for a resource that is being deleted."""
 
     requeue_seconds: float = 10.0

@@ -41,37 +41,41 @@ def next_deletions(view: str, live: LiveRevision) -> tuple[Ref, ...]:
 def stuck_pods(live: LiveRevision, hosts: Mapping[str, Host] | None, now: float) -> Iterator[Ref]:
     """Pods that were asked to end and never will have ended, for nobody is there to say so."""
     for pod in live.pods.values():
-        if pod.ending is not None and now >= pod.ending and (_is_overdue(pod, now) or _is_alone(pod, hosts)):
+        if (
+            pod.termination_deadline is not None
+            and now >= pod.termination_deadline
+            and (_is_past_deadline(pod, now) or _host_is_down(pod, hosts))
+        ):
             yield Ref("Pod", pod.name)
 
 
-def ending(observed: Observed) -> Plan:
+def plan_deletion(observed: Observed) -> Plan:
     """Of a resource that is being deleted. Whether its spec is right matters no more. What has an owner goes with it."""
     metadata, spec = observed.resource["metadata"], observed.resource.get("spec") or {}
     if names.FINALIZER not in (metadata.get("finalizers") or ()):
         return Plan()
     view, retain = str(metadata["name"]), spec.get("deletionPolicy") == "Retain"
     live_revisions = revisions_of(observed).values()
-    delete = tuple(ref for live in live_revisions for ref in _ends(view, live, retain))
+    delete = tuple(ref for live in live_revisions for ref in _objects_to_delete(view, live, retain))
     if any(live.pods or "StatefulSet" in live.objects for live in live_revisions):
         forced = tuple(
             ref for live in live_revisions for ref in stuck_pods(live, observed.hosts, observed.now)
         )
         status = _status(observed, "Its pods are ending.")
         return Plan(delete=delete, force_delete=forced, status=status, requeue_seconds=1.0)
-    if retain or observed.kafka_cleaned or not (live_revisions or _began(observed)):
-        return Plan(delete=delete, events=_unproven(observed), release=True)
+    if retain or observed.kafka_cleaned or not (live_revisions or _may_have_revisions(observed)):
+        return Plan(delete=delete, events=_retained_in_kafka(observed), remove_finalizer=True)
     refused = observed.kafka_cleanup_error
-    if refused is None or not _has_waited(observed):
+    if refused is None or not _has_waited_for_kafka(observed):
         why = f"Kafka cannot be cleaned up: {refused}" if refused else "Kafka is being cleaned up."
         status = _status(observed, why, refused is not None)
         return Plan(delete=delete, clean_kafka=True, status=status, requeue_seconds=2.0)
     left = names.application_id(metadata["namespace"], view, 1, str(metadata["uid"])).replace(".r1-", ".r*-")
     message = f"Groups and dead-letter topics called {left} may be left in Kafka: {refused}"
-    return Plan(delete=delete, events=(Event("Warning", _CLEANUP_FAILED, message),), release=True)
+    return Plan(delete=delete, events=(Event("Warning", _CLEANUP_FAILED, message),), remove_finalizer=True)
 
 
-def _unproven(observed: Observed) -> tuple[Event, ...]:
+def _retained_in_kafka(observed: Observed) -> tuple[Event, ...]:
     """What an earlier release named after the view alone: another cluster's view of this name would lose its own."""
     if not (unproven := observed.kafka_retained):
         return ()
@@ -83,7 +87,7 @@ def _unproven(observed: Observed) -> tuple[Event, ...]:
     return (Event("Warning", _CLEANUP_FAILED, message),)
 
 
-def _began(observed: Observed) -> bool:
+def _may_have_revisions(observed: Observed) -> bool:
     """Whether there may have been a revision: status names one before anything of it is made, in Kubernetes or in Kafka. A
     status that says nothing at all may have been lost."""
     status = observed.resource.get("status") or {}
@@ -92,14 +96,14 @@ def _began(observed: Observed) -> bool:
     )
 
 
-def _ends(view: str, live: LiveRevision, retain: bool) -> tuple[Ref, ...]:
+def _objects_to_delete(view: str, live: LiveRevision, retain: bool) -> tuple[Ref, ...]:
     if "StatefulSet" in live.objects:
         return (Ref("StatefulSet", names.child(view, live.number)),)
     return (*_pods(live), *(() if retain else _claims(view, live)))
 
 
 def _pods(live: LiveRevision) -> Iterator[Ref]:
-    return (Ref("Pod", pod.name) for pod in live.pods.values() if pod.ending is None)
+    return (Ref("Pod", pod.name) for pod in live.pods.values() if pod.termination_deadline is None)
 
 
 def _claims(view: str, live: LiveRevision) -> Iterator[Ref]:
@@ -108,11 +112,11 @@ def _claims(view: str, live: LiveRevision) -> Iterator[Ref]:
             yield Ref("PersistentVolumeClaim", names.volume_claim(view, live.number, ordinal))
 
 
-def _is_overdue(pod: Pod, now: float) -> bool:
-    return pod.ending is not None and now >= pod.ending + _STUCK_SECONDS
+def _is_past_deadline(pod: Pod, now: float) -> bool:
+    return pod.termination_deadline is not None and now >= pod.termination_deadline + _STUCK_SECONDS
 
 
-def _is_alone(pod: Pod, hosts: Mapping[str, Host] | None) -> bool:
+def _host_is_down(pod: Pod, hosts: Mapping[str, Host] | None) -> bool:
     if hosts is None or pod.host is None:
         return False
     host = hosts.get(pod.host)
@@ -130,13 +134,13 @@ def _status(observed: Observed, message: str, failed: bool = False) -> Mapping[s
     after = {
         **before,
         "message": message,
-        "conditions": conditions.merged(said, before, generation, observed.now),
+        "conditions": conditions.merge_conditions(said, before, generation, observed.now),
     }
     return None if after == before else after
 
 
-def _has_waited(observed: Observed) -> bool:
-    degraded = conditions.before(observed.resource.get("status") or {}).get("Degraded", {})
+def _has_waited_for_kafka(observed: Observed) -> bool:
+    degraded = conditions.conditions_by_type(observed.resource.get("status") or {}).get("Degraded", {})
     since = seconds_of(degraded.get("lastTransitionTime"))
     failing = degraded.get("status") == "True" and degraded.get("reason") == _CLEANUP_FAILED
     return failing and since is not None and observed.now >= since + _KAFKA_SECONDS

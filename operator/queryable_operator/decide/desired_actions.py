@@ -18,8 +18,8 @@ from queryable_operator.decide.revision_records import (
     TemplateInputs,
     build_inputs,
     desired_record,
-    following,
     template_changes,
+    view_of_revision,
 )
 from queryable_operator.rollout import placements
 from queryable_operator.rollout.live import BUILD_INPUTS_ANNOTATION, LiveRevision
@@ -32,8 +32,8 @@ from queryable_operator.spec.quantity import quantity
 from queryable_operator.spec.resource import View
 from queryable_operator.spec.settings import OperatorSettings
 
-_OF_REVISION: Final = ("ConfigMap", "PodDisruptionBudget", "Secret", "Service", "StatefulSet")
-_BEGINNING: Final = ("Pending", "Provisioning")
+_REVISION_KINDS: Final = ("ConfigMap", "PodDisruptionBudget", "Secret", "Service", "StatefulSet")
+_FIRST_PHASES: Final = ("Pending", "Provisioning")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ReconcilePass:
     observed: Observed
     settings: OperatorSettings
     view: View
-    course: RolloutState
+    state: RolloutState
     """As it was observed."""
 
     following: RolloutState
@@ -54,7 +54,7 @@ class ReconcilePass:
     def placement_inputs(self, number: int) -> PlacementInputs:
         """Of one revision. The epoch that status speaks of is the active one's."""
         epoch = (self.observed.resource.get("status") or {}).get("placementEpoch")
-        is_active = self.course.active is not None and number == self.course.active.number
+        is_active = self.state.active is not None and number == self.state.active.number
         return PlacementInputs(
             now=self.observed.now,
             cluster_domain=self.settings.cluster_domain,
@@ -70,7 +70,7 @@ class ReconcilePass:
     @property
     def is_moving(self) -> bool:
         """Whether copies of the active revision are on their way."""
-        live = self.live(self.course.active)
+        live = self.live(self.state.active)
         if live.record is None or self.view.suspended:
             return False
         placement_inputs = self.placement_inputs(live.number)
@@ -79,57 +79,63 @@ class ReconcilePass:
     @property
     def is_rolling(self) -> bool:
         """Whether pods of the active revision are made anew, or are about to be."""
-        live = self.live(self.course.active)
+        live = self.live(self.state.active)
         return may_have_outdated_pods(live) or template_changes(live, self.template_inputs(live.number))
 
     @property
     def has_lost_record(self) -> bool:
-        active = self.course.active
+        active = self.state.active
         if active is None or self.live(active).record is not None:
             return False
         return desired_record(active, self.live(active), self.template_inputs(active.number)) is None
 
-    def live(self, named: RevisionReference | None) -> LiveRevision:
-        number = named.number if named else 0
+    def live(self, reference: RevisionReference | None) -> LiveRevision:
+        number = reference.number if reference else 0
         return self.live_revisions.get(number, LiveRevision(number))
 
 
 def desired_actions(pass_: ReconcilePass) -> Plan:
-    whole = _joined(
-        [_surroundings(pass_), *(_revision(pass_, named) for named in pass_.course.kept), _front(pass_)]
-        + [_leaving(pass_, live) for live in pass_.live_revisions.values()]
+    whole = _merge(
+        [
+            _view_objects(pass_),
+            *(_apply_revision(pass_, reference) for reference in pass_.state.retained),
+            _client_service(pass_),
+        ]
+        + [_remove_revision(pass_, live) for live in pass_.live_revisions.values()]
     )
-    return _without(whole, pass_.observed.taken)
+    return _without_conflicts(whole, pass_.observed.name_conflicts)
 
 
-def _surroundings(pass_: ReconcilePass) -> Plan:
-    if pass_.course.active is None:
+def _view_objects(pass_: ReconcilePass) -> Plan:
+    if pass_.state.active is None:
         return Plan()
     view = pass_.view
-    return _of_view(pass_, policies.service_account(view), policies.network_policy(view, pass_.settings))
+    return _apply_for_view(
+        pass_, policies.service_account(view), policies.network_policy(view, pass_.settings)
+    )
 
 
-def _front(pass_: ReconcilePass) -> Plan:
+def _client_service(pass_: ReconcilePass) -> Plan:
     """The Service, where clients ask."""
-    target = service_target(pass_.course, pass_.following)
-    return Plan() if target is None else _of_view(pass_, services.client(pass_.view, target))
+    target = service_target(pass_.state, pass_.following)
+    return Plan() if target is None else _apply_for_view(pass_, services.client(pass_.view, target))
 
 
-def _of_view(pass_: ReconcilePass, *objects: Manifest) -> Plan:
+def _apply_for_view(pass_: ReconcilePass, *objects: Manifest) -> Plan:
     """What is there from the first revision on, and is not there now, somebody deleted."""
     refs = [Ref(manifest["kind"], manifest["metadata"]["name"]) for manifest in objects]
     deleted = [ref for ref in refs if ref not in pass_.observed.children]
-    if pass_.course.phase in _BEGINNING or pass_.observed.taken.intersection(deleted):
+    if pass_.state.phase in _FIRST_PHASES or pass_.observed.name_conflicts.intersection(deleted):
         deleted = []
-    return Plan(apply=objects, events=tuple(_was_deleted(ref) for ref in deleted))
+    return Plan(apply=objects, events=tuple(_recreation_event(ref) for ref in deleted))
 
 
-def _revision(pass_: ReconcilePass, named: RevisionReference) -> Plan:
-    live, view = pass_.live(named), pass_.view
-    record = desired_record(named, live, pass_.template_inputs(named.number))
+def _apply_revision(pass_: ReconcilePass, reference: RevisionReference) -> Plan:
+    live, view = pass_.live(reference), pass_.view
+    record = desired_record(reference, live, pass_.template_inputs(reference.number))
     if record is None:  # what runs goes on running with what it has
         return Plan()
-    number = named.number
+    number = reference.number
     objects = [
         config_map(view, number, record),
         services.headless(view, number),
@@ -140,50 +146,52 @@ def _revision(pass_: ReconcilePass, named: RevisionReference) -> Plan:
     made = Plan(
         apply=tuple(objects),
         expect_unchanged=frozenset({Ref("ConfigMap", names.child(view.name, number))}),
-        secrets=missing,
-        events=tuple(_put_back(pass_, named, live)),
+        token_secrets=missing,
+        events=tuple(_recreation_events(pass_, reference, live)),
     )
     if live.record is None or missing:
         return made
-    return _joined([made, _pods(pass_, live, live.record)])
+    return _merge([made, _apply_pods(pass_, live, live.record)])
 
 
-def _pods(pass_: ReconcilePass, live: LiveRevision, record: RevisionRecord) -> Plan:
+def _apply_pods(pass_: ReconcilePass, live: LiveRevision, record: RevisionRecord) -> Plan:
     """Of a revision whose ConfigMap and token are there."""
-    view, now = following(pass_.view, record.spec), pass_.observed.now
+    view, now = view_of_revision(pass_.view, record.spec), pass_.observed.now
     replicas = placements.replicas(view, live, record.placement, now)
     there = live.objects.get("StatefulSet")
     made = stateful_set(view, live.number, record.template, replicas, there if _has_claims(there) else None)
-    wanted = _marked(made, record)
-    apply = Plan(apply=(wanted, *_larger_claims(view, live)), tell=tuple(_tell(view, live, record)))
+    wanted = _with_build_inputs(made, record)
+    apply = Plan(
+        apply=(wanted, *_larger_claims(view, live)), node_updates=tuple(_node_updates(view, live, record))
+    )
     if view.suspended or pass_.view.suspended:  # from the very round on in which it is asked for
         return apply
-    return _joined(
+    return _merge(
         [
             apply,
-            _rolled(pass_, view, live, record, wanted),
-            _replaced(pass_, view, live, record),
+            _restart_next_pod(pass_, view, live, record, wanted),
+            _replace_lost_nodes(pass_, view, live, record),
             Plan(delete=tuple(placements.orphaned_claims(view, live, record.placement))),
         ]
     )
 
 
-def _marked(stateful_set: Manifest, record: RevisionRecord) -> Manifest:
+def _with_build_inputs(stateful_set: Manifest, record: RevisionRecord) -> Manifest:
     metadata = stateful_set["metadata"]
     annotations = {**metadata["annotations"], BUILD_INPUTS_ANNOTATION: build_inputs(record).to_json()}
     return {**stateful_set, "metadata": {**metadata, "annotations": annotations}}
 
 
-def _tell(view: View, live: LiveRevision, record: RevisionRecord) -> Iterator[NodeUpdate]:
+def _node_updates(view: View, live: LiveRevision, record: RevisionRecord) -> Iterator[NodeUpdate]:
     """The placement of the ConfigMap that was observed: a node that starts now learns no older one."""
-    for ordinal, said in sorted(live.said.items()):
+    for ordinal, said in sorted(live.node_statuses.items()):
         placement = record.placement if said.seen.epoch < record.placement.epoch else None
-        read = None if _reads_so(view, said.read) else view.raw["read"]
+        read = None if _has_read_settings(view, said.read) else view.raw["read"]
         if placement is not None or read is not None:
             yield NodeUpdate(live.number, ordinal, placement, read)
 
 
-def _reads_so(view: View, read: Mapping[str, Any]) -> bool:
+def _has_read_settings(view: View, read: Mapping[str, Any]) -> bool:
     try:
         return parse_read(read) == view.spec.read
     except SpecError:
@@ -212,10 +220,10 @@ def _size(claim: Manifest) -> Fraction | None:
         return None
 
 
-def _rolled(
+def _restart_next_pod(
     pass_: ReconcilePass, view: View, live: LiveRevision, record: RevisionRecord, wanted: Manifest
 ) -> Plan:
-    if pass_.course.phase == "CuttingOver":
+    if pass_.state.phase == "CuttingOver":
         return Plan()
     copies = placements.replication_factor(view)
     pod = next_to_roll(live, record.placement, view.spec.replicas, copies, pass_.observed.now)
@@ -224,7 +232,7 @@ def _rolled(
     return Plan(evict=(pod,))
 
 
-def _replaced(pass_: ReconcilePass, view: View, live: LiveRevision, record: RevisionRecord) -> Plan:
+def _replace_lost_nodes(pass_: ReconcilePass, view: View, live: LiveRevision, record: RevisionRecord) -> Plan:
     """Nodes that do not come back are made anew elsewhere."""
     placement_inputs = pass_.placement_inputs(live.number)
     refs = tuple(placements.blocking_objects(view, live, record.placement, placement_inputs))
@@ -245,27 +253,29 @@ def _replaced(pass_: ReconcilePass, view: View, live: LiveRevision, record: Revi
     )
 
 
-def _put_back(pass_: ReconcilePass, named: RevisionReference, live: LiveRevision) -> Iterator[Event]:
+def _recreation_events(
+    pass_: ReconcilePass, reference: RevisionReference, live: LiveRevision
+) -> Iterator[Event]:
     """A child of a revision that has long been made, and is not there: somebody deleted it."""
-    if named != pass_.course.active or pass_.course.phase in _BEGINNING:
+    if reference != pass_.state.active or pass_.state.phase in _FIRST_PHASES:
         return
-    for kind in _OF_REVISION:
+    for kind in _REVISION_KINDS:
         if kind not in live.objects:
-            yield _was_deleted(Ref(kind, names.child(pass_.view.name, named.number)))
+            yield _recreation_event(Ref(kind, names.child(pass_.view.name, reference.number)))
 
 
-def _was_deleted(ref: Ref) -> Event:
+def _recreation_event(ref: Ref) -> Event:
     return Event("Normal", "DriftCorrected", f"{ref.kind} {ref.name} was deleted, and is made again.")
 
 
-def _leaving(pass_: ReconcilePass, live: LiveRevision) -> Plan:
+def _remove_revision(pass_: ReconcilePass, live: LiveRevision) -> Plan:
     """A revision that nobody needs any more."""
-    course, now = pass_.course, pass_.observed.now
-    if live.number in [named.number for named in course.kept]:
+    state, now = pass_.state, pass_.observed.now
+    if live.number in [reference.number for reference in state.retained]:
         return Plan()
-    if _is_retained(course, live):
+    if _is_retained(state, live):
         return Plan()
-    previous = course.previous
+    previous = state.previous
     retired = previous.since if previous and previous.number == live.number else None
     if not deletion.is_removable(live.number, retired, pass_.service, now):
         return Plan()
@@ -275,15 +285,15 @@ def _leaving(pass_: ReconcilePass, live: LiveRevision) -> Plan:
     )
 
 
-def _is_retained(course: RolloutState, live: LiveRevision) -> bool:
+def _is_retained(state: RolloutState, live: LiveRevision) -> bool:
     """Only volumes, of a revision that this resource never had: one of the same name left them for somebody to look after."""
-    past = [entry.get("revision") for entry in course.history]
-    if course.previous is not None:
-        past.append(names.revision_text(course.previous.number))
+    past = [entry.get("revision") for entry in state.history]
+    if state.previous is not None:
+        past.append(names.revision_text(state.previous.number))
     return not live.objects and not live.pods and names.revision_text(live.number) not in past
 
 
-def _joined(plans: Iterable[Plan]) -> Plan:
+def _merge(plans: Iterable[Plan]) -> Plan:
     parts = list(plans)
     joined: dict[str, Any] = {}
     for field in fields(Plan):
@@ -295,8 +305,8 @@ def _joined(plans: Iterable[Plan]) -> Plan:
     return Plan(**joined)
 
 
-def _without(whole: Plan, taken: frozenset[Ref]) -> Plan:
+def _without_conflicts(whole: Plan, name_conflicts: frozenset[Ref]) -> Plan:
     """What somebody else has is left alone."""
-    apply = tuple(m for m in whole.apply if Ref(m["kind"], m["metadata"]["name"]) not in taken)
-    secrets = tuple(ref for ref in whole.secrets if ref not in taken)
-    return replace(whole, apply=apply, secrets=secrets)
+    apply = tuple(m for m in whole.apply if Ref(m["kind"], m["metadata"]["name"]) not in name_conflicts)
+    secrets = tuple(ref for ref in whole.token_secrets if ref not in name_conflicts)
+    return replace(whole, apply=apply, token_secrets=secrets)

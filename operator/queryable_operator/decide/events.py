@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from queryable_app.wire.ingest_failures import REASONS
 from queryable_operator.decide.actions import Event
-from queryable_operator.report.conditions import before
+from queryable_operator.report.conditions import conditions_by_type
 
 # A condition that begins to say this is an event. Those that tell of a trouble are warnings.
 _BY_REASON: Final[Mapping[tuple[str, str], str]] = {
@@ -60,8 +60,8 @@ def _rollout_failed(new: Mapping[str, Any]) -> str:
 
 
 def _of_conditions(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Event]:
-    was = before(old)
-    for kind, condition in before(new).items():
+    was = conditions_by_type(old)
+    for kind, condition in conditions_by_type(new).items():
         reason = _BY_REASON.get((kind, str(condition.get("reason"))))
         if reason and was.get(kind, {}).get("reason") != condition.get("reason"):
             yield Event("Warning", reason, str(condition.get("message")))
@@ -75,7 +75,7 @@ def _moved(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def _holds(status: Mapping[str, Any], kind: str) -> bool:
-    return before(status).get(kind, {}).get("status") == "True"
+    return conditions_by_type(status).get(kind, {}).get("status") == "True"
 
 
 def _revision(status: Mapping[str, Any], role: str) -> str | None:

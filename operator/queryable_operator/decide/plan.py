@@ -50,73 +50,74 @@ _SETTLED_SECONDS: Final = 10.0
 def plan(observed: Observed, settings: OperatorSettings) -> Plan:
     identity = identity_of(observed.resource)
     if identity.deleting:
-        return deletion.ending(observed)
+        return deletion.plan_deletion(observed)
     there, live_revisions = observed.resource.get("status") or {}, revisions_of(observed)
     service = service_of(observed.children.get(Ref("Service", identity.name)))
-    course = rollout_state_of(identity, there, live_revisions, service, observed.now)
-    view, wrong = _followed(observed.resource, course, live_revisions)
-    if view is None or view.paused or is_lost(there, course):
-        picture = StatusInputs(observed, settings, identity, view, wrong, course, live_revisions)
-        return _written(Plan(), picture)
-    wish = desired_revision(view, observed.topic, course, live_revisions)
-    following = next_rollout_state(course, _facts(observed, view, course, live_revisions, service, wish))
-    pass_ = ReconcilePass(observed, settings, view, course, following, live_revisions, service)
-    picture = StatusInputs(
+    state = rollout_state_of(identity, there, live_revisions, service, observed.now)
+    view, wrong = _effective_view(observed.resource, state, live_revisions)
+    if view is None or view.paused or is_lost(there, state):
+        inputs = StatusInputs(observed, settings, identity, view, wrong, state, live_revisions)
+        return _with_status(Plan(), inputs)
+    desired = desired_revision(view, observed.topic, state, live_revisions)
+    following = next_rollout_state(state, _facts(observed, view, state, live_revisions, service, desired))
+    pass_ = ReconcilePass(observed, settings, view, state, following, live_revisions, service)
+    inputs = StatusInputs(
         observed=observed,
         settings=settings,
         identity=identity,
         view=view,
         wrong=wrong,
-        course=following,
+        state=following,
         live_revisions=live_revisions,
-        wish=wish,
+        desired=desired,
         moving=pass_.is_moving,
         rolling=pass_.is_rolling,
         lost_record=pass_.has_lost_record,
     )
-    return _written(desired_actions(pass_), picture)
+    return _with_status(desired_actions(pass_), inputs)
 
 
-def _written(work: Plan, picture: StatusInputs) -> Plan:
+def _with_status(work: Plan, inputs: StatusInputs) -> Plan:
     """The work, with the status that is to be written and the events that follow from it."""
-    status = status_of(picture)
-    changed = status != picture.status
+    status = status_of(inputs)
+    changed = status != inputs.status
     return replace(
         work,
         status=status if changed else None,
-        events=(*work.events, *(events_between(picture.status, status) if changed else ())),
-        requeue_seconds=_again_seconds(work, picture),
+        events=(*work.events, *(events_between(inputs.status, status) if changed else ())),
+        requeue_seconds=_requeue_seconds(work, inputs),
     )
 
 
-def _again_seconds(work: Plan, picture: StatusInputs) -> float:
+def _requeue_seconds(work: Plan, inputs: StatusInputs) -> float:
     """Soon, where the next step waits for this one; what takes its time is not looked at all the time."""
-    course, before = picture.course, picture.status.get("phase")
-    waits = bool(work.tell or work.evict or work.delete or work.force_delete or work.secrets)
-    caught_up = course.candidate is not None and course.candidate.caught_up_since is not None
+    state, before = inputs.state, inputs.status.get("phase")
+    waits = bool(work.node_updates or work.evict or work.delete or work.force_delete or work.token_secrets)
+    candidate_caught_up = state.candidate is not None and state.candidate.caught_up_since is not None
     if (
         waits
-        or picture.moving
-        or picture.rolling
-        or caught_up
-        or course.phase in ("Provisioning", "CuttingOver")
+        or inputs.moving
+        or inputs.rolling
+        or candidate_caught_up
+        or state.phase in ("Provisioning", "CuttingOver")
     ):
         return _STEP_SECONDS
-    if course.phase != before:
+    if state.phase != before:
         return _STEP_SECONDS
-    return _SETTLED_SECONDS if course.phase in ("Pending", "Failed", "Ready") else _HYDRATING_SECONDS
+    return _SETTLED_SECONDS if state.phase in ("Pending", "Failed", "Ready") else _HYDRATING_SECONDS
 
 
-def _followed(
-    resource: Manifest, course: RolloutState, live_revisions: Mapping[int, LiveRevision]
+def _effective_view(
+    resource: Manifest, state: RolloutState, live_revisions: Mapping[int, LiveRevision]
 ) -> tuple[View | None, str | None]:
     """The spec, or the last one that could be followed and why the present one cannot."""
     record = next(
-        (live_revisions[n.number].record for n in reversed(course.kept) if n.number in live_revisions), None
+        (live_revisions[n.number].record for n in reversed(state.retained) if n.number in live_revisions),
+        None,
     )
     try:
         view = view_of(resource)
-        wrong = _rejected(view, record)
+        wrong = _immutable_field_error(view, record)
         if wrong is None:
             return view, None
     except SpecError as error:
@@ -130,7 +131,7 @@ def _followed(
         return None, wrong
 
 
-def _rejected(view: View, record: RevisionRecord | None) -> str | None:
+def _immutable_field_error(view: View, record: RevisionRecord | None) -> str | None:
     """Why a field that cannot be changed is not followed. The API server refuses most of it."""
     if record is None:
         return None
@@ -146,44 +147,49 @@ def _rejected(view: View, record: RevisionRecord | None) -> str | None:
 def _facts(
     observed: Observed,
     view: View,
-    course: RolloutState,
+    state: RolloutState,
     live_revisions: Mapping[int, LiveRevision],
     service: int | None,
-    wish: Any,
+    desired: Any,
 ) -> ObservedFacts:
-    def live(named: Any) -> LiveRevision:
-        return live_revisions.get(named.number, LiveRevision(named.number)) if named else LiveRevision(0)
+    def live(reference: Any) -> LiveRevision:
+        return (
+            live_revisions.get(reference.number, LiveRevision(reference.number))
+            if reference
+            else LiveRevision(0)
+        )
 
-    active, candidate = live(course.active), live(course.candidate)
+    active, candidate = live(state.active), live(state.candidate)
     nodes, copies = view.spec.replicas, placements.replication_factor(view)
     # As many as the Service has now; and all of them, where fewer are asked for.
     needed = max(1, min(len(active.ready), nodes))
     answering = {candidate.pods[ordinal].name for ordinal in candidate.ready} & observed.endpoints
-    number = _next_number(course, live_revisions)
+    number = _next_number(state, live_revisions)
     behind, most = lag(candidate), max(view.rollout.max_lag, lag(active) or 0)
     return ObservedFacts(
         now=observed.now,
         rollout=view.rollout,
         next_number=number,
         next_application_id=names.application_id(view.namespace, view.name, number, view.uid),
-        wish=wish,
+        desired=desired,
         suspended=view.suspended,
-        made=active.number in live_revisions,
-        provisioned=len(active.pods) >= nodes and all(pod.host for pod in active.pods.values()),
-        available=is_available(active),
-        active_refused=permanent_failure(active) is not None,
-        active_taken=has_reported(active) and permanent_failure(active) is None,
-        refused=permanent_failure(candidate),
-        caught_up=is_caught_up(candidate, nodes, copies, observed.now) and not outdated_pods(candidate),
-        near=behind is not None and behind <= most,
-        steady=len(candidate.ready) >= needed,
-        turned=service == candidate.number and len(answering) >= needed,
-        previous_gone=course.previous is not None and course.previous.number not in live_revisions,
+        active_exists=active.number in live_revisions,
+        active_provisioned=len(active.pods) >= nodes and all(pod.host for pod in active.pods.values()),
+        active_available=is_available(active),
+        active_cannot_hydrate=permanent_failure(active) is not None,
+        active_can_hydrate=has_reported(active) and permanent_failure(active) is None,
+        candidate_failure=permanent_failure(candidate),
+        candidate_caught_up=is_caught_up(candidate, nodes, copies, observed.now)
+        and not outdated_pods(candidate),
+        candidate_is_near=behind is not None and behind <= most,
+        candidate_is_ready=len(candidate.ready) >= needed,
+        service_switched=service == candidate.number and len(answering) >= needed,
+        previous_removed=state.previous is not None and state.previous.number not in live_revisions,
     )
 
 
-def _next_number(course: RolloutState, live_revisions: Mapping[int, LiveRevision]) -> int:
+def _next_number(state: RolloutState, live_revisions: Mapping[int, LiveRevision]) -> int:
     """Never one that was used before, as far as anybody can tell."""
-    named = [named.number for named in (*course.kept, course.previous) if named]
-    past = [names.revision_number(str(entry.get("revision"))) or 0 for entry in course.history]
-    return 1 + max([*named, *past, *live_revisions], default=0)
+    reference = [reference.number for reference in (*state.retained, state.previous) if reference]
+    past = [names.revision_number(str(entry.get("revision"))) or 0 for entry in state.history]
+    return 1 + max([*reference, *past, *live_revisions], default=0)

@@ -16,7 +16,7 @@ from queryable_app.wire.disk_format import FORMAT_VERSION
 from queryable_operator.build.settings_map import RevisionRecord
 from queryable_operator.build.workload import ROLL_HASH_ANNOTATION, pod_template
 from queryable_operator.rollout import placements
-from queryable_operator.rollout.live import LiveRevision, MadeOf
+from queryable_operator.rollout.live import BuildInputs, LiveRevision
 from queryable_operator.rollout.placements import PlacementInputs
 from queryable_operator.rollout.revisions import RevisionReference
 from queryable_operator.spec.changes import effective_spec, roll_hash, spec_hash
@@ -40,19 +40,21 @@ class TemplateInputs:
 
 
 def desired_record(
-    named: RevisionReference, live: LiveRevision, template_inputs: TemplateInputs
+    reference: RevisionReference, live: LiveRevision, template_inputs: TemplateInputs
 ) -> RevisionRecord | None:
     """None: it cannot be made."""
     if live.record is not None:
-        return _carried_on(live.record, live, template_inputs)
-    return _made_anew(named, live, template_inputs)
+        return _updated_record(live.record, live, template_inputs)
+    return _recovered_record(reference, live, template_inputs)
 
 
-def build_inputs(record: RevisionRecord) -> MadeOf:
-    return MadeOf(effective_spec(record.spec, {}), record.spec_hash, record.partitions, record.disk_format)
+def build_inputs(record: RevisionRecord) -> BuildInputs:
+    return BuildInputs(
+        effective_spec(record.spec, {}), record.spec_hash, record.partitions, record.disk_format
+    )
 
 
-def following(view: View, spec: Mapping[str, Any]) -> View:
+def view_of_revision(view: View, spec: Mapping[str, Any]) -> View:
     """The view as a revision follows it that was made earlier."""
     try:
         return view.following(spec)
@@ -60,20 +62,20 @@ def following(view: View, spec: Mapping[str, Any]) -> View:
         return view
 
 
-def _carried_on(
+def _updated_record(
     record: RevisionRecord, live: LiveRevision, template_inputs: TemplateInputs
 ) -> RevisionRecord:
     view, application_id = template_inputs.view, record.placement.application_id
     spec: Mapping[str, Any] = effective_spec(record.spec, view.raw)
     if not template_inputs.kafka_secret_is_known:  # pods keep their image, and what says where it is from
         spec = _with_image_of(record.spec, spec)
-    image, rolled = _rolled(record, spec, template_inputs)
+    image, rolled = _image_and_hash(record, spec, template_inputs)
     template = record.template
     if rolled != record.roll_hash:
         template = pod_template(
-            following(view, spec), live.number, application_id, image, rolled, template_inputs.settings
+            view_of_revision(view, spec), live.number, application_id, image, rolled, template_inputs.settings
         )
-    placement = placements.followed(live, application_id, record.partitions, record.placement)
+    placement = placements.latest_placement(live, application_id, record.partitions, record.placement)
     if placement is None or placement == record.placement:
         placement = placements.next_placement(view, live, record.placement, template_inputs.placement_inputs)
     return RevisionRecord(
@@ -95,11 +97,12 @@ def template_changes(live: LiveRevision, template_inputs: TemplateInputs) -> boo
     if record is None or there is None:
         return False
     return (
-        there[2] != _rolled(record, effective_spec(record.spec, template_inputs.view.raw), template_inputs)[1]
+        there[2]
+        != _image_and_hash(record, effective_spec(record.spec, template_inputs.view.raw), template_inputs)[1]
     )
 
 
-def _rolled(
+def _image_and_hash(
     record: RevisionRecord, spec: Mapping[str, Any], template_inputs: TemplateInputs
 ) -> tuple[str, str]:
     """The image, and the hash of all that restarts pods."""
@@ -124,22 +127,22 @@ def _with_image_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[st
     return {name: value for name, value in [*new.items(), ("image", old.get("image"))] if value is not None}
 
 
-def _made_anew(
-    named: RevisionReference, live: LiveRevision, template_inputs: TemplateInputs
+def _recovered_record(
+    reference: RevisionReference, live: LiveRevision, template_inputs: TemplateInputs
 ) -> RevisionRecord | None:
-    view, number = template_inputs.view, named.number
-    spec, disk_format = _proven(named, live, view) or (None, FORMAT_VERSION)
+    view, number = template_inputs.view, reference.number
+    spec, disk_format = _proven_spec(reference, live, view) or (None, FORMAT_VERSION)
     if spec is None:
         return None
-    application_id, domain = named.application_id, template_inputs.settings.cluster_domain
-    placement = placements.followed(live, application_id, named.partitions, None)
+    application_id, domain = reference.application_id, template_inputs.settings.cluster_domain
+    placement = placements.latest_placement(live, application_id, reference.partitions, None)
     if placement is None:
-        placement = placements.first(view, number, application_id, named.partitions, domain)
+        placement = placements.new_placement(view, number, application_id, reference.partitions, domain)
     there = _template_of(live)
     if there is None:
         image = view.image or template_inputs.settings.node_image
         rolled = roll_hash(spec, image, template_inputs.kafka_secret_digest)
-        followed = following(view, spec)
+        followed = view_of_revision(view, spec)
         template = pod_template(followed, number, application_id, image, rolled, template_inputs.settings)
         there = template, image, rolled
     template, image, rolled = there
@@ -148,22 +151,24 @@ def _made_anew(
         placement=placement,
         template=template,
         domains=placements.domains_seen(live, template_inputs.placement_inputs.hosts),
-        spec_hash=named.spec_hash,
+        spec_hash=reference.spec_hash,
         roll_hash=rolled,
-        partitions=named.partitions,
+        partitions=reference.partitions,
         image=image,
         disk_format=disk_format,
     )
 
 
-def _proven(named: RevisionReference, live: LiveRevision, view: View) -> tuple[Mapping[str, Any], int] | None:
+def _proven_spec(
+    reference: RevisionReference, live: LiveRevision, view: View
+) -> tuple[Mapping[str, Any], int] | None:
     """The spec that has the revision's hash, with its disk format."""
     build_inputs = live.build_inputs
     known = [(view.raw, build_inputs.disk_format if build_inputs else FORMAT_VERSION)]
     if build_inputs is not None:
         known.append((effective_spec(build_inputs.spec, view.raw), build_inputs.disk_format))
     for spec, disk_format in known:
-        if spec_hash(spec, named.partitions, disk_format) == named.spec_hash:
+        if spec_hash(spec, reference.partitions, disk_format) == reference.spec_hash:
             return spec, disk_format
     return None
 

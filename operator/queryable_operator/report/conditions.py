@@ -35,18 +35,18 @@ class Condition:
     message: str
 
 
-def before(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def conditions_by_type(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The conditions that are there, by type."""
     there = status.get("conditions")
     entries = there if isinstance(there, list) else []
     return {str(entry.get("type")): entry for entry in entries if isinstance(entry, Mapping)}
 
 
-def merged(
+def merge_conditions(
     said: Iterable[Condition], status: Mapping[str, Any], generation: int, now: float
 ) -> list[Mapping[str, Any]]:
     """All conditions as they are now. Time is that of the last change of status."""
-    whole = {kind: dict(entry) for kind, entry in before(status).items() if kind in ORDER}
+    whole = {kind: dict(entry) for kind, entry in conditions_by_type(status).items() if kind in ORDER}
     for condition in said:
         whole[condition.type] = _entry(condition, whole.get(condition.type), generation, now)
     return [whole[kind] for kind in ORDER if kind in whole]

@@ -15,10 +15,15 @@ from typing import Any, Final, cast, get_args
 from queryable_app.wire.ingest_failures import parse_failure
 from queryable_operator.build.workload import application_id_in
 from queryable_operator.report.condition_rules import evaluate_conditions, worst_message
-from queryable_operator.report.conditions import merged
+from queryable_operator.report.conditions import merge_conditions
 from queryable_operator.rollout.live import LiveRevision, seconds_of, text_of
 from queryable_operator.rollout.placements import all_nodes_reported
-from queryable_operator.rollout.progress import hydrated, lag, records_per_second, remaining_seconds
+from queryable_operator.rollout.progress import (
+    hydrated_partitions,
+    lag,
+    records_per_second,
+    remaining_seconds,
+)
 from queryable_operator.rollout.revisions import Phase, RevisionReference, RolloutState
 from queryable_operator.rollout.status_inputs import StatusInputs
 from queryable_operator.spec import names
@@ -36,17 +41,17 @@ def rollout_state_of(
     now: float,
 ) -> RolloutState:
     """What status says, and what objects say where it says nothing. `service` is the revision that the Service is at."""
-    active = _named(identity, status.get("active"), live_revisions, now)
+    active = _reference_from_status(identity, status.get("active"), live_revisions, now)
     if active is None:
-        return _rebuilt(identity, status, live_revisions, service, now)
-    candidate = _named(identity, status.get("candidate"), live_revisions, now)
-    previous = _named(identity, status.get("previous"), {}, now)
+        return _rebuild_state(identity, status, live_revisions, service, now)
+    candidate = _reference_from_status(identity, status.get("candidate"), live_revisions, now)
+    previous = _reference_from_status(identity, status.get("previous"), {}, now)
     if candidate is not None and candidate.number == active.number:
         candidate = None
     if previous is not None and previous.number in (active.number, candidate and candidate.number):
         previous = None
     failed = status.get("failedHash")
-    course = RolloutState(
+    state = RolloutState(
         phase="Ready",
         active=active,
         candidate=candidate,
@@ -55,12 +60,12 @@ def rollout_state_of(
         failure=parse_failure(status.get("failure")) if isinstance(failed, str) else None,
         history=_history(status),
     )
-    return replace(course, phase=_phase(status.get("phase"), course))
+    return replace(state, phase=_phase(status.get("phase"), state))
 
 
-def is_lost(status: Mapping[str, Any], course: RolloutState) -> bool:
+def is_lost(status: Mapping[str, Any], state: RolloutState) -> bool:
     """Whether status did not say what there is."""
-    return course.active is not None and _number(status.get("active")) is None
+    return state.active is not None and _number(status.get("active")) is None
 
 
 def service_of(observed_service: Manifest | None) -> int | None:
@@ -69,27 +74,27 @@ def service_of(observed_service: Manifest | None) -> int | None:
     return names.revision_number(selector.get(names.REVISION_LABEL))
 
 
-def status_of(picture: StatusInputs) -> Mapping[str, Any]:
-    course, identity, view = picture.course, picture.identity, picture.view
-    conditions = merged(
-        evaluate_conditions(picture), picture.status, identity.generation, picture.observed.now
+def status_of(inputs: StatusInputs) -> Mapping[str, Any]:
+    state, identity, view = inputs.state, inputs.identity, inputs.view
+    conditions = merge_conditions(
+        evaluate_conditions(inputs), inputs.status, identity.generation, inputs.observed.now
     )
     whole: dict[str, Any] = {
         "observedGeneration": identity.generation,
-        "phase": course.phase,
+        "phase": state.phase,
         "message": worst_message(conditions),
-        **_nodes(picture),
-        "partitions": _partitions(picture),
-        "active": _active(picture),
-        "candidate": _candidate(picture),
-        "previous": None if course.previous is None else _revision(course.previous),
-        "failedHash": course.failed_hash,
-        "failure": None if course.failure is None else course.failure.to_json(),
-        "history": list(course.history) or None,
+        **_nodes(inputs),
+        "partitions": _partitions(inputs),
+        "active": _active(inputs),
+        "candidate": _candidate(inputs),
+        "previous": None if state.previous is None else _revision(state.previous),
+        "failedHash": state.failed_hash,
+        "failure": None if state.failure is None else state.failure.to_json(),
+        "history": list(state.history) or None,
         "conditions": conditions,
     }
     if view is not None:
-        host = f"{view.name}.{view.namespace}.svc.{picture.settings.cluster_domain}"
+        host = f"{view.name}.{view.namespace}.svc.{inputs.settings.cluster_domain}"
         whole["url"] = f"http://{host}:{view.raw['service']['port']}"
     return {name: value for name, value in whole.items() if value is not None}
 
@@ -102,7 +107,7 @@ def _number(raw: Any) -> int | None:
     return names.revision_number(revision) if isinstance(revision, str) else None
 
 
-def _named(
+def _reference_from_status(
     identity: Identity, raw: Any, live_revisions: Mapping[int, LiveRevision], now: float
 ) -> RevisionReference | None:
     """A ConfigMap that is as it was written is believed before status, which anybody may have edited."""
@@ -110,7 +115,7 @@ def _named(
     if number is None:
         return None
     partitions, live = raw.get("totalPartitions"), live_revisions.get(number)
-    named = RevisionReference(
+    reference = RevisionReference(
         number=number,
         spec_hash=str(raw.get("specHash", "")),
         since=_at(raw.get("since"), now),
@@ -118,7 +123,7 @@ def _named(
         application_id=_application_id(identity, number, raw.get("applicationId"), live),
         caught_up_since=seconds_of(raw.get("caughtUpSince")),
     )
-    return named if live is None else _as_recorded(named, live)
+    return reference if live is None else _with_record(reference, live)
 
 
 def _application_id(identity: Identity, number: int, said: Any, live: LiveRevision | None) -> str:
@@ -133,18 +138,20 @@ def _application_id(identity: Identity, number: int, said: Any, live: LiveRevisi
     return next((each for each in known if each in (shared, own)), own)
 
 
-def _as_recorded(named: RevisionReference, live: LiveRevision) -> RevisionReference:
+def _with_record(reference: RevisionReference, live: LiveRevision) -> RevisionReference:
     if live.record is not None:
-        return replace(named, spec_hash=live.record.spec_hash, partitions=live.record.partitions)
-    if live.build_inputs is not None and not named.spec_hash:
-        return replace(named, spec_hash=live.build_inputs.spec_hash, partitions=live.build_inputs.partitions)
-    return named
+        return replace(reference, spec_hash=live.record.spec_hash, partitions=live.record.partitions)
+    if live.build_inputs is not None and not reference.spec_hash:
+        return replace(
+            reference, spec_hash=live.build_inputs.spec_hash, partitions=live.build_inputs.partitions
+        )
+    return reference
 
 
-def _phase(said: Any, course: RolloutState) -> Phase:
-    if course.candidate is not None and course.candidate.spec_hash != course.failed_hash:
+def _phase(said: Any, state: RolloutState) -> Phase:
+    if state.candidate is not None and state.candidate.spec_hash != state.failed_hash:
         return "CuttingOver" if said == "CuttingOver" else "HydratingCandidate"
-    if course.previous is not None:
+    if state.previous is not None:
         return "Retiring"
     if said in ("Pending", "Provisioning"):
         return "Provisioning"
@@ -153,7 +160,7 @@ def _phase(said: Any, course: RolloutState) -> Phase:
     return "Ready" if said in get_args(Phase) and said != "Hydrating" else "Hydrating"
 
 
-def _rebuilt(
+def _rebuild_state(
     identity: Identity,
     status: Mapping[str, Any],
     live_revisions: Mapping[int, LiveRevision],
@@ -167,19 +174,23 @@ def _rebuilt(
     if not there:
         return RolloutState(history=_history(status))
     active = service if service in there else min(there, key=lambda n: (not live_revisions[n].ready, n))
-    course = RolloutState(
-        active=_found(identity, live_revisions[active], now),
-        candidate=_found(identity, live_revisions[there[-1]], now) if there[-1] > active else None,
-        previous=_found(identity, live_revisions[there[0]], now) if there[0] < active else None,
+    state = RolloutState(
+        active=_reference_from_objects(identity, live_revisions[active], now),
+        candidate=_reference_from_objects(identity, live_revisions[there[-1]], now)
+        if there[-1] > active
+        else None,
+        previous=_reference_from_objects(identity, live_revisions[there[0]], now)
+        if there[0] < active
+        else None,
         history=_history(status),
     )
-    return replace(course, phase=_phase(None, course))
+    return replace(state, phase=_phase(None, state))
 
 
-def _found(identity: Identity, live: LiveRevision, now: float) -> RevisionReference:
+def _reference_from_objects(identity: Identity, live: LiveRevision, now: float) -> RevisionReference:
     made = live.objects.get("ConfigMap", {}).get("metadata", {}).get("creationTimestamp")
     application_id = _application_id(identity, live.number, None, live)
-    return _as_recorded(RevisionReference(live.number, "", _at(made, now), 0, application_id), live)
+    return _with_record(RevisionReference(live.number, "", _at(made, now), 0, application_id), live)
 
 
 def _at(text: Any, now: float) -> float:
@@ -197,92 +208,94 @@ def _history(status: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 # --- writing
 
 
-def _nodes(picture: StatusInputs) -> Mapping[str, Any]:
-    course, view, active = picture.course, picture.view, picture.active
-    if course.active is None or view is None:
-        return {name: picture.status.get(name) for name in ("nodes", "replicas", "selector")}
+def _nodes(inputs: StatusInputs) -> Mapping[str, Any]:
+    state, view, active = inputs.state, inputs.view, inputs.active
+    if state.active is None or view is None:
+        return {name: inputs.status.get(name) for name in ("nodes", "replicas", "selector")}
     wanted = 0 if view.suspended else view.spec.replicas
-    selector = names.selector(view.name, course.active.number)
+    selector = names.selector(view.name, state.active.number)
     return {
         "nodes": f"{len(active.ready & set(range(wanted)))}/{wanted}",
         "replicas": active.replicas,
         "selector": ",".join(f"{label}={value}" for label, value in selector.items()),
-        "placementEpoch": _epoch(picture, active),
+        "placementEpoch": _epoch(inputs, active),
     }
 
 
-def _epoch(picture: StatusInputs, active: LiveRevision) -> int | None:
+def _epoch(inputs: StatusInputs, active: LiveRevision) -> int | None:
     """A ConfigMap that had to be made from nothing takes no epoch back before every node has spoken."""
-    there = picture.status.get("placementEpoch") if _is_active(picture) else None
+    there = inputs.status.get("placementEpoch") if _is_active(inputs) else None
     if active.record is None:
         return there
     epoch = active.record.placement.epoch
-    heard = all_nodes_reported(active, picture.observed.now)
+    heard = all_nodes_reported(active, inputs.observed.now)
     return epoch if heard or not isinstance(there, int) else max(epoch, there)
 
 
-def _is_active(picture: StatusInputs) -> bool:
+def _is_active(inputs: StatusInputs) -> bool:
     """Whether the revision that is active was so before."""
-    active, there = picture.course.active, picture.status.get("active")
+    active, there = inputs.state.active, inputs.status.get("active")
     name = there.get("revision") if isinstance(there, Mapping) else None
     return active is not None and name == names.revision_text(active.number)
 
 
-def _partitions(picture: StatusInputs) -> int | None:
-    topic = picture.observed.topic
+def _partitions(inputs: StatusInputs) -> int | None:
+    topic = inputs.observed.topic
     if isinstance(topic, TopicFound):
         return topic.partitions
-    there = picture.status.get("partitions")
+    there = inputs.status.get("partitions")
     return there if isinstance(there, int) else None
 
 
-def _revision(named: RevisionReference) -> dict[str, Any]:
+def _revision(reference: RevisionReference) -> dict[str, Any]:
     return {
-        "revision": names.revision_text(named.number),
-        "applicationId": named.application_id,
-        "specHash": named.spec_hash,
-        "since": text_of(named.since),
-        "totalPartitions": named.partitions,
+        "revision": names.revision_text(reference.number),
+        "applicationId": reference.application_id,
+        "specHash": reference.spec_hash,
+        "since": text_of(reference.since),
+        "totalPartitions": reference.partitions,
     }
 
 
-def _active(picture: StatusInputs) -> Mapping[str, Any] | None:
-    named = picture.course.active
-    if named is None:
+def _active(inputs: StatusInputs) -> Mapping[str, Any] | None:
+    reference = inputs.state.active
+    if reference is None:
         return None
-    return _revision(named) | _progress(picture, named)
+    return _revision(reference) | _progress(inputs, reference)
 
 
-def _candidate(picture: StatusInputs) -> Mapping[str, Any] | None:
-    named, view = picture.course.candidate, picture.view
-    if named is None:
+def _candidate(inputs: StatusInputs) -> Mapping[str, Any] | None:
+    reference, view = inputs.state.candidate, inputs.view
+    if reference is None:
         return None
-    live, whole = picture.live(named), _revision(named) | _progress(picture, named)
-    whole["progress"] = f"{whole['hydratedPartitions']}/{named.partitions}"
+    live, whole = inputs.live(reference), _revision(reference) | _progress(inputs, reference)
+    whole["progress"] = f"{whole['hydratedPartitions']}/{reference.partitions}"
     whole["recordsPerSecond"] = _round(records_per_second(live))
     if (remaining := remaining_seconds(live)) is not None:
         whole["remainingSeconds"] = _round(remaining)
     if view is not None:
-        whole["deadline"] = text_of(named.since + view.rollout.hydration_deadline_seconds)
-    if named.caught_up_since is not None:
-        whole["caughtUpSince"] = text_of(named.caught_up_since)
+        whole["deadline"] = text_of(reference.since + view.rollout.hydration_deadline_seconds)
+    if reference.caught_up_since is not None:
+        whole["caughtUpSince"] = text_of(reference.caught_up_since)
     return whole
 
 
-def _progress(picture: StatusInputs, named: RevisionReference) -> dict[str, Any]:
-    live = picture.live(named)
+def _progress(inputs: StatusInputs, reference: RevisionReference) -> dict[str, Any]:
+    live = inputs.live(reference)
     behind = lag(live)
     if behind is not None:
-        return {"hydratedPartitions": hydrated(live), "lag": _round(behind)}
-    there = _there(picture.status, named)
-    return {"hydratedPartitions": hydrated(live)} | ({"lag": there["lag"]} if "lag" in there else {})
+        return {"hydratedPartitions": hydrated_partitions(live), "lag": _round(behind)}
+    there = _last_entry(inputs.status, reference)
+    return {"hydratedPartitions": hydrated_partitions(live)} | (
+        {"lag": there["lag"]} if "lag" in there else {}
+    )
 
 
-def _there(status: Mapping[str, Any], named: RevisionReference) -> Mapping[str, Any]:
+def _last_entry(status: Mapping[str, Any], reference: RevisionReference) -> Mapping[str, Any]:
     """What was said of this revision last."""
     entries: Iterable[Any] = (status.get("active"), status.get("candidate"))
     for entry in entries:
-        if isinstance(entry, Mapping) and entry.get("revision") == names.revision_text(named.number):
+        if isinstance(entry, Mapping) and entry.get("revision") == names.revision_text(reference.number):
             return cast(Mapping[str, Any], entry)
     return {}
 

@@ -19,8 +19,7 @@ from queryable_operator.spec.observed import Manifest, NodeStatus, Observed, Ref
 
 _ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,3})$")
 BUILD_INPUTS_ANNOTATION: Final = f"{names.GROUP}/made-of"
-"""On the StatefulSet: what its revision was made of, as `MadeOf`. So that a ConfigMap that somebody deleted can be made again
-also when the spec has become another one."""
+"""On the StatefulSet: the revision's `BuildInputs`, from which a deleted ConfigMap is recovered after the spec has changed."""
 
 _TEMPLATE_LABEL: Final = "controller-revision-hash"
 # As the kubelet calls them, where it takes turns between two in one word.
@@ -49,7 +48,7 @@ class Pod:
     template: str | None
     """The name that the StatefulSet gave to the template that it was made of."""
 
-    ending: float | None
+    termination_deadline: float | None
     """When it should have ended at the latest, if it was asked to."""
 
     volume_is_unreachable: bool = False
@@ -60,7 +59,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeOf:
+class BuildInputs:
     spec: Mapping[str, Any]
     """Only the fields that make a revision."""
 
@@ -72,8 +71,8 @@ class MadeOf:
         return json.dumps(asdict(self), sort_keys=True)
 
     @staticmethod
-    def from_json(text: str) -> MadeOf:
-        return MadeOf(**json.loads(text))
+    def from_json(text: str) -> BuildInputs:
+        return BuildInputs(**json.loads(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +85,11 @@ class LiveRevision:
 
     pods: Mapping[int, Pod] = field(default_factory=dict)
     claims: Mapping[int, Manifest] = field(default_factory=dict)
-    said: Mapping[int, NodeStatus] = field(default_factory=dict)
+    node_statuses: Mapping[int, NodeStatus] = field(default_factory=dict)
     record: RevisionRecord | None = None
     """Of its ConfigMap."""
 
-    build_inputs: MadeOf | None = None
+    build_inputs: BuildInputs | None = None
     """Of its StatefulSet. To be held against a hash: anybody may have edited it."""
 
     @property
@@ -113,7 +112,7 @@ def revisions_of(observed: Observed) -> Mapping[int, LiveRevision]:
         if number is not None:
             by_revision.setdefault(number, {})[ref] = manifest
     return {
-        number: _live(view, number, objects, observed.said.get(number, {}))
+        number: _live(view, number, objects, observed.node_statuses.get(number, {}))
         for number, objects in by_revision.items()
     }
 
@@ -174,9 +173,9 @@ def _record(config_map: Manifest | None) -> RevisionRecord | None:
         return None
 
 
-def _made_of(stateful_set: Manifest) -> MadeOf | None:
+def _made_of(stateful_set: Manifest) -> BuildInputs | None:
     try:
-        build_inputs = MadeOf.from_json(stateful_set["metadata"]["annotations"][BUILD_INPUTS_ANNOTATION])
+        build_inputs = BuildInputs.from_json(stateful_set["metadata"]["annotations"][BUILD_INPUTS_ANNOTATION])
     except (KeyError, TypeError, ValueError):
         return None
     sound = isinstance(build_inputs.spec, dict) and isinstance(build_inputs.spec_hash, str)
@@ -198,7 +197,7 @@ def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
         created=created,
         host=manifest.get("spec", {}).get("nodeName"),
         template=labels(manifest).get(_TEMPLATE_LABEL),
-        ending=ending,
+        termination_deadline=ending,
         volume_is_unreachable=_is_placed(claim) and "volume" in unscheduled.lower(),
         trouble=unscheduled or _waiting(manifest),
     )

@@ -32,17 +32,19 @@ class PlacementInputs:
     """The latest that status speaks of."""
 
 
-def first(view: View, number: int, application_id: str, partitions: int, cluster_domain: str) -> Placement:
+def new_placement(
+    view: View, number: int, application_id: str, partitions: int, cluster_domain: str
+) -> Placement:
     addresses = _addresses(view, number, cluster_domain)
     return initial_placement(application_id, partitions, addresses, replication_factor(view))
 
 
-def followed(
+def latest_placement(
     live: LiveRevision, application_id: str, partitions: int, record: Placement | None
 ) -> Placement | None:
     """The latest that is known: the ConfigMap's, or one that nodes follow."""
     told = [record] if record is not None else []
-    for said in live.said.values():
+    for said in live.node_statuses.values():
         there = said.placement
         if there and there.application_id == application_id and there.partitions == partitions:
             told.append(there)
@@ -53,24 +55,27 @@ def next_placement(
     view: View, live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs
 ) -> Placement:
     """The step that can be taken now; the same while there is none."""
-    if view.suspended or _may_be_old(live, placement, placement_inputs):
+    if view.suspended or _may_be_outdated(live, placement, placement_inputs):
         return placement
     return next_step(
-        placement, wanted(view, live, placement, placement_inputs), seen(live), placement_inputs.now
+        placement,
+        wanted_placement(view, live, placement, placement_inputs),
+        node_observations(live),
+        placement_inputs.now,
     )
 
 
 def is_settled(
     view: View, live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs
 ) -> bool:
-    return settled(placement, wanted(view, live, placement, placement_inputs))
+    return settled(placement, wanted_placement(view, live, placement, placement_inputs))
 
 
-def wanted(
+def wanted_placement(
     view: View, live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs
 ) -> DesiredPlacement:
     lost = set(lost_nodes(view, live, placement_inputs))
-    absent = set(range(view.spec.replicas)) - _present(live, placement_inputs.now)
+    absent = set(range(view.spec.replicas)) - _reporting_nodes(live, placement_inputs.now)
     lost |= {ordinal for ordinal in absent if not placement.assigned_to(ordinal)}
     return DesiredPlacement(
         _addresses(view, live.number, placement_inputs.cluster_domain),
@@ -102,7 +107,7 @@ def replicas(view: View, live: LiveRevision, placement: Placement, now: float) -
 def is_acknowledged(live: LiveRevision, placement: Placement, now: float) -> bool:
     return not any(
         said.seen.epoch < placement.epoch and now - said.seen.at < SILENT_AFTER_SECONDS
-        for said in live.said.values()
+        for said in live.node_statuses.values()
     )
 
 
@@ -121,7 +126,10 @@ def host_is_lost(view: View, pod: Pod, placement_inputs: PlacementInputs) -> boo
     if (
         placement_inputs.hosts is None
     ):  # nobody says how hosts are; but one that does not end its pods is gone
-        return pod.ending is not None and placement_inputs.now - pod.ending >= view.replace_after_seconds
+        return (
+            pod.termination_deadline is not None
+            and placement_inputs.now - pod.termination_deadline >= view.replace_after_seconds
+        )
     host = placement_inputs.hosts.get(pod.host) if pod.host else None
     return pod.host is not None and (host is None or not host.ready)
 
@@ -150,11 +158,11 @@ def orphaned_claims(view: View, live: LiveRevision, placement: Placement) -> Ite
             yield Ref("PersistentVolumeClaim", names.volume_claim(view.name, live.number, ordinal))
 
 
-def seen(live: LiveRevision) -> Mapping[int, NodeObservation]:
-    return {ordinal: said.seen for ordinal, said in live.said.items()}
+def node_observations(live: LiveRevision) -> Mapping[int, NodeObservation]:
+    return {ordinal: said.seen for ordinal, said in live.node_statuses.items()}
 
 
-def _may_be_old(live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs) -> bool:
+def _may_be_outdated(live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs) -> bool:
     """A ConfigMap that had to be made from nothing knows less than nodes that have not spoken yet."""
     return placement.epoch < placement_inputs.reported_epoch and not all_nodes_reported(
         live, placement_inputs.now
@@ -162,11 +170,13 @@ def _may_be_old(live: LiveRevision, placement: Placement, placement_inputs: Plac
 
 
 def all_nodes_reported(live: LiveRevision, now: float) -> bool:
-    return live.pods.keys() <= _present(live, now) and len(live.pods) >= live.replicas
+    return live.pods.keys() <= _reporting_nodes(live, now) and len(live.pods) >= live.replicas
 
 
-def _present(live: LiveRevision, now: float) -> set[int]:
-    return {ordinal for ordinal, said in live.said.items() if now - said.seen.at < SILENT_AFTER_SECONDS}
+def _reporting_nodes(live: LiveRevision, now: float) -> set[int]:
+    return {
+        ordinal for ordinal, said in live.node_statuses.items() if now - said.seen.at < SILENT_AFTER_SECONDS
+    }
 
 
 def _addresses(view: View, number: int, cluster_domain: str) -> tuple[str, ...]:

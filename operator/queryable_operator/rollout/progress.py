@@ -15,21 +15,22 @@ def is_available(live: LiveRevision) -> bool:
     """Whether every partition has a pod that is ready with it. While the placement cannot be read, pods alone speak."""
     if live.record is None:
         return bool(live.pods) and live.ready == live.pods.keys()
-    return served(live, live.record.placement) == live.record.partitions
+    return served_partitions(live, live.record.placement) == live.record.partitions
 
 
-def served(live: LiveRevision, placement: Placement) -> int:
+def served_partitions(live: LiveRevision, placement: Placement) -> int:
     """Partitions that have a complete copy on a pod that is ready."""
     return sum(any(ordinal in live.ready for ordinal in serving) for serving in placement.serving)
 
 
-def hydrated(live: LiveRevision) -> int:
+def hydrated_partitions(live: LiveRevision) -> int:
     """Partitions that have a complete copy."""
     if live.record is None:
         return 0
     return sum(
         any(
-            ordinal in live.ready or (ordinal in live.said and partition in live.said[ordinal].seen.caught_up)
+            ordinal in live.ready
+            or (ordinal in live.node_statuses and partition in live.node_statuses[ordinal].seen.caught_up)
             for ordinal in serving
         )
         for partition, serving in enumerate(live.record.placement.serving)
@@ -48,7 +49,7 @@ def is_fully_replicated(live: LiveRevision, placement: Placement, nodes: int, co
 
 def has_caught_up(live: LiveRevision, placement: Placement, ordinal: int, now: float) -> bool:
     """Whether all that a node serves is complete and near the log's end."""
-    said = live.said.get(ordinal)
+    said = live.node_statuses.get(ordinal)
     serves = {p for p, serving in enumerate(placement.serving) if ordinal in serving}
     return said is not None and now - said.seen.at < _FRESH_SECONDS and serves <= said.seen.caught_up
 
@@ -67,7 +68,7 @@ def permanent_failure(live: LiveRevision) -> IngestFailure | None:
     the image, can be the cause of any other failure: then every node must have it."""
     failures = [
         said.failure
-        for ordinal, said in sorted(live.said.items())
+        for ordinal, said in sorted(live.node_statuses.items())
         if ordinal in live.pods and said.failure is not None
     ]
     of_spec = [failure for failure in failures if failure.caused_by_spec]
@@ -78,21 +79,23 @@ def permanent_failure(live: LiveRevision) -> IngestFailure | None:
 
 def has_reported(live: LiveRevision) -> bool:
     """Return whether every pod that is ready has said how it is, and any pod at all."""
-    return bool(live.said) and live.ready <= live.said.keys()
+    return bool(live.node_statuses) and live.ready <= live.node_statuses.keys()
 
 
 def lag(live: LiveRevision) -> int | None:
     """Records that its copies are behind, together. None: not every node says it."""
-    lags = [said.lag_records for ordinal, said in live.said.items() if ordinal in live.pods]
+    lags = [said.lag_records for ordinal, said in live.node_statuses.items() if ordinal in live.pods]
     if not lags or len(lags) < len(live.pods) or min(lags) < 0:
         return None
     return sum(lags)
 
 
 def records_per_second(live: LiveRevision) -> float:
-    return sum(said.records_per_second for said in live.said.values())
+    return sum(said.records_per_second for said in live.node_statuses.values())
 
 
 def remaining_seconds(live: LiveRevision) -> float | None:
-    waits = [said.remaining_seconds for said in live.said.values() if said.remaining_seconds is not None]
+    waits = [
+        said.remaining_seconds for said in live.node_statuses.values() if said.remaining_seconds is not None
+    ]
     return max(waits, default=None)

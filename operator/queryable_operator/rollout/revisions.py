@@ -63,9 +63,9 @@ class RolloutState:
     history: tuple[Mapping[str, Any], ...] = ()
 
     @property
-    def kept(self) -> tuple[RevisionReference, ...]:
+    def retained(self) -> tuple[RevisionReference, ...]:
         """The revisions that shall be there."""
-        return tuple(named for named in (self.active, self.candidate) if named is not None)
+        return tuple(reference for reference in (self.active, self.candidate) if reference is not None)
 
     @property
     def changing(self) -> bool:
@@ -88,289 +88,307 @@ class ObservedFacts:
     rollout: Rollout
     next_number: int
     next_application_id: str
-    wish: DesiredRevision | None = None
+    desired: DesiredRevision | None = None
     """None: it cannot be said at this time."""
 
     suspended: bool = False
-    made: bool = False
-    provisioned: bool = False
-    available: bool = False
+    active_exists: bool = False
+    active_provisioned: bool = False
+    active_available: bool = False
     """Of the active one: whether anything of it is there; whether its pods are; whether every partition is served."""
 
-    active_refused: bool = False
-    active_taken: bool = False
+    active_cannot_hydrate: bool = False
+    active_can_hydrate: bool = False
     """Whether the active one can never hydrate; whether its nodes say that nothing keeps it from hydrating."""
 
-    refused: IngestFailure | None = None
+    candidate_failure: IngestFailure | None = None
     """Why the candidate can never hydrate."""
 
-    caught_up: bool = False
-    near: bool = False
-    steady: bool = False
+    candidate_caught_up: bool = False
+    candidate_is_near: bool = False
+    candidate_is_ready: bool = False
     """Of the candidate: whether every copy is complete and near the end; whether it is no further behind than it may be;
     whether as many pods of it are ready as the cut-over needs."""
 
-    turned: bool = False
+    service_switched: bool = False
     """Whether the Service is seen to send requests to as many pods of the candidate."""
 
-    previous_gone: bool = False
+    previous_removed: bool = False
 
 
-def next_rollout_state(course: RolloutState, facts: ObservedFacts) -> RolloutState:
+def next_rollout_state(state: RolloutState, facts: ObservedFacts) -> RolloutState:
     """The same when there is nothing to decide."""
-    course = _with_facts(course, facts)
-    for holds, step in _STEPS[course.phase]:
-        if holds(course, facts):
-            return step(course, facts)
-    return course
+    state = _record_facts(state, facts)
+    for holds, step in _STEPS[state.phase]:
+        if holds(state, facts):
+            return step(state, facts)
+    return state
 
 
 def desired_revision(
     view: View,
     topic: TopicObservation | None,
-    course: RolloutState,
+    state: RolloutState,
     live_revisions: Mapping[int, LiveRevision],
 ) -> DesiredRevision | None:
     """While the topic is not seen, or is not there, nobody can say how many partitions a new revision would have."""
     if not isinstance(topic, TopicFound):
         return None
-    for named in course.kept:
-        live = live_revisions.get(named.number)
+    for reference in state.retained:
+        live = live_revisions.get(reference.number)
         record = live.record if live else None
         disk_format = FORMAT_VERSION
         if record is not None and view.image in (None, record.image):
             disk_format = record.disk_format  # the image that it runs can read what is there
-        partitions = named.partitions if view.on_partitions_changed == "Alert" else topic.partitions
-        if spec_hash(view.raw, partitions, disk_format) == named.spec_hash:
-            return DesiredRevision(named.spec_hash, partitions)
+        partitions = reference.partitions if view.on_partitions_changed == "Alert" else topic.partitions
+        if spec_hash(view.raw, partitions, disk_format) == reference.spec_hash:
+            return DesiredRevision(reference.spec_hash, partitions)
     return DesiredRevision(spec_hash(view.raw, topic.partitions), topic.partitions)
 
 
-def service_target(course: RolloutState, following: RolloutState) -> int | None:
+def service_target(state: RolloutState, following: RolloutState) -> int | None:
     """The revision that the Service shall send requests to. It is turned while status says so, and not in the round in which
     that ends: whoever looks next may not see yet that it was."""
-    if course.active is None:
+    if state.active is None:
         return None
-    candidate = course.candidate
-    if candidate is None or course.phase != "CuttingOver":
-        return course.active.number
-    goes_on = following.phase == "CuttingOver" or following.active != course.active
-    return candidate.number if goes_on else course.active.number
+    candidate = state.candidate
+    if candidate is None or state.phase != "CuttingOver":
+        return state.active.number
+    goes_on = following.phase == "CuttingOver" or following.active != state.active
+    return candidate.number if goes_on else state.active.number
 
 
 # --- what holds
 
 
-def _wished(course: RolloutState, facts: ObservedFacts) -> bool:
-    return facts.wish is not None
+def _revision_is_desired(state: RolloutState, facts: ObservedFacts) -> bool:
+    return facts.desired is not None
 
 
-def _another_is_wished(course: RolloutState, facts: ObservedFacts) -> bool:
-    settled = [named.spec_hash for named in course.kept] + [course.failed_hash]
-    return not facts.suspended and facts.wish is not None and facts.wish.spec_hash not in settled
+def _other_revision_is_desired(state: RolloutState, facts: ObservedFacts) -> bool:
+    settled = [reference.spec_hash for reference in state.retained] + [state.failed_hash]
+    return not facts.suspended and facts.desired is not None and facts.desired.spec_hash not in settled
 
 
-def _active_is_wished(course: RolloutState, facts: ObservedFacts) -> bool:
-    assert course.active is not None
-    put_back = facts.wish is not None and facts.wish.spec_hash == course.active.spec_hash
+def _active_is_desired(state: RolloutState, facts: ObservedFacts) -> bool:
+    assert state.active is not None
+    put_back = facts.desired is not None and facts.desired.spec_hash == state.active.spec_hash
     return put_back or facts.suspended
 
 
-def _is_only_a_name(course: RolloutState, facts: ObservedFacts) -> bool:
-    return not facts.made and _another_is_wished(course, facts)
+def _active_is_not_created(state: RolloutState, facts: ObservedFacts) -> bool:
+    return not facts.active_exists and _other_revision_is_desired(state, facts)
 
 
-def _is_provisioned(course: RolloutState, facts: ObservedFacts) -> bool:
-    return facts.provisioned
+def _active_is_provisioned(state: RolloutState, facts: ObservedFacts) -> bool:
+    return facts.active_provisioned
 
 
-def _is_available(course: RolloutState, facts: ObservedFacts) -> bool:
-    return facts.available
+def _active_is_available(state: RolloutState, facts: ObservedFacts) -> bool:
+    return facts.active_available
 
 
-def _is_done(course: RolloutState, facts: ObservedFacts) -> bool:
-    candidate = course.candidate
+def _candidate_has_been_stable(state: RolloutState, facts: ObservedFacts) -> bool:
+    candidate = state.candidate
     assert candidate is not None
-    if facts.wish is None or facts.wish.spec_hash != candidate.spec_hash or candidate.caught_up_since is None:
+    if (
+        facts.desired is None
+        or facts.desired.spec_hash != candidate.spec_hash
+        or candidate.caught_up_since is None
+    ):
         return False
     stable = facts.now - candidate.caught_up_since >= facts.rollout.stable_seconds
-    return stable and facts.near and facts.steady
+    return stable and facts.candidate_is_near and facts.candidate_is_ready
 
 
-def _is_overdue(course: RolloutState, facts: ObservedFacts) -> bool:
-    assert course.candidate is not None
-    grace = _CUT_OVER_SECONDS if course.phase == "CuttingOver" else 0.0
-    return facts.now >= course.candidate.since + facts.rollout.hydration_deadline_seconds + grace
+def _deadline_has_passed(state: RolloutState, facts: ObservedFacts) -> bool:
+    assert state.candidate is not None
+    grace = _CUT_OVER_SECONDS if state.phase == "CuttingOver" else 0.0
+    return facts.now >= state.candidate.since + facts.rollout.hydration_deadline_seconds + grace
 
 
-def _is_refused(course: RolloutState, facts: ObservedFacts) -> bool:
-    return facts.refused is not None
+def _candidate_cannot_hydrate(state: RolloutState, facts: ObservedFacts) -> bool:
+    return facts.candidate_failure is not None
 
 
-def _active_is_refused(course: RolloutState, facts: ObservedFacts) -> bool:
-    return facts.active_refused
+def _active_cannot_hydrate(state: RolloutState, facts: ObservedFacts) -> bool:
+    return facts.active_cannot_hydrate
 
 
-def _active_is_taken(course: RolloutState, facts: ObservedFacts) -> bool:
-    return facts.active_taken
+def _active_can_hydrate(state: RolloutState, facts: ObservedFacts) -> bool:
+    return facts.active_can_hydrate
 
 
-def _is_turned(course: RolloutState, facts: ObservedFacts) -> bool:
-    return facts.turned
+def _service_is_switched(state: RolloutState, facts: ObservedFacts) -> bool:
+    return facts.service_switched
 
 
-def _is_unsteady(course: RolloutState, facts: ObservedFacts) -> bool:
+def _candidate_is_no_longer_ready(state: RolloutState, facts: ObservedFacts) -> bool:
     """And the old one can do better."""
-    return not facts.steady and facts.available
+    return not facts.candidate_is_ready and facts.active_available
 
 
-def _previous_is_gone(course: RolloutState, facts: ObservedFacts) -> bool:
-    return facts.previous_gone
+def _previous_is_removed(state: RolloutState, facts: ObservedFacts) -> bool:
+    return facts.previous_removed
 
 
 # --- what is done
 
 
-def _make_first(course: RolloutState, facts: ObservedFacts) -> RolloutState:
-    first = _named(facts)
-    return replace(course, phase="Provisioning", active=first, history=_entered(course.history, first))
+def _create_first(state: RolloutState, facts: ObservedFacts) -> RolloutState:
+    first = _new_reference(facts)
+    return replace(state, phase="Provisioning", active=first, history=_with_entry(state.history, first))
 
 
-def _begin(course: RolloutState, facts: ObservedFacts) -> RolloutState:
-    return replace(course, phase="HydratingCandidate", candidate=_named(facts))
+def _start_candidate(state: RolloutState, facts: ObservedFacts) -> RolloutState:
+    return replace(state, phase="HydratingCandidate", candidate=_new_reference(facts))
 
 
-def _replace_candidate(course: RolloutState, facts: ObservedFacts) -> RolloutState:
-    return _begin(_dropped(course, facts, "Replaced", "The spec was changed again."), facts)
+def _replace_candidate(state: RolloutState, facts: ObservedFacts) -> RolloutState:
+    return _start_candidate(_drop_candidate(state, facts, "Replaced", "The spec was changed again."), facts)
 
 
-def _cancel(course: RolloutState, facts: ObservedFacts) -> RolloutState:
+def _cancel(state: RolloutState, facts: ObservedFacts) -> RolloutState:
     reason = "The view was suspended." if facts.suspended else "The spec was put back."
-    return _dropped(course, facts, "Replaced", reason)
+    return _drop_candidate(state, facts, "Replaced", reason)
 
 
-def _fail(course: RolloutState, facts: ObservedFacts) -> RolloutState:
-    assert course.candidate is not None
-    failed, refused = course.candidate.spec_hash, facts.refused
+def _fail(state: RolloutState, facts: ObservedFacts) -> RolloutState:
+    assert state.candidate is not None
+    failed, candidate_failure = state.candidate.spec_hash, facts.candidate_failure
     deadline = f"It was not hydrated within {facts.rollout.hydration_deadline_seconds:.0f} s."
-    dropped = _dropped(course, facts, "Failed", refused.message if refused else deadline)
-    following = replace(dropped, failed_hash=failed, failure=refused)
+    dropped = _drop_candidate(
+        state, facts, "Failed", candidate_failure.message if candidate_failure else deadline
+    )
+    following = replace(dropped, failed_hash=failed, failure=candidate_failure)
     if facts.rollout.on_failure == "DeleteCandidate":
         return following
-    phase = _resting(course.previous, facts)
-    return replace(following, phase=phase, candidate=course.candidate, previous=course.previous)
+    phase = _phase_after_retiring(state.previous, facts)
+    return replace(following, phase=phase, candidate=state.candidate, previous=state.previous)
 
 
-def _cut_over(course: RolloutState, facts: ObservedFacts) -> RolloutState:
-    assert course.active is not None
-    assert course.candidate is not None
-    active = replace(course.candidate, since=facts.now, caught_up_since=None)
-    history = _ended(course.history, course.active, facts.now, "Retired", f"r{active.number} took over.")
+def _cut_over(state: RolloutState, facts: ObservedFacts) -> RolloutState:
+    assert state.active is not None
+    assert state.candidate is not None
+    active = replace(state.candidate, since=facts.now, caught_up_since=None)
+    history = _with_ending(state.history, state.active, facts.now, "Retired", f"r{active.number} took over.")
     return replace(
-        course,
+        state,
         phase="Retiring",
         active=active,
         candidate=None,
-        previous=replace(course.active, since=facts.now),
-        history=_entered(history, active),
+        previous=replace(state.active, since=facts.now),
+        history=_with_entry(history, active),
     )
 
 
-def _rest(course: RolloutState, facts: ObservedFacts) -> RolloutState:
-    previous = None if facts.previous_gone else course.previous
-    return replace(course, phase=_resting(previous, facts), previous=previous)
+def _finish_retiring(state: RolloutState, facts: ObservedFacts) -> RolloutState:
+    previous = None if facts.previous_removed else state.previous
+    return replace(state, phase=_phase_after_retiring(previous, facts), previous=previous)
 
 
 def _to(phase: Phase) -> Callable[[RolloutState, ObservedFacts], RolloutState]:
-    return lambda course, facts: replace(course, phase=phase)
+    return lambda state, facts: replace(state, phase=phase)
 
 
 _Step = tuple[
     Callable[[RolloutState, ObservedFacts], bool], Callable[[RolloutState, ObservedFacts], RolloutState]
 ]
-_BEGIN: Final[_Step] = (_another_is_wished, _begin)
+_START_CANDIDATE: Final[_Step] = (_other_revision_is_desired, _start_candidate)
 
 # In each phase, the first that holds. A change that is cutting over is finished first: that takes seconds.
 _STEPS: Final[Mapping[Phase, tuple[_Step, ...]]] = {
-    "Pending": ((_wished, _make_first),),
-    "Provisioning": ((_is_only_a_name, _make_first), _BEGIN, (_is_provisioned, _to("Hydrating"))),
-    "Hydrating": (_BEGIN, (_is_available, _to("Ready")), (_active_is_refused, _to("Failed"))),
-    "Failed": (_BEGIN, (_is_available, _to("Ready")), (_active_is_taken, _to("Hydrating"))),
-    "Ready": (_BEGIN,),
+    "Pending": ((_revision_is_desired, _create_first),),
+    "Provisioning": (
+        (_active_is_not_created, _create_first),
+        _START_CANDIDATE,
+        (_active_is_provisioned, _to("Hydrating")),
+    ),
+    "Hydrating": (
+        _START_CANDIDATE,
+        (_active_is_available, _to("Ready")),
+        (_active_cannot_hydrate, _to("Failed")),
+    ),
+    "Failed": (
+        _START_CANDIDATE,
+        (_active_is_available, _to("Ready")),
+        (_active_can_hydrate, _to("Hydrating")),
+    ),
+    "Ready": (_START_CANDIDATE,),
     "HydratingCandidate": (
-        (_active_is_wished, _cancel),
-        (_another_is_wished, _replace_candidate),
-        (_is_done, _to("CuttingOver")),
-        (_is_refused, _fail),
-        (_is_overdue, _fail),
+        (_active_is_desired, _cancel),
+        (_other_revision_is_desired, _replace_candidate),
+        (_candidate_has_been_stable, _to("CuttingOver")),
+        (_candidate_cannot_hydrate, _fail),
+        (_deadline_has_passed, _fail),
     ),
     "CuttingOver": (
-        (_is_turned, _cut_over),
-        (_is_overdue, _fail),
-        (_is_unsteady, _to("HydratingCandidate")),
+        (_service_is_switched, _cut_over),
+        (_deadline_has_passed, _fail),
+        (_candidate_is_no_longer_ready, _to("HydratingCandidate")),
     ),
-    "Retiring": (_BEGIN, (_previous_is_gone, _rest)),
+    "Retiring": (_START_CANDIDATE, (_previous_is_removed, _finish_retiring)),
 }
 
 
-def _with_facts(course: RolloutState, facts: ObservedFacts) -> RolloutState:
+def _record_facts(state: RolloutState, facts: ObservedFacts) -> RolloutState:
     """What is noted rather than decided."""
-    if facts.wish is not None and facts.wish.spec_hash != course.failed_hash:
-        course = replace(course, failed_hash=None, failure=None)
-    if course.changing and facts.previous_gone:
-        course = replace(course, previous=None)
-    candidate = course.candidate
-    if candidate is not None and course.phase == "HydratingCandidate":
-        since = (candidate.caught_up_since or facts.now) if facts.caught_up else None
-        course = replace(course, candidate=replace(candidate, caught_up_since=since))
-    return course
+    if facts.desired is not None and facts.desired.spec_hash != state.failed_hash:
+        state = replace(state, failed_hash=None, failure=None)
+    if state.changing and facts.previous_removed:
+        state = replace(state, previous=None)
+    candidate = state.candidate
+    if candidate is not None and state.phase == "HydratingCandidate":
+        since = (candidate.caught_up_since or facts.now) if facts.candidate_caught_up else None
+        state = replace(state, candidate=replace(candidate, caught_up_since=since))
+    return state
 
 
-def _named(facts: ObservedFacts) -> RevisionReference:
-    assert facts.wish is not None
-    wish = facts.wish
+def _new_reference(facts: ObservedFacts) -> RevisionReference:
+    assert facts.desired is not None
+    desired = facts.desired
     return RevisionReference(
-        facts.next_number, wish.spec_hash, facts.now, wish.partitions, facts.next_application_id
+        facts.next_number, desired.spec_hash, facts.now, desired.partitions, facts.next_application_id
     )
 
 
-def _dropped(course: RolloutState, facts: ObservedFacts, outcome: Outcome, reason: str) -> RolloutState:
+def _drop_candidate(state: RolloutState, facts: ObservedFacts, outcome: Outcome, reason: str) -> RolloutState:
     """The candidate goes the way of a revision that was active: not before the Service cannot be sending to it."""
-    candidate = course.candidate
+    candidate = state.candidate
     assert candidate is not None
-    entered = _entered(course.history, candidate)
-    history = _ended(entered, candidate, facts.now, outcome, reason)
+    entered = _with_entry(state.history, candidate)
+    history = _with_ending(entered, candidate, facts.now, outcome, reason)
     previous = replace(candidate, since=facts.now, caught_up_since=None)
-    return replace(course, phase="Retiring", candidate=None, previous=previous, history=history)
+    return replace(state, phase="Retiring", candidate=None, previous=previous, history=history)
 
 
-def _resting(previous: RevisionReference | None, facts: ObservedFacts) -> Phase:
+def _phase_after_retiring(previous: RevisionReference | None, facts: ObservedFacts) -> Phase:
     if previous is not None:
         return "Retiring"
-    return "Ready" if facts.available else "Hydrating"
+    return "Ready" if facts.active_available else "Hydrating"
 
 
-def _entered(
-    history: tuple[Mapping[str, Any], ...], named: RevisionReference
+def _with_entry(
+    history: tuple[Mapping[str, Any], ...], reference: RevisionReference
 ) -> tuple[Mapping[str, Any], ...]:
     entry = {
-        "revision": names.revision_text(named.number),
-        "specHash": named.spec_hash,
-        "since": text_of(named.since),
+        "revision": names.revision_text(reference.number),
+        "specHash": reference.spec_hash,
+        "since": text_of(reference.since),
         "outcome": "Active",
     }
     return (entry, *history)[:_HISTORY_MAX]
 
 
-def _ended(
+def _with_ending(
     history: tuple[Mapping[str, Any], ...],
-    named: RevisionReference,
+    reference: RevisionReference,
     now: float,
     outcome: Outcome,
     reason: str,
 ) -> tuple[Mapping[str, Any], ...]:
     ending = {"until": text_of(now), "outcome": outcome, "reason": reason}
-    name = names.revision_text(named.number)
+    name = names.revision_text(reference.number)
     return tuple(
         {**entry, **ending} if entry.get("revision") == name and "until" not in entry else entry
         for entry in history

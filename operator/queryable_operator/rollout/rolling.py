@@ -36,7 +36,7 @@ def next_to_roll(live: LiveRevision, placement: Placement, nodes: int, copies: i
     """A pod that may go now. `nodes`, and `copies` of each partition, are the full numbers."""
     staying = range(max(nodes, len(placement.addresses)))
     old = outdated_pods(live).intersection(staying)
-    if not old or any(pod.ending is not None for pod in live.pods.values()):
+    if not old or any(pod.termination_deadline is not None for pod in live.pods.values()):
         return None
     if unwell := old - live.ready:  # it waits for nobody
         return live.pods[max(unwell)].name

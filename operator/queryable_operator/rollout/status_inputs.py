@@ -24,11 +24,11 @@ class StatusInputs:
     wrong: str | None
     """Why the spec is not followed."""
 
-    course: RolloutState
+    state: RolloutState
     """As it is after this round."""
 
     live_revisions: Mapping[int, LiveRevision]
-    wish: DesiredRevision | None = None
+    desired: DesiredRevision | None = None
     moving: bool = False
     """Whether copies of the active revision are on their way to other nodes."""
 
@@ -45,7 +45,7 @@ class StatusInputs:
 
     @property
     def active(self) -> LiveRevision:
-        return self.live(self.course.active)
+        return self.live(self.state.active)
 
     @property
     def paused(self) -> bool:
@@ -55,7 +55,7 @@ class StatusInputs:
     def suspended(self) -> bool:
         return self.view is not None and self.view.suspended
 
-    def live(self, named: RevisionReference | None) -> LiveRevision:
+    def live(self, reference: RevisionReference | None) -> LiveRevision:
         """Empty when nothing is there."""
-        number = named.number if named else 0
+        number = reference.number if reference else 0
         return self.live_revisions.get(number, LiveRevision(number))

@@ -63,7 +63,7 @@ def volume_claim(view: str, revision: int, ordinal: int) -> str:
 def application_id(namespace: str, view: str, revision: int, uid: str) -> str:
     """Return the identity of a revision, in Kafka and on disks. Its end is of the resource's uid: views of one name in several
     clusters on one Kafka have groups and topics of their own, and each proves by its name to whom it belongs."""
-    return f"{shared_application_id(namespace, view, revision)}-{_mark(uid)}"
+    return f"{shared_application_id(namespace, view, revision)}-{_uid_prefix(uid)}"
 
 
 def shared_application_id(namespace: str, view: str, revision: int) -> str:
@@ -74,7 +74,7 @@ def shared_application_id(namespace: str, view: str, revision: int) -> str:
 def is_application_of(text: str, namespace: str, view: str, uid: str) -> bool:
     """Whether it is the application id of one of the resource's revisions, and of no other resource's anywhere."""
     shared, _, mark = text.rpartition("-")
-    return mark == _mark(uid) and is_shared_application_of(shared, namespace, view)
+    return mark == _uid_prefix(uid) and is_shared_application_of(shared, namespace, view)
 
 
 def is_shared_application_of(text: str, namespace: str, view: str) -> bool:
@@ -83,7 +83,7 @@ def is_shared_application_of(text: str, namespace: str, view: str) -> bool:
     return prefix == f"{namespace}.{view}" and revision_number(revision) is not None
 
 
-def _mark(uid: str) -> str:
+def _uid_prefix(uid: str) -> str:
     """48 random bits of a uid: enough to tell resources of one name apart, and short enough to be read."""
     return uid.replace("-", "")[:12]
 

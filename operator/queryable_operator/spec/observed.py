@@ -105,7 +105,7 @@ class Observed:
     children: Mapping[Ref, Manifest]
     """Objects that carry this resource's owner reference, and the pods and volume claims of its StatefulSets."""
 
-    taken: frozenset[Ref] = frozenset()
+    name_conflicts: frozenset[Ref] = frozenset()
     """Names of our children that objects of somebody else have."""
 
     hosts: Mapping[str, Host] | None = None
@@ -117,7 +117,7 @@ class Observed:
     kafka_secret_digest: str = ""
     """Of the contents of `spec.kafka.secretRef`; empty without one."""
 
-    said: Mapping[int, Mapping[int, NodeStatus]] = field(default_factory=dict)
+    node_statuses: Mapping[int, Mapping[int, NodeStatus]] = field(default_factory=dict)
     """By revision and ordinal."""
 
     endpoints: frozenset[str] = frozenset()

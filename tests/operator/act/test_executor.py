@@ -23,7 +23,7 @@ def _reasons(operator: Operating) -> list[str]:
 async def _settled(operator: Operating) -> None:
     operator.plan = make_map
     for _ in range(2):
-        await operator.round()
+        await operator.run_pass()
 
 
 def test_a_settled_resource_makes_no_write(operator: Operating) -> None:
@@ -33,7 +33,7 @@ def test_a_settled_resource_makes_no_write(operator: Operating) -> None:
         await _settled(operator)
         before = len(operator.api.writes())
         for _ in range(3):
-            await operator.round()
+            await operator.run_pass()
         return len(operator.api.writes()) - before
 
     assert asyncio.run(rounds()) == 0
@@ -47,7 +47,7 @@ def test_an_edit_is_put_back_and_an_event_says_so(operator: Operating) -> None:
         live = operator.api.get(MAP.kind, "a", MAP.name)
         assert live is not None
         operator.api.put({**live, "data": {"one": "a user's"}})
-        await operator.round()
+        await operator.run_pass()
 
     asyncio.run(rounds())
     live = operator.api.get(MAP.kind, "a", MAP.name)
@@ -71,7 +71,7 @@ def test_a_fight_over_a_child_is_slow(
             live = operator.api.get(MAP.kind, "a", MAP.name)
             assert live is not None
             operator.api.put({**live, "data": {"one": f"its {number}"}})
-            await operator.round()
+            await operator.run_pass()
 
     asyncio.run(rounds())
     assert _reasons(operator) == ["DriftCorrected"] * put_back
@@ -82,7 +82,7 @@ def test_a_new_wish_is_no_drift(operator: Operating) -> None:
 
     async def rounds() -> None:
         await _settled(operator)
-        await operator.round(lambda observed: Plan(apply=(config_map(observed, one="2"),)))
+        await operator.run_pass(lambda observed: Plan(apply=(config_map(observed, one="2"),)))
 
     asyncio.run(rounds())
     assert _reasons(operator) == []
@@ -95,7 +95,7 @@ def test_a_child_that_was_deleted_comes_back(operator: Operating) -> None:
     async def rounds() -> None:
         await _settled(operator)
         operator.api.delete(MAP.kind, "a", MAP.name)
-        await operator.round()
+        await operator.run_pass()
 
     asyncio.run(rounds())
     assert operator.api.get(MAP.kind, "a", MAP.name) is not None
@@ -113,12 +113,12 @@ def test_somebody_elses_object_is_left_alone(operator: Operating) -> None:
     )
 
     async def rounds() -> None:
-        await operator.round(make_map)
-        await operator.round()
+        await operator.run_pass(make_map)
+        await operator.run_pass()
 
     asyncio.run(rounds())
     assert operator.api.get(MAP.kind, "a", MAP.name) == theirs
-    assert [observed.taken for observed in operator.observed] == [frozenset(), {MAP}]
+    assert [observed.name_conflicts for observed in operator.observed] == [frozenset(), {MAP}]
 
 
 def test_a_name_that_is_free_again_is_used(operator: Operating) -> None:
@@ -126,12 +126,12 @@ def test_a_name_that_is_free_again_is_used(operator: Operating) -> None:
     operator.api.put({"apiVersion": "v1", "kind": MAP.kind, "metadata": {"name": MAP.name, "namespace": "a"}})
 
     async def rounds() -> None:
-        await operator.round(make_map)
+        await operator.run_pass(make_map)
         operator.api.delete(MAP.kind, "a", MAP.name)
-        await operator.round()
+        await operator.run_pass()
 
     asyncio.run(rounds())
-    assert operator.observed[-1].taken == frozenset()
+    assert operator.observed[-1].name_conflicts == frozenset()
     assert operator.api.get(MAP.kind, "a", MAP.name)["data"] == {"one": "1"}  # type: ignore[index]
 
 
@@ -139,8 +139,8 @@ def test_a_label_makes_nobody_a_child(operator: Operating) -> None:
     """An object that bears our label without our owner reference is taken, not ours."""
     meta = {"name": MAP.name, "namespace": "a", "labels": {names.VIEW_LABEL: "v"}}
     operator.api.put({"apiVersion": "v1", "kind": MAP.kind, "metadata": meta})
-    asyncio.run(operator.round())
-    assert operator.observed[0].taken == {MAP}
+    asyncio.run(operator.run_pass())
+    assert operator.observed[0].name_conflicts == {MAP}
     assert operator.observed[0].children == {}
 
 
@@ -156,9 +156,9 @@ def test_a_placement_is_not_written_over_a_newer_one(operator: Operating) -> Non
         live = operator.api.get(MAP.kind, "a", MAP.name)
         assert live is not None
         operator.api.put({**live, "data": {"one": "newer"}})
-        await operator.reconciler.round()
+        await operator.reconciler.run_pass()
         assert operator.api.get(MAP.kind, "a", MAP.name)["data"] == {"one": "newer"}  # type: ignore[index]
-        await operator.round()
+        await operator.run_pass()
 
     asyncio.run(rounds())
     assert operator.api.get(MAP.kind, "a", MAP.name)["data"] == {"one": "2"}  # type: ignore[index]
@@ -178,7 +178,7 @@ def test_an_api_server_that_rewrites_what_it_is_told_is_not_told_for_ever(operat
         await _settled(operator)
         before = len(operator.api.writes())
         for _ in range(3):
-            await operator.round()
+            await operator.run_pass()
         return len(operator.api.writes()) - before
 
     assert asyncio.run(rounds()) == 0
@@ -188,11 +188,11 @@ def test_a_token_is_made_once_and_not_shown(operator: Operating) -> None:
     """The Secret is ours, its token random, and the plan sees the object without its contents."""
 
     def make(observed: Observed) -> Plan:
-        return Plan(apply=(config_map(observed),), secrets=(Ref("Secret", "v-r1"),))
+        return Plan(apply=(config_map(observed),), token_secrets=(Ref("Secret", "v-r1"),))
 
     async def rounds() -> None:
         for _ in range(3):
-            await operator.round(make)
+            await operator.run_pass(make)
 
     asyncio.run(rounds())
     live = operator.api.get("Secret", "a", "v-r1")
@@ -210,13 +210,13 @@ def test_a_token_that_was_deleted_is_missed(operator: Operating, monkeypatch: py
     ref = Ref("Secret", "v-r1")
 
     def make(observed: Observed) -> Plan:
-        return Plan(apply=(config_map(observed),), secrets=() if ref in observed.children else (ref,))
+        return Plan(apply=(config_map(observed),), token_secrets=() if ref in observed.children else (ref,))
 
     async def rounds() -> None:
         for _ in range(3):
-            await operator.round(make)
+            await operator.run_pass(make)
         operator.api.delete("Secret", "a", "v-r1")
-        await operator.round()
+        await operator.run_pass()
 
     asyncio.run(rounds())
     assert [ref in observed.children for observed in operator.observed] == [False, True, True, False]
@@ -245,7 +245,7 @@ def test_a_volume_that_cannot_grow_holds_up_nothing(operator: Operating) -> None
         operator.api.put(claim)
         operator.api.order = order
         for _ in range(3):
-            await operator.round(
+            await operator.run_pass(
                 lambda observed: replace(make_map(observed), apply=(larger, *make_map(observed).apply))
             )
 
@@ -264,11 +264,11 @@ def test_an_event_that_cannot_be_written_holds_up_nothing(operator: Operating) -
             raise Refuse(403, "because it is being terminated")
 
     async def rounds() -> None:
-        await operator.round()
+        await operator.run_pass()
         operator.api.delete(names.KIND, "a", "v")
         operator.api.order = order
-        await operator.round(
-            lambda _: Plan(events=(Event("Warning", "CleanupFailed", "left"),), release=True)
+        await operator.run_pass(
+            lambda _: Plan(events=(Event("Warning", "CleanupFailed", "left"),), remove_finalizer=True)
         )
 
     asyncio.run(rounds())
@@ -280,7 +280,7 @@ def test_only_what_was_observed_is_deleted(operator: Operating) -> None:
 
     async def rounds() -> None:
         await _settled(operator)
-        await operator.round(lambda _: Plan(delete=(MAP, Ref("ConfigMap", "v-r2"))))
+        await operator.run_pass(lambda _: Plan(delete=(MAP, Ref("ConfigMap", "v-r2"))))
 
     asyncio.run(rounds())
     assert operator.api.get(MAP.kind, "a", MAP.name) is None

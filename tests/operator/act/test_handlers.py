@@ -51,7 +51,11 @@ async def _running(operator: Operating, *namespaces: str) -> AsyncIterator[async
 
 def _make(observed: Observed) -> Plan:
     gone = "deletionTimestamp" in observed.resource["metadata"]
-    return Plan(release=True) if gone else Plan(apply=(config_map(observed, one="1"),), requeue_seconds=10)
+    return (
+        Plan(remove_finalizer=True)
+        if gone
+        else Plan(apply=(config_map(observed, one="1"),), requeue_seconds=10)
+    )
 
 
 def _run(operator: Operating, story: Callable[[FakeApi], Any], *namespaces: str) -> None:
@@ -155,7 +159,7 @@ def test_nothing_is_planned_before_all_was_listed(operator: Operating) -> None:
         await until(lambda: operator.observed)
 
     _run(operator, story)
-    assert operator.observed[0].taken == {Ref("Service", "v-r1")}
+    assert operator.observed[0].name_conflicts == {Ref("Service", "v-r1")}
 
 
 def test_only_our_objects_are_asked_for(operator: Operating) -> None:

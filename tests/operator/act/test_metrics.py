@@ -37,8 +37,8 @@ def _text(metrics: Metrics) -> str:
 
 def test_a_phase_is_one_series_at_a_time(metrics: Metrics) -> None:
     """A resource is in one phase, and the series of the last one goes."""
-    metrics.decided(VIEW, {"phase": "Pending"}, ())
-    metrics.decided(VIEW, {"phase": "Ready"}, ())
+    metrics.observe_decision(VIEW, {"phase": "Pending"}, ())
+    metrics.observe_decision(VIEW, {"phase": "Ready"}, ())
     assert 'qt_phase{name="v",namespace="a",phase="Ready"} 1.0' in _text(metrics)
     assert "Pending" not in _text(metrics)
 
@@ -46,15 +46,15 @@ def test_a_phase_is_one_series_at_a_time(metrics: Metrics) -> None:
 def test_lag_and_progress_are_the_status(metrics: Metrics) -> None:
     """What kubectl shows and what Prometheus scrapes are the same."""
     candidate = {"hydratedPartitions": 3, "totalPartitions": 12}
-    metrics.decided(VIEW, {"active": {"lag": 7}, "candidate": candidate}, ())
+    metrics.observe_decision(VIEW, {"active": {"lag": 7}, "candidate": candidate}, ())
     assert 'qt_active_lag{name="v",namespace="a"} 7.0' in _text(metrics)
     assert 'qt_candidate_progress_ratio{name="v",namespace="a"} 0.25' in _text(metrics)
 
 
 def test_a_candidate_that_is_gone_has_no_progress(metrics: Metrics) -> None:
     """Nor has an active revision whose lag nobody knows a lag."""
-    metrics.decided(VIEW, {"active": {"lag": 7}, "candidate": {"totalPartitions": 12}}, ())
-    metrics.decided(VIEW, {"active": {}}, ())
+    metrics.observe_decision(VIEW, {"active": {"lag": 7}, "candidate": {"totalPartitions": 12}}, ())
+    metrics.observe_decision(VIEW, {"active": {}}, ())
     assert "qt_active_lag{" not in _text(metrics)
     assert "qt_candidate_progress_ratio{" not in _text(metrics)
 
@@ -62,24 +62,24 @@ def test_a_candidate_that_is_gone_has_no_progress(metrics: Metrics) -> None:
 def test_rollouts_are_counted_by_how_they_ended(metrics: Metrics) -> None:
     """Each by its event; other events are none."""
     for reason in ("CutOver", "CutOver", "RolloutFailed", "Paused"):
-        metrics.decided(VIEW, {}, (Event("Normal", reason, ""),))
+        metrics.observe_decision(VIEW, {}, (Event("Normal", reason, ""),))
     assert 'qt_rollouts_total{outcome="succeeded"} 2.0' in _text(metrics)
     assert 'qt_rollouts_total{outcome="failed"} 1.0' in _text(metrics)
 
 
 def test_a_resource_that_is_gone_leaves_no_series(metrics: Metrics) -> None:
     """Nobody is alerted for what is no longer there."""
-    metrics.reconciled(VIEW, "ok", 0.1)
-    metrics.decided(VIEW, {"phase": "Ready", "active": {"lag": 0}}, ())
+    metrics.observe_pass(VIEW, "ok", 0.1)
+    metrics.observe_decision(VIEW, {"phase": "Ready", "active": {"lag": 0}}, ())
     metrics.forget(VIEW)
     assert 'namespace="a"' not in _text(metrics)
 
 
 def test_only_a_round_without_an_error_counts_as_the_last_one(metrics: Metrics) -> None:
     """The timestamp tells since when a resource is not carried out."""
-    metrics.reconciled(VIEW, "error", 0.1)
+    metrics.observe_pass(VIEW, "error", 0.1)
     assert "qt_last_reconcile_timestamp_seconds{" not in _text(metrics)
-    metrics.reconciled(VIEW, "ok", 0.1)
+    metrics.observe_pass(VIEW, "ok", 0.1)
     assert "qt_last_reconcile_timestamp_seconds{" in _text(metrics)
 
 
@@ -88,7 +88,7 @@ def test_an_operator_that_goes_on_is_healthy() -> None:
     clock = _Clock()
     health = Health(clock)
     assert health.problem() is None
-    health.beat()
+    health.event_loop_turned()
     health.finished(VIEW)
     clock.now = 50.0
     assert health.problem() is None
@@ -98,7 +98,7 @@ def test_a_loop_that_hangs_is_a_problem() -> None:
     """A thread says so, since the loop cannot."""
     clock = _Clock()
     health = Health(clock)
-    health.beat()
+    health.event_loop_turned()
     clock.now = 61.0
     assert health.problem() == "the event loop has not turned for 61 s"
 
@@ -117,12 +117,12 @@ def test_a_resource_that_is_left_alone_is_a_problem() -> None:
 def test_the_port_answers() -> None:
     """Metrics, health with its reason, and a hint for every other path."""
     metrics, health = Metrics(), Health()
-    metrics.reconciled(VIEW, "ok", 0.1)
+    metrics.observe_pass(VIEW, "ok", 0.1)
     server = serve(0, metrics, health)
     with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False) as client:
         assert 'qt_reconcile_total{result="ok"} 1.0' in client.get("/metrics").text
         assert client.get("/healthz").status_code == 200
-        health.missed("the watch is dead")
+        health.set_watch_problem("the watch is dead")
         ill = client.get("/healthz")
         assert (ill.status_code, ill.text) == (503, "the watch is dead\n")
         assert client.get("/").status_code == 404
@@ -152,7 +152,7 @@ def test_what_has_gone_unnoticed_is_taken_away(operator: Operating) -> None:
     """A watch that began anew did not say that an object had gone."""
 
     async def resync() -> None:
-        await operator.round()
+        await operator.run_pass()
         operator.api.put(config_map(operator.observed[0]))
         operator.bring()
         operator.api.delete("ConfigMap", "a", "v-r1")
@@ -166,7 +166,7 @@ def test_what_comes_while_it_is_listed_stays(operator: Operating) -> None:
     """An object that the watch brought after the list was made is not taken for one that has gone."""
 
     async def resync() -> None:
-        await operator.round()
+        await operator.run_pass()
 
         def order(request: Request) -> None:
             if (

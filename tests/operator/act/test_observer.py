@@ -104,8 +104,8 @@ def _after_one_round(operator: Operating, plan: Plan) -> None:
     """Carried out when the revision's ConfigMap and its token are seen."""
 
     async def rounds() -> None:
-        await operator.round(_map)
-        await operator.round(lambda _: plan)
+        await operator.run_pass(_map)
+        await operator.run_pass(lambda _: plan)
 
     asyncio.run(rounds())
 
@@ -116,7 +116,7 @@ def test_nodes_are_asked_by_their_pods(operator: Operating, nodes: _Nodes) -> No
     _secret(operator)
     _after_one_round(operator, Plan())
     assert nodes.asked[-1] == {Node(1, 0, "uid of v-r1-0", "10.0.0.1", PLACEMENT.epoch): "it"}
-    assert operator.observed[-1].said == {1: {0: SAID}}
+    assert operator.observed[-1].node_statuses == {1: {0: SAID}}
     assert nodes.before[-1] == {"uid of v-r1-0": SAID}
 
 
@@ -146,7 +146,7 @@ def test_a_node_is_told_with_its_token(operator: Operating, nodes: _Nodes) -> No
     _secret(operator)
     _after_one_round(
         operator,
-        Plan(tell=(NodeUpdate(1, 0, PLACEMENT, {"consistency": "any"}), NodeUpdate(1, 7, PLACEMENT))),
+        Plan(node_updates=(NodeUpdate(1, 0, PLACEMENT, {"consistency": "any"}), NodeUpdate(1, 7, PLACEMENT))),
     )
     assert [(node.ordinal, token, what) for node, token, what in nodes.told] == [
         (0, "it", PLACEMENT),
@@ -159,7 +159,7 @@ def test_a_node_that_does_not_listen_holds_up_nothing(operator: Operating, nodes
     operator.api.put(_pod())
     _secret(operator)
     nodes.refuses = True
-    _after_one_round(operator, Plan(tell=(NodeUpdate(1, 0, PLACEMENT),), status={"phase": "Ready"}))
+    _after_one_round(operator, Plan(node_updates=(NodeUpdate(1, 0, PLACEMENT),), status={"phase": "Ready"}))
     assert operator.api.get(names.KIND, "a", "v")["status"] == {"phase": "Ready"}  # type: ignore[index]
 
 
@@ -194,7 +194,7 @@ def test_endpoints_are_those_of_the_views_own_service(operator: Operating) -> No
         meta = {"name": f"{service}-abc", "namespace": "a", "labels": labels}
         target = {"kind": "Pod", "name": f"{service}-0"}
         operator.api.put({"kind": "EndpointSlice", "metadata": meta, "endpoints": [{"targetRef": target}]})
-    asyncio.run(operator.round())
+    asyncio.run(operator.run_pass())
     assert operator.observed[0].endpoints == {"v-0"}
     assert operator.observed[0].children == {}
 
@@ -204,6 +204,6 @@ def test_a_volume_claim_is_known_by_its_name(operator: Operating) -> None:
     meta = {"name": "data-v-r1-0", "namespace": "a", "labels": dict(names.selector("v", 1))}
     operator.api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta})
     operator.api.put({"kind": "PersistentVolumeClaim", "metadata": {**meta, "name": "mine"}})
-    asyncio.run(operator.round())
+    asyncio.run(operator.run_pass())
     assert list(operator.observed[0].children) == [Ref("PersistentVolumeClaim", "data-v-r1-0")]
-    assert operator.observed[0].taken == frozenset()
+    assert operator.observed[0].name_conflicts == frozenset()

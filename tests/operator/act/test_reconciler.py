@@ -20,7 +20,7 @@ from tests.support.operating import MAP, Operating, config_map, make_map, topic,
 
 def test_the_finalizer_comes_first(operator: Operating) -> None:
     """Nothing is made for a resource that could go without being cleaned up."""
-    asyncio.run(operator.round(make_map))
+    asyncio.run(operator.run_pass(make_map))
     first, second, *_ = operator.api.writes()
     assert first.body["metadata"]["finalizers"] == [names.FINALIZER]
     assert second.plural == "configmaps"
@@ -35,7 +35,7 @@ def test_one_failure_ends_the_round_and_is_told_once(operator: Operating) -> Non
 
     async def rounds() -> list[float | None]:
         operator.api.order = order
-        return [await operator.round(make_map) for _ in range(3)]
+        return [await operator.run_pass(make_map) for _ in range(3)]
 
     seconds = asyncio.run(rounds())
     assert "status" not in operator.api.get(names.KIND, "a", "v")  # type: ignore[operator]
@@ -52,8 +52,8 @@ def test_rounds_that_fail_come_later_each_time(operator: Operating) -> None:
         raise RuntimeError("a defect")
 
     async def rounds() -> tuple[list[float | None], float | None]:
-        seconds = [await operator.round(broken) for _ in range(12)]
-        return seconds, await operator.round(lambda _: Plan(clean_kafka=True, requeue_seconds=3))
+        seconds = [await operator.run_pass(broken) for _ in range(12)]
+        return seconds, await operator.run_pass(lambda _: Plan(clean_kafka=True, requeue_seconds=3))
 
     seconds, after = asyncio.run(rounds())
     assert seconds[0] is not None
@@ -70,7 +70,7 @@ def test_a_resource_without_nodes_is_left_alone_until_something_changes(operator
         return Plan(apply=(config_map(observed),), requeue_seconds=1)
 
     async def rounds() -> list[float | None]:
-        return [await operator.round(busy) for _ in range(2)]
+        return [await operator.run_pass(busy) for _ in range(2)]
 
     assert asyncio.run(rounds()) == [1, 10]
 
@@ -83,14 +83,14 @@ def test_an_api_server_that_is_busy_is_left_alone_for_as_long_as_it_says(operato
             raise Refuse(429, "too many requests", Retry_After="42")
 
     operator.api.order = order
-    assert asyncio.run(operator.round(make_map)) == 42
+    assert asyncio.run(operator.run_pass(make_map)) == 42
     assert operator.api.all("Event") == []
 
 
 def test_a_resource_that_is_gone_ends_its_rounds(operator: Operating) -> None:
     """None says that there is nothing to come back for."""
     operator.api.delete(names.KIND, "a", "v")
-    assert asyncio.run(operator.round()) is None
+    assert asyncio.run(operator.run_pass()) is None
 
 
 def test_a_resource_that_only_others_hold_is_left_to_them(operator: Operating) -> None:
@@ -98,7 +98,7 @@ def test_a_resource_that_only_others_hold_is_left_to_them(operator: Operating) -
     live = topic()
     live["metadata"] |= {"finalizers": ["example.com/theirs"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     operator.api.put(live)
-    asyncio.run(operator.round(make_map))
+    asyncio.run(operator.run_pass(make_map))
     assert operator.api.writes() == []
 
 
@@ -113,9 +113,9 @@ def test_a_secret_that_is_missing_is_said_without_any_value(operator: Operating)
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {"sasl.jaas.config": password}}
 
     async def rounds() -> None:
-        await operator.round()
+        await operator.run_pass()
         operator.api.put(secret)
-        await operator.round()
+        await operator.run_pass()
 
     asyncio.run(rounds())
     first, second = operator.observed
@@ -129,11 +129,11 @@ def test_another_resource_of_the_same_name_starts_afresh(operator: Operating) ->
     """That the first one could not be cleaned up says nothing of the second."""
 
     async def rounds() -> None:
-        await operator.round(lambda _: Plan(clean_kafka=True))
-        await operator.round(lambda _: Plan(release=True))
+        await operator.run_pass(lambda _: Plan(clean_kafka=True))
+        await operator.run_pass(lambda _: Plan(remove_finalizer=True))
         operator.api.delete(names.KIND, "a", "v")
         operator.api.put(topic())
-        await operator.round(make_map)
+        await operator.run_pass(make_map)
 
     asyncio.run(rounds())
     _, cleaned, afresh = operator.observed
@@ -153,7 +153,7 @@ def test_a_resource_that_came_again_while_its_predecessor_went_is_looked_at(oper
         if kind == names.KIND and found is None and not came:
             again = operator.api.put(topic())
             came.append(again["metadata"]["uid"])
-            reconcilers.noticed(again)
+            reconcilers.observe(again)
         return found
 
     operator.cluster.get = late  # type: ignore[method-assign]
@@ -163,7 +163,7 @@ def test_a_resource_that_came_again_while_its_predecessor_went_is_looked_at(oper
     async def rounds() -> None:
         live = operator.api.get(names.KIND, "a", "v")
         assert live is not None
-        reconcilers.noticed(live)
+        reconcilers.observe(live)
         await until(lambda: operator.observed)
         operator.api.objects.clear()
         reconcilers.gone(("a", "v"))
@@ -201,8 +201,8 @@ def test_our_own_status_wakes_nobody(operator: Operating, change: dict[str, Any]
         reconcilers = _Woken(operator)
         live = operator.api.get(names.KIND, "a", "v")
         assert live is not None
-        reconcilers.noticed(live)
-        reconcilers.noticed(
+        reconcilers.observe(live)
+        reconcilers.observe(
             {**live, **change, "metadata": {**live["metadata"], **change.get("metadata", {})}}
         )
         await reconcilers.stop()
@@ -215,7 +215,7 @@ def test_a_round_that_ends_is_counted(operator: Operating) -> None:
     """By how it ended, with the phase that it found."""
     from prometheus_client import generate_latest
 
-    asyncio.run(operator.round(make_map))
+    asyncio.run(operator.run_pass(make_map))
     text = generate_latest(operator.metrics.registry).decode()
     assert 'qt_reconcile_total{result="ok"} 1.0' in text
     assert 'qt_phase{name="v",namespace="a",phase="Ready"} 1.0' in text

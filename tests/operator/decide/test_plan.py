@@ -15,7 +15,7 @@ from queryable_app.local.resource_file import crd
 from queryable_operator.decide.actions import Plan
 from queryable_operator.decide.drift import difference
 from queryable_operator.decide.plan import plan
-from queryable_operator.report.conditions import before
+from queryable_operator.report.conditions import conditions_by_type
 from queryable_operator.rollout.live import text_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import (
@@ -63,7 +63,7 @@ def writes(planned: Plan, observed: Observed) -> dict[Ref, Manifest]:
 
 def said(planned: Plan, kind: str) -> tuple[str, str, str]:
     assert planned.status is not None
-    entry = before(planned.status)[kind]
+    entry = conditions_by_type(planned.status)[kind]
     return entry["status"], entry["reason"], entry["message"]
 
 
@@ -93,7 +93,7 @@ def test_the_first_revision_is_named_before_anything_of_it_is_made() -> None:
     """Who looks next knows whose the children are."""
     planned = plan(beginning(TopicFound(4)), SETTINGS)
 
-    assert (planned.apply, planned.secrets) == ((), ())
+    assert (planned.apply, planned.token_secrets) == ((), ())
     assert planned.status is not None
     assert (planned.status["phase"], planned.status["active"]["revision"]) == ("Provisioning", "r1")
 
@@ -175,12 +175,12 @@ def test_read_settings_are_told_to_nodes_that_run() -> None:
     observed = changed(standing(), read={"consistency": "any", "maxConcurrent": 7})
     first = plan(observed, SETTINGS)
     assert set(writes(first, observed)) == {CONFIG_MAP}
-    assert not first.tell
+    assert not first.node_updates
 
     written = edited(observed, CONFIG_MAP, lambda live: merge(live, writes(first, observed)[CONFIG_MAP]))
-    assert [(tell.ordinal, tell.read) for tell in plan(written, SETTINGS).tell] == [
-        (n, {"consistency": "any", "maxConcurrent": 7, "ingest": False}) for n in range(3)
-    ]
+    assert [
+        (node_updates.ordinal, node_updates.read) for node_updates in plan(written, SETTINGS).node_updates
+    ] == [(n, {"consistency": "any", "maxConcurrent": 7, "ingest": False}) for n in range(3)]
 
 
 def merge(live: dict[str, Any], wanted: Manifest) -> None:
@@ -231,9 +231,12 @@ def test_a_new_secret_rolls_pods_and_a_missing_one_does_not() -> None:
 def test_the_name_of_somebody_else_is_left_to_him(ref: Ref) -> None:
     """Status says who has it, and everything else goes on."""
     children = {there: live for there, live in standing().children.items() if there != ref}
-    planned = plan(replace(standing(), children=children, taken=frozenset({ref})), SETTINGS)
+    planned = plan(replace(standing(), children=children, name_conflicts=frozenset({ref})), SETTINGS)
 
-    assert ref not in {*planned.secrets, *(Ref(m["kind"], m["metadata"]["name"]) for m in planned.apply)}
+    assert ref not in {
+        *planned.token_secrets,
+        *(Ref(m["kind"], m["metadata"]["name"]) for m in planned.apply),
+    }
     assert CONFIG_MAP in {Ref(m["kind"], m["metadata"]["name"]) for m in planned.apply}
     assert said(planned, "Degraded")[:2] == ("True", "NameTaken")
     assert f"{ref.kind} {ref.name}" in said(planned, "Degraded")[2]
@@ -264,9 +267,9 @@ def test_a_deleted_child_is_an_event() -> None:
 
 
 def node_says(observed: Observed, ordinal: int, **fields: Any) -> Observed:
-    nodes = dict(observed.said[1])
+    nodes = dict(observed.node_statuses[1])
     nodes[ordinal] = replace(nodes[ordinal], **fields)
-    return replace(observed, said={**observed.said, 1: nodes})
+    return replace(observed, node_statuses={**observed.node_statuses, 1: nodes})
 
 
 @pytest.mark.parametrize(
@@ -288,18 +291,18 @@ def test_what_nodes_say_is_in_a_condition(fields: Any, kind: str, status: str, r
     over = plan(after, SETTINGS)
     assert said(over, kind)[0] != status
     if kind == "Degraded":
-        silent = plan(replace(after, said={}), SETTINGS)
+        silent = plan(replace(after, node_statuses={}), SETTINGS)
         assert silent.status is None or said(silent, kind)[:2] == (status, reason)
 
 
 def test_a_node_that_follows_an_older_placement_is_told() -> None:
     """Of the one in the ConfigMap."""
-    seen = standing().said[1][2].seen
+    seen = standing().node_statuses[1][2].seen
     planned = plan(node_says(standing(), 2, seen=replace(seen, epoch=0)), SETTINGS)
 
-    assert [(tell.ordinal, tell.placement is not None, tell.read) for tell in planned.tell] == [
-        (2, True, None)
-    ]
+    assert [
+        (update.ordinal, update.placement is not None, update.read) for update in planned.node_updates
+    ] == [(2, True, None)]
 
 
 # --- status
@@ -341,7 +344,7 @@ def test_a_time_that_is_to_come_holds_no_deadline_up() -> None:
     history.settle()
     history.operator.resource["spec"]["topic"] = "others"
     history.changed()
-    history.round()
+    history.run_pass()
     status = copy.deepcopy(history.operator.resource["status"])
     status["candidate"]["since"] = text_of(history.cluster.now + 10_000)
     observed = history.operator.look()

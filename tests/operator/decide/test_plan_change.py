@@ -26,7 +26,7 @@ def cutting_over() -> Observed:
     history.operator.resource["spec"]["topic"] = "others"
     history.changed()
     while history.operator.resource["status"]["phase"] != "CuttingOver":
-        history.round()
+        history.run_pass()
         history.pass_time(1)
     return history.operator.look()
 
@@ -83,10 +83,10 @@ def test_a_candidate_takes_over_when_it_is_no_further_behind_than_it_may_be(
     lags = {1: active, 2: candidate}
     said = {
         revision: {ordinal: replace(one, lag_records=lags[revision]) for ordinal, one in nodes.items()}
-        for revision, nodes in cutting_over().said.items()
+        for revision, nodes in cutting_over().node_statuses.items()
     }
 
-    assert phase_after(replace(hydrating(rollout=rollout), said=said)) == phase
+    assert phase_after(replace(hydrating(rollout=rollout), node_statuses=said)) == phase
 
 
 def answering(service: str, pods: int) -> Observed:
@@ -112,8 +112,11 @@ def test_the_epoch_in_status_is_that_of_the_revision_that_took_over() -> None:
     """Also while one of its nodes is silent: no later epoch of the one before is held against its ConfigMap."""
     turned = answering("r2", 3)
     resource = {**turned.resource, "status": {**turned.resource["status"], "placementEpoch": 99}}
-    said = {1: turned.said[1], 2: {ordinal: one for ordinal, one in turned.said[2].items() if ordinal != 1}}
-    planned = plan(replace(turned, resource=resource, said=said), SETTINGS)
+    said = {
+        1: turned.node_statuses[1],
+        2: {ordinal: one for ordinal, one in turned.node_statuses[2].items() if ordinal != 1},
+    }
+    planned = plan(replace(turned, resource=resource, node_statuses=said), SETTINGS)
 
     assert planned.status is not None
     epoch = record_of(turned.children[Ref("ConfigMap", "users-r2")]).placement.epoch
@@ -161,5 +164,5 @@ def ask(history: History, **fields: Any) -> None:
 
 def go_on(history: History, seconds: int) -> None:
     for _ in range(seconds):
-        history.round()
+        history.run_pass()
         history.pass_time(1)

@@ -107,7 +107,7 @@ def test_what_is_left_in_kafka_is_named() -> None:
     )
     planned = plan(ended, SETTINGS)
 
-    assert planned.release
+    assert planned.remove_finalizer
     (event,) = planned.events
     assert (event.type, event.reason) == ("Warning", "CleanupFailed")
     assert "default.users.r1, default.users.r1.dead-letter" in event.message

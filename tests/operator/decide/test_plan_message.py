@@ -103,11 +103,11 @@ def test_a_failure_of_a_candidate_that_may_pass_is_told_while_it_is_waited_for()
     history.operator.resource["spec"]["transform"] = {"sql": NEVER}
     history.changed()
     for _ in range(20):
-        history.round()
+        history.run_pass()
         history.pass_time(1)
     observed = history.operator.look()
-    nodes = {n: replace(one, ingest_failed="no topic") for n, one in observed.said[2].items()}
-    planned = plan(replace(observed, said={**observed.said, 2: nodes}), SETTINGS)
+    nodes = {n: replace(one, ingest_failed="no topic") for n, one in observed.node_statuses[2].items()}
+    planned = plan(replace(observed, node_statuses={**observed.node_statuses, 2: nodes}), SETTINGS)
 
     assert planned.status is not None
     assert planned.status["message"].startswith("r2 hydrates: 0 of ")
@@ -117,9 +117,9 @@ def test_a_failure_of_a_candidate_that_may_pass_is_told_while_it_is_waited_for()
 def live(**failures: IngestFailure | None) -> LiveRevision:
     """A revision of three pods; `n0=` is what node 0 says."""
     pods = {n: Pod(f"users-r1-{n}", False, 0, 0, "host", "template", None) for n in range(3)}
-    one = standing().said[1][0]
+    one = standing().node_statuses[1][0]
     spoken = {int(name[1:]): replace(one, failure=failure) for name, failure in failures.items()}
-    return LiveRevision(1, {"StatefulSet": {"spec": {"replicas": 3}}}, pods, said=spoken)
+    return LiveRevision(1, {"StatefulSet": {"spec": {"replicas": 3}}}, pods, node_statuses=spoken)
 
 
 @pytest.mark.parametrize(

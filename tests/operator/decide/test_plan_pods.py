@@ -51,11 +51,11 @@ def away(observed: Observed, **scheduled: str) -> Observed:
     said_later = {
         1: {
             o: replace(s, seen=replace(s.seen, at=s.seen.at + LATER))
-            for o, s in observed.said[1].items()
+            for o, s in observed.node_statuses[1].items()
             if o != 1
         }
     }
-    return replace(moved, now=observed.now + LATER, said=said_later)
+    return replace(moved, now=observed.now + LATER, node_statuses=said_later)
 
 
 def with_hosts(observed: Observed, edit: Callable[[dict[str, Host]], Any]) -> Observed:
@@ -164,8 +164,8 @@ def ending(observed: Observed, ago: float) -> Observed:
     now = observed.now + LATER
     times = {"deletionTimestamp": text_of(now - ago + 45), "deletionGracePeriodSeconds": 45}
     moved = edited(observed, POD, lambda pod: pod["metadata"].update(times))
-    heard = {o: replace(s, seen=replace(s.seen, at=now)) for o, s in observed.said[1].items()}
-    return replace(moved, now=now, said={1: heard})
+    heard = {o: replace(s, seen=replace(s.seen, at=now)) for o, s in observed.node_statuses[1].items()}
+    return replace(moved, now=now, node_statuses={1: heard})
 
 
 def lost_ones(observed: Observed) -> frozenset[int]:
@@ -219,7 +219,7 @@ def not_ready(observed: Observed, ordinal: int) -> Observed:
 
 
 def behind(observed: Observed, ordinal: int) -> Observed:
-    seen = observed.said[1][ordinal].seen
+    seen = observed.node_statuses[1][ordinal].seen
     return node_says(observed, ordinal, seen=replace(seen, caught_up=frozenset()))
 
 
@@ -291,7 +291,9 @@ def test_a_pod_that_leaves_stays_while_the_placement_has_its_address() -> None:
     observed = edited(observed, CONFIG_MAP, lambda live: merge(live, written))
     epoch = placed(plan(observed, SETTINGS)).epoch
     for ordinal in range(3):  # they all know it
-        observed = node_says(observed, ordinal, seen=replace(observed.said[1][ordinal].seen, epoch=epoch))
+        observed = node_says(
+            observed, ordinal, seen=replace(observed.node_statuses[1][ordinal].seen, epoch=epoch)
+        )
 
     assert replicas(plan(observed, SETTINGS)) == 3
 
@@ -312,7 +314,7 @@ def left_alone() -> Observed:
     observed = edited(observed, CONFIG_MAP, lambda live: merge(live, made))
     for ordinal in range(3):
         observed = node_says(
-            observed, ordinal, seen=replace(observed.said[1][ordinal].seen, epoch=without.epoch)
+            observed, ordinal, seen=replace(observed.node_statuses[1][ordinal].seen, epoch=without.epoch)
         )
     return observed
 
@@ -326,7 +328,7 @@ def replicas(planned: Plan) -> int:
 def test_a_pod_leaves_when_every_node_knows_that_it_holds_nothing(ordinal: int) -> None:
     """Whoever follows an older placement still sends it reads; one that is silent is not waited for."""
     observed = left_alone()
-    older = replace(observed.said[1][ordinal].seen, epoch=1)
+    older = replace(observed.node_statuses[1][ordinal].seen, epoch=1)
     silent = replace(older, at=observed.now - 10)
 
     assert replicas(plan(observed, SETTINGS)) == 2

@@ -47,7 +47,7 @@ def turned_round(epoch: int) -> Placement:
 
 
 def follows(observed: Observed, ordinal: int, what: Placement) -> Observed:
-    seen = replace(observed.said[1][ordinal].seen, epoch=what.epoch)
+    seen = replace(observed.node_statuses[1][ordinal].seen, epoch=what.epoch)
     return node_says(observed, ordinal, seen=seen, placement=what)
 
 
@@ -79,7 +79,7 @@ def test_a_placement_that_is_not_the_revisions_own_is_not_followed(other: str) -
 
 def made_from_nothing() -> Observed:
     """Nobody has said anything since the ConfigMap went; status still speaks of placement 7."""
-    silent = replace(without(standing(), CONFIG_MAP), said={})
+    silent = replace(without(standing(), CONFIG_MAP), node_statuses={})
     (made,) = [m for m in plan(silent, SETTINGS).apply if m["kind"] == "ConfigMap"]
     status = {**standing().resource["status"], "placementEpoch": 7}
     return replace(
@@ -99,7 +99,7 @@ def test_a_config_map_made_from_nothing_takes_no_step_before_every_node_has_spok
 
 def test_a_config_map_made_from_nothing_gives_way_to_what_nodes_follow() -> None:
     """As soon as they say it."""
-    observed = replace(made_from_nothing(), said=standing().said)
+    observed = replace(made_from_nothing(), node_statuses=standing().node_statuses)
 
     assert written(plan(follows(observed, 1, turned_round(7)), SETTINGS)).placement == turned_round(7)
 

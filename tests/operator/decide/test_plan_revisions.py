@@ -29,9 +29,9 @@ OVERDUE = replace(CANDIDATE, since=NOW - 3600)
 DROPPED = RevisionReference(0, "z", NOW - 5, 4, "shop.users.r0")
 
 
-def facts(wish: str | None = "a", **given: bool | IngestFailure) -> ObservedFacts:
-    asked = None if wish is None else DesiredRevision(wish, 4)
-    return replace(ObservedFacts(NOW, ROLLOUT, 3, "shop.users.r3", asked), **given)  # type: ignore[arg-type]
+def facts(desired: str | None = "a", **given: bool | IngestFailure) -> ObservedFacts:
+    revision = None if desired is None else DesiredRevision(desired, 4)
+    return replace(ObservedFacts(NOW, ROLLOUT, 3, "shop.users.r3", revision), **given)  # type: ignore[arg-type]
 
 
 REFUSED = IngestFailure("TransformRefused", "spec.transform.sql: line 1 pos 7")
@@ -39,39 +39,39 @@ CASES = {
     "nothing is made while the topic is unknown": (RolloutState(), facts(None), "Pending"),
     "the first revision is named": (RolloutState(), facts(), "Provisioning"),
     "pods are waited for": (RolloutState("Provisioning", ACTIVE), facts(), "Provisioning"),
-    "then copies": (RolloutState("Provisioning", ACTIVE), facts(provisioned=True), "Hydrating"),
-    "until all are served": (RolloutState("Hydrating", ACTIVE), facts(available=True), "Ready"),
+    "then copies": (RolloutState("Provisioning", ACTIVE), facts(active_provisioned=True), "Hydrating"),
+    "until all are served": (RolloutState("Hydrating", ACTIVE), facts(active_available=True), "Ready"),
     "one that nodes refuse has failed": (
         RolloutState("Hydrating", ACTIVE),
-        facts(active_refused=True),
+        facts(active_cannot_hydrate=True),
         "Failed",
     ),
     "and stays so while nothing is heard": (RolloutState("Failed", ACTIVE), facts(), "Failed"),
-    "until nodes take it": (RolloutState("Failed", ACTIVE), facts(active_taken=True), "Hydrating"),
+    "until nodes take it": (RolloutState("Failed", ACTIVE), facts(active_can_hydrate=True), "Hydrating"),
     "or another one is asked for": (
         RolloutState("Failed", ACTIVE),
-        facts("b", active_refused=True, made=True),
+        facts("b", active_cannot_hydrate=True, active_exists=True),
         "HydratingCandidate",
     ),
     "a copy that is refused later serves on": (
         RolloutState("Ready", ACTIVE),
-        facts(available=True, active_refused=True),
+        facts(active_available=True, active_cannot_hydrate=True),
         "Ready",
     ),
     "a candidate that nodes refuse is dropped at once": (
         RolloutState("HydratingCandidate", ACTIVE, CANDIDATE),
-        facts("b", refused=REFUSED),
+        facts("b", candidate_failure=REFUSED),
         "Retiring",
     ),
     "one that is refused but replaced is replaced": (
         RolloutState("HydratingCandidate", ACTIVE, CANDIDATE),
-        facts("c", refused=REFUSED),
+        facts("c", candidate_failure=REFUSED),
         "HydratingCandidate",
     ),
     "what is wanted stays": (RolloutState("Ready", ACTIVE), facts(), "Ready"),
     "what is made already is replaced": (
         RolloutState("Provisioning", ACTIVE),
-        facts("b", made=True),
+        facts("b", active_exists=True),
         "HydratingCandidate",
     ),
     "another spec makes a candidate": (RolloutState("Ready", ACTIVE), facts("b"), "HydratingCandidate"),
@@ -91,27 +91,27 @@ CASES = {
     ),
     "stable and steady, it takes over": (
         RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
-        facts("b", caught_up=True, near=True, steady=True),
+        facts("b", candidate_caught_up=True, candidate_is_near=True, candidate_is_ready=True),
         "CuttingOver",
     ),
     "not while it is behind": (
         RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
-        facts("b", caught_up=True, steady=True),
+        facts("b", candidate_caught_up=True, candidate_is_ready=True),
         "HydratingCandidate",
     ),
     "not with too few pods": (
         RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
-        facts("b", caught_up=True, near=True),
+        facts("b", candidate_caught_up=True, candidate_is_near=True),
         "HydratingCandidate",
     ),
     "not before it is stable": (
         RolloutState("HydratingCandidate", ACTIVE, replace(CAUGHT_UP, caught_up_since=NOW - 29)),
-        facts("b", caught_up=True, near=True, steady=True),
+        facts("b", candidate_caught_up=True, candidate_is_near=True, candidate_is_ready=True),
         "HydratingCandidate",
     ),
     "not while nobody knows what is wanted": (
         RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
-        facts(None, caught_up=True, near=True, steady=True),
+        facts(None, candidate_caught_up=True, candidate_is_near=True, candidate_is_ready=True),
         "HydratingCandidate",
     ),
     "the spec put back drops it": (
@@ -127,27 +127,27 @@ CASES = {
     "the deadline drops it": (RolloutState("HydratingCandidate", ACTIVE, OVERDUE), facts("b"), "Retiring"),
     "one that is done in time is not late": (
         RolloutState("HydratingCandidate", ACTIVE, replace(OVERDUE, caught_up_since=NOW - 30)),
-        facts("b", caught_up=True, near=True, steady=True),
+        facts("b", candidate_caught_up=True, candidate_is_near=True, candidate_is_ready=True),
         "CuttingOver",
     ),
     "the Service is waited for": (
         RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
-        facts("b", steady=True),
+        facts("b", candidate_is_ready=True),
         "CuttingOver",
     ),
     "it is turned": (
         RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
-        facts("b", steady=True, turned=True),
+        facts("b", candidate_is_ready=True, service_switched=True),
         "Retiring",
     ),
     "whatever is wanted by then": (
         RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
-        facts("c", steady=True, turned=True),
+        facts("c", candidate_is_ready=True, service_switched=True),
         "Retiring",
     ),
     "its pods went away": (
         RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
-        facts("b", available=True),
+        facts("b", active_available=True),
         "HydratingCandidate",
     ),
     "the old one's too": (RolloutState("CuttingOver", ACTIVE, CAUGHT_UP), facts("b"), "CuttingOver"),
@@ -158,23 +158,23 @@ CASES = {
     ),
     "a cut-over has an end": (
         RolloutState("CuttingOver", ACTIVE, replace(OVERDUE, since=NOW - 3660)),
-        facts("b", steady=True),
+        facts("b", candidate_is_ready=True),
         "Retiring",
     ),
     "and some time beyond the deadline": (
         RolloutState("CuttingOver", ACTIVE, replace(OVERDUE, since=NOW - 3650)),
-        facts("b", steady=True),
+        facts("b", candidate_is_ready=True),
         "CuttingOver",
     ),
     "the old one goes": (RolloutState("Retiring", ACTIVE, previous=DROPPED), facts(), "Retiring"),
     "it has gone": (
         RolloutState("Retiring", ACTIVE, previous=DROPPED),
-        facts(available=True, previous_gone=True),
+        facts(active_available=True, previous_removed=True),
         "Ready",
     ),
     "one that never served hydrates on": (
         RolloutState("Retiring", ACTIVE, previous=DROPPED),
-        facts(previous_gone=True),
+        facts(previous_removed=True),
         "Hydrating",
     ),
     "a change need not wait for that": (
@@ -188,60 +188,61 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_each_phase_leads_where_it_should(case: str) -> None:
     """What is seen in a phase decides the next one."""
-    course, seen, expected = CASES[case]
+    state, seen, expected = CASES[case]
 
-    assert next_rollout_state(course, seen).phase == expected
+    assert next_rollout_state(state, seen).phase == expected
 
 
 def test_a_cut_over_makes_the_candidate_active_and_the_active_one_previous() -> None:
     """At this step alone does the active hash change."""
-    course = next_rollout_state(
-        RolloutState("CuttingOver", ACTIVE, CAUGHT_UP), facts("b", steady=True, turned=True)
+    state = next_rollout_state(
+        RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
+        facts("b", candidate_is_ready=True, service_switched=True),
     )
-    assert course.active is not None
-    assert course.previous is not None
+    assert state.active is not None
+    assert state.previous is not None
 
-    assert (course.active.number, course.active.spec_hash, course.active.since) == (2, "b", NOW)
-    assert (course.previous.number, course.previous.since, course.candidate) == (1, NOW, None)
+    assert (state.active.number, state.active.spec_hash, state.active.since) == (2, "b", NOW)
+    assert (state.previous.number, state.previous.since, state.candidate) == (1, NOW, None)
 
 
 def test_a_candidate_that_is_dropped_leaves_as_one_that_was_active() -> None:
     """Its time counts from now on: the Service may have sent requests to it until this moment."""
     late = replace(CAUGHT_UP, since=NOW - 3660)
     put_back = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, late), facts("a"))
-    failed = next_rollout_state(RolloutState("CuttingOver", ACTIVE, late), facts("b", available=True))
+    failed = next_rollout_state(RolloutState("CuttingOver", ACTIVE, late), facts("b", active_available=True))
 
-    for course in (put_back, failed):
-        assert course.previous == replace(late, since=NOW, caught_up_since=None)
+    for state in (put_back, failed):
+        assert state.previous == replace(late, since=NOW, caught_up_since=None)
 
 
 def test_a_candidate_that_failed_is_remembered_by_its_hash() -> None:
     """So that it is not tried again."""
-    course = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, OVERDUE), facts("b"))
+    state = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, OVERDUE), facts("b"))
 
-    assert (course.failed_hash, course.candidate, course.active) == ("b", None, ACTIVE)
-    assert course.history[0]["outcome"] == "Failed"
+    assert (state.failed_hash, state.candidate, state.active) == ("b", None, ACTIVE)
+    assert state.history[0]["outcome"] == "Failed"
 
 
 def test_a_refused_candidate_is_remembered_with_its_reason() -> None:
     """It is not tried again, and what the nodes said outlives them; both are forgotten when something else is asked for."""
-    course = next_rollout_state(
-        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE), facts("b", refused=REFUSED)
+    state = next_rollout_state(
+        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE), facts("b", candidate_failure=REFUSED)
     )
 
-    assert (course.failed_hash, course.failure, course.candidate) == ("b", REFUSED, None)
-    assert (course.history[0]["outcome"], course.history[0]["reason"]) == ("Failed", REFUSED.message)
-    assert next_rollout_state(course, facts("b")).failure == REFUSED
-    assert next_rollout_state(course, facts("a")).failure is None
+    assert (state.failed_hash, state.failure, state.candidate) == ("b", REFUSED, None)
+    assert (state.history[0]["outcome"], state.history[0]["reason"]) == ("Failed", REFUSED.message)
+    assert next_rollout_state(state, facts("b")).failure == REFUSED
+    assert next_rollout_state(state, facts("a")).failure is None
 
 
 def test_a_candidate_that_failed_can_be_kept_for_a_look() -> None:
     """With onFailure: KeepCandidate it stays, and takes nothing over."""
     seen = replace(facts("b"), rollout=replace(ROLLOUT, on_failure="KeepCandidate"))
-    course = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, OVERDUE), seen)
+    state = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, OVERDUE), seen)
 
-    assert (course.failed_hash, course.candidate) == ("b", OVERDUE)
-    assert service_target(course, next_rollout_state(course, seen)) == 1
+    assert (state.failed_hash, state.candidate) == ("b", OVERDUE)
+    assert service_target(state, next_rollout_state(state, seen)) == 1
 
 
 def test_a_failure_is_forgotten_when_something_else_is_wanted() -> None:
@@ -256,10 +257,10 @@ def test_a_failure_is_not_forgotten_while_the_topic_is_unknown() -> None:
 
 def test_being_behind_once_begins_the_waiting_anew() -> None:
     """A candidate must have been caught up all the time."""
-    course = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP), facts("b"))
-    assert course.candidate is not None
+    state = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP), facts("b"))
+    assert state.candidate is not None
 
-    assert course.candidate.caught_up_since is None
+    assert state.candidate.caught_up_since is None
 
 
 def test_the_service_is_turned_only_while_it_cuts_over() -> None:
@@ -269,16 +270,21 @@ def test_the_service_is_turned_only_while_it_cuts_over() -> None:
     assert service_target(hydrating, cutting) == 1
     assert service_target(cutting, cutting) == 2
     assert service_target(cutting, hydrating) == 1
-    assert service_target(cutting, next_rollout_state(cutting, facts("b", steady=True, turned=True))) == 2
+    assert (
+        service_target(
+            cutting, next_rollout_state(cutting, facts("b", candidate_is_ready=True, service_switched=True))
+        )
+        == 2
+    )
 
 
 def test_the_history_keeps_the_last_ten() -> None:
     """Newest first."""
-    course = RolloutState("Ready", ACTIVE)
+    state = RolloutState("Ready", ACTIVE)
     for number in range(30):
-        course = next_rollout_state(course, replace(facts(f"h{number}"), next_number=number + 2))
-    assert len(course.history) == 10
-    assert course.history[0]["revision"] == "r30"
+        state = next_rollout_state(state, replace(facts(f"h{number}"), next_number=number + 2))
+    assert len(state.history) == 10
+    assert state.history[0]["revision"] == "r30"
 
 
 def there(number: int, ready: bool) -> LiveRevision:
@@ -301,8 +307,6 @@ def test_a_status_that_is_lost_is_made_again(
 ) -> None:
     """The Service knows which revision serves; without it, it is the first one that could."""
     live_revisions = {number: there(number, number in ready) for number in (1, 2)}
-    course = rollout_state_of(IDENTITY, {}, live_revisions, service, NOW)
+    state = rollout_state_of(IDENTITY, {}, live_revisions, service, NOW)
 
-    assert (
-        tuple(named and named.number for named in (course.active, course.candidate, course.previous)) == roles
-    )
+    assert tuple(named and named.number for named in (state.active, state.candidate, state.previous)) == roles

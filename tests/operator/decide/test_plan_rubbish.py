@@ -37,7 +37,7 @@ def test_a_resource_without_anything_is_planned_for() -> None:
     for seed in range(SEEDS):
         observed = moment(seed)
         for topic in (None, TopicFound(4), TopicMissing()):
-            plan(replace(observed, children={}, said={}, topic=topic), SETTINGS)
+            plan(replace(observed, children={}, node_statuses={}, topic=topic), SETTINGS)
 
 
 @cache
@@ -61,10 +61,10 @@ def vandalised(observed: Observed, chance: random.Random) -> Observed:
             vandalise(children[chance.choice(list(children))], chance)
     said = {
         number: {ordinal: one for ordinal, one in nodes.items() if chance.randint(0, 3)}
-        for number, nodes in observed.said.items()
+        for number, nodes in observed.node_statuses.items()
         if chance.randint(0, 4)
     }
-    return replace(observed, children=children, resource=resource, said=said)
+    return replace(observed, children=children, resource=resource, node_statuses=said)
 
 
 def vandalise(whole: dict[str, Any], chance: random.Random) -> None:

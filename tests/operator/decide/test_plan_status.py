@@ -22,9 +22,9 @@ IDENTITY = Identity("shop", "users", "0b8a3f3e-6a7e-4a43-8f0a-6f1d9a6f3c51", 1, 
 @pytest.mark.parametrize("silent", [{0}, {1}, {0, 1, 2}])
 def test_a_node_that_falls_silent_is_no_news(silent: set[int]) -> None:
     """What it said last stands in status until somebody says something else."""
-    others = {ordinal: one for ordinal, one in standing().said[1].items() if ordinal not in silent}
+    others = {ordinal: one for ordinal, one in standing().node_statuses[1].items() if ordinal not in silent}
 
-    assert plan(replace(standing(), said={1: others}), SETTINGS).status is None
+    assert plan(replace(standing(), node_statuses={1: others}), SETTINGS).status is None
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,6 @@ def named(number: int) -> dict[str, Any]:
 )
 def test_a_revision_has_one_role(status: dict[str, Any], roles: tuple[int | None, ...]) -> None:
     """Whatever somebody wrote into status: none that is kept is taken away, and none takes over from itself."""
-    course = rollout_state_of(IDENTITY, status, {}, None, NOW)
+    state = rollout_state_of(IDENTITY, status, {}, None, NOW)
 
-    assert tuple(one and one.number for one in (course.active, course.candidate, course.previous)) == roles
+    assert tuple(one and one.number for one in (state.active, state.candidate, state.previous)) == roles

@@ -73,7 +73,7 @@ class Cluster:
     def host_views(self) -> dict[str, Host]:
         return {name: Host(self._seems_up(host), host.up, host.zone) for name, host in self.hosts.items()}
 
-    def tell(self, node: Node, placement: Any) -> None:
+    def node_updates(self, node: Node, placement: Any) -> None:
         self.given_up += [(node, partition) for partition in node.follow(placement)]
 
     def lose_host(self, name: str) -> None:
@@ -213,7 +213,7 @@ class Cluster:
             peers = [n for n in self.nodes.values() if n.revision == node.revision and n.answers]
             newest = max(peers, key=lambda peer: peer.placement.epoch, default=node)
             if self._in_time(0.3):
-                self.tell(node, newest.placement)
+                self.node_updates(node, newest.placement)
 
     def _see_readiness(self) -> None:
         for pod in self.api.of("Pod"):

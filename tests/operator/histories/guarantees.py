@@ -64,7 +64,7 @@ class Guarantees:
         """What the operator saw: when a revision was not complete."""
         for number, live in revisions_of(observed).items() if observed else ():
             ready = [live.pods[ordinal].ready for ordinal in live.pods]
-            complete = [said.complete == said.copies for said in live.said.values()]
+            complete = [said.complete == said.copies for said in live.node_statuses.values()]
             if not all(ready) or not all(complete) or len(complete) < len(ready):
                 self.incomplete[number] = observed.now if observed else 0.0
 
@@ -169,10 +169,12 @@ class Guarantees:
         wanted = observed.resource["spec"]["replicas"]
         assert ready >= max(1, min(before, wanted)), f"{ready} of r{target} take over from {before}"
 
-    def _told(self, tell: Any, observed: Observed) -> None:
-        config_map = observed.children[Ref("ConfigMap", names.child("users", tell.revision))]
-        if tell.placement is not None:
-            assert tell.placement == record_of(config_map).placement, "nodes hear of it before it is written"
+    def _told(self, node_updates: Any, observed: Observed) -> None:
+        config_map = observed.children[Ref("ConfigMap", names.child("users", node_updates.revision))]
+        if node_updates.placement is not None:
+            assert node_updates.placement == record_of(config_map).placement, (
+                "nodes hear of it before it is written"
+            )
 
     def _evicted(self, ref: Ref, observed: Observed) -> None:
         number, name = _number(ref), ref.name
@@ -194,7 +196,7 @@ class Guarantees:
         assert live.record is not None
         for ordinal, pod in live.pods.items():
             serves = {p for p, serving in enumerate(live.record.placement.serving) if ordinal in serving}
-            said = live.said.get(ordinal)
+            said = live.node_statuses.get(ordinal)
             behind = said is None or not serves <= said.seen.caught_up
             old = pod.template != template or pod.created < token_made
             assert old or not behind, f"the next pod goes before {pod.name} has caught up"

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from queryable_operator.report.conditions import before
+from queryable_operator.report.conditions import conditions_by_type
 from queryable_operator.rollout.live import text_of
 from queryable_operator.spec import names
 from queryable_operator.spec.defaults import with_defaults
@@ -73,10 +73,10 @@ class History:
                 self.story.append(f"{self.cluster.now - 1e6:.0f} {fault.__name__}")
                 fault(self)
             self.put_right(0.1)
-            self.round(crash_chance)
+            self.run_pass(crash_chance)
             self.pass_time(self.random.choice(_PASSES_SECONDS))
 
-    def round(self, crash_chance: float = 0.0) -> None:
+    def run_pass(self, crash_chance: float = 0.0) -> None:
         if self.operator.gone:
             return
         ends = self.random.randrange(12) if self.random.random() < crash_chance else None
@@ -141,7 +141,7 @@ class History:
 
     def _is_beyond_repair(self) -> bool:
         """The active revision's ConfigMap has gone and what was asked for instead has failed: a person must say so again."""
-        degraded = before(self.operator.resource.get("status") or {}).get("Degraded", {})
+        degraded = conditions_by_type(self.operator.resource.get("status") or {}).get("Degraded", {})
         return degraded.get("reason") == "RevisionLost"
 
     # --- helpers of faults

@@ -62,10 +62,10 @@ class Operator:
             now=self.cluster.now,
             resource=copy.deepcopy(self.resource),
             children=children,
-            taken=self._taken(),
+            name_conflicts=self._taken(),
             hosts=self.cluster.host_views() if self.hosts_are_seen else None,
             topic=self._topic(),
-            said=self._all_said(children),
+            node_statuses=self._all_said(children),
             endpoints=self.cluster.endpoints,
             kafka_cleaned=self.kafka_cleaned,
             kafka_cleanup_error=self.kafka_cleanup_error,
@@ -91,8 +91,8 @@ class Operator:
             difference(wanted, observed.children.get(_ref(wanted), {})) is None for wanted in planned.apply
         )
         asks = (
-            planned.secrets,
-            planned.tell,
+            planned.token_secrets,
+            planned.node_updates,
             planned.evict,
             planned.delete,
             planned.force_delete,
@@ -146,10 +146,10 @@ class Operator:
     def _actions(self, planned: Plan, observed: Observed) -> Iterator[Callable[[], None]]:
         for manifest in planned.apply:
             yield lambda m=manifest: self._apply(m, planned, observed)  # type: ignore[misc]
-        for ref in planned.secrets:
+        for ref in planned.token_secrets:
             yield lambda r=ref: self._make_secret(r, observed)  # type: ignore[misc]
-        for tell in planned.tell:
-            yield lambda t=tell: self._tell(t, observed)  # type: ignore[misc]
+        for node_updates in planned.node_updates:
+            yield lambda t=node_updates: self._tell(t, observed)  # type: ignore[misc]
         for pod in planned.evict:
             yield lambda p=pod: self._delete("evict", Ref("Pod", p), observed)  # type: ignore[misc]
         for ref in planned.delete:
@@ -161,7 +161,7 @@ class Operator:
         if planned.status is not None:
             yield lambda: self._write_status(planned.status, observed)
         yield lambda: self.events.extend(planned.events)
-        if planned.release:
+        if planned.remove_finalizer:
             yield self._release
 
     def _apply(self, manifest: Manifest, planned: Plan, observed: Observed) -> None:
@@ -182,14 +182,17 @@ class Operator:
         revision = names.revision_number(ref.name.rpartition("-")[2])
         self.cluster.api.create(child(identity_of(observed.resource), revision, "Secret", {"data": {}}))
 
-    def _tell(self, tell: Any, observed: Observed) -> None:
-        self.watcher("tell", tell, observed)
+    def _tell(self, node_updates: Any, observed: Observed) -> None:
+        self.watcher("tell", node_updates, observed)
         for node in list(self.cluster.nodes.values()):
-            if (node.revision, node.ordinal) == (tell.revision, tell.ordinal) and node.answers:
-                if tell.placement is not None:
-                    self.cluster.tell(node, tell.placement)
-                if tell.read is not None:
-                    node.read = tell.read
+            if (node.revision, node.ordinal) == (
+                node_updates.revision,
+                node_updates.ordinal,
+            ) and node.answers:
+                if node_updates.placement is not None:
+                    self.cluster.node_updates(node, node_updates.placement)
+                if node_updates.read is not None:
+                    node.read = node_updates.read
 
     def _delete(self, how: str, ref: Ref, observed: Observed) -> None:
         there = observed.children.get(ref)

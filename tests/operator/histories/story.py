@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from queryable_operator.report.conditions import before
+from queryable_operator.report.conditions import conditions_by_type
 from tests.operator.histories.cluster import Cluster, SimulatedHost, is_ready
 from tests.operator.histories.guarantees import Guarantees
 from tests.operator.histories.history import History, resource
@@ -30,7 +30,7 @@ def change(history: History, **fields: Any) -> None:
 
 def until_phase(history: History, phase: str) -> None:
     for _ in range(300):
-        history.round()
+        history.run_pass()
         if history.operator.resource["status"]["phase"] == phase:
             return
         history.pass_time(1)
@@ -46,14 +46,14 @@ def reasons(history: History) -> list[str]:
 
 
 def condition(history: History, kind: str) -> tuple[str, str]:
-    entry = before(status(history))[kind]
+    entry = conditions_by_type(status(history))[kind]
     return entry["status"], entry["reason"]
 
 
 def is_gone_after(history: History, seconds: int) -> bool:
     for _ in range(0, seconds, 4):
         history.pass_time(4)
-        history.round()
+        history.run_pass()
     return history.operator.gone
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queryable_operator.decide.plan import plan
-from queryable_operator.report.conditions import before
+from queryable_operator.report.conditions import conditions_by_type
 from queryable_operator.spec.changes import spec_hash
 from tests.operator.histories.history import History, delete_resource
 from tests.operator.histories.operator import SETTINGS
@@ -45,7 +45,7 @@ def test_a_deleted_resource_leaves_nothing(first: int) -> None:
             history.go_on(200, crash_chance=0.2)
             for _ in range(60):
                 history.pass_time(10)
-                history.round()
+                history.run_pass()
             assert_gone(history)
         except Exception as error:
             error.add_note("\n".join([f"seed {seed}", *history.story[-60:]]))
@@ -55,11 +55,11 @@ def test_a_deleted_resource_leaves_nothing(first: int) -> None:
 def assert_settled(history: History) -> None:
     operator, cluster = history.operator, history.cluster
     spec, status = operator.resource["spec"], operator.resource["status"]
-    holds = {kind: entry["status"] for kind, entry in before(status).items()}
-    assert status["phase"] == "Ready", (status["phase"], before(status)["Progressing"])
-    assert holds["Available"] == "True", before(status)["Available"]
-    assert holds["Progressing"] == "False", before(status)["Progressing"]
-    assert holds["Hydrated"] == "True", before(status)["Hydrated"]
+    holds = {kind: entry["status"] for kind, entry in conditions_by_type(status).items()}
+    assert status["phase"] == "Ready", (status["phase"], conditions_by_type(status)["Progressing"])
+    assert holds["Available"] == "True", conditions_by_type(status)["Available"]
+    assert holds["Progressing"] == "False", conditions_by_type(status)["Progressing"]
+    assert holds["Hydrated"] == "True", conditions_by_type(status)["Hydrated"]
     nodes = int(status["nodes"].partition("/")[2])
     assert nodes == spec["replicas"] or holds["SpecValid"] == "False"
     assert status["nodes"] == f"{nodes}/{nodes}"
@@ -72,7 +72,7 @@ def assert_settled(history: History) -> None:
 def assert_wanted_revision(history: History, status: dict[str, Any]) -> None:
     spec, partitions = history.operator.resource["spec"], history.cluster.partitions
     assert partitions is not None
-    if before(status)["SpecValid"]["status"] == "False":
+    if conditions_by_type(status)["SpecValid"]["status"] == "False":
         return
     wanted = {spec_hash(spec, partitions)}
     if spec["onPartitionsChanged"] == "Alert":
@@ -89,7 +89,7 @@ def assert_only_what_is_needed(history: History, status: dict[str, Any]) -> None
         label = live["metadata"]["labels"].get("queryabletopics.io/revision")
         assert label is None or label in kept, live["metadata"]["name"]
     active = status["active"]["revision"]
-    if before(status)["SpecValid"]["status"] == "True":
+    if conditions_by_type(status)["SpecValid"]["status"] == "True":
         for kind in ("Pod", "PersistentVolumeClaim"):
             names = [
                 live["metadata"]["name"]
@@ -103,10 +103,10 @@ def assert_nothing_is_done(history: History) -> None:
     operator = history.operator
     observed = operator.look()
     for later in (0, 60, 3600, 90 * 86400):
-        moved = move(observed.said, later)
-        then = replace(observed, now=observed.now + later, said=moved)
+        moved = move(observed.node_statuses, later)
+        then = replace(observed, now=observed.now + later, node_statuses=moved)
         planned = plan(copy.deepcopy(then), SETTINGS)
-        assert operator.is_idle(planned, then), (later, planned.status, planned.events, planned.tell)
+        assert operator.is_idle(planned, then), (later, planned.status, planned.events, planned.node_updates)
 
 
 def move(said: Any, seconds: float) -> Any:

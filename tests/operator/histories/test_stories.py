@@ -120,7 +120,7 @@ def test_a_candidate_that_falls_apart_while_it_cuts_over_takes_nothing_over() ->
         if disk.placement and ".r2-" in disk.placement.application_id:
             disk.copies = dict.fromkeys(disk.copies, 0.0)
     until_phase(history, "HydratingCandidate")
-    history.round()
+    history.run_pass()
 
     assert service_of(history.cluster.api.get("Service", "users")) == 1
 
@@ -149,7 +149,7 @@ def test_a_roll_takes_one_pod_after_the_other() -> None:
     change(history, podTemplate={"labels": {"team": "a"}})
     fewest = 3
     for _ in range(200):
-        history.round()
+        history.run_pass()
         history.pass_time(1)
         fewest = min(fewest, len(pods_ready(history)))
 
@@ -163,7 +163,7 @@ def test_a_roll_is_not_settled_before_its_last_pod_is_ready() -> None:
     change(history, podTemplate={"labels": {"team": "a"}})
     told = set()
     for _ in range(200):
-        history.round()
+        history.run_pass()
         made = {pod["metadata"]["labels"].get("team") for pod in history.cluster.api.of("Pod")} == {"a"}
         if made and len(pods_ready(history)) == 3:
             break

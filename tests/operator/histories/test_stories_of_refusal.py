@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queryable_operator.report.conditions import before
+from queryable_operator.report.conditions import conditions_by_type
 from queryable_operator.rollout.live import seconds_of
 from tests.operator.histories.history import History
 from tests.operator.histories.nodes import REFUSED, REFUSED_SETTINGS, SENTENCE
@@ -44,8 +44,8 @@ def test_after_a_refused_candidate_the_resource_says_so_while_the_old_revision_s
     assert condition(history, "SpecValid") == ("False", "TransformRefused")
     assert condition(history, "Degraded") == ("True", "RolloutFailed")
     assert condition(history, "Progressing") == ("False", "RolloutFailed")
-    assert before(status(history))["SpecValid"]["message"] == SENTENCE
-    assert SENTENCE in before(status(history))["Degraded"]["message"]
+    assert conditions_by_type(status(history))["SpecValid"]["message"] == SENTENCE
+    assert SENTENCE in conditions_by_type(status(history))["Degraded"]["message"]
     assert status(history)["message"] == SENTENCE
     assert (status(history)["active"]["revision"], status(history)["phase"]) == ("r1", "Ready")
 
@@ -101,7 +101,7 @@ def test_a_first_revision_that_is_refused_recovers_with_its_spec(refused_from_th
     history = refused_from_the_beginning
     change(history, transform={"sql": GOOD})
     for _ in range(5):
-        history.round()
+        history.run_pass()
         history.pass_time(1)
     assert condition(history, "SpecValid") == ("True", "Valid")
     assert SENTENCE not in status(history)["message"]
@@ -121,7 +121,7 @@ def test_an_operator_that_starts_anew_repeats_no_event(refused_from_the_beginnin
         node.answers = False
     history.operator._said.clear()
     for _ in range(3):
-        history.round()
+        history.run_pass()
         history.pass_time(1)
     assert status(history) == there
     for node in history.cluster.nodes.values():

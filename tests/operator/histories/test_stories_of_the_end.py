@@ -32,7 +32,7 @@ def test_a_resource_of_which_nothing_was_ever_made_waits_for_no_kafka() -> None:
     history = settled(cluster)
     assert status(history)["phase"] == "Pending"
     delete_resource(history)
-    history.round()
+    history.run_pass()
     assert history.operator.gone
     assert reasons(history) == []
 

@@ -43,7 +43,7 @@ def with_pod(ordinal: int, other: Pod, live: LiveRevision = WHOLE) -> LiveRevisi
 
 
 def with_said(ordinal: int, **fields: Any) -> LiveRevision:
-    return replace(WHOLE, said={**WHOLE.said, ordinal: replace(SAID, **fields)})
+    return replace(WHOLE, node_statuses={**WHOLE.node_statuses, ordinal: replace(SAID, **fields)})
 
 
 def placed(**fields: Any) -> LiveRevision:
@@ -63,7 +63,7 @@ CASES: Mapping[str, tuple[LiveRevision, bool]] = {
         True,
     ),
     "a node said so long ago": (with_said(1, seen=NodeObservation(NOW - 5, 3, frozenset({0, 1}))), False),
-    "a node has said nothing": (replace(WHOLE, said={0: SAID, 1: SAID}), False),
+    "a node has said nothing": (replace(WHOLE, node_statuses={0: SAID, 1: SAID}), False),
     "its ConfigMap cannot be read": (replace(WHOLE, record=None), False),
 }
 
@@ -109,4 +109,4 @@ def test_a_lag_is_known_when_every_node_knows_its_own() -> None:
     """A revision takes nothing over while one of them does not."""
     assert lag(WHOLE) == 15
     assert lag(with_said(1, lag_records=-1)) is None
-    assert lag(replace(WHOLE, said={0: SAID})) is None
+    assert lag(replace(WHOLE, node_statuses={0: SAID})) is None
