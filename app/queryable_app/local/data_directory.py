@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from queryable_app.platform.file_lock import locked
+from queryable_app.platform.file_lock import FileLocked, file_lock, locked
 
 _LEFTOVERS_SECONDS: Final = 20
 _RUN_FILE: Final = "run.json"
@@ -160,10 +160,10 @@ def run_description(data: Path) -> Mapping[str, Any] | None:
 
 
 def _lock(stack: contextlib.ExitStack, file: Path, seconds: float, refusal: str) -> int:
-    handle = stack.enter_context(file.open("a"))
-    if not locked(handle, seconds):
-        raise DirectoryError(refusal)
-    return handle.fileno()
+    try:
+        return stack.enter_context(file_lock(file, seconds)).fileno()
+    except FileLocked:
+        raise DirectoryError(refusal) from None
 
 
 def _forget_killed_runs() -> None:

@@ -9,7 +9,6 @@ it counts as there: a mirror, a proxy or an attacker cannot put another jar in i
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -24,6 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from queryable_app.platform.file_lock import file_lock
 
 JAVA_MIN: Final = 17
 IVY_SETTINGS_VARIABLE: Final = "QT_IVY_SETTINGS"
@@ -156,8 +157,7 @@ def pyspark_jars() -> Path:
 def locked(cache: Path, name: str) -> Iterator[None]:
     """One process at a time makes the thing called `name`; the kernel frees the lock when its owner dies."""
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f".{name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with file_lock(cache / f".{name}.lock"):
         yield
 
 

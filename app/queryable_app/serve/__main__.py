@@ -25,7 +25,7 @@ from queryable_app.platform.log import event
 from queryable_app.serve.api.app import create_app
 from queryable_app.serve.base.allocator import return_large_blocks
 from queryable_app.serve.base.background import note_unhandled
-from queryable_app.serve.base.sole_owner import locked_directory
+from queryable_app.serve.base.data_directory_lock import locked_directory
 from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node, log_descriptor_plan
 

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from queryable_app.contract import NodeSettings
-from queryable_app.serve.base.sole_owner import locked_directory
+from queryable_app.serve.base.data_directory_lock import locked_directory
 from tests.support.node import node_settings, open_node, put, slice_payload
 
 
@@ -115,7 +115,7 @@ def test_a_data_directory_that_stays_in_use_is_said(tmp_path: Path) -> None:
     with (
         locked_directory(tmp_path),
         pytest.raises(OSError, match=f"{tmp_path} is in use by another process; stop it"),
-        locked_directory(tmp_path, seconds=0),
+        locked_directory(tmp_path, wait_seconds=0),
     ):
         raise AssertionError("not reached")
 

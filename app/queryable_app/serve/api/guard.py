@@ -20,7 +20,7 @@ from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.platform.log import event
 from queryable_app.serve.api.request import IS_HEAD, SHARE, ClientDisconnected, router_scope, to_response
 from queryable_app.serve.base.admission import overloaded
-from queryable_app.serve.base.answer_share import AnswerShare
+from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import FORWARDED_HEADER
 from queryable_app.wire.http_text import no_such_resource, problem_answer
@@ -53,7 +53,7 @@ class Guard:
         inner = router_scope(scope)
         if scope["method"] == "HEAD":  # every GET answers it; uvicorn, whose scope stays, leaves the body out
             inner |= {"method": "GET", IS_HEAD: True}
-        share = inner[SHARE] = AnswerShare(self._node.answers)
+        share = inner[SHARE] = AnswerReservation(self._node.answers)
         started = False
 
         async def sending(message: Message) -> None:

@@ -27,7 +27,7 @@ from queryable_app.serve.api.request import (
     require_few_values,
     to_response,
 )
-from queryable_app.serve.base.answer_share import AnswerShare
+from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.coverage import (
     Coverage,
@@ -121,7 +121,7 @@ async def _find_rows(
     asked: ReadOptions,
     deadline: float,
     partial: bool,
-    share: AnswerShare,
+    share: AnswerReservation,
 ) -> tuple[list[KeyLookup], Rows, Coverage]:
     """Where each key was looked for, and what was found there."""
     replicas = reads.replicas

@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.policy.freshness import ReadOptions, parse_read_options
-from queryable_app.serve.base.answer_share import AnswerShare
+from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import Answer, as_bytes, choice, parse_options, parse_query
 from queryable_app.wire.json_text import BadJson, parse_json
@@ -111,9 +111,9 @@ def asked_of_many(request: Request, values: Parameters, reads: Reads) -> tuple[R
     return asked, deadline
 
 
-def answer_reservation(request: Request) -> AnswerShare:
+def answer_reservation(request: Request) -> AnswerReservation:
     """What this request takes of the memory for answers. The guard gives it back."""
-    share: AnswerShare = request.scope[SHARE]
+    share: AnswerReservation = request.scope[SHARE]
     return share
 
 

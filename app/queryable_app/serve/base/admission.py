@@ -1,10 +1,10 @@
-"""Reads take turns: those that take a task begin one at a time, long ones go on one at a time, and in between the event
-loop gets to its sockets.
+"""Admit reads one at a time, so that the event loop serves its sockets in between.
 
-Strategy: without turns whatever has arrived begins at once, and everything else, probes and heartbeats too, waits until it is
-done. With them what waits, waits here: it can be told that there is too much of it before anything was done for it, and
-one whose client has gone is never begun. Long reads pause after every few milliseconds of work, and have their own queue, so
-that short ones do not wait behind many of them. Connections bound how many can wait: each has one read at most.
+Strategy: a read that needs a task waits in a queue, and each pass of the event loop begins one. Without the queue every read
+that has arrived would begin at once and delay probes and heartbeats. A queued read can be refused before any work is done for
+it, and one whose client has disconnected never begins. A long read yields its slot every few milliseconds and waits in a second
+queue, so that short reads do not wait behind many long ones. The number of connections bounds both queues, because a connection
+has at most one read.
 """
 
 from __future__ import annotations
@@ -17,86 +17,88 @@ from typing import Final, Protocol
 from queryable_app.errors import Failure, Reason
 from queryable_app.policy.overload import Backlog, admits_long_read
 
-_REFUSALS_AT_ONCE: Final = 8  # half a millisecond
-_BEGINNINGS_PER_PAUSE: Final = 3  # while both wait; a few milliseconds each
+_REFUSALS_PER_PASS: Final = 8  # half a millisecond
+_BEGINNINGS_PER_CONTINUATION: Final = 3  # while both queues wait; a few milliseconds each
 
 YieldSlot = Callable[[], Awaitable[None]]
 
 
 class QueuedRead(Protocol):
-    """A request."""
+    """A request that waits for admission."""
 
     def is_abandoned(self) -> bool:
-        """Nobody waits for the answer any more."""
+        """Return whether the client has disconnected."""
 
-    def begin(self) -> None: ...
+    def begin(self) -> None:
+        """Start to answer."""
 
     def refuse(self) -> None:
-        """There is too much to do."""
+        """Answer that the node is overloaded."""
 
 
 class ReadAdmission:
-    """Of one node. Use it from one event loop."""
+    """Schedule the reads of one node. Use it from one event loop."""
 
     def __init__(self) -> None:
         self._backlog = Backlog()
-        self._waiting: deque[tuple[float, QueuedRead]] = deque()
-        self._pausing: deque[tuple[float, asyncio.Future[None]]] = deque()
-        self._paused_seconds = 0.0  # the read that last went on
-        self._begun = 0  # since a long read has gone on
-        self._coming = False
+        self._queued: deque[tuple[float, QueuedRead]] = deque()
+        self._yielded: deque[tuple[float, asyncio.Future[None]]] = deque()
+        self._last_yield_seconds = 0.0  # of the long read that continued last
+        self._begun = 0  # since a long read continued
+        self._scheduled = False
 
-    def wait(self, waiter: QueuedRead) -> None:
+    def enqueue(self, read: QueuedRead) -> None:
+        """Begin or refuse the read in a later pass of the event loop."""
         loop = asyncio.get_running_loop()
-        self._waiting.append((loop.time(), waiter))
-        self._come(loop)
+        self._queued.append((loop.time(), read))
+        self._schedule(loop)
 
     async def yield_slot(self) -> None:
-        """Of a read that is not done yet."""
+        """Pause a long read until its next scheduling slot."""
         loop = asyncio.get_running_loop()
-        turn = loop.create_future()
-        self._pausing.append((loop.time(), turn))
-        self._come(loop)
-        await turn
+        slot = loop.create_future()
+        self._yielded.append((loop.time(), slot))
+        self._schedule(loop)
+        await slot
 
     def require_slot_for_long_read(self) -> None:
-        """For one more long read. Raises Failure."""
-        if not admits_long_read(len(self._pausing), self._paused_seconds):
+        """Raise a Failure if the node has no capacity for one more long read."""
+        if not admits_long_read(len(self._yielded), self._last_yield_seconds):
             raise overloaded("more long reads are being answered than can go on soon")
 
-    def _come(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._coming and (self._waiting or self._pausing):
-            self._coming = True
-            loop.call_soon(self._next, loop)
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._scheduled and (self._queued or self._yielded):
+            self._scheduled = True
+            loop.call_soon(self._run_next, loop)
 
-    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._coming = False
+    def _run_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduled = False
         begins = self._begin_one(loop)
         self._begun += begins
-        if not begins or self._begun >= _BEGINNINGS_PER_PAUSE:
+        if not begins or self._begun >= _BEGINNINGS_PER_CONTINUATION:
             self._begun = 0
-            self._go_on(loop.time())
-        self._come(loop)
+            self._continue_one(loop.time())
+        self._schedule(loop)
 
     def _begin_one(self, loop: asyncio.AbstractEventLoop) -> bool:
-        waiting = self._waiting
-        for _ in range(min(_REFUSALS_AT_ONCE, len(waiting))):
-            since, waiter = waiting.popleft()
-            if waiter.is_abandoned():
+        queued = self._queued
+        for _ in range(min(_REFUSALS_PER_PASS, len(queued))):
+            since, read = queued.popleft()
+            if read.is_abandoned():
                 continue
             now = loop.time()
-            if self._backlog.admits(now - since, len(waiting), now):
-                waiter.begin()
+            if self._backlog.admits(now - since, len(queued), now):
+                read.begin()
                 return True
-            waiter.refuse()
+            read.refuse()
         return False
 
-    def _go_on(self, now: float) -> None:
-        while self._pausing:
-            since, turn = self._pausing.popleft()
-            if not turn.done():  # its read was given up
-                self._paused_seconds = now - since
-                turn.set_result(None)
+    def _continue_one(self, now: float) -> None:
+        while self._yielded:
+            since, slot = self._yielded.popleft()
+            if not slot.done():  # done: the read was cancelled
+                self._last_yield_seconds = now - since
+                slot.set_result(None)
                 return
 
 

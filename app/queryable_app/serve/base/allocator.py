@@ -1,8 +1,8 @@
-"""How the C library gives memory back.
+"""Return freed memory to the system.
 
-glibc takes blocks above a threshold from the system, and gives each back when it is freed. By itself it raises that
-threshold, up to 32 MiB, whenever a larger block is freed; from then on blocks of that size come from its heap, which
-keeps its size after a burst. A threshold that is set does not move.
+glibc maps blocks above a threshold from the system, and returns each one when it is freed. By default glibc raises the threshold
+up to 32 MiB whenever a larger block is freed. Later blocks of that size come from glibc's heap, which stays large after a burst.
+A threshold that is set explicitly does not move.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import ctypes
 from typing import Final
 
 _M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
-_THRESHOLD_BYTES: Final = 128 * 1024  # where glibc begins
+_THRESHOLD_BYTES: Final = 128 * 1024  # glibc's initial value
 
 
 def return_large_blocks() -> None:
-    """Keep the threshold where it is. Another C library than glibc is left as it is."""
+    """Fix glibc's threshold. Do nothing with another C library."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES)

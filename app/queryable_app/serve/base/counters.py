@@ -1,4 +1,4 @@
-"""What a node has answered, in plain numbers, so that counting costs the fast lane an addition."""
+"""Count what a node answers, in plain numbers: a count costs the fast lane one addition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Counters:
     keys_found: int = 0
     keys_absent: int = 0
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """By route and status; without the answers of the fast lane."""
+    """By route and status, without the fast lane's answers."""
     fast_answers: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     """By reason."""

@@ -21,8 +21,8 @@ from queryable_app.config.topic_spec import OnDataLoss
 from queryable_app.contract import CONTROL_PROTOCOL, GENERATION_FILE, ObservedTopic
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.log import event
+from queryable_app.serve.base.atomic_file import write_atomically
 from queryable_app.serve.base.background import guarded, note_failure
-from queryable_app.serve.base.whole_file import write_atomically
 from queryable_app.serve.feed.row_socket import RowSocket
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas

@@ -27,7 +27,7 @@ from aiokafka.errors import (
 
 from queryable_app.platform.log import event
 from queryable_app.policy.retries import Retry, next_retry
-from queryable_app.serve.base.background import LazyKafkaClient
+from queryable_app.serve.base.kafka_client import LazyKafkaClient
 from queryable_app.serve.feed.slices import DeadLetter
 
 _RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # the broker has the last word; this only bounds what is tried

@@ -188,7 +188,7 @@ class BoundedProtocol(StrictProtocol):
         elif bypasses_admission(cycle.scope["path"]):
             super()._start_asgi_task(cycle, share.around(app))
         else:
-            self.node.read_admission.wait(_QueuedRequest(self, cycle, share.around(app)))
+            self.node.read_admission.enqueue(_QueuedRequest(self, cycle, share.around(app)))
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)

@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure
 from queryable_app.serve.api.guard import PIECE_BYTES, to_failure
 from queryable_app.serve.base.admission import overloaded
-from queryable_app.serve.base.answer_share import AnswerShare
+from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.http.bounded_protocol import CLOSE_LINE, BoundedProtocol
 from queryable_app.serve.http.connections import ConnectionAdmission
 from queryable_app.serve.http.plain_heads import HeadCache, HeadKind
@@ -41,7 +41,7 @@ class FastLane(BoundedProtocol):
     heads: ClassVar[HeadCache]
 
     forward: ForwardedRead | None = None  # the client's request is on its way to another node
-    share: AnswerShare | None = None  # of a large answer that the client has not taken yet
+    share: AnswerReservation | None = None  # of a large answer that the client has not taken yet
     incomplete_request = b""  # the beginning of a request that another node forwards
     closes_after_answer = False  # once the request is answered
 
@@ -121,7 +121,7 @@ class FastLane(BoundedProtocol):
         if len(body) <= PIECE_BYTES:
             self._end(head + body, last)
             return
-        share = AnswerShare(self.node.answers)
+        share = AnswerReservation(self.node.answers)
         try:
             share.take(len(body))
         except Failure as failure:

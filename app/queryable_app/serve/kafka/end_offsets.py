@@ -20,7 +20,8 @@ from aiokafka.errors import KafkaError
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
-from queryable_app.serve.base.background import Background, LazyKafkaClient
+from queryable_app.serve.base.background import Background
+from queryable_app.serve.base.kafka_client import LazyKafkaClient
 from queryable_app.serve.store.replicas import Replicas
 
 _AWAY_SECONDS_MIN: Final = 0.2  # between attempts while Kafka is away, doubled up to the maximum

@@ -17,7 +17,8 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from queryable_app.serve.base.background import Background, LazyKafkaClient
+from queryable_app.serve.base.background import Background
+from queryable_app.serve.base.kafka_client import LazyKafkaClient
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
 

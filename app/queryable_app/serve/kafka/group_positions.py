@@ -14,7 +14,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from queryable_app.platform.log import event
-from queryable_app.serve.base.background import Background, LazyKafkaClient
+from queryable_app.serve.base.background import Background
+from queryable_app.serve.base.kafka_client import LazyKafkaClient
 from queryable_app.serve.store.replicas import Replicas
 
 _COMMIT_SECONDS: Final = 5.0

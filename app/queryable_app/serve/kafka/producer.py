@@ -18,7 +18,7 @@ from aiokafka.errors import (
 )
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.serve.base.background import LazyKafkaClient
+from queryable_app.serve.base.kafka_client import LazyKafkaClient
 
 DEADLINE_SECONDS: Final = 10.0
 _RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # the broker has the last word; this only bounds what is tried

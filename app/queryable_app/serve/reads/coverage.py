@@ -19,7 +19,7 @@ from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, Reason
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.attempts import Attempts, SendTo, Wait, no_other_replica_failure
 from queryable_app.policy.freshness import ReadOptions, absent
-from queryable_app.serve.base.answer_share import AnswerShare
+from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.peers.client import PeerUnavailable
 from queryable_app.serve.reads import peer_reads
@@ -271,7 +271,7 @@ def _missing_partitions_failure(refusals: Mapping[int, Failure], may_be_partial:
 
 
 def covered_rows(
-    reads: Reads, covered: Coverage, bounds: Bounds, deadline: float, share: AnswerShare | None
+    reads: Reads, covered: Coverage, bounds: Bounds, deadline: float, share: AnswerReservation | None
 ) -> Batches:
     """The rows of all covered partitions in key order; of each key one row, which may be a tombstone. `share` counts the
     batches that are being read. A stream has none: there are few of them, and one that has begun cannot begin again. It has
@@ -294,7 +294,7 @@ def covered_rows(
 
 
 async def look_up_keys(
-    reads: Reads, covered: Coverage, keys: Keys, deadline: float, share: AnswerShare
+    reads: Reads, covered: Coverage, keys: Keys, deadline: float, share: AnswerReservation
 ) -> Rows:
     """The newest row of each key, from all covered partitions at once. What they weigh together is bounded while they come."""
     rows: Rows = {}
@@ -341,7 +341,7 @@ async def read_key_across_partitions(
     deadline: float,
     form: str,
     if_none_match: str | None,
-    share: AnswerShare,
+    share: AnswerReservation,
 ) -> Answer:
     """Answer a point read that several partitions decide: those that may hold the key, and those whose positions it names."""
     disk_key = reads.node.codec.to_disk(record_key)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from queryable_app.config.topic_spec import ValueFormat
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.admission import YieldSlot
-from queryable_app.serve.base.answer_share import AnswerShare
+from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.reads.point import found
 from queryable_app.serve.reads.scans import key_json
@@ -114,7 +114,7 @@ def items_json(
     unknown: Collection[int],
     codec: KeyCodec,
     format: ValueFormat,
-    share: AnswerShare,
+    share: AnswerReservation,
 ) -> list[Piece]:
     """An item for each key, as JSON, with commas between. Of a key that is not in an `unknown` partition nobody can say that
     it is not there."""

@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 from queryable_app.config.topic_spec import ValueFormat
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.admission import YieldSlot
-from queryable_app.serve.base.answer_share import AnswerShare
+from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
@@ -202,7 +202,7 @@ def key_json(codec: KeyCodec, record_key: bytes) -> bytes:
     return text if encoding is None else b'%b,"keyEncoding":"%b"' % (text, encoding.encode())
 
 
-async def counted(batches: Batches, share: AnswerShare) -> Batches:
+async def counted(batches: Batches, share: AnswerReservation) -> Batches:
     """The same batches; each takes of the share for as long as it is read."""
     async with aclosing(batches):
         async for batch in batches:
@@ -214,7 +214,7 @@ async def counted(batches: Batches, share: AnswerShare) -> Batches:
                 share.release(size)
 
 
-async def page(batches: Batches, lines: ToLines, limit: int, share: AnswerShare) -> Page:
+async def page(batches: Batches, lines: ToLines, limit: int, share: AnswerReservation) -> Page:
     """The first `limit` rows. A page of large rows ends earlier, and so does one for which there is no more memory; its
     cursor goes on."""
     items: list[bytes] = []

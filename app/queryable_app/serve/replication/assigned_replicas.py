@@ -26,8 +26,8 @@ from queryable_app.contract import PLACEMENT_FILE, NodeSettings
 from queryable_app.placement.assignment import Placement, refusal
 from queryable_app.platform.log import event
 from queryable_app.policy.disk_mark import Pause
+from queryable_app.serve.base.atomic_file import write_atomically
 from queryable_app.serve.base.background import guarded, in_thread, note_failure, supervise, watch
-from queryable_app.serve.base.whole_file import write_atomically
 from queryable_app.serve.peers.client import PeerUnavailable
 from queryable_app.serve.replication.staging import STAGING_SUFFIX
 from queryable_app.serve.store.closing import close_when_unused, delete_directory, wait_until_unused

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from queryable_app.serve.base.whole_file import write_atomically
+from queryable_app.serve.base.atomic_file import write_atomically
 from queryable_app.serve.store.store import SharedMemory, Store, StoreError
 from queryable_app.wire.checkpoint_files import (
     Manifest,

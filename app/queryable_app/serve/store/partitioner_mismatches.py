@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from queryable_app.platform.log import event
-from queryable_app.serve.base.whole_file import write_atomically
+from queryable_app.serve.base.atomic_file import write_atomically
 from queryable_app.wire.partitioners import ALGORITHMS
 
 

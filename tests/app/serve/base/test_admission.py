@@ -1,4 +1,4 @@
-"""Requests take turns, and are refused when too many do: on a real loop, and over real sockets."""
+"""Test admission of reads on a real event loop and over real sockets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,13 +26,13 @@ HEAVY = MANY % (b"", len(KEYS), KEYS)
 
 
 class Request:
-    """One that notes what becomes of it."""
+    """Note what happens to the request."""
 
-    def __init__(self, story: list[str], name: str, is_abandoned: bool = False) -> None:
-        self.story, self.name, self.is_gone = story, name, is_abandoned
+    def __init__(self, story: list[str], name: str, abandoned: bool = False) -> None:
+        self.story, self.name, self.abandoned = story, name, abandoned
 
     def is_abandoned(self) -> bool:
-        return self.is_gone
+        return self.abandoned
 
     def begin(self) -> None:
         self.story.append(f"{self.name} begins")
@@ -42,14 +41,14 @@ class Request:
         self.story.append(f"{self.name} is refused")
 
 
-def test_the_loop_is_free_between_two_turns() -> None:
-    """What comes meanwhile does not wait for all who wait for a turn; those keep their order."""
+def test_one_read_begins_in_each_pass_of_the_loop() -> None:
+    """Queued reads begin in their order, and other work runs between two of them."""
 
     async def story() -> list[str]:
         told: list[str] = []
         read_admission = ReadAdmission()
         for name in "abc":
-            read_admission.wait(Request(told, name))
+            read_admission.enqueue(Request(told, name))
         for n in range(3):
             await asyncio.sleep(0)
             told.append(f"pass {n}")
@@ -58,29 +57,31 @@ def test_the_loop_is_free_between_two_turns() -> None:
     assert asyncio.run(story()) == ["a begins", "pass 0", "b begins", "pass 1", "c begins", "pass 2"]
 
 
-def test_a_request_whose_client_has_gone_takes_no_turn() -> None:
-    """It is left out, and the next one begins in its place."""
+def test_abandoned_read_never_begins() -> None:
+    """The next read begins in place of one whose client has disconnected."""
 
     async def story() -> list[str]:
         told: list[str] = []
         read_admission = ReadAdmission()
-        for name, is_abandoned in (("a", True), ("b", True), ("c", False)):
-            read_admission.wait(Request(told, name, is_abandoned))
+        for name, abandoned in (("a", True), ("b", True), ("c", False)):
+            read_admission.enqueue(Request(told, name, abandoned))
         await asyncio.sleep(0)
         return told
 
     assert asyncio.run(story()) == ["c begins"]
 
 
-def test_whoever_has_waited_too_long_is_refused() -> None:
-    """The loop stood still: of those who wait the last few are answered, the others are refused."""
+def test_read_that_waited_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the event loop was blocked, the last few queued reads begin and the others are refused."""
 
     async def story() -> list[str]:
         told: list[str] = []
         read_admission = ReadAdmission()
         for n in range(WAITING_FEW + 2):
-            read_admission.wait(Request(told, str(n)))
-        time.sleep(1.1 * BACKLOG_SECONDS)  # noqa: ASYNC251  (the loop is to stand still)
+            read_admission.enqueue(Request(told, str(n)))
+        loop = asyncio.get_running_loop()
+        later = loop.time() + 1.1 * BACKLOG_SECONDS
+        monkeypatch.setattr(loop, "time", lambda: later)  # as if the loop had been blocked
         while len(told) < WAITING_FEW + 2:
             await asyncio.sleep(0)
         return told
@@ -92,8 +93,8 @@ def test_whoever_has_waited_too_long_is_refused() -> None:
     ]
 
 
-def test_long_reads_go_on_one_at_a_time() -> None:
-    """Between two of their steps the loop is free; beginnings come in between, and do not keep them from going on."""
+def test_long_reads_continue_one_at_a_time() -> None:
+    """Queued reads begin between the steps of long reads, and do not starve them."""
 
     async def story() -> list[str]:
         told: list[str] = []
@@ -107,7 +108,7 @@ def test_long_reads_go_on_one_at_a_time() -> None:
         reads = asyncio.gather(long_read("x"), long_read("y"))
         await asyncio.sleep(0)
         for n in range(6):
-            read_admission.wait(Request(told, str(n)))
+            read_admission.enqueue(Request(told, str(n)))
         await reads
         return told
 
@@ -118,8 +119,8 @@ def test_long_reads_go_on_one_at_a_time() -> None:
     assert told.index("5 begins") < told.index("y goes on", second + 1)
 
 
-def test_a_long_read_that_is_given_up_takes_no_turn() -> None:
-    """Its place is the next one's."""
+def test_cancelled_long_read_frees_its_slot() -> None:
+    """The next long read continues in place of a cancelled one."""
 
     async def run() -> None:
         read_admission = ReadAdmission()
@@ -134,7 +135,7 @@ def test_a_long_read_that_is_given_up_takes_no_turn() -> None:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    directory = tmp_path_factory.mktemp("turns")
+    directory = tmp_path_factory.mktemp("admission")
     token = directory / "token"
     token.write_text("between-nodes")
     with served(directory, settings={"internal_token_path": str(token)}) as running:
@@ -143,7 +144,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 class Storm:
-    """Clients that ask for much, each again as soon as it has its answer."""
+    """Run clients that each repeat a large request."""
 
     def __init__(self, node: Served, clients: int, request: bytes = HEAVY) -> None:
         self._request = request
@@ -187,9 +188,9 @@ def asked(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
         return parsed(read_answers(connection, 1))
 
 
-def test_a_node_with_too_much_to_do(node: Served) -> None:
-    """Some are answered, and the others told to come back; probes, metrics, heartbeats and plain reads are all answered
-    meanwhile, and everything is when it is over."""
+def test_overloaded_node_refuses_some_reads_and_answers_probes(node: Served) -> None:
+    """An overloaded node answers some reads and refuses the others with 429. It answers all probes, metrics, heartbeats and point
+    reads, and everything again once the load is over."""
     always = [
         *(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in (b"/livez", b"/readyz", b"/metrics")),
         b"GET %b HTTP/1.1\r\nHost: x\r\n%b: between-nodes\r\n\r\n"
@@ -197,11 +198,11 @@ def test_a_node_with_too_much_to_do(node: Served) -> None:
         b"GET /v1/keys/key-000001 HTTP/1.1\r\nHost: x\r\n\r\n",
     ]
     with Storm(node, 64) as storm:
-        eventually("there is too much to do", lambda: storm.statuses[429] > 50, 30)
+        eventually("the node refuses reads", lambda: storm.statuses[429] > 50, 30)
         before = storm.statuses[200]
         for request in always * 5:
             assert asked(node.port, request)[0] == 200, request
-        eventually("others are answered as well", lambda: storm.statuses[200] > before + 20, 30)
+        eventually("the node answers other reads", lambda: storm.statuses[200] > before + 20, 30)
 
     assert set(storm.statuses) == {200, 429}
     _, headers, body = parsed(storm.refusals[-1])
@@ -222,26 +223,26 @@ def test_a_node_with_too_much_to_do(node: Served) -> None:
     ],
     ids=["page", "multi-get"],
 )
-def test_long_reads_that_are_too_many_are_refused(tmp_path: Path, long: bytes) -> None:
-    """As many as can be answered in time are, and the others are told to come back; short reads go on meanwhile."""
+def test_too_many_long_reads_are_refused(tmp_path: Path, long: bytes) -> None:
+    """The node answers as many long reads as it can in time and refuses the others. Short reads are answered meanwhile."""
     with served(tmp_path, partitions=1) as node:
         node.fill(3_000)
         with Storm(node, 48, long) as storm:
-            eventually("there is too much to do", lambda: storm.statuses[429] > 50, 60)
+            eventually("the node refuses reads", lambda: storm.statuses[429] > 50, 60)
             before = storm.statuses[200]
             assert asked(node.port, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200
             eventually("a short read is answered", lambda: asked(node.port, HEAVY)[0] == 200)
-            eventually("others are answered as well", lambda: storm.statuses[200] > before + 5, 60)
+            eventually("the node answers other reads", lambda: storm.statuses[200] > before + 5, 60)
         assert set(storm.statuses) == {200, 429}
-        eventually("there is room again", lambda: asked(node.port, long)[0] == 200)
+        eventually("the node admits a long read again", lambda: asked(node.port, long)[0] == 200)
 
 
 def behind(node: Served, others: int, request: bytes) -> socket.socket:
-    """A connection whose request comes when that many heavy ones wait already."""
+    """Return a connection whose request arrives behind `others` large requests."""
     connections = [socket.create_connection(("127.0.0.1", node.port), timeout=20) for _ in range(others + 1)]
     eventually("all are connected", lambda: node.on_loop(lambda: len(node.protocol.open)) >= others + 1)
 
-    def send() -> None:  # while the loop stands still, so that it finds them together
+    def send() -> None:  # on the loop, which then finds all requests together
         for connection in connections[:-1]:
             connection.sendall(HEAVY)
         connections[-1].sendall(request)
@@ -253,8 +254,8 @@ def behind(node: Served, others: int, request: bytes) -> socket.socket:
     return connections[-1]
 
 
-def test_a_request_whose_time_has_passed_is_not_worked_on(node: Served) -> None:
-    """Its deadline counts from when it came, not from when its turn comes."""
+def test_read_whose_deadline_passed_in_the_queue_is_not_begun(node: Served) -> None:
+    """A deadline counts from the arrival of the request, not from its admission."""
     with behind(node, 6, MANY % (b"?deadline-ms=1", len(KEYS), KEYS)) as connection:
         status, _, body = parsed(read_answers(connection, 1))
 
@@ -274,10 +275,10 @@ def test_a_request_whose_time_has_passed_is_not_worked_on(node: Served) -> None:
     ],
     ids=["post", "head", "close", "http 1.0", "half of a body"],
 )
-def test_a_refusal_is_well_formed(
+def test_refusal_is_well_formed_http(
     node: Served, monkeypatch: pytest.MonkeyPatch, request_: bytes, keeps: bool
 ) -> None:
-    """With a body or without one as the method has it; the connection goes on where the client wants it to."""
+    """A refusal has a body if the method allows one, and the connection stays open if the client wants it."""
     with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
         with monkeypatch.context() as patch:
             patch.setattr("queryable_app.policy.overload.Backlog.admits", lambda *_: False)

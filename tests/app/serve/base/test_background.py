@@ -1,4 +1,4 @@
-"""Loops that go on by themselves, and the clients that they keep."""
+"""Test that background tasks restart after failures, and that failures are counted."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from queryable_app.serve.base.background import FAILURES, Background, LazyKafkaClient, supervise, watch
+from queryable_app.serve.base.background import FAILURES, Background, supervise, watch
 
 
 class Failing(Background):
-    """Fails in its first round, and waits in its second."""
+    """Fail in the first round, and wait in the second."""
 
     def __init__(self) -> None:
         self.rounds, self.second, self.closed = 0, asyncio.Event(), False
@@ -26,8 +26,8 @@ class Failing(Background):
         self.closed = True
 
 
-def test_a_defect_is_logged_and_the_loop_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unexpected error neither ends the loop nor is it silent: it is logged and counted."""
+def test_task_restarts_after_an_unexpected_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    """An unexpected error is logged and counted, and the task runs again."""
 
     async def scenario() -> None:
         loop = Failing()
@@ -44,42 +44,8 @@ def test_a_defect_is_logged_and_the_loop_begins_anew(capsys: pytest.CaptureFixtu
     assert "a defect" in capsys.readouterr().err
 
 
-class Client:
-    """Counts what is done to it; refuses to start while `refuse` is set."""
-
-    refuse = False
-    started = stopped = 0
-
-    async def start(self) -> None:
-        if Client.refuse:
-            raise OSError("away")
-        Client.started += 1
-
-    async def stop(self) -> None:
-        Client.stopped += 1
-
-
-def test_a_client_that_could_not_start_is_closed_and_tried_again() -> None:
-    """The next call connects a new one; one that is connected is kept until it is dropped."""
-
-    async def scenario() -> None:
-        kept = LazyKafkaClient(Client)
-        Client.refuse = True
-        with pytest.raises(OSError, match="away"):
-            await kept.connected()
-        Client.refuse = False
-        first, second = await asyncio.gather(kept.connected(), kept.connected())
-        assert first is second
-        assert (Client.started, Client.stopped) == (1, 1)
-        await kept.drop()
-        await kept.drop()
-        assert (Client.started, Client.stopped) == (1, 2)
-
-    asyncio.run(scenario())
-
-
-def test_work_that_ends_is_not_run_again() -> None:
-    """A supervised task runs again after a failure, and no more once it has ended well."""
+def test_task_that_returns_is_not_restarted() -> None:
+    """A supervised task runs again after a failure, and never again after it returns."""
     runs: list[int] = []
 
     async def work() -> None:
@@ -92,8 +58,8 @@ def test_work_that_ends_is_not_run_again() -> None:
     assert len(runs) == 2
 
 
-def test_the_failure_of_a_task_that_nothing_awaits_is_counted() -> None:
-    """It is counted by its part; a task that is cancelled is no failure."""
+def test_failure_of_an_unawaited_task_is_counted() -> None:
+    """The failure is counted under the name of its part. A cancelled task counts as no failure."""
 
     async def fails() -> None:
         raise ZeroDivisionError

@@ -1,8 +1,8 @@
-"""What the answers under way may take of a node's memory together, from the first row that is gathered to the last byte sent.
+"""Bound the memory of all answers under way, from the first row that a read gathers to the last byte that the client takes.
 
-Strategy: each request has a share. Whatever gathers rows or keeps a large body takes their size first, and the share gives all
-of it back when the request has ended. A small answer takes nothing, so that large ones do not keep it out; an answer that is
-alone is bounded by its own bound only.
+Strategy: each request has a reservation. The code that gathers rows or keeps a large body takes the size first, and the
+reservation releases everything when the request ends. A small answer takes nothing, so that large answers do not block it. An
+answer that is alone is bounded only by its own limit.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from queryable_app.serve.base.byte_budget import ByteBudget
 SMALL_ANSWER_BYTES: Final = 64 * 1024
 
 
-class AnswerShare:
-    """What one request has taken."""
+class AnswerReservation:
+    """Track the bytes that one request takes from the budget."""
 
     __slots__ = ("_budget", "_needed", "_taken")
 
@@ -25,7 +25,7 @@ class AnswerShare:
         self._needed = self._taken = 0
 
     def take(self, size: int) -> None:
-        """Raises Failure (overloaded) if the other answers leave no room."""
+        """Take bytes, or raise a Failure (overloaded) if the other answers leave too few."""
         needed = self._needed + size
         missing = needed - self._taken if needed > SMALL_ANSWER_BYTES else 0
         if missing > 0:
@@ -43,7 +43,7 @@ class AnswerShare:
         self._taken -= spare
 
     def keep(self, size: int) -> None:
-        """A body of this size is there already, made of what was taken before or of nothing that was counted."""
+        """Count a body that is in memory already. Bytes that were taken for its rows count towards it."""
         missing = size - self._taken
         if missing > 0:
             self._budget.take_over_limit(missing)

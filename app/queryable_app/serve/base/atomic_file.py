@@ -1,4 +1,4 @@
-"""Small files that a node keeps beside its stores."""
+"""Write the small files that a node keeps beside its stores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Whole or not at all: whoever reads it, also after a kill, finds what was there before or what is there now."""
+    """Replace the file in one step: a reader finds the old text or the new one, also after the process was killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.new")
     new.write_text(text)

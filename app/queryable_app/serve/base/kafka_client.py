@@ -1,0 +1,40 @@
+"""Connect an aiokafka client when it is first used, and replace it after an error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+Client = TypeVar("Client")
+
+
+class LazyKafkaClient(Generic[Client]):
+    """Keep one connected client. `prepare` is called on each new one."""
+
+    def __init__(self, make: Callable[[], Client], prepare: Callable[[Client], None] | None = None) -> None:
+        self._make, self._prepare = make, prepare
+        self._client: Any = None
+        self._connecting = asyncio.Lock()
+
+    async def connected(self) -> Client:
+        """Return the client, connected. Raise what the client raises if Kafka is unreachable; the next call tries again."""
+        async with self._connecting:
+            if self._client is None:
+                client: Any = self._make()
+                try:
+                    await client.start()
+                    if self._prepare is not None:
+                        self._prepare(client)
+                except BaseException:
+                    await client.stop()
+                    raise
+                self._client = client
+            connected: Client = self._client
+            return connected
+
+    async def drop(self) -> None:
+        """Stop the client. The next call of `connected` makes a new one."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.stop()
