@@ -21,7 +21,7 @@ import queryable_app.serve.kafka.end_offsets
 import queryable_app.serve.kafka.gaps
 import queryable_app.serve.reads.scans
 import queryable_app.serve.replication.assigned_replicas
-import queryable_app.serve.store.replicas
+import queryable_app.serve.store.replica
 from queryable_app.platform import clock as moments
 from queryable_app.policy.attempts import Attempts, Step
 from queryable_app.serve.store.store import Store
@@ -70,7 +70,7 @@ def inside(world: World) -> Iterator[None]:
     put(queryable_app.serve.api.internal, "_ROWS_MAX", 5)
     put(Store, "open", staticmethod(open_store))
     put(queryable_app.serve.replication.assigned_replicas, "probe", world.disks.probe)
-    put(queryable_app.serve.store.replicas, "random", world.rng("jitter").random)
+    put(queryable_app.serve.store.replica, "random", world.rng("jitter").random)
 
     begin, step = Attempts.__init__, Attempts.step
 
