@@ -30,7 +30,8 @@ def diagram(package: str) -> list[tuple[str, ...]]:
     assert block, f"the section of {package} has no mermaid diagram"
     rows: list[tuple[str, ...]] = []
     for line in block[1].splitlines():
-        upper, lower = (tuple(side.strip().split(" & ")) for side in line.split("-->"))
+        sides = re.sub(r'\["[^"]*"\]', "", line).split("-->")
+        upper, lower = (tuple(side.strip().split(" & ")) for side in sides)
         assert not rows or rows[-1] == upper, f"{line.strip()!r} does not continue the row above"
         rows = [*(rows or [upper]), lower]
     return rows
