@@ -1,4 +1,4 @@
-"""Speak HTTP/1.1: the strict parser, the bounds on connections and bodies, and the fast lane for point reads.
+"""Speak HTTP/1.1: the strict parser, the limits on connections and bodies, and the fast lane for point reads.
 
-The highest room of a node: only the process's entry point imports it.
+The top room of a node: only the process's entry point imports it.
 """

@@ -1,9 +1,9 @@
-"""What the bodies of all requests may take of a node's memory, decided before a body is read.
+"""Bound the memory that request bodies take, and decide it before a body is read.
 
-Strategy: a request whose body says its length takes that much of the budget at its head, or is refused there; one whose
-body comes in chunks takes what has come. Both keep it until the request's task has ended, since the body, and what was made of
-it, live as long. A body that fits into what is read from a socket at once takes nothing: connections bound those, and large
-bodies do not keep small ones out.
+Strategy: a body with a `Content-Length` reserves its length at the head, or the request is refused there. A chunked body
+reserves what has arrived. The reservation lasts until the request's task ends, because the body and what the request
+makes of it live as long. A body of up to `SMALL_BODY_BYTES` reserves nothing: the limit on connections bounds small
+bodies, and large bodies do not keep them out.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SMALL_BODY_BYTES: Final = 64 * 1024
 
 
 class BodyReservation:
-    """What one request has taken."""
+    """Count the bytes that one request's body takes of the budget."""
 
     __slots__ = ("_begun", "_budget", "_bytes_max", "_expected", "_received", "_taken")
 
     def __init__(self, budget: ByteBudget, bytes_max: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self._budget = budget
         self._bytes_max = bytes_max
-        self._expected: int | None = 0  # None: not known, it comes in chunks
+        self._expected: int | None = 0  # None: the body is chunked
         self._received = self._taken = 0
         self._begun = False
         for name, value in headers:
@@ -37,7 +37,7 @@ class BodyReservation:
                 self._expected = None
 
     def receive(self, size: int) -> Failure | None:
-        """Take what the body needs, as far as it is known. Returns why the request is refused, or None."""
+        """Reserve what the body is known to need. Return why the request is refused, or None."""
         if self._expected is None:
             self._received += size
             needed = self._received
@@ -51,24 +51,24 @@ class BodyReservation:
             self._taken = needed
         return None
 
-    def around(self, app: Any) -> Any:
-        """Return the app for this request: it gives back what was taken when it has ended."""
+    def wrap(self, app: Any) -> Any:
+        """Return an app that runs the given one and then releases the reservation."""
 
         async def with_body(scope: Scope, receive: Receive, send: Send) -> Any:
             self._begun = True
             try:
                 return await app(scope, receive, send)
             finally:
-                self._give_back()
+                self._release()
 
         return app if self._expected is not None and self._expected <= SMALL_BODY_BYTES else with_body
 
     def end(self) -> None:
-        """The request is refused, or its connection has ended. A task that has begun goes on for a moment."""
+        """Release the reservation, unless the request's task has begun and releases it itself."""
         if not self._begun:
-            self._give_back()
+            self._release()
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         taken, self._taken = self._taken, 0
         self._budget.release(taken)
 
@@ -82,7 +82,7 @@ class BodyReservation:
     def _too_many(self) -> Failure:
         return Failure(
             Reason.OVERLOADED,
-            f"the bodies of the requests under way take up to {self._budget.bytes_max} bytes",
-            "retry in a while, with smaller bodies or fewer at once",
+            f"the bodies of the requests in flight take up to {self._budget.bytes_max} bytes",
+            "retry later, with smaller bodies or fewer at once",
             retry_after_ms=1000,
         )

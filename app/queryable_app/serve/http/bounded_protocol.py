@@ -1,8 +1,7 @@
-"""uvicorn's HTTP protocol with the bounds that need the bytes, and with answers that are written without a task.
+"""Bound what a connection may cost: size and time of a head, time of a body, idle time, unread answers.
 
-Strategy: size and time of a request's head, time of its body, connections, silence, and clients that do not read. One
-sweep a second over all connections keeps the times, so that a request sets no timer. A request that takes a task waits for
-its turn first, and is refused here when there is too much to do.
+Strategy: one sweep a second over all connections checks the times, so a request sets no timer. A request that needs a task
+first waits for its admission; if too many wait, it is refused here, without a task.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from queryable_app.serve.http.body_budget import BodyReservation
 from queryable_app.serve.http.connections import (
     ConnectionAdmission,
     bypasses_connection_limit,
-    over_connection_limit,
+    too_many_connections,
 )
 from queryable_app.serve.http.strict_protocol import StrictProtocol
 from queryable_app.serve.node import Node
@@ -31,19 +30,18 @@ from queryable_app.wire.http_text import Answer, problem_answer
 
 CLOSE_LINE: Final = b"connection: close\r\n"
 _SWEEP_SECONDS: Final = 1.0
-_LINGER_SWEEPS: Final = (
-    2  # for a refused client to read why: closing on unread bytes would reset the connection
-)
+# A refused client has this long to read the refusal: closing on unread bytes would reset the connection.
+_LINGER_SWEEPS: Final = 2
 
 
 class BoundedProtocol(StrictProtocol):
-    """Moments are counted in sweeps."""
+    """Bound one connection. Times are counted in sweeps."""
 
     node: ClassVar[Node]
     reads: ClassVar[Reads]
     admission: ClassVar[ConnectionAdmission[BoundedProtocol]]
-    open: ClassVar[dict[BoundedProtocol, None]]  # those of `admission`
-    too_much: ClassVar[Answer]  # to do; made once, since it has to be cheap
+    open: ClassVar[dict[BoundedProtocol, None]]  # the open connections of `admission`
+    overloaded_answer: ClassVar[Answer]  # made once: refusing must be cheap
     sweeps: ClassVar[int] = 0
     sweeping: ClassVar[bool] = False
 
@@ -55,21 +53,21 @@ class BoundedProtocol(StrictProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.idle_since: int | None = None  # between two messages, with nothing left to answer
+        self.idle_since: int | None = None  # between two requests, with every answer sent
         self.head_since: int | None = None
         self.body_since: int | None = None
-        self.write_paused_since: int | None = None  # the client does not take what it asked for
-        self.refused_since: int | None = None  # the refusal is said
-        self.eof = False  # the client sends no more
-        self.body_reservation: BodyReservation | None = None  # of the request that is being answered
-        self.over_connection_limit = False  # until its first request is one that gets in
+        self.write_paused_since: int | None = None  # the client does not read its answers
+        self.refused_since: int | None = None  # the refusal is sent
+        self.eof = False  # the client has closed its sending side
+        self.body_reservation: BodyReservation | None = None  # of the current request
+        self.over_connection_limit = False  # until a request bypasses the limit
         self.server_headers: list[tuple[bytes, bytes]] | None = None
         self.server_lines = b""
 
     def encode_answer(self, answer: Answer, more: bytes = b"") -> bytes:
-        """As it goes over the wire. `more` are header lines."""
+        """Return the bytes of an answer, with the server's header lines and `more`."""
         state = self.server_state
-        if self.server_headers is not state.default_headers:  # made anew when the date changes
+        if self.server_headers is not state.default_headers:  # uvicorn replaces them when the date changes
             self.server_headers = state.default_headers
             self.server_lines = b"".join(b"%b: %b\r\n" % header for header in self.server_headers)
         state.total_requests += 1
@@ -81,7 +79,7 @@ class BoundedProtocol(StrictProtocol):
             answer.body,
         )
 
-    # Where the connection is, as uvicorn's parser tells.
+    # The state of the connection.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -90,19 +88,19 @@ class BoundedProtocol(StrictProtocol):
         self.idle_since = self.sweeps
         self.admission.admit(self, self.node.connections_max, self.sweeps)
         self.node.counters.connections = len(self.open)
-        if self.over_connection_limit:  # then the fast lane leaves its first request to `on_headers_complete`
+        if self.over_connection_limit:  # keep the fast lane from answering: `on_request_head` decides
             self.idle_since, self.head_since = None, self.sweeps
 
     @property
     def waiting_since(self) -> int | None:
-        """When the connection began to wait for its client; None while it has work to do."""
+        """Return when the connection began to wait for its client; None while a request is being answered."""
         if self.idle_since is not None:
             return self.idle_since
         answering = self.cycle is not None and not self.cycle.response_complete
         return None if answering else self.head_since
 
-    def end(self) -> None:
-        """Close at once, and count no longer."""
+    def close_for_another(self) -> None:
+        """Close at once, to make room for another connection."""
         self.node.counters.connections_closed_for_others += 1
         self._deregister()
         self.transport.abort()
@@ -118,18 +116,18 @@ class BoundedProtocol(StrictProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """A client that sends no more may still listen. True keeps the connection open until it has its answers."""
+        """Note that the client sends no more. True keeps the connection open until the client has its answers."""
         self.eof = True
         if self.refused_since is not None:
             return False
         if self.unparsed:
-            return True  # `resume_parsing` comes to the end of it
+            return True  # `resume_parsing` calls this again at the end of the input
         if self.refusal is None and (self.head_since is not None or self._body_incomplete()):
             field = "body" if self.in_body else "request"
             self.refuse(invalid(field, "ends before its time", "send as much as its length says"))
         if self.cycle is not None and not self.cycle.response_complete:
             if self.refusal is None:
-                self.cycle.keep_alive = False  # it is the last one that came
+                self.cycle.keep_alive = False  # this is the connection's last request
             return True
         return False
 
@@ -149,11 +147,11 @@ class BoundedProtocol(StrictProtocol):
     def on_request_head(self) -> None:
         self.head_since = None
         if self.over_connection_limit:
-            bound = self.node.connections_max
+            limit = self.node.connections_max
             path = self.url.partition(b"?")[0]
-            if len(self.open) > bound and not bypasses_connection_limit(path, self.headers, self.node.peers):
+            if len(self.open) > limit and not bypasses_connection_limit(path, self.headers, self.node.peers):
                 self.node.counters.failures[Reason.OVERLOADED.slug] += 1
-                raise over_connection_limit(bound)
+                raise too_many_connections(limit)
             self.over_connection_limit = False
         self.body_since = self.sweeps
 
@@ -173,22 +171,23 @@ class BoundedProtocol(StrictProtocol):
         if self.head_since is None and self.body_since is None and self.cycle.response_complete:
             self.idle_since = self.sweeps
 
-    # Requests that take a task.
+    # Requests that need a task.
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope[ARRIVED_AT] = self.loop.time()  # type: ignore[typeddict-unknown-key]
         if cycle.disconnected and self.refusal is not None:
             self._send_refusal(self.refusal)
             return
-        bound = self.node.settings.body_bytes_max
-        share = self.body_reservation = BodyReservation(self.node.body_budget, bound, cycle.scope["headers"])
-        refused = share.receive(len(cycle.body))
+        limit = self.node.settings.body_bytes_max
+        reservation = BodyReservation(self.node.body_budget, limit, cycle.scope["headers"])
+        self.body_reservation = reservation
+        refused = reservation.receive(len(cycle.body))
         if refused is not None:
             self._refuse_body(cycle, refused)
         elif bypasses_admission(cycle.scope["path"]):
-            super()._start_asgi_task(cycle, share.around(app))
+            super()._start_asgi_task(cycle, reservation.wrap(app))
         else:
-            self.node.read_admission.enqueue(_QueuedRequest(self, cycle, share.around(app)))
+            self.node.read_admission.enqueue(_QueuedRequest(self, cycle, reservation.wrap(app)))
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
@@ -198,8 +197,8 @@ class BoundedProtocol(StrictProtocol):
                 self.refuse(refused)
 
     def _refuse_body(self, cycle: RequestResponseCycle, failure: Failure) -> None:
-        """At its head. What is one too many is received and dropped, so that the connection goes on behind it; what is too
-        large is not received."""
+        """Refuse a body at its head. If the node is overloaded, receive and drop the body, so that the connection stays
+        usable; if the body is too large, close the connection."""
         if failure.reason is Reason.OVERLOADED or cycle is not self.cycle:
             cycle.keep_alive &= failure.reason is Reason.OVERLOADED
             self._reject(cycle, problem_answer(failure, self.reads.identity))
@@ -213,16 +212,16 @@ class BoundedProtocol(StrictProtocol):
             cycle.keep_alive = False
         self.node.counters.failures[Reason.OVERLOADED.slug] += 1
         self.node.counters.answers["", answer.status] += 1
-        said = self.encode_answer(answer, b"" if cycle.keep_alive else CLOSE_LINE)
+        encoded = self.encode_answer(answer, b"" if cycle.keep_alive else CLOSE_LINE)
         if cycle.scope["method"] == "HEAD":
-            said = said[: len(said) - len(answer.body)]
-        self.transport.write(said)
-        cycle.response_started = cycle.response_complete = True  # of its body nothing is kept
+            encoded = encoded[: len(encoded) - len(answer.body)]
+        self.transport.write(encoded)
+        cycle.response_started = cycle.response_complete = True  # uvicorn then drops the rest of the body
         if not cycle.keep_alive:
             self.transport.close()
         self.on_response_complete()
 
-    # Bytes that the client does not take.
+    # Answers that the client does not read.
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -232,31 +231,31 @@ class BoundedProtocol(StrictProtocol):
         super().resume_writing()
         self.write_paused_since = None
 
-    # Bounds.
+    # Refusals and times.
 
     def timeout_keep_alive_handler(self) -> None:
-        """uvicorn's timer would not know of fast reads; the sweep closes idle connections."""
+        """Ignore uvicorn's timer, which does not see the fast lane; the sweep closes idle connections."""
 
     def refuse(self, failure: Failure) -> None:
         if self.refusal is not None:
             return
         self.refusal = failure
-        own = self._body_incomplete()  # it is about the request that came last, and not about one behind that
+        is_of_last_request = self._body_incomplete()  # and not of bytes behind that request
         self.idle_since = self.head_since = self.body_since = None
         self.unparsed = b""
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             self._send_refusal(failure)
-        elif own:
+        elif is_of_last_request:
             cycle.disconnected = True  # its task stops
             cycle.message_event.set()
             if cycle.response_started:
                 self.transport.close()
-            elif not self.pipeline:  # otherwise `_start_asgi_task` says it when those before it are answered
+            elif not self.pipeline:  # otherwise `_start_asgi_task` sends it behind the earlier answers
                 self._send_refusal(failure)
 
     def _send_refusal(self, failure: Failure) -> None:
-        """Closing lingers, so that the client can read it."""
+        """Send the refusal and close the sending side; the sweep closes the connection later."""
         self.refused_since = self.sweeps
         self.idle_since = None
         if self.transport.is_closing():
@@ -289,7 +288,7 @@ class BoundedProtocol(StrictProtocol):
                 self.transport.abort()
         elif self.write_paused_since is not None:
             if now - self.write_paused_since > settings.idle_seconds_max:
-                self.transport.abort()  # closing would wait for the client to read
+                self.transport.abort()  # `close` would wait for the client to read
         elif self.idle_since is not None:
             if now - self.idle_since > settings.idle_seconds_max:
                 self.transport.close()
@@ -307,7 +306,7 @@ def _too_slow(field: str, what: str, seconds: int) -> Failure:
 
 
 class _QueuedRequest(NamedTuple):
-    """A request that waits for its turn."""
+    """Hold a request that waits for admission."""
 
     connection: BoundedProtocol
     cycle: RequestResponseCycle
@@ -321,6 +320,6 @@ class _QueuedRequest(NamedTuple):
 
     def refuse(self) -> None:
         if self.connection.flow.write_paused:
-            self.begin()  # its answer waits until the client takes those before
+            self.begin()  # its answer must wait until the client reads the earlier ones
         else:
-            self.connection._reject(self.cycle, self.connection.too_much)
+            self.connection._reject(self.cycle, self.connection.overloaded_answer)

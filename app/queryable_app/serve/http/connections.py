@@ -1,10 +1,10 @@
-"""Which connections stay open when a client opens more than a node has room for.
+"""Decide which connections stay open when clients open more than a node's limit.
 
-Strategy: closing a connection that waits for its client costs the client nothing but a new connection; refusing a new one costs
-it an answer. So at the bound the connection that has waited longest for its client, idle or in the middle of a request's
-head, makes room. When none has waited for long, the newcomer is *over the bound*: its first request is
-answered if it is a probe or another node's, and gets 429 otherwise. `CONNECTIONS_RESERVE` connections may be over the
-bound; one more ends the one of them that has waited longest.
+Strategy: a client whose idle connection is closed loses nothing but that connection; a client whose new connection is
+refused loses an answer. So at the limit the node closes the connection that has waited longest for its client, idle or in
+the middle of a request's head. If none has waited for long, the new connection is *over the limit*: its first request is
+answered if it is a probe or comes from another node, and gets 429 otherwise. `CONNECTIONS_RESERVE` connections may be over
+the limit; one more closes the one of them that has waited longest.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from queryable_app.policy.descriptor_plan import CONNECTIONS_RESERVE
 from queryable_app.serve.api.guard import PROBES
 from queryable_app.serve.peers.peers import FORWARDED_HEADER, Peers
 
-_WAITED_SWEEPS: Final = 2  # at least a second, or a client might be sending its next request
+_WAITED_SWEEPS: Final = 2  # at least a second; within less the client may be sending its next request
 _NODE_HEADERS: Final = (NODE_HEADER.encode(), FORWARDED_HEADER.encode())
 
 
 class Connection(Protocol):
-    """What admission has to know of a connection. Times are sweeps."""
+    """Describe a connection to `ConnectionAdmission`. Times are counted in sweeps."""
 
     over_connection_limit: bool
     refused_since: int | None
 
     @property
     def waiting_since(self) -> int | None:
-        """When it began to wait for its client; None while it has work to do."""
+        """Return when the connection began to wait for its client; None while a request is being answered."""
 
-    def end(self) -> None:
-        """Close it at once, and forget it."""
+    def close_for_another(self) -> None:
+        """Close at once, and leave the set of open connections."""
 
 
 C = TypeVar("C", bound=Connection)
 
 
 class ConnectionAdmission(Generic[C]):
-    """The open connections of one node, oldest first."""
+    """Keep the open connections of one node, oldest first."""
 
     def __init__(self) -> None:
         self.open: dict[C, None] = {}
-        self._looked_at = -1
-        self._waiting: list[tuple[int, C]] = []  # as of that sweep; the longest is the last
+        self._sorted_at = -1  # sweep
+        self._waiting: list[tuple[int, C]] = []  # as of `_sorted_at`, longest waiting last
 
-    def admit(self, newcomer: C, bound: int, now: int) -> None:
-        """Make room for a newcomer, or mark it as over the bound. It may be ended itself."""
-        while len(self.open) >= bound:
+    def admit(self, newcomer: C, limit: int, now: int) -> None:
+        """Add a connection: make room for it, or mark it as over the limit, or close it."""
+        while len(self.open) >= limit:
             waited = self._longest_waiting(now)
             if waited is None:
                 newcomer.over_connection_limit = True
                 break
-            waited.end()
+            waited.close_for_another()
         self.open[newcomer] = None
-        if len(self.open) > bound + CONNECTIONS_RESERVE:
-            self._connection_to_sacrifice(newcomer).end()
+        if len(self.open) > limit + CONNECTIONS_RESERVE:
+            self._connection_to_sacrifice(newcomer).close_for_another()
 
     def _longest_waiting(self, now: int) -> C | None:
-        """Look over all connections once a sweep: there is nothing new to find before the next one."""
-        if self._looked_at != now:
-            self._looked_at = now
+        """Return the connection that has waited longest. Sort all of them at most once a sweep."""
+        if self._sorted_at != now:
+            self._sorted_at = now
             all_since = ((connection.waiting_since, connection) for connection in self.open)
             waiting = [
                 (since, c) for since, c in all_since if since is not None and since <= now - _WAITED_SWEEPS
@@ -75,7 +75,7 @@ class ConnectionAdmission(Generic[C]):
         return None
 
     def _connection_to_sacrifice(self, newcomer: C) -> C:
-        """Return a connection over the bound that is refused, or the one that has waited longest for its first request."""
+        """Return a refused connection, or the one over the limit that has waited longest for its first request."""
         waiting = None
         for connection in self.open:
             if connection.refused_since is not None:
@@ -86,7 +86,7 @@ class ConnectionAdmission(Generic[C]):
 
 
 def bypasses_connection_limit(path: bytes, headers: Iterable[tuple[bytes, bytes]], peers: Peers) -> bool:
-    """Return whether a request is answered although its connection is over the bound."""
+    """Return whether a request is answered although its connection is over the limit."""
     if path in PROBES:
         return True
     return any(
@@ -94,10 +94,10 @@ def bypasses_connection_limit(path: bytes, headers: Iterable[tuple[bytes, bytes]
     )
 
 
-def over_connection_limit(bound: int) -> Failure:
+def too_many_connections(limit: int) -> Failure:
     return Failure(
         Reason.OVERLOADED,
-        f"the node has {bound} busy connections open already",
-        "come back later, and keep connections open rather than making new ones",
+        f"the node already has {limit} busy connections",
+        "retry later, and keep connections open instead of opening new ones",
         retry_after_ms=1000,
     )

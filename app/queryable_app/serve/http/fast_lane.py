@@ -1,10 +1,10 @@
-"""The HTTP protocol of a node: plain point reads answered at once, everything else uvicorn's.
+"""Answer plain point reads at once, and leave every other request to uvicorn.
 
-Strategy: what arrives while a connection is between two messages, and is exactly one `GET /v1/keys/<key>` whose header
-lines say nothing that changes the answer, is answered by one synchronous read and one write, before there is a scope
-or a task. When another node has the key, the request goes there, and its answer back, as plainly; what the client sends
-meanwhile waits its turn. Other nodes send many such requests on one connection: whatever has arrived of them is answered
-with one write. Any other bytes go to uvicorn untouched.
+Strategy: the fast lane takes bytes that arrive between two messages and are exactly one `GET /v1/keys/<key>` whose header
+lines change nothing. It answers with one synchronous read and one write, before there is a scope or a task. If another
+node hosts the key, the request is forwarded, and the client's next input waits until the answer is back. Other nodes send
+many such requests on one connection: all that have arrived are answered with one write. Any other bytes go to uvicorn
+unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queryable_app.serve.base.admission import overloaded
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.http.bounded_protocol import CLOSE_LINE, BoundedProtocol
 from queryable_app.serve.http.connections import ConnectionAdmission
-from queryable_app.serve.http.plain_heads import HeadCache, HeadKind
+from queryable_app.serve.http.head_cache import HeadCache, HeadKind
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.forwarded_reads import ForwardedRead
 from queryable_app.serve.peers.peers import HEARTBEAT
@@ -30,20 +30,20 @@ _PREFIX: Final = b"GET /v1/keys/"
 _SUFFIX: Final = b" HTTP/1.1"
 _HEARTBEAT: Final = b"GET %b HTTP/1.1" % HEARTBEAT.encode()
 _REQUEST_BYTES_MAX: Final = 8192
-# What may stand in a path and mean nothing else. Other bytes are uvicorn's to accept or refuse.
+# A path of these bytes has one meaning. uvicorn accepts or refuses any other.
 _PATH_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@/%"
 
 
 class FastLane(BoundedProtocol):
-    """Made by `protocol_class`."""
+    """Answer plain point reads of one connection. `protocol_class` binds it to a node."""
 
     request_bytes_max: ClassVar[int]
     heads: ClassVar[HeadCache]
 
-    forward: ForwardedRead | None = None  # the client's request is on its way to another node
-    share: AnswerReservation | None = None  # of a large answer that the client has not taken yet
+    forward: ForwardedRead | None = None  # the client's request, while another node answers it
+    share: AnswerReservation | None = None  # of a large answer that is not sent completely
     incomplete_request = b""  # the beginning of a request that another node forwards
-    closes_after_answer = False  # once the request is answered
+    closes_after_answer = False  # the server shuts down
 
     def data_received(self, data: bytes) -> None:
         if self.forward is not None or self.unparsed:
@@ -77,7 +77,8 @@ class FastLane(BoundedProtocol):
     # One request of a client.
 
     def _try_answer(self, data: bytes, end: int) -> bool:
-        """False: the answer takes waiting, several nodes, pieces, or words. A defect is uvicorn's way to report."""
+        """Answer or forward a request. Return False if it needs a task: to wait, to read several nodes, to fail, or to send
+        a large answer."""
         key = data[len(_PREFIX) : end - len(_SUFFIX)]
         if (
             self.reads.waits
@@ -87,15 +88,15 @@ class FastLane(BoundedProtocol):
         ):
             return False
         try:
-            answer = self._point(key)
+            answer = self._read(key)
         except Failure as refusal:
             return refusal.reason in REASONS_TO_TRY_ELSEWHERE and self._forward(key, refusal)
         except Exception:
+            return False  # the task meets the defect again, and reports it
+        if len(answer.body) > PIECE_BYTES:  # the guard bounds unsent bytes of large answers
+            self.node.counters.keys_found -= 1  # the task reads, and counts, the key again
             return False
-        if len(answer.body) > PIECE_BYTES:  # so large that the guard bounds what of it is untaken
-            self.node.counters.keys_found -= 1  # it is read, and counted, once more
-            return False
-        self.node.counters.fast_answers += 1  # before the client can look
+        self.node.counters.fast_answers += 1  # before the client has the answer
         if self.node.draining:
             self.transport.write(self.encode_answer(answer, CLOSE_LINE))
             self.transport.close()
@@ -115,11 +116,12 @@ class FastLane(BoundedProtocol):
         return True
 
     def on_forwarded_response(self, head: bytes, body: bytes) -> None:
+        """Send the answer of another node."""
         last = self._is_last()
         if last:
             head = head[:-2] + CLOSE_LINE + b"\r\n"
         if len(body) <= PIECE_BYTES:
-            self._end(head + body, last)
+            self._finish_forward(head + body, last)
             return
         share = AnswerReservation(self.node.answers)
         try:
@@ -129,15 +131,16 @@ class FastLane(BoundedProtocol):
             return
         self.transport.write(head)
         self.share = share
-        self._end(body, last)
+        self._finish_forward(body, last)
         if not self.flow.write_paused:
             self._end_share()
 
     def on_forward_failure(self, failure: Failure) -> None:
+        """Send the failure of a read that no other node answers."""
         self.node.counters.failures[failure.reason.slug] += 1
         last = self._is_last()
         answer = problem_answer(failure, self.reads.identity)
-        self._end(self.encode_answer(answer, CLOSE_LINE if last else b""), last)
+        self._finish_forward(self.encode_answer(answer, CLOSE_LINE if last else b""), last)
 
     def _is_last(self) -> bool:
         return self.closes_after_answer or self.node.draining or (self.eof and not self.unparsed)
@@ -147,7 +150,7 @@ class FastLane(BoundedProtocol):
             self.share.end()
             self.share = None
 
-    def _end(self, answer: bytes, last: bool) -> None:
+    def _finish_forward(self, answer: bytes, last: bool) -> None:
         self.forward = None
         self.node.counters.fast_answers += 1
         self.transport.write(answer)
@@ -160,7 +163,7 @@ class FastLane(BoundedProtocol):
     # Many requests of another node.
 
     def _answer_forwarded(self, data: bytes) -> None:
-        """They are answered here or refused, and never passed on. Only what is cut off waits."""
+        """Answer every complete request in `data`, or refuse it; forward none. Keep an incomplete one for later."""
         answers: list[bytes] = []
         size = at = 0
         while at < len(data):
@@ -202,14 +205,14 @@ class FastLane(BoundedProtocol):
 
     def _answer_locally(self, key: bytes) -> Answer:
         try:
-            return self._point(key)
+            return self._read(key)
         except Exception as error:
             failure = to_failure(error, "/v1/keys/{key}")
             self.node.counters.failures[failure.reason.slug] += 1
             return problem_answer(failure, self.reads.identity)
 
-    def _point(self, key: bytes) -> Answer:
-        """For a key as it stands in a path. Raises Failure."""
+    def _read(self, key: bytes) -> Answer:
+        """Read a key as it stands in a path. Raises Failure."""
         raw = unquote_to_bytes(key) if b"%" in key else key
         return self.reads.point(self.node.codec.from_url_bytes(raw), self.reads.defaults)
 
@@ -230,7 +233,7 @@ class FastLane(BoundedProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         if self.forward is not None:
             self.eof = True
-            return True  # `resume_parsing` comes to the end of it
+            return True  # `resume_parsing` ends the connection after the answer
         return super().eof_received()
 
     def resume_writing(self) -> None:
@@ -240,7 +243,7 @@ class FastLane(BoundedProtocol):
             self.resume_parsing()
 
     def shutdown(self) -> None:
-        """The server ends. A request that is elsewhere gets its answer first."""
+        """Close the connection, after the answer of a request that is forwarded."""
         if self.forward is not None:
             self.closes_after_answer = True
         else:
@@ -248,10 +251,10 @@ class FastLane(BoundedProtocol):
 
 
 def protocol_class(node: Node) -> type[FastLane]:
-    """What uvicorn is given as `http=`: the protocol, bound to this node."""
+    """Return the protocol of one node, as uvicorn's `http=` takes it."""
     reads = Reads(node)
     admission: ConnectionAdmission[BoundedProtocol] = ConnectionAdmission()
-    own = {
+    attributes = {
         "node": node,
         "head_bytes_max": node.settings.head_bytes_max,
         "reads": reads,
@@ -259,8 +262,8 @@ def protocol_class(node: Node) -> type[FastLane]:
         "heads": HeadCache(node.peers.accepts_token),
         "admission": admission,
         "open": admission.open,
-        "too_much": problem_answer(
+        "overloaded_answer": problem_answer(
             overloaded("more requests wait than can be answered soon"), reads.identity
         ),
     }
-    return type("NodeProtocol", (FastLane,), own)
+    return type("NodeProtocol", (FastLane,), attributes)

@@ -1,9 +1,9 @@
-"""uvicorn's HTTP protocol with a strict parser that is fed in small pieces.
+"""Parse HTTP/1.1 strictly, a few kilobytes at a time.
 
-Strategy: what uvicorn and httptools leave open is decided here. The body belongs to its request: httptools ends a message at
-an `Upgrade` header and takes the body for the next message, so such a head is parsed again without that header. Heads
-follow RFC 9112 to the letter where servers in front of a node could disagree with it. Input is parsed a few kilobytes at a
-time, and what is left over waits in `unparsed` while requests before it are answered or other connections have their turn.
+Strategy: extend uvicorn's protocol where it and httptools are lenient. httptools ends a message at an `Upgrade` header and
+takes the body for the next message; such a head is parsed again without that header, so a body always belongs to its
+request. Heads follow RFC 9112 to the letter where a proxy in front of a node could read them differently. Input beyond
+one time slice waits in `unparsed` while earlier requests are answered and other connections are served.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from uvicorn.server import ServerState
 from queryable_app.errors import Failure, Reason, invalid
 
 _PIECE_BYTES: Final = 8192
-_PARSE_SECONDS_MAX: Final = 0.002  # at a time, for one connection
-_HELD_BYTES_MAX: Final = 64 * 1024  # beyond it, no more is read from the socket
-_CHUNK_FRAMING_BYTES: Final = 16  # of a chunk: its size, two line ends, and a little more
+_SLICE_SECONDS: Final = 0.002  # parsing time of one connection before the event loop goes on
+_UNPARSED_BYTES_MAX: Final = 64 * 1024  # beyond it the protocol stops reading from the socket
+_CHUNK_FRAMING_BYTES: Final = 16  # a chunk's size, two line ends, and a little more
 _VERSIONS: Final = ("1.1", "1.0")
 
 
 class StrictProtocol(HttpToolsProtocol):
-    """Made whole by `BoundedProtocol`."""
+    """Parse requests. `BoundedProtocol` completes this class."""
 
     head_bytes_max: ClassVar[int]
-    unparsed = b""  # received and not parsed yet
-    resume_scheduled = False  # `unparsed` goes on in the next turn of the event loop
-    refusal: Failure | None = None  # no more input is parsed
+    unparsed = b""  # received, not parsed yet
+    resume_scheduled = False  # `resume_parsing` runs in the next iteration of the event loop
+    refusal: Failure | None = None  # once set, input is no longer parsed
 
     def __init__(
         self,
@@ -45,14 +45,12 @@ class StrictProtocol(HttpToolsProtocol):
         self.in_body = False
         self.hosts = 0
         self.head_bytes = 0
-        self.framing_bytes = (
-            0  # of the message that is being received: all that is no body, as far as it is known
-        )
-        self.body_bytes = self.chunks = 0  # of the piece that is being parsed
-        self.message_began = False  # a message or a body has begun in the piece that is being parsed
+        self.framing_bytes = 0  # bytes of the current message that are not body
+        self.body_bytes = self.chunks = 0  # in the current piece
+        self.message_began = False  # a message or a body begins in the current piece
 
     def refuse(self, failure: Failure) -> None:
-        """Answer with the failure after what came before it, and parse no more input."""
+        """Answer earlier requests, then send the failure; parse no more input."""
         raise NotImplementedError
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -72,11 +70,11 @@ class StrictProtocol(HttpToolsProtocol):
             self._parse(data)
             return
         view = memoryview(data)
-        until = self.loop.time() + _PARSE_SECONDS_MAX
+        until = self.loop.time() + _SLICE_SECONDS
         for at in range(0, len(data), _PIECE_BYTES):
             if at and (self.pipeline or self.loop.time() > until):
                 self.buffer_input(data[at:])
-                if not self.pipeline:  # otherwise `on_response_complete` goes on
+                if not self.pipeline:  # otherwise `on_response_complete` resumes parsing
                     self.resume_parsing_soon()
                 return
             self._parse(view[at : at + _PIECE_BYTES])
@@ -88,7 +86,7 @@ class StrictProtocol(HttpToolsProtocol):
 
     def buffer_input(self, data: bytes) -> None:
         self.unparsed += data
-        if len(self.unparsed) > _HELD_BYTES_MAX:
+        if len(self.unparsed) > _UNPARSED_BYTES_MAX:
             self.flow.pause_reading()
 
     def resume_parsing_soon(self) -> None:
@@ -99,8 +97,8 @@ class StrictProtocol(HttpToolsProtocol):
     def resume_parsing(self) -> None:
         self.resume_scheduled = False
         if self.unparsed:
-            unparsed, self.unparsed = self.unparsed, b""
-            self.data_received(unparsed)
+            data, self.unparsed = self.unparsed, b""
+            self.data_received(data)
             if not self.unparsed and not self.pipeline:
                 self.flow.resume_reading()
 
@@ -110,10 +108,10 @@ class StrictProtocol(HttpToolsProtocol):
         try:
             self._feed(piece)
         except httptools.HttpParserError as error:
-            own = error.__context__  # raised in one of the callbacks below
-            self.refuse(own if isinstance(own, Failure) else self._not_http(error))
+            cause = error.__context__  # one of the callbacks below raised it
+            self.refuse(cause if isinstance(cause, Failure) else self._not_http(error))
             return
-        if self.message_began:  # the piece may have the end of another message, or of the head
+        if self.message_began:  # the piece may contain the end of the previous message or of the head
             self.framing_bytes = 0
             return
         framing = len(piece) - self.body_bytes - _CHUNK_FRAMING_BYTES * self.chunks
@@ -122,7 +120,7 @@ class StrictProtocol(HttpToolsProtocol):
             self.refuse(self._head_too_large() if not self.in_body else self._framing_too_large())
 
     def _feed(self, piece: bytes | memoryview) -> None:
-        """Give bytes to the parser. If it stops at an upgrade, parse the head again without that."""
+        """Feed the parser. If it stops at an upgrade, parse the head again without the upgrade header."""
         while True:
             try:
                 self.parser.feed_data(piece)
@@ -140,7 +138,7 @@ class StrictProtocol(HttpToolsProtocol):
         lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
         return b"\r\n".join([*lines, b"", b""])
 
-    # What the parser tells.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -150,7 +148,7 @@ class StrictProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.in_body:
-            return  # a trailer means nothing here
+            return  # trailers are ignored
         name, value = name.lower(), value.strip(b" \t")
         self.head_bytes += len(name) + len(value) + 4
         if name == b"host":
@@ -173,15 +171,15 @@ class StrictProtocol(HttpToolsProtocol):
         if self.hosts != 1 and (self.hosts or version == "1.1"):
             raise invalid("Host", f"is given {self.hosts} times", "give it once")
         if self.parser.get_method() == b"CONNECT":
-            raise invalid("method", "CONNECT is not answered: a node is no proxy", "use GET, HEAD or POST")
+            raise invalid("method", "CONNECT is not supported: a node is no proxy", "use GET, HEAD or POST")
         if self.parser.should_upgrade():
-            return  # this head is parsed again
+            return  # `_feed` parses this head again
         self.in_body = self.message_began = True
         self.on_request_head()
         super().on_headers_complete()
 
     def on_request_head(self) -> None:
-        """The head of a request is there and right."""
+        """Handle a head that is complete and valid."""
 
     def on_chunk_header(self) -> None:
         self.chunks += 1
@@ -198,12 +196,12 @@ class StrictProtocol(HttpToolsProtocol):
         self.on_request_complete()
 
     def on_request_complete(self) -> None:
-        """The body of a request is there."""
+        """Handle the end of a request's body."""
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.unparsed and not self.pipeline:
-            self.resume_parsing_soon()  # and not now: this may run inside the parser
+            self.resume_parsing_soon()  # not now: the parser may be the caller
 
     # Refusals.
 
@@ -213,28 +211,28 @@ class StrictProtocol(HttpToolsProtocol):
         return invalid(
             "request",
             f"does not follow HTTP/1.1 ({error})",
-            "check the client, and what is between it and this node",
+            "check the client, and any proxy between it and this node",
         )
 
     def _head_too_large(self) -> Failure:
         return Failure(
             Reason.TOO_LARGE,
             f"request line and headers are longer than {self.head_bytes_max} bytes",
-            "send fewer or shorter headers; many or long keys go into the body of POST /v1/multi-get",
+            "send fewer or shorter headers; send many or long keys in the body of POST /v1/multi-get",
         )
 
     def _framing_too_large(self) -> Failure:
-        bound = self.head_bytes_max
-        return invalid("body", f"has more than {bound} bytes of trailers or chunk extensions", "send none")
+        limit = self.head_bytes_max
+        return invalid("body", f"has more than {limit} bytes of trailers or chunk extensions", "send none")
 
 
 class _Flow(FlowControl):
-    """Nothing that uvicorn does reads more from a connection while some of it is held."""
+    """Keep uvicorn from reading more of a connection while too much of its input is unparsed."""
 
     def __init__(self, transport: asyncio.Transport, protocol: StrictProtocol) -> None:
         super().__init__(transport)
         self._protocol = protocol
 
     def resume_reading(self) -> None:
-        if len(self._protocol.unparsed) <= _HELD_BYTES_MAX:
+        if len(self._protocol.unparsed) <= _UNPARSED_BYTES_MAX:
             super().resume_reading()

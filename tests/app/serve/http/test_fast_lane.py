@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queryable_app.serve.http.plain_heads import HeadKind, classify_head
+from queryable_app.serve.http.head_cache import HeadKind, classify_head
 from tests.support.served import Served, exchange, now_ms, parsed, read_answers, served
 from tests.support.waiting import eventually
 from tests.support.wire import request, wire

@@ -1,7 +1,7 @@
-"""Whether the header lines of a request leave a point read what it is without them.
+"""Classify the header lines of a request: which of them leave a point read unchanged.
 
-Strategy: clients on kept-alive connections, and other nodes, send the same lines again and again, so whether a block of
-them is plain is looked up by its bytes, not parsed. What is not known to mean nothing is uvicorn's to judge.
+Strategy: clients on kept-alive connections, and other nodes, repeat the same lines in every request. So a block of header
+lines is looked up by its bytes and parsed only once. A block with any line that may matter goes to uvicorn's parser.
 """
 
 from __future__ import annotations
@@ -31,54 +31,58 @@ _NEVER_PLAIN: Final = (
 
 
 class HeadKind(Enum):
-    """What a block of header lines says of its request."""
+    """Say what a block of header lines means for its request."""
 
     PLAIN = "plain"
-    FORWARDED = "forwarded"  # by another node, and plain but for that
-    FROM_NODE = "from-node"  # of another node's own
+    FORWARDED = "forwarded"  # a plain read that another node forwards
+    FROM_NODE = "from-node"  # another node's own request
     OTHER = "other"
 
 
-def classify_head(block: bytes, knows: Callable[[str], bool]) -> HeadKind:
-    """`knows` tells the token of the view's nodes. A wrong one makes the request OTHER, and is refused there."""
+def classify_head(block: bytes, accepts_token: Callable[[str], bool]) -> HeadKind:
+    """Classify a block of header lines. A wrong node token makes it OTHER; the route then refuses it."""
     if _HEADER_LINES.fullmatch(block) is None:
         return HeadKind.OTHER
-    marks: dict[str, str] = {}
+    node_headers: dict[str, str] = {}
     hosts = 0
     for line in block[2:-4].split(b"\r\n"):
         raw_name, _, raw_value = line.partition(b":")
         name, value = raw_name.lower(), raw_value.strip(b" \t")
         hosts += name == b"host"
         if name.startswith(b"qt-"):
-            if name.decode() in marks:
+            if name.decode() in node_headers:
                 return HeadKind.OTHER
-            marks[name.decode()] = value.decode()
+            node_headers[name.decode()] = value.decode()
         elif name in _NEVER_PLAIN or value.lower() not in _PLAIN_VALUES.get(name, (value.lower(),)):
             return HeadKind.OTHER
     if hosts != 1:
         return HeadKind.OTHER
-    if not marks:
+    if not node_headers:
         return HeadKind.PLAIN
-    if marks.keys() == {FORWARDED_HEADER, DEADLINE_HEADER}:
-        deadline_ms = marks[DEADLINE_HEADER]
+    if node_headers.keys() == {FORWARDED_HEADER, DEADLINE_HEADER}:
+        deadline_ms = node_headers[DEADLINE_HEADER]
         well_formed = (
             deadline_ms.isdigit() and len(deadline_ms) <= 5 and 0 < int(deadline_ms) <= DEADLINE_MS_MAX
         )
-        return HeadKind.FORWARDED if well_formed and knows(marks[FORWARDED_HEADER]) else HeadKind.OTHER
-    if marks.keys() == {NODE_HEADER} and knows(marks[NODE_HEADER]):
+        return (
+            HeadKind.FORWARDED
+            if well_formed and accepts_token(node_headers[FORWARDED_HEADER])
+            else HeadKind.OTHER
+        )
+    if node_headers.keys() == {NODE_HEADER} and accepts_token(node_headers[NODE_HEADER]):
         return HeadKind.FROM_NODE
     return HeadKind.OTHER
 
 
 class HeadCache(dict[bytes, HeadKind]):
-    """Blocks of header lines, by their bytes: the ones that were seen."""
+    """Map the bytes of a block of header lines to its kind; classify a block on its first look-up."""
 
-    def __init__(self, knows: Callable[[str], bool]) -> None:
+    def __init__(self, accepts_token: Callable[[str], bool]) -> None:
         super().__init__()
-        self._knows = knows
+        self._accepts_token = accepts_token
 
     def __missing__(self, block: bytes) -> HeadKind:
         if len(self) >= _BLOCKS_MAX:
             self.clear()
-        head = self[block] = classify_head(block, self._knows)
-        return head
+        kind = self[block] = classify_head(block, self._accepts_token)
+        return kind
