@@ -77,7 +77,7 @@ def test_body_without_a_field_is_refused(node: Served, method: str, path: str) -
 def test_unknown_settings_of_reads_turn_nothing_off(node: Served) -> None:
     """A node refuses settings of reads that have none of the fields, and goes on with those it has."""
     assert send(node, "PUT", "/internal/v1/read", b'{"nope":1}').status == 400
-    assert node.node.read.ingest is True
+    assert node.node.read_settings.ingest is True
 
 
 ODD = (
@@ -102,7 +102,7 @@ def test_no_body_is_a_defect(node: Served, data: st.DataObject) -> None:
         holder = inner
     holder[name] = "ODD"
     raw = json.dumps(body).replace('"ODD"', data.draw(st.sampled_from(ODD)))
-    before = node.node.read
+    before = node.node.read_settings
     answer = send(node, method, path, raw.encode())
     node.node.apply_read_settings(before)
     assert answer.status not in (500, 503, 504) or answer.reason in ("not_available", "not_fresh_enough"), (

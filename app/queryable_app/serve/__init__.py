@@ -1,6 +1,6 @@
-"""The process that owns the data and the port.
+"""Own a node's data and its port, in one process with one event loop.
 
-Who may enter: `python -m queryable_app.serve`, and tests. Nothing outside imports from here. `store` alone knows
-RocksDB, `end_offsets` and `producer` alone talk to Kafka, `row_socket` and `control_socket` alone hear ingest; HTTP lives in
-`api`, `fast_lane` and `reads`. One event loop runs it all; what would block it is cut into slices.
+Entered by `python -m queryable_app.serve` and by tests; no other room imports it. `store` alone uses RocksDB, `kafka` alone
+talks to Kafka, `feed` alone talks to ingest, `peers` calls other nodes, and `http` and `api` answer requests. Work that
+would block the event loop is cut into slices.
 """

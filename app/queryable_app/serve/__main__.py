@@ -1,4 +1,4 @@
-"""`python -m queryable_app.serve`: one node's serving process, configured by the variables of contract.NodeSettings."""
+"""Run one node's serving process: `python -m queryable_app.serve`, configured by the variables of contract.NodeSettings."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node, log_descriptor_plan
 
 _SHUTDOWN_GRACE_SECONDS: Final = 10
-"""For what was asked before the node ended."""
+"""Time for the requests that are in flight when the server stops."""
 
 _END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's own, but for signals: the node drains first, and its stores are closed before the process ends."""
+    """Drain the node after the first end signal, and stop the server after the second or when the drain is over."""
 
     def __init__(self, config: uvicorn.Config, node: Node) -> None:
         super().__init__(config)
@@ -44,7 +44,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """`handle_end_signals` has done it, at a time when the server does not run yet."""
+        """Leave signals to `handle_end_signals`, which handles them before the server runs too."""
         yield
 
     def handle_end_signals(self) -> None:
@@ -53,7 +53,6 @@ class _Server(uvicorn.Server):
             loop.add_signal_handler(number, self._on_end_signal)
 
     def _on_end_signal(self) -> None:
-        """Asked once more, it ends at once."""
         seconds = self._node.settings.drain_seconds
         if not seconds or self._node.draining or not self.started:
             self.should_exit = True
@@ -81,7 +80,7 @@ async def _serve(node: Node, listener: socket.socket) -> None:
     asyncio.get_running_loop().set_exception_handler(note_unhandled)
     await node.start()
     gc.collect()
-    gc.freeze()  # what the start has made stays; a thousand reads at once would have all of it looked at again and again
+    gc.freeze()  # keep the garbage collector from scanning long-lived objects during bursts of reads
     event(
         "serving",
         url=node.settings.advertised_url,
@@ -99,11 +98,10 @@ async def _serve(node: Node, listener: socket.socket) -> None:
 def main() -> int:
     raise_descriptor_limit()
     return_large_blocks()
-    logging.getLogger("uvicorn.error").setLevel(
-        logging.ERROR
-    )  # a warning for each bad request is anybody's to cause
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # log_end says once when Kafka goes and comes
-    for number in _END_SIGNALS:  # the first process of a container has no handlers of the system's
+    # Any client can cause uvicorn's warnings; `EndOffsets` logs when Kafka becomes unavailable.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    for number in _END_SIGNALS:  # the first process of a container has no default handlers
         signal.signal(number, lambda *_: sys.exit(0))
     try:
         settings = NodeSettings.from_env()

@@ -1,8 +1,8 @@
-"""Everything a running node has, in one place.
+"""Hold the parts of a running node, and start and stop them.
 
-Strategy: `Node.open` needs nothing but a directory: it opens the stores and can answer reads from them. `start` begins
-what talks to others, ingest and Kafka, and returns at once whether they are there or not; `stop` ends it all and closes
-the stores cleanly.
+Strategy: `Node.open` needs only a directory. It opens the stores and can answer reads from them. `start` connects to ingest,
+to Kafka and to the other nodes, and returns at once whether they are available or not. `stop` ends all of it and closes the
+stores cleanly.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MEASURE_SECONDS: Final = 0.5
 
 
 class Node:
-    """Build it with `Node.open`."""
+    """Hold the parts of one node. `Node.open` creates it."""
 
     def __init__(
         self,
@@ -74,40 +74,52 @@ class Node:
     ) -> None:
         self.settings = settings
         self.spec = spec
-        self.read = spec.read
-        """What a read gets that asks for nothing, and what else clients may do: of the spec, until `apply_read_settings`."""
-        self.read_settings_listeners: list[Callable[[], None]] = []
-        """To be called when `read` has changed."""
+        self.read_settings = spec.read  # until `apply_read_settings`
+        self.read_settings_listeners: list[Callable[[], None]] = []  # called after a change
         self.codec = key_codec(spec.key_format)
         self.replicas = replicas
         self.memory = memory
         self.ingest_status = IngestStatus(since_ms=monotonic_ms())
         self.started_at = time.time()
-        self._began = time.monotonic()
-        self.last_read_at = -1.0
-        """Monotonic time of the last answered read, kept by whoever answers. Ingest then leaves room for reads."""
+        self._opened_at = time.monotonic()
+        self.last_read_at = -1.0  # monotonic; ingest then leaves room for reads
         self.counters = Counters()
         self.read_admission = ReadAdmission()
-        self.answers = ByteBudget(settings.untaken_bytes_max)
-        """What large answers take, from their first row to their last byte."""
+        self.answer_budget = ByteBudget(settings.untaken_bytes_max)
         self.body_budget = ByteBudget(settings.bodies_bytes_max)
-        """What the bodies of requests take."""
         self.descriptors = descriptors
-        self.peers = Peers(settings, replicas, descriptors.node_connections)
-        self.forwarded_reads = ForwardedReads(self.peers)
-        application = settings.application_id
-        self.checkpoints = Checkpoints(
-            Path(settings.data_dir, application, CHECKPOINTS_DIRECTORY),
-            application,
-            replicas,
-            settings.peer_copy_mb_per_second_max,
+        self._create_kafka_parts()
+        self._create_peer_parts()
+        self._create_ingest_parts()
+        self.disk_guard = DiskGuard(
+            Path(settings.data_dir), spec.high_water_percent, self.assigned_replicas.pause
         )
-        self.hydration = PeerHydration(self.peers, application, spec.topic)
+        self._sweeper = Sweeper(replicas, spec.ttl_ms)
+        self._measuring: asyncio.Task[None] | None = None
 
+    def _create_kafka_parts(self) -> None:
+        settings, spec, replicas = self.settings, self.spec, self.replicas
         kafka = client_arguments(kafka_connection(settings.bootstrap_servers, spec.kafka_config))
         self.producer = Producer(kafka, spec.topic)
         self.dead_letters = DeadLetterTopic(kafka, spec.topic, settings.application_id)
         self.end_offsets = EndOffsets(kafka, spec.topic, replicas, settings.log_end_interval_ms)
+        self._gaps = OffsetGaps(kafka, spec.topic, replicas)
+        self._group_offsets = GroupOffsets(kafka, spec.topic, settings.application_id, replicas)
+
+    def _create_peer_parts(self) -> None:
+        settings, application = self.settings, self.settings.application_id
+        self.peers = Peers(settings, self.replicas, self.descriptors.node_connections)
+        self.forwarded_reads = ForwardedReads(self.peers)
+        self.checkpoints = Checkpoints(
+            Path(settings.data_dir, application, CHECKPOINTS_DIRECTORY),
+            application,
+            self.replicas,
+            settings.peer_copy_mb_per_second_max,
+        )
+        self.hydration = PeerHydration(self.peers, application, self.spec.topic)
+
+    def _create_ingest_parts(self) -> None:
+        settings, spec, replicas = self.settings, self.spec, self.replicas
         self.slices = Slices(replicas, self.codec, spec.on_bad_record, self.dead_letters)
         run_dir = Path(settings.run_dir)
         self._rows = RowSocket(run_dir / ROW_SOCKET, self.slices, lambda: self.last_read_at)
@@ -122,40 +134,32 @@ class Node:
             settings.topic_wait_seconds,
         )
         self.assigned_replicas = AssignedReplicas(
-            settings, spec.topic, replicas, memory, self.peers, self.hydration, self._control.announce
+            settings, spec.topic, replicas, self.memory, self.peers, self.hydration, self._control.announce
         )
-        self.disk_guard = DiskGuard(
-            Path(settings.data_dir), spec.high_water_percent, self.assigned_replicas.pause
-        )
-        self._gaps = OffsetGaps(kafka, spec.topic, replicas)
         self.watchdog = Watchdog(
             replicas, lambda: self.ingest_status.state, self.dead_letters.waiting, self._control.restart
         )
-        self._group_offsets = GroupOffsets(kafka, spec.topic, settings.application_id, replicas)
-        self._sweeper = Sweeper(replicas, spec.ttl_ms)
-        self._measuring: asyncio.Task[None] | None = None
 
     @staticmethod
     def open(settings: NodeSettings) -> Node:
-        """Open the stores of the partitions that the placement gives this node. One that cannot be opened is failed; the
-        others serve."""
+        """Open the stores of this node's assigned partitions. A store that cannot be opened fails alone."""
         spec = read_spec(settings)
         placement = load_placement(settings)
         run_dir = Path(settings.run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
-        with suppress(PermissionError):  # in a pod it is a volume of the pod's own, which belongs to root
-            run_dir.chmod(0o700)  # the sockets are nobody else's business on this machine
-        held = placement.assigned_to(settings.ordinal)
-        descriptors = _descriptor_plan(settings, placement, len(held))
+        with suppress(PermissionError):  # in a pod root owns the volume
+            run_dir.chmod(0o700)  # other users of the machine may not reach the sockets
+        assigned = placement.assigned_to(settings.ordinal)
+        descriptors = _descriptor_plan(settings, placement, len(assigned))
         memory = SharedMemory(
-            settings.block_cache_mb, settings.write_buffer_mb, len(held), descriptors.store_files
+            settings.block_cache_mb, settings.write_buffer_mb, len(assigned), descriptors.store_files
         )
-        replicas = [_open_replica(settings, spec, placement, partition, memory) for partition in held]
-        known = PartitionerInUse(
+        replicas = [_open_replica(settings, spec, placement, partition, memory) for partition in assigned]
+        in_use = PartitionerInUse(
             Path(settings.data_dir, settings.application_id, PARTITIONER_MISMATCHES_FILE)
         )
         return Node(
-            settings, spec, Replicas(placement, spec.partitioner, replicas, known), memory, descriptors
+            settings, spec, Replicas(placement, spec.partitioner, replicas, in_use), memory, descriptors
         )
 
     @property
@@ -164,24 +168,24 @@ class Node:
 
     @property
     def connections_max(self) -> int:
-        """Client connections that may be open."""
+        """Return how many client connections may be open."""
         return self.descriptors.connections
 
     @property
     def draining(self) -> bool:
-        """The node was asked to end. It still answers, and tells whoever asks to go elsewhere."""
+        """Return whether the node drains: it still answers, and sends clients to other nodes."""
         return self.peers.draining
 
     def drain(self) -> None:
         self.peers.draining = True
 
     def apply_read_settings(self, read: Read) -> None:
-        self.read = read
-        for changed in self.read_settings_listeners:
-            changed()
+        self.read_settings = read
+        for listener in self.read_settings_listeners:
+            listener()
 
     async def start(self) -> None:
-        """Begin to listen to ingest and to ask Kafka. Neither needs to be there."""
+        """Start every part. Neither ingest nor Kafka nor another node needs to be available."""
         for part in (
             self._rows,
             self.peers,
@@ -199,7 +203,7 @@ class Node:
         self._measuring = asyncio.create_task(supervise("Node.measure", self._measure))
 
     async def stop(self) -> None:
-        """End what `start` began, and close the stores."""
+        """Stop every part, and close the stores."""
         for part in (
             self.assigned_replicas,
             self.disk_guard,
@@ -221,12 +225,12 @@ class Node:
         self.replicas.close()
 
     def _update_descriptor_plan(self) -> None:
-        """Replicas that come, and nodes, take descriptors from clients; they get them back when those go."""
+        """Divide the descriptors again between stores, other nodes and clients, as replicas and nodes come and go."""
         stores = len(self.replicas.by_partition) + len(self.replicas.removing)
-        now = _descriptor_plan(self.settings, self.placement, stores)
-        if now != self.descriptors:
-            self.descriptors = now
-            log_descriptor_plan(self.settings, now)
+        plan = _descriptor_plan(self.settings, self.placement, stores)
+        if plan != self.descriptors:
+            self.descriptors = plan
+            log_descriptor_plan(self.settings, plan)
 
     async def _measure(self) -> None:
         ready = False
@@ -239,7 +243,7 @@ class Node:
                 event(
                     "ready",
                     partitions=len(self.replicas.by_partition),
-                    seconds=round(time.monotonic() - self._began, 3),
+                    seconds=round(time.monotonic() - self._opened_at, 3),
                 )
             await asyncio.sleep(_MEASURE_SECONDS)
 
@@ -268,17 +272,17 @@ def log_descriptor_plan(settings: NodeSettings, plan: DescriptorPlan) -> None:
 
 
 def load_placement(settings: NodeSettings) -> Placement:
-    """The newer of the one on the node's disk and the one it was started with."""
-    first = Placement.from_json(Path(settings.placement_path).read_text())
-    kept = Path(settings.data_dir, PLACEMENT_FILE)
+    """Return the newer of the placement on the node's disk and the one that the node was started with."""
+    initial = Placement.from_json(Path(settings.placement_path).read_text())
+    stored_path = Path(settings.data_dir, PLACEMENT_FILE)
     try:
-        latest = Placement.from_json(kept.read_text())
+        stored = Placement.from_json(stored_path.read_text())
     except FileNotFoundError:
-        return first
-    except (ValueError, KeyError, TypeError) as error:  # the machine went down before it was on disk
-        event("placement-unreadable", path=kept, reason=repr(error), instead=first.epoch)
-        return first
-    return latest if refusal(latest, first) is None and latest.epoch > first.epoch else first
+        return initial
+    except (ValueError, KeyError, TypeError) as error:  # the machine failed before the file was on disk
+        event("placement-unreadable", path=stored_path, reason=repr(error), instead=initial.epoch)
+        return initial
+    return stored if refusal(stored, initial) is None and stored.epoch > initial.epoch else initial
 
 
 def _open_replica(

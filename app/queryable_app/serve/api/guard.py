@@ -53,7 +53,7 @@ class Guard:
         inner = router_scope(scope)
         if scope["method"] == "HEAD":  # every GET answers it; uvicorn, whose scope stays, leaves the body out
             inner |= {"method": "GET", IS_HEAD: True}
-        share = inner[SHARE] = AnswerReservation(self._node.answers)
+        share = inner[SHARE] = AnswerReservation(self._node.answer_budget)
         started = False
 
         async def sending(message: Message) -> None:
@@ -79,11 +79,11 @@ class Guard:
         self._bounded += counted
         self._counters.in_flight += 1
         try:
-            most = min(self._node.settings.concurrent_max, self._node.read.concurrent_max)
+            most = min(self._node.settings.concurrent_max, self._node.read_settings.concurrent_max)
             if counted and self._bounded > most:
                 raise overloaded(f"the node is answering {most} requests already")
-            if counted and self._node.answers.taken > self._node.answers.bytes_max:
-                raise overloaded(f"answers of {self._node.answers.taken} bytes are under way")
+            if counted and self._node.answer_budget.taken > self._node.answer_budget.bytes_max:
+                raise overloaded(f"answers of {self._node.answer_budget.taken} bytes are in flight")
             await self._app(inner, receive, sending)
         except ClientDisconnected:
             pass

@@ -80,7 +80,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
 
 def _require_writes_enabled(node: Node) -> None:
-    if not node.read.ingest:
+    if not node.read_settings.ingest:
         raise Failure(
             Reason.FORBIDDEN,
             "this view does not take records over HTTP",

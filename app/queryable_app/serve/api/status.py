@@ -67,7 +67,7 @@ def status_json(node: Node) -> dict[str, Any]:
 
 def read_settings_json(node: Node) -> dict[str, Any]:
     """What the node follows of `spec.read`."""
-    read = node.read
+    read = node.read_settings
     return {
         "consistency": read.consistency,
         "maxLagMs": read.max_lag_ms,

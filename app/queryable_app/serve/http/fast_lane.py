@@ -123,7 +123,7 @@ class FastLane(BoundedProtocol):
         if len(body) <= PIECE_BYTES:
             self._finish_forward(head + body, last)
             return
-        share = AnswerReservation(self.node.answers)
+        share = AnswerReservation(self.node.answer_budget)
         try:
             share.take(len(body))
         except Failure as failure:

@@ -111,7 +111,7 @@ class Reads:
 
     def _follow(self) -> None:
         """What the resource says of reads, which may change while the node runs."""
-        read = self.node.read
+        read = self.node.read_settings
         consistency = Consistency(read.consistency)
         bound = read.max_lag_ms if consistency is Consistency.BOUNDED else None
         self.defaults = ReadOptions(consistency, max_lag_ms=bound)

@@ -38,7 +38,7 @@ def text_of(size: int) -> bytes:
 
 
 def nothing_is_taken(cluster: Cluster) -> bool:
-    return all(node.node.answers.taken == 0 for node in cluster.nodes)
+    return all(node.node.answer_budget.taken == 0 for node in cluster.nodes)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_one_bound_for_the_values_of_all_nodes(
 @contextmanager
 def memory_left(node: Served, size: int) -> Iterator[None]:
     """Other answers have taken all but so many bytes."""
-    budget = node.node.answers
+    budget = node.node.answer_budget
     others = budget.bytes_max - size
     node.on_loop(lambda: budget.take_over_limit(others))
     try:

@@ -71,11 +71,11 @@ def test_large_values_of_another_node_that_clients_do_not_take_are_bounded(tmp_p
         owner.put(b"large", value)
         with socket.create_connection(("127.0.0.1", caller.port)) as slow:
             slow.sendall(b"GET /v1/keys/large HTTP/1.1\r\nHost: x\r\n\r\n")
-            eventually("it is on its way", lambda: caller.node.answers.taken > 0)
+            eventually("it is on its way", lambda: caller.node.answer_budget.taken > 0)
             refused = http.get("/v1/keys/large")
             assert (refused.status_code, refused.json()["reason"]) == (429, "overloaded")
             assert "retry-after" in refused.headers
             assert http.get("/v1/keys/small").status_code == 404
             assert read_answers(slow, 1).endswith(value)
-        eventually("it is taken", lambda: caller.node.answers.taken == 0)
+        eventually("it is taken", lambda: caller.node.answer_budget.taken == 0)
         assert http.get("/v1/keys/large").content == value
