@@ -52,7 +52,7 @@ class SmartReader(Reader):
         began = asyncio.get_running_loop().time()
         key = self.any_key()
         before = able(self.world, key, wish, began)
-        known = self._operations._placement_cache._map
+        known = self._operations._placements._placement
         floors = session.seen
         one_replica = wish.consistency != "at-least" and not session.unconfirmed(self.world.scheduler.now)
         try:

@@ -1,15 +1,17 @@
-"""The smart client: reads a view from Python, straight from the nodes that hold the keys.
+"""Read a view from Python, straight from the nodes that host the keys.
 
     from queryable_app.client import QueryableTopic
 
     with QueryableTopic("http://users.example:8080") as users:
         row = users.get("user-1")
 
-Anyone may enter; nothing here imports another room. `operations` and what it imports think, for both clients, and touch no
-network; `sync_client` and `async_client` carry out what they say, with `wire`.
+Any room may import it. `operations` and the modules below it decide and touch no network; `sync_client` and `async_client`
+send what they decide, through httpx. The names for asyncio are imported on first use, since asyncio takes long to import.
 """
 
-from queryable_app.client.async_client import AsyncQueryableTopic, AsyncRows, AsyncSession
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from queryable_app.client.exceptions import (
     DeadlineExceeded,
     Forbidden,
@@ -30,6 +32,9 @@ from queryable_app.client.keys import Key
 from queryable_app.client.options import ReadOptions
 from queryable_app.client.rows import UNKNOWN, Row, Unknown, Written
 from queryable_app.client.sync_client import QueryableTopic, Rows, Session
+
+if TYPE_CHECKING:
+    from queryable_app.client.async_client import AsyncQueryableTopic, AsyncRows, AsyncSession
 
 __all__ = [
     "UNKNOWN",
@@ -59,3 +64,13 @@ __all__ = [
     "Written",
     "WrongOwner",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("AsyncQueryableTopic", "AsyncRows", "AsyncSession"):
+        return getattr(import_module("queryable_app.client.async_client"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,8 +1,8 @@
-"""What the client thinks of each address: does it help to ask it, and how long does it usually take?
+"""Keep how well each address has answered, to choose the next one to try.
 
-Strategy: the nodes' own `PeerHealth`. A client hears no heartbeats, so time stands in for them: an address that is away or
-never in time rests, each time longer, and is tried again by a request that has others to turn to. So a node that cannot
-be reached from here, as those of a cluster behind one service address, costs a failed connection now and then and no more.
+Strategy: the nodes' own `PeerHealth`. A client gets no heartbeats, so time takes their place: an address that is unreachable,
+or always late, is tried last until a delay has passed. The delay doubles up to half a minute. So a node that this client
+cannot connect to, as behind a single service address, costs a failed connection now and then and no more.
 """
 
 from __future__ import annotations
@@ -26,43 +26,46 @@ class _AddressState:
 
 
 class AddressHealth:
-    def __init__(self) -> None:
-        self._known: dict[str, _AddressState] = {}
+    """Keep the health of every address that the client has used. All moments are on the client's clock."""
 
-    def keep(self, addresses: Iterable[str]) -> None:
-        """Forget all others."""
-        wanted = set(addresses)
-        self._known = {address: known for address, known in self._known.items() if address in wanted}
+    def __init__(self) -> None:
+        self._states: dict[str, _AddressState] = {}
+
+    def retain(self, addresses: Iterable[str]) -> None:
+        """Drop the state of all other addresses."""
+        retained = set(addresses)
+        self._states = {address: state for address, state in self._states.items() if address in retained}
 
     def health(self, address: str, now: float) -> PeerHealth:
-        known = self._known.setdefault(address, _AddressState())
-        if known.backs_off_until is not None and now >= known.backs_off_until:
-            known.backs_off_until = None
-            known.health.heartbeat_answered(now)  # nobody heard one, but it has rested
-        return known.health
+        """Return the health of an address. When its delay has passed, it counts as reachable again."""
+        state = self._states.setdefault(address, _AddressState())
+        if state.backs_off_until is not None and now >= state.backs_off_until:
+            state.backs_off_until = None
+            state.health.heartbeat_answered(now)  # the delay stands in for a heartbeat
+        return state.health
 
     def answered(self, address: str, now: float, seconds: float | None) -> None:
-        """`seconds` it took; None when that says nothing of the next one."""
-        known = self._known.setdefault(address, _AddressState())
-        known.health.heartbeat_answered(now)
-        known.health.answered(seconds)
-        known.backs_off_until = None
-        known.backoff_seconds = _BACKOFF_SECONDS_MIN
+        """Record a response that took `seconds`; None when that does not predict the next one."""
+        state = self._states.setdefault(address, _AddressState())
+        state.health.heartbeat_answered(now)
+        state.health.answered(seconds)
+        state.backs_off_until = None
+        state.backoff_seconds = _BACKOFF_SECONDS_MIN
 
-    def gone(self, address: str, now: float) -> None:
-        """A connection was refused, lost, or never made."""
+    def unreachable(self, address: str, now: float) -> None:
+        """Record a connection that was refused, lost, or never made."""
         self.health(address, now).gone()
         self._back_off(address, now)
 
     def late(self, address: str, now: float) -> None:
-        """It did not answer when it usually has, and another one had to."""
+        """Record that an attempt took longer than usual, and another address had to answer."""
         health = self.health(address, now)
         health.failed(now)
         if health.breaker.is_open:
             self._back_off(address, now)
 
     def _back_off(self, address: str, now: float) -> None:
-        known = self._known[address]
-        if known.backs_off_until is None:
-            known.backs_off_until = now + known.backoff_seconds
-            known.backoff_seconds = min(_BACKOFF_SECONDS_MAX, 2 * known.backoff_seconds)
+        state = self._states[address]
+        if state.backs_off_until is None:
+            state.backs_off_until = now + state.backoff_seconds
+            state.backoff_seconds = min(_BACKOFF_SECONDS_MAX, 2 * state.backoff_seconds)

@@ -1,11 +1,10 @@
-"""How the core says what to do, and hears what came of it. Nothing here touches the network.
+"""Define the protocol between an operation, which decides, and a transport, which sends.
 
-An operation is a generator. It yields a `Step`: requests to begin now, and a moment until which to wait. It is sent the
-`Event` of whichever of its exchanges ends first, or None when the moment has come. What it returns is the result; exchanges
-that are still running then are of no interest any more. Whoever carries operations out needs to know nothing else.
+An operation is a generator. It yields a `Step`: the attempts to start now, and the time until which to wait. The transport
+sends back the `Event` of the attempt that ends first, or None when that time has come. When the operation returns its result,
+the transport drops the attempts that still run.
 
-A part of an operation may end while its exchanges run, so that a later part hears of them: an event of somebody else's
-exchange is to be passed over.
+A part of an operation may return while its attempts run. A later part then receives their events, and ignores them.
 """
 
 from __future__ import annotations
@@ -20,16 +19,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
+    """Hold one HTTP request, without the address that it goes to."""
+
     method: str
     target: str  # path and query, percent-encoded
     accept: str = "application/json"
     body: bytes | None = None  # JSON
-    writes: bool = False  # must not be repeated once it may have arrived
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attempt:
-    """A request to one address. Two with the same fields are two."""
+    """Hold one request to one address. Compared by identity: a retry is another attempt."""
 
     address: str
     request: Request
@@ -39,60 +39,68 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Response:
+    """Hold one HTTP response, read to its end."""
+
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
 
 
 class FailureKind(Enum):
-    """How an exchange was lost."""
+    """Name why an attempt got no response."""
 
     NOT_SENT = "no connection"
     CONNECTION_LOST = "the connection broke"  # the request may have arrived
-    TIMEOUT = "no answer in time"  # as may this one
-    POOL_EXHAUSTED = "too many requests of our own"  # the address is not to blame
+    TIMEOUT = "no answer in time"  # the request may have arrived
+    POOL_EXHAUSTED = "too many requests of our own"  # says nothing about the address
 
 
 @dataclass(frozen=True, slots=True)
 class TransportFailure:
-    """There is no answer."""
+    """Hold why an attempt got no response."""
 
-    how: FailureKind
+    kind: FailureKind
     detail: str
 
     @property
-    def sent(self) -> bool:
-        return self.how in (FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT)
+    def may_have_arrived(self) -> bool:
+        return self.kind in (FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT)
 
 
 class Event(NamedTuple):
+    """Tell the operation that one of its attempts has ended."""
+
     attempt: Attempt
     outcome: Response | TransportFailure
 
 
 class Step(NamedTuple):
+    """Tell the transport what to start, and until when to wait for an event."""
+
     start: Sequence[Attempt]
-    until: float  # on the core's clock
+    until: float  # on the operation's clock
 
 
 Operation = Generator[Step, Event | None, T]
 
 
 def send_one(attempt: Attempt) -> Operation[Response | TransportFailure]:
-    """What comes of one exchange."""
+    """Run one attempt and return its outcome."""
     event = yield Step((attempt,), attempt.deadline)
     while event is not None and event.attempt is not attempt:
         event = yield Step((), attempt.deadline)
-    return (
-        TransportFailure(FailureKind.TIMEOUT, FailureKind.TIMEOUT.value) if event is None else event.outcome
-    )
+    return timed_out() if event is None else event.outcome
+
+
+def timed_out() -> TransportFailure:
+    return TransportFailure(FailureKind.TIMEOUT, FailureKind.TIMEOUT.value)
 
 
 def gather(operations: Sequence[Operation[T]]) -> Operation[list[T]]:
-    """Several operations at once; their results in order. The first failure ends them all."""
+    """Run operations concurrently and return their results in order. The first exception ends all of them."""
     results: dict[int, T] = {}
     waits: dict[int, float] = {}
-    asked_by: dict[Attempt, int] = {}
+    started_by: dict[Attempt, int] = {}
     starting: list[Attempt] = []
 
     def advance(index: int, event: Event | None) -> None:
@@ -104,7 +112,7 @@ def gather(operations: Sequence[Operation[T]]) -> Operation[list[T]]:
             return
         waits[index] = step.until
         starting.extend(step.start)
-        asked_by.update((attempt, index) for attempt in step.start)
+        started_by.update((attempt, index) for attempt in step.start)
 
     try:
         for index in range(len(operations)):
@@ -116,8 +124,10 @@ def gather(operations: Sequence[Operation[T]]) -> Operation[list[T]]:
             if event is None:
                 for index in [index for index, moment in waits.items() if moment <= until]:
                     advance(index, None)
-            elif (asking := asked_by.pop(event.attempt, -1)) in waits:  # else nobody waits for it any more
-                advance(asking, event)
+            elif (
+                index := started_by.pop(event.attempt, -1)
+            ) in waits:  # otherwise its operation has returned
+                advance(index, event)
     finally:
         for operation in operations:
             operation.close()

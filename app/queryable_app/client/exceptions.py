@@ -1,6 +1,6 @@
-"""What a request can end in besides an answer: one exception for each of the nodes' reasons, and two of the client's own.
+"""Define the exceptions of the client: one for each reason of the nodes, and two of the client's own.
 
-A key that does not exist is no exception: `get` answers None for it, and only on the word of a complete copy.
+A key that does not exist is no exception: `get` returns None for it, and only if a complete replica says so.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from queryable_app.errors import Failure, Reason
 
 
 class QueryableTopicError(Exception):
-    """Any of them. The fields are those of the problem that a node answered."""
+    """Base of all exceptions of the client. Its fields are those of the problem that a node answered."""
 
     reason: ClassVar[Reason]
     others_may_answer: ClassVar[bool] = False
-    """Another node may well answer the same request."""
+    """Whether another node may answer the same request."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class QueryableTopicError(Exception):
         self.missing = tuple(missing)
         self.retry_after_ms = retry_after_ms
         self.address = address
-        """Who said so; None when it was the client."""
+        """The node that answered so; None if the client itself found the problem."""
 
     @property
     def status(self) -> int:
@@ -46,88 +46,88 @@ class QueryableTopicError(Exception):
         return self.reason.status
 
     def __str__(self) -> str:
-        said = f"{self.reason.slug}: {self.detail}" + (f" ({self.advice})" if self.advice else "")
-        return f"{said} [{self.address}]" if self.address else said
+        text = f"{self.reason.slug}: {self.detail}" + (f" ({self.advice})" if self.advice else "")
+        return f"{text} [{self.address}]" if self.address else text
 
 
 class InvalidRequest(QueryableTopicError):
-    """The caller's mistake; the detail begins with the field."""
+    """The request is not valid; `detail` begins with the field."""
 
     reason = Reason.INVALID_REQUEST
 
 
 class Unauthenticated(QueryableTopicError):
-    """The nodes do not know who is asking."""
+    """The nodes require authentication."""
 
     reason = Reason.UNAUTHENTICATED
 
 
 class Forbidden(QueryableTopicError):
-    """The nodes know, and do not allow it; writes, for instance, where the view takes none."""
+    """The nodes do not allow this request; a write, for instance, if the view takes none."""
 
     reason = Reason.FORBIDDEN
 
 
 class NoSuchResource(QueryableTopicError):
-    """The nodes have nothing at this path: they are older or newer than this client."""
+    """The nodes have nothing at this path: their version is older or newer than the client's."""
 
     reason = Reason.NO_SUCH_RESOURCE
 
 
 class TooLarge(QueryableTopicError):
-    """More at once than a node reads or answers."""
+    """The request or its response is larger than a node allows."""
 
     reason = Reason.TOO_LARGE
 
 
 class WrongOwner(QueryableTopicError):
-    """No node that was asked holds the partition."""
+    """No node that was tried hosts the partition."""
 
     reason = Reason.WRONG_OWNER
     others_may_answer = True
 
 
 class Overloaded(QueryableTopicError):
-    """Every node that was asked had all the work it takes, until the deadline."""
+    """Every node that was tried refused more work, until the deadline."""
 
     reason = Reason.OVERLOADED
     others_may_answer = True
 
 
 class InternalError(QueryableTopicError):
-    """Something broke in a node; the detail has the id that is in its log."""
+    """A node has failed; `detail` has the id that is in its log."""
 
     reason = Reason.INTERNAL
     others_may_answer = True
 
 
 class NotAvailable(QueryableTopicError):
-    """No complete copy could answer. It says nothing about whether the key exists."""
+    """No complete replica could answer. Whether the key exists is unknown."""
 
     reason = Reason.NOT_AVAILABLE
     others_may_answer = True
 
 
 class Unreachable(NotAvailable):
-    """Not even a connection: the nodes and the service address are away, or no nodes of a view."""
+    """No connection: the nodes and the service address do not answer, or are no nodes of a view."""
 
 
 class NotFreshEnough(QueryableTopicError):
-    """Copies are there, and none is as fresh as was asked for."""
+    """Replicas answer, and none is as fresh as the read requires."""
 
     reason = Reason.NOT_FRESH_ENOUGH
     others_may_answer = True
 
 
 class DeadlineExceeded(QueryableTopicError):
-    """The deadline passed before there was an answer."""
+    """The deadline passed before a node answered."""
 
     reason = Reason.DEADLINE_EXCEEDED
     others_may_answer = True
 
 
 class OutcomeUnknown(DeadlineExceeded):
-    """A write was sent and nobody said what became of it: it may have been carried out, or may be yet."""
+    """A write was sent, and no node confirmed it: the record may be written, or may be written later."""
 
     others_may_answer = False
 
@@ -150,7 +150,7 @@ _OF_REASON: Final = {
 }
 _BY_SLUG: Final = {reason.slug: reason for reason in Reason}
 
-# Of several refusals the one that tells most: who could be reached and was nearly there weighs more.
+# A node that could be reached, and was nearly able to answer, says more than one that could not.
 _LEAST_SPECIFIC_FIRST: Final = (
     Unreachable,
     WrongOwner,
@@ -163,30 +163,30 @@ _LEAST_SPECIFIC_FIRST: Final = (
 
 
 def more_specific(one: QueryableTopicError | None, other: QueryableTopicError) -> QueryableTopicError:
-    """Which of two refusals the caller should see."""
+    """Return the refusal that tells the caller more."""
     if one is None or _LEAST_SPECIFIC_FIRST.index(type(one)) <= _LEAST_SPECIFIC_FIRST.index(type(other)):
         return other
     return one
 
 
 def from_failure(failure: Failure) -> QueryableTopicError:
-    """What the client found wrong itself, with the nodes' own code."""
+    """Return the exception for a failure that the client found with the nodes' own code."""
     return _OF_REASON[failure.reason](failure.detail, failure.advice)
 
 
 def reason_of(body: bytes) -> Reason | None:
-    """The reason that a problem states; None when these bytes are no problem of a node."""
+    """Return the reason of a problem; None if these bytes are no problem of a node."""
     problem = _problem(body)
     return None if problem is None else _BY_SLUG.get(str(problem.get("reason")))
 
 
 def from_problem(status: int, body: bytes, address: str) -> QueryableTopicError:
-    """The exception for an answer that is not a success. Whoever is no node of a view cannot be asked."""
+    """Return the exception for a response that is not a success. A server that is no node of a view is unreachable."""
     problem = _problem(body) or {}
     kind = _OF_REASON.get(_BY_SLUG.get(str(problem.get("reason"))) or Reason.KEY_NOT_FOUND)
     if kind is None:
         return Unreachable(
-            f"{address} answered {status}, and not as a node of a view does",
+            f"{address} answered {status}, and is no node of a view",
             "check the address",
             address=address,
         )

@@ -1,4 +1,4 @@
-"""A key as Python has it → the record key's bytes → the text that stands for it in a request."""
+"""Convert a Python key to the record key's bytes, and those to the text of a request."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from queryable_app.errors import Failure, shown
 from queryable_app.wire.serde import KeyCodec
 
 Key = str | bytes | int | float | UUID
-"""Text in the view's key format; a number or a UUID where keys are that; or the record key's own bytes, in any format."""
+"""Text in the view's key format; a number or a UUID if the view's keys are that; or the record key's bytes, in any format."""
 
 _NUMBERS: Final = ("int", "long", "double")
-_BYTES_AS_THEY_ARE: Final = ("string", "bytes")
+_VERBATIM: Final = ("string", "bytes")
 
 
 def record_key(key: Key, codec: KeyCodec) -> bytes:
-    """The bytes that producers send for this key. Raises InvalidRequest, naming the mistake."""
+    """Return the bytes that producers send for this key. Raises InvalidRequest."""
     if isinstance(key, bytes):
         return key
     try:
@@ -44,8 +44,8 @@ def base64url(raw: bytes) -> str:
 
 
 def as_text(record_key: bytes, codec: KeyCodec) -> str | None:
-    """The key as its format writes it, percent-encoded for a path or a query; None when the format cannot express it."""
-    if codec.format in _BYTES_AS_THEY_ARE:
+    """Return the key in its format, percent-encoded for a path or a query; None if the format cannot express it."""
+    if codec.format in _VERBATIM:
         encoded = quote_from_bytes(record_key, safe="")
     else:
         text, encoding = codec.to_json(record_key)
@@ -53,12 +53,12 @@ def as_text(record_key: bytes, codec: KeyCodec) -> str | None:
             return None
         value = json.loads(text)
         encoded = quote(value if isinstance(value, str) else text.decode(), safe="")
-    # "." and ".." would be steps through a path.
+    # A path would resolve "." and "..".
     return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
 
 
 def in_request(record_keys: Sequence[bytes], codec: KeyCodec) -> tuple[list[str], list[str]]:
-    """The keys as they stand in one request, and the parameter that says how they are written, if it must."""
+    """Return the texts of the keys in one request, and the parameter that names their encoding, if one is needed."""
     texts = [as_text(key, codec) for key in record_keys]
     if None in texts:
         return [base64url(key) for key in record_keys], ["key-encoding=base64url"]

@@ -1,4 +1,4 @@
-"""What a read may ask for, checked before anyone is asked."""
+"""Check the options of a read before it is sent."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ COUNT_DEADLINE_MS: Final = 60_000
 
 
 class ReadOptions(TypedDict, total=False):
-    """Of every read, and of the client itself for the reads that do not say otherwise."""
+    """Options of every read. The client takes the same ones as defaults for reads that give none."""
 
     consistency: ConsistencyName
-    """How fresh the copy that answers must be; the view's own when it is not given."""
+    """How fresh the answering replica must be. Default: the view's own consistency."""
     max_lag_ms: int
-    """For bounded and at-least: how many ms the copy may be behind the log."""
+    """For bounded and at-least: how many ms the replica may lag."""
     max_lag_records: int
-    """For bounded and at-least: how many records."""
+    """For bounded and at-least: how many records the replica may lag."""
     min_position: str | Mapping[int, int]
-    """For at-least: what `Written.position` and `Row.position` say, or partition → next offset."""
+    """For at-least: a `Written.position` or `Row.position`, or partition → next offset."""
     deadline_ms: int
-    """For everything together: connecting, retries, other copies, waiting for freshness."""
+    """For all of the read: connecting, retries, other replicas, waiting for freshness."""
 
 
 _NAMES: Final = tuple(ReadOptions.__annotations__)
@@ -41,23 +41,25 @@ _NAMES: Final = tuple(ReadOptions.__annotations__)
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
+    """Hold the checked options of a read."""
+
     consistency: Consistency | None = None  # None: the view's own
     max_lag_ms: int | None = None
     max_lag_records: int | None = None
     min_positions: tuple[tuple[int, int], ...] = ()
-    deadline_ms: int | None = None  # None: what the kind of read has
+    deadline_ms: int | None = None  # None: the default of the kind of read
 
     @property
     def waits(self) -> bool:
-        """A node may wait before it answers."""
+        """Whether a node may wait before it answers."""
         return self.consistency in (Consistency.AT_LEAST, Consistency.STRONG)
 
     def can_require(self, floors: Mapping[int, int]) -> bool:
-        """No request can ask for strong and a position; the client holds such an answer against the floors itself."""
+        """Return whether one request can require these floors. A strong read cannot: the client checks its response."""
         return bool(floors) and self.consistency is not Consistency.STRONG
 
     def at_least(self, floors: Mapping[int, int]) -> ReadSettings:
-        """The same from a copy that has reached the floors too, if that can be asked for."""
+        """Return the same settings for a replica that has reached the floors too, if one request can require both."""
         if not self.can_require(floors):
             return self
         merged = dict(floors)
@@ -66,7 +68,7 @@ class ReadSettings:
         return replace(self, consistency=Consistency.AT_LEAST, min_positions=tuple(sorted(merged.items())))
 
     def parameters(self, left_ms: int | None) -> list[str]:
-        """For a query string. A read that asks for nothing has none: nodes answer it in their fast lane."""
+        """Return the parameters of the query string. A read without options has none, and takes the nodes' fast lane."""
         pairs = [
             ("consistency", self.consistency.value if self.consistency else None),
             ("max-lag-ms", self.max_lag_ms),
@@ -78,32 +80,34 @@ class ReadSettings:
 
 
 def parse_options(options: Mapping[str, object], defaults: ReadSettings) -> ReadSettings:
-    """Raises InvalidRequest, naming the option."""
+    """Return the settings of a read. Raises InvalidRequest, which names the option."""
     for name in options:
         if name not in _NAMES:
             nearest = get_close_matches(name, _NAMES, 1, 0.5)
             hint = f"did you mean {nearest[0]}? " if nearest else ""
-            raise InvalidRequest(f"{name}: is no option of a read", f"{hint}There are {', '.join(_NAMES)}")
+            raise InvalidRequest(
+                f"{name}: is no option of a read", f"{hint}The options are {', '.join(_NAMES)}"
+            )
     deadline_ms = _number(options, "deadline_ms", 1, DEADLINE_MS_MAX)
-    asked = ReadSettings(
+    settings = ReadSettings(
         _consistency(options.get("consistency")),
         _number(options, "max_lag_ms", 0, LAG_MAX),
         _number(options, "max_lag_records", 0, LAG_MAX),
         _positions(options.get("min_position")),
     )
-    bounded = asked.max_lag_ms is not None or asked.max_lag_records is not None
-    if asked == ReadSettings():  # of freshness it says nothing, and so the defaults hold together
-        asked = replace(defaults, deadline_ms=None)
-    elif asked.consistency is None:
-        implied = Consistency.AT_LEAST if asked.min_positions else Consistency.BOUNDED
-        asked = replace(asked, consistency=implied)
-    if bounded and asked.consistency not in (Consistency.BOUNDED, Consistency.AT_LEAST):
+    bounded = settings.max_lag_ms is not None or settings.max_lag_records is not None
+    if settings == ReadSettings():  # no option of freshness is given: all of the defaults apply
+        settings = replace(defaults, deadline_ms=None)
+    elif settings.consistency is None:
+        implied = Consistency.AT_LEAST if settings.min_positions else Consistency.BOUNDED
+        settings = replace(settings, consistency=implied)
+    if bounded and settings.consistency not in (Consistency.BOUNDED, Consistency.AT_LEAST):
         raise InvalidRequest(
-            "max_lag_ms, max_lag_records: are for bounded and at-least", "ask with consistency='bounded'"
+            "max_lag_ms, max_lag_records: are for bounded and at-least", "read with consistency='bounded'"
         )
-    if bool(asked.min_positions) is not (asked.consistency is Consistency.AT_LEAST):
+    if bool(settings.min_positions) is not (settings.consistency is Consistency.AT_LEAST):
         raise InvalidRequest("min_position: goes with at-least, and at-least with it", "give both or neither")
-    return replace(asked, deadline_ms=defaults.deadline_ms if deadline_ms is None else deadline_ms)
+    return replace(settings, deadline_ms=defaults.deadline_ms if deadline_ms is None else deadline_ms)
 
 
 def _consistency(given: object) -> Consistency | None:

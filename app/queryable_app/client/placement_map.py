@@ -1,4 +1,4 @@
-"""Where keys are, as `/v1/placement` says it."""
+"""Parse `/v1/placement`, and map a key to the addresses of its replicas."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ _PARTITIONS_MAX: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class PlacementMap:
+    """Hold where a view's partitions are."""
+
     epoch: int
     application_id: str
     partitioner: str  # one of ALGORITHMS, or SCATTER
     codec: KeyCodec
-    owners: tuple[tuple[str, ...], ...]  # by partition: addresses in the order in which they are asked
-    nodes: tuple[str, ...]  # every address there is
+    owners: tuple[tuple[str, ...], ...]  # by partition: addresses in the order to try them
+    nodes: tuple[str, ...]  # all addresses
 
     def partition_of(self, record_key: bytes) -> int | None:
-        """None: it may be in any; every node looks everywhere."""
+        """Return the key's partition; None if any may hold it, and every node searches all of them."""
         if self.partitioner == SCATTER:
             return None
         return partition_for(record_key, self.partitioner, len(self.owners))
 
     def owners_of(self, record_key: bytes) -> tuple[str, ...]:
-        """Empty when every node is as good."""
+        """Return the addresses of the key's replicas; none if every node serves the key equally well."""
         partition = self.partition_of(record_key)
         return () if partition is None else self.owners[partition]
 
 
 def parse_placement(raw: Any) -> PlacementMap:
-    """Raises ValueError, KeyError or TypeError when it is none."""
+    """Return the placement in a decoded body. Raises ValueError, KeyError or TypeError."""
     partitions = raw["partitions"]
     if not isinstance(partitions, list) or not 0 < len(partitions) <= _PARTITIONS_MAX:
         raise ValueError("partitions")
@@ -58,10 +60,10 @@ def parse_placement(raw: Any) -> PlacementMap:
 
 
 def checked_address(text: object) -> str:
-    """An address to put a path behind. Raises InvalidRequest."""
+    """Return the address without a slash at its end. Raises InvalidRequest."""
     if not isinstance(text, str) or not _is_address(text):
         raise InvalidRequest(
-            f"url: {shown(text)} is not an address", "write it like http://users.example:8080, and no more"
+            f"url: {shown(text)} is not an address", "write it like http://users.example:8080, without a path"
         )
     return text.rstrip("/")
 
@@ -69,7 +71,7 @@ def checked_address(text: object) -> str:
 def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        _ = parts.port  # a wrong one raises
+        _ = parts.port  # raises if it is not valid
     except ValueError:
         return False
     plain = text.isascii() and text.isprintable() and not any(c in text for c in "?#@ ")

@@ -1,16 +1,16 @@
-"""What nodes answer, as values. What is not shaped as it must be is no answer of a node."""
+"""Parse responses into rows, pages and written records. A body of another shape is no node's response."""
 
 from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeVar
 
 from queryable_app.client.attempts import Response
-from queryable_app.client.exceptions import InvalidRequest, Unreachable
+from queryable_app.client.exceptions import InvalidRequest, NotAvailable, Unreachable
 from queryable_app.client.keys import Key
 from queryable_app.wire.http_text import parse_positions
 from queryable_app.wire.json_text import read_array, read_document, read_object, read_stored
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How far the copies were that answered."""
+    """Hold how far the replicas were that answered."""
 
     position: str  # `<partition>:<next offset>`, joined by commas when there were several
-    lag_ms: int | None  # of the copy that is furthest behind; None: not known
+    lag_ms: int | None  # of the replica with the greatest lag; None: unknown
     lag_records: int | None
     role: str  # active or standby
     served_by: str
@@ -32,18 +32,18 @@ class Freshness:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The newest record of a key, and how fresh the copy was that it came from."""
+    """The newest record of a key, and how fresh the replica was that it came from."""
 
     key: Key
     value: Any  # decoded JSON; bytes when the read was raw, or when it is nested too deep for Python's parser
     partition: int
     offset: int
-    timestamp: int | None  # of the record, ms; None when the node does not say
+    timestamp: int | None  # of the record, ms; None if the node does not send it
     freshness: Freshness
 
     @property
     def position(self) -> str:
-        """As of which the answer holds; what `min_position` takes."""
+        """The position of the replica; `min_position` takes it."""
         return self.freshness.position
 
     @property
@@ -68,7 +68,7 @@ class Row:
 
 
 class Unknown(Enum):
-    """In place of a row, where part of an answer was enough: the key may be in a partition that nobody could answer for."""
+    """Stands for a row in a partial result: no node could answer for a partition that may hold the key."""
 
     UNKNOWN = "unknown"
 
@@ -78,51 +78,55 @@ UNKNOWN: Final = Unknown.UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Where a record is."""
+    """Where a record was written."""
 
     partition: int
     offset: int
     position: str
-    """What a read asks for, as `min_position`, to see this write."""
+    """A read with this `min_position` sees the write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
+    """Hold one page of a scan."""
+
     rows: tuple[Row, ...]
     cursor: str | None
-    missing: frozenset[int]  # partitions whose rows are not in it, or not all of them
+    missing: frozenset[int]  # partitions whose rows may be missing
 
 
-def parsed(answer: Response, parse: Callable[[Response], T]) -> T:
+def parsed(response: Response, parse: Callable[[Response], T]) -> T:
+    """Return what `parse` makes of a response. Raises Unreachable if the response is no node's."""
     try:
-        return parse(answer)
+        return parse(response)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidRequest):
-        raise malformed(answer.headers.get("qt-served-by", "a node")) from None
+        raise malformed(response.headers.get("qt-served-by", "a node")) from None
 
 
 def malformed(address: str) -> Unreachable:
+    """Return the exception for a response that is no node's."""
     return Unreachable(
-        f"{address} answered something that no node of a view says", "check the address", address=address
+        f"{address} gave a response that no node of a view gives", "check the address", address=address
     )
 
 
-def json_of(answer: Response) -> Any:
-    """Raises ValueError."""
+def json_of(response: Response) -> Any:
+    """Return the decoded body. Raises ValueError."""
     try:
-        return json.loads(answer.body)
+        return json.loads(response.body)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def rows_of(answer: Response) -> Any:
-    """Return the body of an answer that has rows in `items`. A value that is too deep comes as bytes, and spoils no other row.
+def rows_of(response: Response) -> Any:
+    """Return the decoded body of a response with rows in `items`. A value nested too deep stays bytes; all others decode.
 
     Raises ValueError.
     """
     try:
-        return json.loads(answer.body)
+        return json.loads(response.body)
     except RecursionError:
-        return read_document(answer.body, lambda text, at: read_object(text, at, _rows_member))
+        return read_document(response.body, lambda text, at: read_object(text, at, _rows_member))
 
 
 def _rows_member(name: str, text: str, at: int) -> tuple[Any, int]:
@@ -131,21 +135,21 @@ def _rows_member(name: str, text: str, at: int) -> tuple[Any, int]:
     return read_array(text, at, lambda t, a: read_object(t, a, lambda _, t, a: read_stored(t, a)))
 
 
-def _value_of(answer: Response) -> Any:
+def _value_of(response: Response) -> Any:
     try:
-        return json.loads(answer.body)
+        return json.loads(response.body)
     except RecursionError:
-        return answer.body
+        return response.body
 
 
-def positions_of(answer: Response) -> Mapping[int, int]:
-    """As of which the answer holds."""
-    return parse_positions(answer.headers.get("qt-position", "")) or {}
+def positions_of(response: Response) -> Mapping[int, int]:
+    """Return the positions of the replicas that answered."""
+    return parse_positions(response.headers.get("qt-position", "")) or {}
 
 
-def freshness_of(answer: Response) -> Freshness:
-    """Raises ValueError or KeyError."""
-    headers = answer.headers
+def freshness_of(response: Response) -> Freshness:
+    """Return how fresh a response is. Raises ValueError or KeyError."""
+    headers = response.headers
     return Freshness(
         headers["qt-position"],
         _known(headers["qt-lag-ms"]),
@@ -156,22 +160,22 @@ def freshness_of(answer: Response) -> Freshness:
     )
 
 
-def point_row(key: Key, answer: Response, raw: bool) -> Row:
-    """Raises ValueError or KeyError."""
-    headers = answer.headers
+def point_row(key: Key, response: Response, raw: bool) -> Row:
+    """Return the row of a point read. Raises ValueError or KeyError."""
+    headers = response.headers
     timestamp = headers.get("qt-timestamp")
     return Row(
         key,
-        answer.body if raw else _value_of(answer),
+        response.body if raw else _value_of(response),
         int(headers["qt-partition"]),
         int(headers["qt-offset"]),
         None if timestamp is None else int(timestamp),
-        freshness_of(answer),
+        freshness_of(response),
     )
 
 
 def item_row(item: Mapping[str, Any], freshness: Freshness, key: Key | None = None) -> Row:
-    """Raises KeyError, TypeError or ValueError."""
+    """Return the row of one item of a body. Raises KeyError, TypeError or ValueError."""
     if key is None:
         key = item["key"]
         if item.get("keyEncoding") == "base64url":
@@ -182,9 +186,9 @@ def item_row(item: Mapping[str, Any], freshness: Freshness, key: Key | None = No
     )
 
 
-def page_of(answer: Response) -> Page:
-    """Raises KeyError, TypeError or ValueError."""
-    body, freshness = rows_of(answer), freshness_of(answer)
+def page_of(response: Response) -> Page:
+    """Return the page of a scan. Raises KeyError, TypeError or ValueError."""
+    body, freshness = rows_of(response), freshness_of(response)
     cursor = body["cursor"]
     return Page(
         tuple(item_row(item, freshness) for item in body["items"]),
@@ -193,9 +197,32 @@ def page_of(answer: Response) -> Page:
     )
 
 
-def written_of(answer: Response) -> tuple[Written, ...]:
-    """One, or several where a tombstone went into several partitions. Raises KeyError, TypeError or ValueError."""
-    body = json_of(answer)
+def multi_get_rows(
+    response: Response, keys: Sequence[Key], allow_partial: bool
+) -> list[Row | Unknown | None]:
+    """Return a multi-get's rows in the order of its keys. Raises KeyError, TypeError or ValueError; NotAvailable if a key is
+    unknown and a partial result is not allowed."""
+    items, freshness = rows_of(response)["items"], freshness_of(response)
+    rows: list[Row | Unknown | None] = []
+    for item, key in zip(items, keys, strict=True):
+        if item["found"] is None and not allow_partial:
+            raise NotAvailable("a key may be in a partition that no node can read", "see /v1/status")
+        unknown = UNKNOWN if item["found"] is None else None
+        rows.append(item_row(item, freshness, key) if item["found"] else unknown)
+    return rows
+
+
+def count_of(response: Response) -> int:
+    """Return the count in a response. Raises KeyError, TypeError or ValueError."""
+    return int(json_of(response)["count"])
+
+
+def written_of(response: Response) -> tuple[Written, ...]:
+    """Return the written records: several if a tombstone went to several partitions.
+
+    Raises KeyError, TypeError or ValueError.
+    """
+    body = json_of(response)
     return tuple(
         Written(int(item["partition"]), int(item["offset"]), str(item["position"]))
         for item in (body if isinstance(body, list) else [body])

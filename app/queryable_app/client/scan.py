@@ -1,4 +1,4 @@
-"""Rows that are read a page at a time: what is asked for, and how far it is."""
+"""Keep the state of a scan, which reads one page at a time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _PAGE_ROWS_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class Scan:
-    """Rows that are read a page at a time. What is not read yet is a cursor, which any node can go on from."""
+    """Keep what a scan reads, the rows that are ready, and the cursor of its next page. Any node takes the cursor."""
 
     path: Callable[[PlacementMap], tuple[str, list[str]]]
-    asked: ReadSettings
+    settings: ReadSettings
     order: Order
     page_rows: int
-    left: int | None
+    rows_left: int | None
     partial: bool
     cursor: str | None = None
     ended: bool = False
@@ -33,33 +33,35 @@ class Scan:
     missing: frozenset[int] = frozenset()
 
     def parameters(self) -> list[str]:
-        """Of the next page, besides those of the path."""
-        rows = self.page_rows if self.left is None else min(self.page_rows, self.left)
+        """Return the parameters of the next page, besides those of the path."""
+        rows = self.page_rows if self.rows_left is None else min(self.page_rows, self.rows_left)
         cursor = [] if self.cursor is None else [f"cursor={self.cursor}"]
         partial = ["partial=allow"] if self.partial else []
         return [f"limit={rows}", f"order={self.order}", *cursor, *partial]
 
     def add(self, page: Page) -> None:
+        """Take in the page that was read."""
         self.ready.extend(page.rows)
         self.cursor = page.cursor
         self.missing |= page.missing
-        if self.left is not None:
-            self.left -= len(page.rows)
-        self.ended = page.cursor is None or self.left == 0
+        if self.rows_left is not None:
+            self.rows_left -= len(page.rows)
+        self.ended = page.cursor is None or self.rows_left == 0
 
 
 def new_scan(
     path: Callable[[PlacementMap], tuple[str, list[str]]],
-    asked: ReadSettings,
+    settings: ReadSettings,
     order: Order,
     limit: int | None,
     page_rows: int,
     partial: bool,
 ) -> Scan:
+    """Return a scan at its beginning. Raises InvalidRequest."""
     if order not in ("asc", "desc"):
         raise InvalidRequest(f"order: {shown(order)} is not one of asc, desc", "give one of them")
     if not 1 <= page_rows <= _PAGE_ROWS_MAX:
         raise InvalidRequest(f"page_rows: {page_rows} is not allowed", f"give 1 to {_PAGE_ROWS_MAX}")
     if limit is not None and limit < 0:
         raise InvalidRequest(f"limit: {limit} is not allowed", "give how many rows you want, or None for all")
-    return Scan(path, asked, order, page_rows, limit, partial, ended=limit == 0)
+    return Scan(path, settings, order, page_rows, limit, partial, ended=limit == 0)

@@ -1,9 +1,8 @@
-"""One request, asked until somebody answers it or the deadline is there.
+"""Send one request to one address after another, until a node answers it or the deadline passes.
 
-Strategy: rounds. In a round each address is asked at most once; `Attempts`, which nodes use among themselves, decides whom
-and when, hedges included. When all have refused and time would help, the client waits, as long as they said, and begins
-another round with what it has learnt of the placement meanwhile. Writes are never hedged, and never repeated once they
-may have arrived.
+Strategy: rounds. A round tries each address at most once. `Attempts`, which nodes use as well, decides the order, the times
+and the hedges. If all addresses refuse and waiting can help, the client waits as long as they said and starts another round,
+with the placement that it has learned meanwhile. A write is never hedged, and never repeated once it may have arrived.
 """
 
 from __future__ import annotations
@@ -40,81 +39,87 @@ from queryable_app.policy.attempts import Attempts, Exhausted, HedgeBudget, Send
 
 _PAUSE_SECONDS_MIN: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 0.5
-_UNDER_WAY_SECONDS_MAX: Final = 0.05
-_REFUSED: Final = 503  # for `Attempts`: another one may answer
+_NETWORK_SECONDS_MAX: Final = 0.05
+_REFUSED: Final = 503  # for `Attempts`: retry on the next address
 
 Targets = Callable[[], Operation[Sequence[str]]]
-"""Whom to ask in this round, in order."""
+"""Return the addresses of a round, in the order to try them."""
 MakeRequest = Callable[[int], Request]
-"""For so many ms that are left."""
-Judge = Callable[[Response], QueryableTopicError | None]
-"""What is wrong with an answer; None: nothing."""
+"""Return the request for the milliseconds that are left."""
+Check = Callable[[Response], QueryableTopicError | None]
+"""Return why the client cannot take a response, or None."""
 
 
 class Sender:
-    """`notice` is shown every answer of a node."""
+    """Send requests with retries. `observe` receives every response of a node. Without `retries` there is one round."""
 
     def __init__(
-        self, clock: Callable[[], float], random: Random, notice: Callable[[Response], None]
+        self,
+        clock: Callable[[], float],
+        random: Random,
+        observe: Callable[[Response], None],
+        retries: bool = True,
     ) -> None:
         self.addresses = AddressHealth()
         self._clock = clock
         self._random = random
-        self._notice = notice
+        self._observe = observe
+        self._retries = retries
         self._budget = HedgeBudget()
 
-    def ask(
+    def read(
         self,
         make: MakeRequest,
         targets: Targets,
         deadline: float,
-        judge: Judge = lambda _: None,
+        check: Check = lambda _: None,
         patience: float = 0.0,
     ) -> Operation[Response]:
-        """The first good answer: a success, or `key_not_found`. Raises what the refusals amount to. With `patience`, the
-        seconds before which no hedge makes sense, the time that the answer takes says nothing of others."""
+        """Return the first good response: a success, or `key_not_found`. Otherwise raise the most specific refusal.
+
+        `patience` are seconds before which no hedge is sent; with it, response times do not count for later hedges."""
         pause = _PAUSE_SECONDS_MIN
-        telling: QueryableTopicError | None = None
+        error: QueryableTopicError | None = None
         while True:
-            order = yield from targets()
-            outcome = yield from self._round(make, order, deadline, judge, patience)
+            addresses = yield from targets()
+            outcome = yield from self._round(make, addresses, deadline, check, patience)
             if isinstance(outcome, Response):
                 return outcome
             for refusal in outcome:
-                telling = more_specific(telling, refusal)
-            wait = _worth_waiting(outcome, pause * self._random.uniform(0.5, 1.0))
+                error = more_specific(error, refusal)
+            wait = self._retry_delay(outcome, pause * self._random.uniform(0.5, 1.0))
             if wait is None or self._clock() + wait >= deadline:
-                raise telling or _too_late()
+                raise error or _deadline_exceeded()
             pause = min(_PAUSE_SECONDS_MAX, 2 * pause)
             yield from self.sleep(wait)
 
     def write(self, make: MakeRequest, targets: Targets, deadline: float) -> Operation[Response]:
-        """One address after the other, on as long as it is certain that nothing was written."""
+        """Try one address after another, as long as it is certain that nothing was written."""
         while True:
-            refusal: QueryableTopicError = Unreachable("there is no address to ask")
+            refusal: QueryableTopicError = Unreachable("there is no address to send the write to")
             for address in self.best_first((yield from targets())):
                 now = self._clock()
                 if now >= deadline:
                     raise refusal
-                attempt = Attempt(address, make(_ms(deadline - now)), now, deadline)
+                attempt = Attempt(address, make(_node_deadline_ms(deadline - now)), now, deadline)
                 outcome = yield from send_one(attempt)
                 if isinstance(outcome, TransportFailure):
-                    self._lost(attempt, outcome)
+                    self._record_failure(attempt, outcome)
                     refusal = _unreachable(address, outcome)
-                    if outcome.sent:
-                        raise _unknown(refusal)
+                    if outcome.may_have_arrived:
+                        raise _outcome_unknown(refusal)
                     continue
                 self.addresses.answered(address, self._clock(), None)
-                error = self._verdict(outcome, address)
+                error = self._error_in(outcome, address)
                 if error is None:
                     return outcome
-                # Something in between answered, or Kafka was late.
+                # A proxy answered, or Kafka was late.
                 if isinstance(error, Unreachable | DeadlineExceeded):
-                    raise _unknown(error)
+                    raise _outcome_unknown(error)
                 if not isinstance(error, Overloaded):
                     raise error
                 refusal = error
-            wait = _worth_waiting([refusal], _PAUSE_SECONDS_MAX)
+            wait = self._retry_delay([refusal], _PAUSE_SECONDS_MAX)
             if wait is None or self._clock() + wait >= deadline:
                 raise refusal
             yield from self.sleep(wait)
@@ -124,50 +129,51 @@ class Sender:
         while self._clock() < until:
             yield Step((), until)
 
-    def best_first(self, order: Sequence[str]) -> Sequence[str]:
-        """Those that are away, or always late, last."""
+    def best_first(self, addresses: Sequence[str]) -> Sequence[str]:
+        """Return the addresses with those last that are unreachable or always late."""
         now = self._clock()
-        return sorted(order, key=lambda address: not self.addresses.health(address, now).allows(now))
+        return sorted(addresses, key=lambda address: not self.addresses.health(address, now).allows(now))
 
     def _round(
-        self, make: MakeRequest, order: Sequence[str], deadline: float, judge: Judge, patience: float
+        self, make: MakeRequest, addresses: Sequence[str], deadline: float, check: Check, patience: float
     ) -> Operation[Response | list[QueryableTopicError]]:
-        """An answer, or what everyone said instead. Raises what no other address would answer differently."""
+        """Return a response, or why each address gave none. Raise an error that every other address would repeat."""
         now = self._clock()
-        health = {number: self.addresses.health(address, now) for number, address in enumerate(order)}
-        attempts = Attempts(range(len(order)), deadline, health, self._budget, patience)
+        health = {number: self.addresses.health(address, now) for number, address in enumerate(addresses)}
+        attempts = Attempts(range(len(addresses)), deadline, health, self._budget, patience)
         running: dict[Attempt, int] = {}
         refusals: list[QueryableTopicError] = []
         starting: list[Attempt] = []
         while True:
             now = self._clock()
-            do = attempts.step(now)
-            if isinstance(do, SendTo):
-                attempt = Attempt(order[do.ordinal], make(_ms(deadline - now)), now, deadline)
-                health[do.ordinal].asked(now)
-                running[attempt] = do.ordinal
+            decision = attempts.step(now)
+            if isinstance(decision, SendTo):
+                request = make(_node_deadline_ms(deadline - now))
+                attempt = Attempt(addresses[decision.ordinal], request, now, deadline)
+                health[decision.ordinal].asked(now)
+                running[attempt] = decision.ordinal
                 starting.append(attempt)
                 continue
-            if isinstance(do, Exhausted):
-                self._overtaken(running, too_late=True)
-                return [*refusals, _too_late()] if running else refusals
-            event = yield Step(tuple(starting), do.until)
+            if isinstance(decision, Exhausted):
+                self._record_late(running, always=True)
+                return [*refusals, _deadline_exceeded()] if running else refusals
+            event = yield Step(tuple(starting), decision.until)
             starting.clear()
             if event is None or event.attempt not in running:
                 continue
             attempt, outcome = event
             number = running.pop(attempt)
             if isinstance(outcome, TransportFailure):
-                self._lost(attempt, outcome)
+                self._record_failure(attempt, outcome)
                 attempts.failed(number)
-                if outcome.how is not FailureKind.TIMEOUT:
+                if outcome.kind is not FailureKind.TIMEOUT:
                     refusals.append(_unreachable(attempt.address, outcome))
                 continue
-            took = self._clock() - attempt.started
-            self.addresses.answered(attempt.address, self._clock(), None if patience else took)
-            error = self._verdict(outcome, attempt.address) or judge(outcome)
+            seconds = self._clock() - attempt.started
+            self.addresses.answered(attempt.address, self._clock(), None if patience else seconds)
+            error = self._error_in(outcome, attempt.address) or check(outcome)
             if error is None:
-                self._overtaken(running, too_late=False)
+                self._record_late(running)
                 return outcome
             if not error.others_may_answer:
                 raise error
@@ -175,64 +181,68 @@ class Sender:
             if attempts.answered(number, outcome.status if outcome.status == 429 else _REFUSED, error):
                 return refusals
 
-    def _verdict(self, answer: Response, address: str) -> QueryableTopicError | None:
-        if answer.status in (200, 404) and "qt-application" not in answer.headers:
-            return malformed(address)  # something else listens there
-        self._notice(answer)
-        if answer.status == 200 or (answer.status == 404 and reason_of(answer.body) is Reason.KEY_NOT_FOUND):
+    def _error_in(self, response: Response, address: str) -> QueryableTopicError | None:
+        if response.status in (200, 404) and "qt-application" not in response.headers:
+            return malformed(address)  # another server listens there
+        self._observe(response)
+        if response.status == 200:
             return None
-        return from_problem(answer.status, answer.body, address)
+        if response.status == 404 and reason_of(response.body) is Reason.KEY_NOT_FOUND:
+            return None
+        return from_problem(response.status, response.body, address)
 
-    def _lost(self, attempt: Attempt, lost: TransportFailure) -> None:
-        if lost.how is FailureKind.TIMEOUT:
+    def _record_failure(self, attempt: Attempt, failure: TransportFailure) -> None:
+        if failure.kind is FailureKind.TIMEOUT:
             self.addresses.late(attempt.address, self._clock())
-        elif lost.how is not FailureKind.POOL_EXHAUSTED:
-            self.addresses.gone(attempt.address, self._clock())
+        elif failure.kind is not FailureKind.POOL_EXHAUSTED:
+            self.addresses.unreachable(attempt.address, self._clock())
 
-    def _overtaken(self, running: dict[Attempt, int], too_late: bool) -> None:
-        """Others had to answer for these, or nobody did."""
+    def _record_late(self, running: dict[Attempt, int], always: bool = False) -> None:
+        """Record the attempts that a hedge or the deadline has overtaken."""
         now = self._clock()
         for attempt in running:
-            if too_late or now - attempt.started >= self.addresses.health(attempt.address, now).hedge_after:
+            hedge_after = self.addresses.health(attempt.address, now).hedge_after
+            if always or now - attempt.started >= hedge_after:
                 self.addresses.late(attempt.address, now)
 
+    def _retry_delay(self, refusals: Sequence[QueryableTopicError], pause: float) -> float | None:
+        """Return the seconds until the next round, or None if waiting does not help. An overloaded node sets the time."""
+        if not self._retries:
+            return None
+        delays = {refusal: _retry_delay_of(refusal, pause) for refusal in refusals}
+        overloaded = [d for refusal, d in delays.items() if isinstance(refusal, Overloaded) and d]
+        if overloaded:
+            return max(overloaded)
+        return min((delay for delay in delays.values() if delay is not None), default=None)
 
-def _worth_waiting(refusals: Sequence[QueryableTopicError], pause: float) -> float | None:
-    """Seconds after which to ask again; None when time does not help. Whoever is overloaded is waited for longest."""
-    waits = {refusal: _wait(refusal, pause) for refusal in refusals}
-    overloaded = [wait for refusal, wait in waits.items() if isinstance(refusal, Overloaded) and wait]
-    if overloaded:
-        return max(overloaded)
-    return min((wait for wait in waits.values() if wait is not None), default=None)
 
-
-def _wait(refusal: QueryableTopicError, pause: float) -> float | None:
+def _retry_delay_of(refusal: QueryableTopicError, pause: float) -> float | None:
     if refusal.retry_after_ms is not None:
         return max(pause, refusal.retry_after_ms / 1000)
     return pause if isinstance(refusal, Unreachable | WrongOwner | Overloaded) else None
 
 
-def _too_late() -> DeadlineExceeded:
+def _deadline_exceeded() -> DeadlineExceeded:
     return DeadlineExceeded(
-        "nobody answered in time", "ask for more time with deadline_ms, or see what the nodes are doing"
+        "no node answered in time", "raise deadline_ms, or look at /v1/status of the nodes"
     )
 
 
-def _unknown(why: QueryableTopicError) -> OutcomeUnknown:
+def _outcome_unknown(why: QueryableTopicError) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"the write was sent, and whether it was done is not known: {why.detail}",
-        "read the key, or write again where twice does no harm",
+        f"the write was sent, and its outcome is unknown: {why.detail}",
+        "read the key, or write again if a second write does no harm",
         partition=why.partition,
         address=why.address,
     )
 
 
-def _unreachable(address: str, lost: TransportFailure) -> Unreachable:
+def _unreachable(address: str, failure: TransportFailure) -> Unreachable:
     return Unreachable(
-        f"{address} does not answer: {lost.detail}", "see whether the nodes run", address=address
+        f"{address} does not answer: {failure.detail}", "check that the nodes run", address=address
     )
 
 
-def _ms(seconds: float) -> int:
-    """A little less than there is: what a node says at its deadline shall still arrive."""
-    return max(1, int((seconds - min(_UNDER_WAY_SECONDS_MAX, seconds / 10)) * 1000))
+def _node_deadline_ms(seconds: float) -> int:
+    """Return the deadline that a node gets: a little less than is left, so that its last response still arrives."""
+    return max(1, int((seconds - min(_NETWORK_SECONDS_MAX, seconds / 10)) * 1000))

@@ -1,4 +1,4 @@
-"""What both carriers have in common: how a request goes out through httpx, and what its ends mean."""
+"""Translate between the operations' protocol and httpx, for both transports."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from typing import Final
 
 import httpx
 
-from queryable_app.client.attempts import FailureKind, Request, Response, TransportFailure
+from queryable_app.client.attempts import FailureKind, Request, Response, TransportFailure, timed_out
 
 RESPONSE_BYTES_MAX: Final = 256 << 20
-"""More than a node ever answers at once."""
+"""Above the largest response of a node."""
 
 _CONNECT_SECONDS_MAX: Final = 1.0
-_KEEPALIVE_SECONDS: Final = 30.0  # nodes end silent connections after 75
+_KEEPALIVE_SECONDS: Final = 30.0  # nodes close idle connections after 75
 
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol, httpx.InvalidURL)
-_LATE: Final = (httpx.ReadTimeout, httpx.WriteTimeout)
+_TIMEOUTS: Final = (httpx.ReadTimeout, httpx.WriteTimeout)
 
 
 def limits(connections: int) -> httpx.Limits:
+    """Return the limits of a pool that keeps all its connections open."""
     return httpx.Limits(
         max_connections=connections,
         max_keepalive_connections=connections,
@@ -27,12 +28,13 @@ def limits(connections: int) -> httpx.Limits:
 
 
 def timeouts(seconds: float) -> httpx.Timeout:
+    """Return the timeouts of an attempt that has `seconds` left."""
     left = max(0.001, seconds)
     return httpx.Timeout(left, connect=min(left, _CONNECT_SECONDS_MAX))
 
 
 def headers_of(request: Request) -> dict[str, str]:
-    """Nodes do not pack answers, and nobody else shall: what is unpacked has no bound."""
+    """Return the headers to send. They exclude compression: the size of a decompressed body has no limit."""
     headers = {"accept": request.accept, "accept-encoding": "identity"}
     if request.body is not None:
         headers["content-type"] = "application/json"
@@ -40,18 +42,18 @@ def headers_of(request: Request) -> dict[str, str]:
 
 
 def response_of(response: httpx.Response, body: bytes) -> Response:
-    return Response(
-        response.status_code, {name.lower(): text for name, text in response.headers.items()}, body
-    )
+    """Return httpx's response, whose body was read separately, as a value of the protocol."""
+    headers = {name.lower(): text for name, text in response.headers.items()}
+    return Response(response.status_code, headers, body)
 
 
-def lost(error: Exception | None) -> TransportFailure:
-    """None: the answer was cut off here, because it was too late or too large."""
-    if error is None or isinstance(error, _LATE):
-        return TransportFailure(FailureKind.TIMEOUT, FailureKind.TIMEOUT.value)
-    how = FailureKind.CONNECTION_LOST
+def transport_failure(error: Exception) -> TransportFailure:
+    """Return why httpx got no response."""
+    if isinstance(error, _TIMEOUTS):
+        return timed_out()
+    kind = FailureKind.CONNECTION_LOST
     if isinstance(error, _NOT_SENT):
-        how = FailureKind.NOT_SENT
+        kind = FailureKind.NOT_SENT
     elif isinstance(error, httpx.PoolTimeout):
-        how = FailureKind.POOL_EXHAUSTED
-    return TransportFailure(how, f"{how.value} ({error or type(error).__name__})")
+        kind = FailureKind.POOL_EXHAUSTED
+    return TransportFailure(kind, f"{kind.value} ({error or type(error).__name__})")

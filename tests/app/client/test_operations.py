@@ -19,7 +19,7 @@ from queryable_app.client.exceptions import (
     QueryableTopicError,
     Unreachable,
 )
-from queryable_app.client.operations import KEYS_AT_ONCE
+from queryable_app.client.operations import KEYS_PER_REQUEST
 from queryable_app.client.options import ReadSettings
 from queryable_app.client.rows import Row
 from queryable_app.errors import Reason
@@ -104,7 +104,7 @@ def test_many_keys_go_to_their_owners() -> None:
     assert len({attempt.started for attempt in view.asked}) == 1
 
     view.asked.clear()
-    view.run_operation(operations.multi_get(["a"] * (KEYS_AT_ONCE + 1), PLAIN, None))
+    view.run_operation(operations.multi_get(["a"] * (KEYS_PER_REQUEST + 1), PLAIN, None))
     assert len(view.addresses_asked("/v1/multi-get")) == 2
 
 
