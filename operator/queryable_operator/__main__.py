@@ -18,7 +18,8 @@ from typing import Final
 import click
 import kopf
 
-from queryable_operator.act import handlers, logs, preflight
+from queryable_app.platform import log
+from queryable_operator.act import handlers, preflight
 from queryable_operator.act.cluster import Cluster, NoCluster, configuration
 from queryable_operator.act.election import Election, LeaseLost
 from queryable_operator.act.metrics import Health, Metrics, serve
@@ -142,14 +143,18 @@ def main(
     lease_namespace: str,
     metrics_port: int,
     reconcile_seconds: float,
-    log_format: logs.LogFormat | None,
+    log_format: log.LogFormat | None,
     verbose: bool,
 ) -> None:
     """Makes QueryableTopics come true: one process for all of them, or for those of some namespaces.
 
     It keeps nothing to itself. Ended at any moment and started again, it goes on where it was.
     """
-    logs.configure(log_format or ("text" if sys.stderr.isatty() else "json"), verbose=verbose)
+    log.configure(
+        log_format,
+        level=logging.DEBUG if verbose else logging.INFO,
+        library_level=logging.INFO if verbose else logging.WARNING,
+    )
     namespace = lease_namespace or _own_namespace() or next(iter(namespaces), "default")
     options = Options(
         namespaces,

@@ -30,7 +30,7 @@ from queryable_app.ingest.writer_check import WriterBroken, check_writer
 from queryable_app.placement.assignment import Placement
 from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit
 from queryable_app.platform.jars import JarsError, cache_dir
-from queryable_app.platform.log import event
+from queryable_app.platform.log import configure, event
 from queryable_app.platform.mounted_files import read_spec
 from queryable_app.policy.descriptor_plan import descriptor_shortage
 
@@ -95,6 +95,7 @@ class Process:
 
 def main() -> int:
     raise_descriptor_limit()  # the JVM inherits it
+    configure()
     try:
         settings = NodeSettings.from_env()
         spec = read_spec(settings)

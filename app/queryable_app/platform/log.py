@@ -1,27 +1,182 @@
-"""What happened, one line an event, on standard error.
+"""Write a process's log to standard error: one line an event, in one form for nodes, ingest, `qtopic run` and the operator.
 
-For machines a line is one JSON object; for a person at a terminal it is a short sentence. There is no line per request,
-and no field may hold a secret.
+Strategy: our own code calls `event`, with a name that an operator searches for. `configure` sends the records of `logging`, which
+kopf and other libraries use, through the same steps; structlog runs them. For machines a line is a JSON object that begins with
+`time`, `level` and `event`. At a terminal it is a sentence.
+
+A log never holds up or ends its process: a line that standard error does not take at once is dropped, and the next one that it
+takes says how many were. There is no line per request. No field may hold a secret.
 """
 
 from __future__ import annotations
 
-import json
+import logging
+import os
+import select
+import stat
 import sys
+import threading
+import traceback
+from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+_RICH_IS_LOADED: Final = "rich" in sys.modules
+if not _RICH_IS_LOADED:  # structlog would load it to color tracebacks, which takes a tenth of a node's start
+    sys.modules["rich"] = None  # type: ignore[assignment]
+import structlog  # noqa: E402
+
+if not _RICH_IS_LOADED:
+    del sys.modules["rich"]
+
+LogFormat = Literal["json", "text"]
+
+_RECORD: Final = "log"  # the event of a record of `logging`, which says in its message what happened
+_LEVELS: Final = {
+    "failed": "error",
+    "internal-error": "error",
+    "log-lines-dropped": "warning",
+}  # others: info
+_EVENT_WIDTH: Final = 14
+_LIBRARIES: Final = ("kopf", "asyncio", "urllib3", "httpx", "aiohttp", "aiokafka")
+_json: Final = structlog.processors.JSONRenderer(default=str)
+
+_format: LogFormat | None = None
 
 
-def event(name: str, **fields: object) -> None:
-    now = datetime.now(UTC)
-    if sys.stderr.isatty():
-        details = " ".join(f"{key}={value}" for key, value in fields.items())
-        line = f"{now.astimezone():%H:%M:%S} {name:<14} {details}".rstrip()
-    else:
-        time = now.isoformat(timespec="milliseconds")
-        line = json.dumps({"time": time, "event": name, **fields}, default=str)
-    # One write, so that lines of several threads do not mix. A log that cannot be written must not stop the node.
+def event(name: str, /, **fields: object) -> None:
+    """Log what happened, under a name that an operator searches for."""
+    _logger.info(name, **fields)
+
+
+def configure(
+    log_format: LogFormat | None = None, *, level: int = logging.WARNING, library_level: int = logging.WARNING
+) -> None:
+    """Log the records of `logging` too. Without a format, a terminal gets sentences and anything else gets JSON."""
+    global _format
+    _format = log_format
+    handler = _RecordHandler()
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=[_record_fields], processors=[_render])
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for library in _LIBRARIES:
+        logging.getLogger(library).setLevel(library_level)
+
+
+class _StandardError:
+    """Write whole lines to standard error, and drop a line that it does not take at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._dropped = 0
+        self._begin = ""  # a line break, after a line that was cut
+
+    def write(self, line: str) -> None:
+        with self._lock:
+            if self._dropped:
+                lost = _event_fields(None, "", {"event": "log-lines-dropped", "count": self._dropped})
+                line = f"{_render(None, '', lost)}\n{line}"
+            content = f"{self._begin}{line}\n".encode(errors="backslashreplace")
+            try:
+                written = _write_at_once(content)
+            except (OSError, ValueError, AttributeError):  # it is closed, or there is none
+                written = 0
+            if written == len(content):
+                self._dropped, self._begin = 0, ""
+            else:
+                self._dropped += 1
+                self._begin = "\n" if written else self._begin
+
+    info = write
+
+
+class _RecordHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            _standard_error.write(self.format(record))
+        except Exception as error:  # the arguments do not fit the message
+            event("internal-error", part=record.name, error=repr(error))
+
+
+def _write_at_once(content: bytes) -> int:
+    """Return how many bytes standard error took without blocking."""
     try:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-    except OSError:
-        pass
+        descriptor = sys.stderr.fileno()
+    except OSError:  # it is an object of Python's alone
+        sys.stderr.write(content.decode())
+        return len(content)
+    is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    # A pipe or a terminal that takes anything takes this much without blocking.
+    piece = len(content) if is_file else select.PIPE_BUF
+    poller = select.poll()
+    poller.register(descriptor, select.POLLOUT)
+    written = 0
+    while written < len(content) and poller.poll(0):
+        written += os.write(descriptor, content[written : written + piece])
+    return written
+
+
+def _event_fields(_: object, __: str, fields: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    name = fields.pop("event")
+    return {"time": _iso(datetime.now(UTC)), "level": _LEVELS.get(name, "info"), "event": name, **fields}
+
+
+def _record_fields(_: object, level: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    record: logging.LogRecord = fields["_record"]
+    line = {
+        "time": _iso(datetime.fromtimestamp(record.created, UTC)),
+        "level": level,
+        "event": _RECORD,
+        "message": fields["event"],
+    }
+    if (namespace := getattr(record, "namespace", None)) is not None:
+        line |= {"namespace": namespace, "name": getattr(record, "object", "")}
+    line["logger"] = record.name
+    if record.exc_info:
+        line["trace"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+    return line
+
+
+def _render(_: object, __: str, fields: Mapping[str, Any]) -> str:
+    try:
+        as_text = sys.stderr.isatty() if _format is None else _format == "text"
+    except (ValueError, AttributeError):
+        as_text = False
+    if as_text:
+        return _sentence(dict(fields))
+    try:
+        return str(_json(None, "", dict(fields)))
+    except (TypeError, ValueError):  # an object has keys that JSON lacks, or holds itself
+        return str(_json(None, "", {name: str(value) for name, value in fields.items()}))
+
+
+def _sentence(fields: dict[str, Any]) -> str:
+    time, level, name = fields.pop("time"), fields.pop("level"), fields.pop("event")
+    trace = fields.pop("trace", "")
+    begin = f"{datetime.fromisoformat(time).astimezone():%H:%M:%S} "
+    if "namespace" in fields:
+        begin += f"{fields.pop('namespace')}/{fields.pop('name')}: "
+    if level != "info":
+        begin += f"{level}: "
+    if name == _RECORD:
+        begin += fields["message"]
+    else:
+        details = " ".join(f"{key}={value}" for key, value in fields.items())
+        begin += f"{name:<{_EVENT_WIDTH}} {details}".rstrip()
+    return f"{begin}\n{trace}" if trace else begin
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds")
+
+
+_standard_error: Final = _StandardError()
+_logger: Final = structlog.wrap_logger(
+    _standard_error,
+    processors=[_event_fields, _render],
+    wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+    context_class=dict,
+).bind()

@@ -21,7 +21,7 @@ from queryable_app.config.topic_spec import SpecError
 from queryable_app.contract import NodeSettings, SettingsError
 from queryable_app.platform.descriptors import raise_descriptor_limit
 from queryable_app.platform.listeners import listen
-from queryable_app.platform.log import event
+from queryable_app.platform.log import configure, event
 from queryable_app.serve.api.app import create_app
 from queryable_app.serve.base.allocator import return_large_blocks
 from queryable_app.serve.base.background import note_unhandled
@@ -98,6 +98,7 @@ async def _serve(node: Node, listener: socket.socket) -> None:
 def main() -> int:
     raise_descriptor_limit()
     return_large_blocks()
+    configure()
     # Any client can cause uvicorn's warnings; `EndOffsets` logs when Kafka becomes unavailable.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
