@@ -1,4 +1,4 @@
-"""Reads a view from Python. Start `make demo`, then `.venv/bin/python examples/client.py`."""
+"""Read a view from Python. Start `make demo`, then `.venv/bin/python examples/client.py`."""
 
 import sys
 

@@ -69,7 +69,7 @@ def resource(checks: dict[str, Any]) -> Iterator[str]:
         yield f"a small resource: {status} {said.get('message', 'without its defaults')}"
     status, said = try_out(checks["namespace"], {"replicas": 1, "standbyReplicas": 1})
     if status != 422:
-        yield f"a resource with more copies than nodes: {status}"
+        yield f"a resource with more replicas than nodes: {status}"
     print("A small resource is taken. A wrong one is not:", said.get("message"))
 
 
