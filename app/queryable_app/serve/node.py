@@ -50,7 +50,7 @@ from queryable_app.serve.replication.assigned_replicas import AssignedReplicas, 
 from queryable_app.serve.replication.checkpoints import Checkpoints
 from queryable_app.serve.replication.hydration import PeerHydration
 from queryable_app.serve.store.disk_guard import DiskGuard
-from queryable_app.serve.store.partitioner_mismatches import PartitionerInUse
+from queryable_app.serve.store.partitioner_in_use import PartitionerInUse
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.store import SharedMemory, Store, StoreError, StoreUnavailable
@@ -155,12 +155,9 @@ class Node:
             settings.block_cache_mb, settings.write_buffer_mb, len(assigned), descriptors.store_files
         )
         replicas = [_open_replica(settings, spec, placement, partition, memory) for partition in assigned]
-        in_use = PartitionerInUse(
-            Path(settings.data_dir, settings.application_id, PARTITIONER_MISMATCHES_FILE)
-        )
-        return Node(
-            settings, spec, Replicas(placement, spec.partitioner, replicas, in_use), memory, descriptors
-        )
+        mismatches_path = Path(settings.data_dir, settings.application_id, PARTITIONER_MISMATCHES_FILE)
+        partitioner = PartitionerInUse(spec.partitioner, placement.partitions, mismatches_path)
+        return Node(settings, spec, Replicas(placement, replicas, partitioner), memory, descriptors)
 
     @property
     def placement(self) -> Placement:

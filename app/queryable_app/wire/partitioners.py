@@ -1,37 +1,70 @@
-"""Key bytes → partition, exactly as producers compute it.
+"""Compute the partition of a key exactly as producers do, and say which partitions may hold it.
 
-Strategy: three algorithms cover the clients there are. Java, aiokafka, kafka-python, franz-go and KafkaJS
-hash with murmur2; librdkafka, and with it most of Python, Go, .NET, Node and PHP, with CRC-32; Sarama with
-FNV-1a. Which of them filled a topic is decided by contradiction: an algorithm that a single record went
-against is not the one.
+Strategy: three algorithms cover the existing clients. Java, aiokafka, kafka-python, franz-go and KafkaJS hash with murmur2;
+librdkafka, and with it most of Python, Go, .NET, Node and PHP, with CRC-32; Sarama with FNV-1a. A mismatch is a record whose
+partition is not the one that an algorithm computes. One mismatch rules the algorithm out.
 
-The empty key is special: librdkafka's default (`consistent_random`) sends it anywhere. Such a record
-contradicts CRC-32 as any other does, so that it is found.
+The empty key is special: librdkafka's default (`consistent_random`) sends it to any partition. Such a record counts as a
+mismatch of CRC-32 like any other, so that reads find it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
 from murmurhash2 import murmurhash2
 
-ALGORITHMS: Final = ("murmur2", "crc32", "fnv1a")  # the order of CopyState.mismatches
-SCATTER: Final = "scatter"  # no algorithm: look into every partition
+ALGORITHMS: Final = ("murmur2", "crc32", "fnv1a")  # the order of MismatchCounts
+SCATTER: Final = "scatter"  # no algorithm: any partition may hold a key
+
+MismatchCounts = tuple[int, int, int]
+"""How many records go against each of ALGORITHMS."""
 
 _KAFKA_SEED: Final = 0x9747B28C
 _FNV_OFFSET: Final = 0x811C9DC5
 _FNV_PRIME: Final = 0x01000193
 
 
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """Answer which partitions of a topic may hold a key."""
+
+    algorithm: str
+    """The one that finds every record: one of ALGORITHMS, or SCATTER."""
+    partitions: int
+
+    @property
+    def scattered(self) -> bool:
+        """Whether any partition may hold a key, and several may hold the same one. Then the newest record counts."""
+        return self.algorithm == SCATTER
+
+    def partition_of(self, record_key: bytes) -> int | None:
+        """Return the only partition that may hold the key; None if any may."""
+        if self.algorithm == SCATTER:
+            return None
+        return partition_for(record_key, self.algorithm, self.partitions)
+
+    def partitions_of(self, record_key: bytes) -> Sequence[int]:
+        """Return every partition that may hold the key."""
+        partition = self.partition_of(record_key)
+        return range(self.partitions) if partition is None else (partition,)
+
+    def partition_for_write(self, record_key: bytes) -> int:
+        """Return the partition to write the key to; if any may hold it, the one that the Java client would choose."""
+        algorithm = ALGORITHMS[0] if self.scattered else self.algorithm
+        return partition_for(record_key, algorithm, self.partitions)
+
+
 def murmur2(key: bytes) -> int:
-    """Kafka's murmur2, as an unsigned 32-bit number."""
+    """Return Kafka's murmur2 as an unsigned 32-bit number."""
     return murmurhash2(key, _KAFKA_SEED)
 
 
 def fnv1a(key: bytes) -> int:
-    """FNV-1a as Sarama and librdkafka have it: the hash read as a signed 32-bit number, without its sign."""
+    """Return FNV-1a as Sarama and librdkafka compute it: the hash read as a signed 32-bit number, without its sign."""
     hashed = _FNV_OFFSET
     for byte in key:
         hashed = (hashed ^ byte) * _FNV_PRIME & 0xFFFFFFFF
@@ -39,7 +72,7 @@ def fnv1a(key: bytes) -> int:
 
 
 def partition_for(key: bytes, algorithm: str, partitions: int) -> int:
-    """Where a producer that uses `algorithm`, one of ALGORITHMS, sends `key`."""
+    """Return the partition to which a producer with `algorithm`, one of ALGORITHMS, sends `key`."""
     if algorithm == "murmur2":
         return (murmurhash2(key, _KAFKA_SEED) & 0x7FFFFFFF) % partitions
     if algorithm == "crc32":
@@ -50,11 +83,40 @@ def partition_for(key: bytes, algorithm: str, partitions: int) -> int:
 
 
 def algorithm_in_use(declared: str, mismatched: Collection[str]) -> str:
-    """What point reads go by: one of ALGORITHMS, or SCATTER.
+    """Return the algorithm by which reads look for keys: one of ALGORITHMS, or SCATTER.
 
-    `declared` is the resource's `partitioner`; `mismatched` are those of ALGORITHMS that a record went against, in any
-    partition. A declared algorithm that is contradicted is not replaced by another one: keys found so far must stay
-    found.
+    `declared` is the resource's `partitioner`. `mismatched` are those of ALGORITHMS with a mismatch in any partition. A
+    declared algorithm is final: if it has a mismatch, reads scatter, and no other algorithm takes its place.
     """
     candidates = ALGORITHMS if declared == "auto" else (declared,)
     return next((a for a in ALGORITHMS if a in candidates and a not in mismatched), SCATTER)
+
+
+def count_mismatches(keys: Iterable[bytes], partition: int, partitions: int) -> MismatchCounts:
+    """Count the keys in `partition` that each algorithm would put elsewhere."""
+    murmur2_count = crc32_count = fnv1a_count = 0
+    for key in keys:
+        murmur2_count += partition_for(key, "murmur2", partitions) != partition
+        crc32_count += partition_for(key, "crc32", partitions) != partition
+        fnv1a_count += partition_for(key, "fnv1a", partitions) != partition
+    return murmur2_count, crc32_count, fnv1a_count
+
+
+def sum_of_mismatches(counts: Iterable[MismatchCounts]) -> MismatchCounts:
+    """Add counts up, algorithm by algorithm."""
+    murmur2_count = crc32_count = fnv1a_count = 0
+    for of_murmur2, of_crc32, of_fnv1a in counts:
+        murmur2_count += of_murmur2
+        crc32_count += of_crc32
+        fnv1a_count += of_fnv1a
+    return murmur2_count, crc32_count, fnv1a_count
+
+
+def counts_by_algorithm(counts: MismatchCounts) -> dict[str, int]:
+    """Return the counts under the names of their algorithms."""
+    return dict(zip(ALGORITHMS, counts, strict=True))
+
+
+def mismatched_algorithms(counts: MismatchCounts) -> frozenset[str]:
+    """Return the algorithms with at least one mismatch."""
+    return frozenset(algorithm for algorithm, count in counts_by_algorithm(counts).items() if count)

@@ -411,7 +411,7 @@ def test_keys_of_mixed_producers_are_found(tmp_path: Path) -> None:
             (owner,) = nodes.placement.serving[where]
             nodes.running[owner].put(b"mixed", value, partition=where, timestamp_ms=timestamp_ms)
         for node in nodes.running:
-            eventually("it knows", lambda n=node: n.node.replicas.algorithm == "scatter")  # type: ignore[misc]
+            eventually("it knows", lambda n=node: n.node.replicas.partitioning.algorithm == "scatter")  # type: ignore[misc]
         with QueryableTopic(nodes.urls[0], deadline_ms=10_000) as users:
             mine = users.session()
             for reader in (users, mine):

@@ -22,7 +22,7 @@ from queryable_app.serve.api.status import read_settings_json
 from queryable_app.serve.base.peer_frames import RawRow, asked_from_json, encode_rows
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import DEADLINE_HEADER, HEARTBEAT
-from queryable_app.serve.reads.coverage import readable_local_replicas, until
+from queryable_app.serve.reads.coverage import readable_local_replicas, within_deadline
 from queryable_app.serve.reads.multi_get import VALUE_BYTES_MAX, rows_of_keys, values_too_large
 from queryable_app.serve.reads.peer_reads import COUNT, COVER, KEYS, ROWS, refusal_to_json
 from queryable_app.serve.reads.point import Reads, not_hosted_here, progress_of
@@ -112,7 +112,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             {
                 "standings": [progress_of(replica, now_ms) for replica in replicas.values()],
                 "refused": [refusal_to_json(partition, refusal) for partition, refusal in refusals.items()],
-                "contradicted": sorted(node.replicas.mismatched),
+                "contradicted": sorted(node.replicas.partitioner.mismatched),
             }
         )
 
@@ -128,7 +128,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         taken: list[RawRow] = []
         size = 0
         async with (
-            until(_deadline(request)),
+            within_deadline(_deadline(request)),
             aclosing(local_rows(replicas, bounds, node.read_admission.yield_slot)) as batches,
         ):
             async for batch in batches:
@@ -156,7 +156,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         found: list[RawRow] = []
         answered = weight = 0
         async with (
-            until(_deadline(request)),
+            within_deadline(_deadline(request)),
             aclosing(rows_of_keys(replicas, wanted, node.read_admission.yield_slot)) as batches,
         ):
             async for looked_up, batch in batches:
@@ -176,7 +176,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             positions = field(body, "positions", by_partition(offset))
             approximate = field(body, "approximate", flag)
         replicas = held(positions)
-        async with until(_deadline(request)):
+        async with within_deadline(_deadline(request)):
             return _rows({"count": await count_local(replicas, approximate, node.read_admission.yield_slot)})
 
     return router

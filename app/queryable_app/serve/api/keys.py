@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, Reason, invalid, shown
-from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.api.answers import ITEMS, KEYS_BODY, VALUE
 from queryable_app.serve.api.forwarding import forward, is_forwarded, redirect
 from queryable_app.serve.api.parameters import MANY_OPTIONS, POINT_OPTIONS, parameters
@@ -27,23 +26,10 @@ from queryable_app.serve.api.request import (
     require_few_values,
     to_response,
 )
-from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.node import Node
-from queryable_app.serve.reads.coverage import (
-    Coverage,
-    look_up_keys,
-    read_key_across_partitions,
-    read_partitions,
-    until,
-)
-from queryable_app.serve.reads.multi_get import (
-    KEYS_BETWEEN_YIELDS,
-    KeyLookup,
-    Rows,
-    items_json,
-    keys_by_partition,
-    plan_lookups,
-)
+from queryable_app.serve.reads.coverage import within_deadline
+from queryable_app.serve.reads.covered_reads import find_rows, read_key_across_partitions
+from queryable_app.serve.reads.multi_get import KEYS_BETWEEN_YIELDS, items_json
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import BYTES, JSON, choice, negotiate
 from queryable_app.wire.json_text import (
@@ -79,7 +65,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         except Failure as refusal:
             if local or refusal.reason not in REASONS_TO_TRY_ELSEWHERE:
                 raise
-            partition, *others = {*reads.partitions_of(record_key), *asked.min_positions}
+            partition, *others = {*reads.partitioning.partitions_of(record_key), *asked.min_positions}
             if others:
                 share = answer_reservation(request)
                 return to_response(
@@ -98,13 +84,13 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         negotiate(accept_header(request), (JSON,))
         asked, deadline = asked_of_many(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
-        async with until(deadline):
+        async with within_deadline(deadline):
             body = _parsed(await read_body(request), node)
         keys = _record_keys(body, values, node)
         if len(keys) > KEYS_BETWEEN_YIELDS:
             node.read_admission.require_slot_for_long_read()
         share = answer_reservation(request)
-        lookups, rows, covered = await _find_rows(reads, keys, asked, deadline, partial, share)
+        lookups, rows, covered = await find_rows(reads, keys, asked, deadline, partial, share)
         # A key that was not found may be in a partition that no view reads; or, while a position that the read names is
         # not reached, in another partition than the one in which it was looked for.
         anywhere = reads.replicas.unplaced_partitions or asked.min_positions.keys() & {*covered.missing}
@@ -113,33 +99,6 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         return PiecedResponse([b'{"items":[', *items, b"]", covered.fields()], covered.headers)
 
     return router
-
-
-async def _find_rows(
-    reads: Reads,
-    record_keys: list[bytes],
-    asked: ReadOptions,
-    deadline: float,
-    partial: bool,
-    share: AnswerReservation,
-) -> tuple[list[KeyLookup], Rows, Coverage]:
-    """Where each key was looked for, and what was found there."""
-    replicas = reads.replicas
-    algorithm = replicas.algorithm
-    lookups = plan_lookups(record_keys, reads.node.codec, algorithm, replicas.partitions)
-    keys = keys_by_partition(lookups, replicas.partitions)
-
-    async def looking_up(covered: Coverage) -> Rows:
-        return await look_up_keys(reads, covered, keys, deadline, share)
-
-    partitions = {*keys, *asked.min_positions}
-    rows, covered = await read_partitions(reads, partitions, asked, deadline, partial, looking_up)
-    if (
-        replicas.algorithm != algorithm
-    ):  # another node has just said so; it can happen once for each algorithm
-        share.end()
-        return await _find_rows(reads, record_keys, asked, deadline, partial, share)
-    return lookups, rows, covered
 
 
 def _parsed(body: bytes, node: Node) -> Any:

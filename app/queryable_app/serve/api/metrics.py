@@ -19,7 +19,7 @@ from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import lag_ms, lag_records
 from queryable_app.serve.base.background import FAILURES
 from queryable_app.serve.node import Node
-from queryable_app.wire.partitioners import ALGORITHMS
+from queryable_app.wire.partitioners import counts_by_algorithm
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -104,7 +104,7 @@ class _NodeCollector(Collector):
         mismatches = CounterMetricFamily(
             "qt_partitioner_mismatches", "Records that contradict a partitioner.", labels=["algorithm"]
         )
-        for algorithm, count in zip(ALGORITHMS, replicas.mismatches, strict=True):
+        for algorithm, count in counts_by_algorithm(replicas.mismatches).items():
             mismatches.add_metric([algorithm], count)
         yield mismatches
 

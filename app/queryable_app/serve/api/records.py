@@ -31,7 +31,6 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import choice, json_answer, whole_number
 from queryable_app.wire.json_text import BadJson, JsonText, read_array, read_document, read_json, read_object
-from queryable_app.wire.partitioners import ALGORITHMS, SCATTER, partition_for
 from queryable_app.wire.serde import value_from_json
 
 RECORDS_MAX: Final = 1000
@@ -57,7 +56,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         require_few_values(body)
         items, many = _items(body)
         records = [_record(item, values, node) for item in items]
-        sent = [(key, value, _partition(reads, key)) for key, value in records]
+        sent = [(key, value, reads.partitioning.partition_for_write(key)) for key, value in records]
         acknowledged = await _send(node, sent, _deadline_seconds(values))
         return to_response(json_answer(acknowledged if many else acknowledged[0], reads.identity))
 
@@ -146,29 +145,22 @@ def _record(item: _Item, values: Parameters, node: Node) -> Record:
     return record_key, value_from_json(item["value"], node.spec.value_format)
 
 
-def _partition(reads: Reads, record_key: bytes) -> int:
-    """Where producers send the key. When they do not agree, where the Java client would: the newest row wins anywhere."""
-    algorithm = reads.replicas.algorithm
-    return partition_for(
-        record_key, ALGORITHMS[0] if algorithm == SCATTER else algorithm, reads.replicas.partitions
-    )
-
-
 def _partitions_with_row(reads: Reads, record_key: bytes) -> Sequence[int]:
     """The partitions with a row of the key; a tombstone in one of them alone would be forgotten before the older rows."""
-    if reads.replicas.algorithm != SCATTER:
-        return (_partition(reads, record_key),)
+    partitions = reads.partitioning.partitions_of(record_key)
+    if not reads.partitioning.scattered:
+        return partitions
     disk_key = reads.node.codec.to_disk(record_key)
     here = reads.replicas.by_partition
     # Of partitions on other nodes, and of copies that are being built, it is not known: a tombstone for nothing does no harm.
     holding = [
         partition
-        for partition in range(reads.replicas.partitions)
+        for partition in partitions
         if (replica := here.get(partition)) is None
         or not replica.complete
         or replica.store.get(disk_key) is not None
     ]
-    return holding or (_partition(reads, record_key),)
+    return holding or (reads.partitioning.partition_for_write(record_key),)
 
 
 async def _send(

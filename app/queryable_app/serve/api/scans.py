@@ -29,13 +29,8 @@ from queryable_app.serve.api.request import (
     to_response,
 )
 from queryable_app.serve.node import Node
-from queryable_app.serve.reads.coverage import (
-    Coverage,
-    count_covered,
-    coverage,
-    covered_rows,
-    read_partitions,
-)
+from queryable_app.serve.reads.coverage import Coverage, coverage, read_partitions
+from queryable_app.serve.reads.covered_reads import count_covered, covered_rows
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, Page, count, ndjson, page, to_lines
 from queryable_app.wire.cursors import Cursor, Order, decode_cursor
@@ -49,7 +44,6 @@ from queryable_app.wire.http_text import (
     single,
     whole_number,
 )
-from queryable_app.wire.partitioners import SCATTER
 
 _LIMIT: Final = 100
 _SCAN: Final = ("limit", "order", "cursor", "key-encoding")
@@ -104,9 +98,9 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             cursor = decode_cursor(token, scope)
             if cursor.order != order:
                 raise invalid("cursor", f"goes {cursor.order}", f"ask with order={cursor.order}")
-            if not bounds.hold(cursor.last_key):
+            if not bounds.contain(cursor.last_key):
                 raise invalid("cursor", "is at a key that this query has not", "send it unchanged")
-            bounds = bounds.behind(cursor.last_key)
+            bounds = bounds.after(cursor.last_key)
         asked, deadline = asked_of_many(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         lines = to_lines(node.codec, node.spec.stored_format, form == NDJSON)
@@ -143,12 +137,12 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         asked, deadline = asked_of_many(request, values, reads)
         partial = choice(values, "partial", ("refuse", "allow")) == "allow"
         # Where a key may be in several partitions, only its newest record says whether it counts.
-        exact = approximate == "false" or reads.replicas.algorithm == SCATTER
+        exact = approximate == "false" or reads.partitioning.scattered
         if exact:
             node.read_admission.require_slot_for_long_read()
 
         async def counting(covered: Coverage) -> int:
-            if reads.replicas.algorithm == SCATTER:
+            if reads.partitioning.scattered:
                 async with aclosing(
                     covered_rows(reads, covered, Bounds(), deadline, answer_reservation(request))
                 ) as batches:

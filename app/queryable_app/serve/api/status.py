@@ -14,7 +14,7 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import Peers
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.checkpoint_files import FetchProgress
-from queryable_app.wire.partitioners import ALGORITHMS
+from queryable_app.wire.partitioners import counts_by_algorithm
 
 
 def status_json(node: Node) -> dict[str, Any]:
@@ -34,8 +34,8 @@ def status_json(node: Node) -> dict[str, Any]:
         "now": now_ms,
         "partitioner": {
             "declared": node.spec.partitioner,
-            "inUse": replicas.algorithm,
-            "mismatches": _by_algorithm(replicas.mismatches),
+            "inUse": replicas.partitioning.algorithm,
+            "mismatches": counts_by_algorithm(replicas.mismatches),
         },
         "kafka": {"away": node.end_offsets.away},
         "ingest": {
@@ -115,7 +115,7 @@ def _replica_status(node: Node, replica: Replica, now_ms: int) -> dict[str, Any]
         "dropped": state.dropped,
         "lastBad": replica.store.last_bad if replica.opened else None,
         "lastTimestamp": state.last_timestamp_ms,
-        "mismatches": _by_algorithm(state.mismatches),
+        "mismatches": counts_by_algorithm(state.mismatches),
         "estimatedKeys": replica.store.keys.count(now_ms) if replica.opened else None,
         "sizeBytes": replica.store.size_bytes() if replica.opened else 0,
     }
@@ -175,7 +175,7 @@ def placement_json(node: Node) -> dict[str, Any]:
     return {
         "epoch": placement.epoch,
         "applicationId": placement.application_id,
-        "partitioner": node.replicas.algorithm,
+        "partitioner": node.replicas.partitioning.algorithm,
         "keyFormat": node.spec.key_format,
         "partitions": [
             {
@@ -217,10 +217,6 @@ def _hydration(replica: Replica, fetch: FetchProgress | None) -> dict[str, Any]:
         "bytesTotal": fetch.bytes_total,
         "bytesPerSecond": round(fetch.bytes_per_second),
     }
-
-
-def _by_algorithm(mismatches: tuple[int, int, int]) -> dict[str, int]:
-    return dict(zip(ALGORITHMS, mismatches, strict=True))
 
 
 def _rounded(seconds: float | None) -> float | None:

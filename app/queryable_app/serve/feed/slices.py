@@ -18,7 +18,12 @@ from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
 from queryable_app.wire import row_frames as frames
 from queryable_app.wire.disk_format import TOMBSTONE, ReplicaState
-from queryable_app.wire.partitioners import ALGORITHMS, partition_for
+from queryable_app.wire.partitioners import (
+    MismatchCounts,
+    count_mismatches,
+    mismatched_algorithms,
+    sum_of_mismatches,
+)
 from queryable_app.wire.row_frames import BadRecord, FrameError, SliceHeader, SliceRow
 from queryable_app.wire.serde import KeyCodec
 
@@ -75,12 +80,11 @@ class Slices:
         header, replica = self._addressed(payload)
         if replica is None or not replica.writable or header.last_offset < replica.position:
             return
-        before = replica.state.mismatches
         if header.first_offset >= replica.position and header.bad == 0 and header.null_keys == 0:
             self._apply_whole(replica, header, payload)
         else:
             self._apply_row_by_row(replica, header, payload)
-        if _mismatched(replica.state.mismatches) != _mismatched(before):
+        if not mismatched_algorithms(replica.state.mismatches) <= self._replicas.partitioner.mismatched:
             self._replicas.note_mismatches()
 
     def _addressed(self, payload: bytes) -> tuple[SliceHeader, Replica | None]:
@@ -148,36 +152,21 @@ class Slices:
                 f"set it to Skip or DeadLetter, or mend the producer and go on with a new revision"
             )
 
-    def _mismatches(
-        self, state: ReplicaState, rows: Sequence[SliceRow], partition: int
-    ) -> tuple[int, int, int]:
-        """With those of some of a slice's rows: the header speaks of all of them."""
+    def _mismatches(self, state: ReplicaState, rows: Sequence[SliceRow], partition: int) -> MismatchCounts:
+        """Add the mismatches of some of a slice's rows; the header counts those of all rows."""
         keys = [
             row.disk_key if row.kind == frames.BAD else self._codec.to_record(row.disk_key)
             for row in rows
             if row.kind != frames.NULL_KEY
         ]
-        murmur2, crc32, fnv1a = (
-            sum(partition_for(key, algorithm, self._replicas.partitions) != partition for key in keys)
-            for algorithm in ALGORITHMS
+        return sum_of_mismatches(
+            (state.mismatches, count_mismatches(keys, partition, self._replicas.partitions))
         )
-        before = state.mismatches
-        return before[0] + murmur2, before[1] + crc32, before[2] + fnv1a
 
 
-def _mismatched(mismatches: tuple[int, int, int]) -> tuple[bool, bool, bool]:
-    """Of which there is one at all: more of them, as nearly every slice brings, change nothing."""
-    murmur2, crc32, fnv1a = mismatches
-    return murmur2 > 0, crc32 > 0, fnv1a > 0
-
-
-def _mismatches_of_all(state: ReplicaState, header: SliceHeader) -> tuple[int, int, int]:
-    murmur2, crc32, fnv1a = state.mismatches
-    return (
-        murmur2 + header.mismatches_murmur2,
-        crc32 + header.mismatches_crc32,
-        fnv1a + header.mismatches_fnv1a,
-    )
+def _mismatches_of_all(state: ReplicaState, header: SliceHeader) -> MismatchCounts:
+    of_slice = (header.mismatches_murmur2, header.mismatches_crc32, header.mismatches_fnv1a)
+    return sum_of_mismatches((state.mismatches, of_slice))
 
 
 def _shown(row: SliceRow, header: SliceHeader) -> dict[str, Any]:

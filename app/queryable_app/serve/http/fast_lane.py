@@ -24,7 +24,6 @@ from queryable_app.serve.peers.forwarded_reads import ForwardedRead
 from queryable_app.serve.peers.peers import HEARTBEAT
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import JSON, Answer, body_answer, problem_answer
-from queryable_app.wire.partitioners import SCATTER
 
 _PREFIX: Final = b"GET /v1/keys/"
 _SUFFIX: Final = b" HTTP/1.1"
@@ -81,7 +80,7 @@ class FastLane(BoundedProtocol):
         a large answer."""
         key = data[len(_PREFIX) : end - len(_SUFFIX)]
         if (
-            self.reads.waits
+            self.reads.plain_reads_wait
             or self.flow.write_paused
             or not data.startswith(_SUFFIX, end - len(_SUFFIX))
             or key.translate(None, _PATH_BYTES)
@@ -106,7 +105,7 @@ class FastLane(BoundedProtocol):
         return True
 
     def _forward(self, key: bytes, refusal: Failure) -> bool:
-        if refusal.partition is None or self.reads.replicas.algorithm == SCATTER:
+        if refusal.partition is None or self.reads.partitioning.scattered:
             return False
         forward = self.node.forwarded_reads.plain(self, key, refusal, self.reads.defaults.deadline_ms)
         if forward is None:
@@ -185,7 +184,7 @@ class FastLane(BoundedProtocol):
                 or not data.startswith(_SUFFIX, end - len(_SUFFIX))
                 or key.translate(None, _PATH_BYTES)
                 or self.heads[data[end:head_end]] is not HeadKind.FORWARDED
-                or self.reads.waits
+                or self.reads.plain_reads_wait
             ):
                 break
             answer = self.encode_answer(self._answer_locally(key))

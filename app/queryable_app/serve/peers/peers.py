@@ -306,10 +306,7 @@ class Peers(Background):
         heartbeat = decode_heartbeat(body, asyncio.get_running_loop().time())
         self.last_heartbeats[ordinal] = heartbeat
         if before is None or before.mismatches != heartbeat.mismatches:
-            counts_of_nodes = [node.mismatches for node in self.last_heartbeats.values()]
-            murmur2, crc32, fnv1a = (sum(counts) for counts in zip(*counts_of_nodes, strict=True))
-            self._replicas.mismatches_elsewhere = murmur2, crc32, fnv1a
-            self._replicas.note_mismatches()
+            self._replicas.partitioner.note_counts(f"node {ordinal}", heartbeat.mismatches)
         if heartbeat.epoch > self._replicas.placement.epoch:
             self.on_newer_epoch(ordinal)
 

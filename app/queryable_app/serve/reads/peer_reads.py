@@ -1,8 +1,8 @@
-"""What one node asks another for reads over several partitions: which of its copies may answer; their rows, keys and counts.
+"""Ask another node for its part of a read over several partitions: which of its replicas may answer; their rows, keys and counts.
 
-Strategy: a peer that has reported readable replicas may be lost before it answers. `ReplicasLost` then makes the whole read
-start over with the replicas of other nodes. `may_retry_elsewhere` says that a read can do that and has not been retried yet;
-such a read need not wait for a suspected peer.
+Strategy: a node that said that its replicas may answer can still fail before it does. `ReplicasLost` then ends the whole read,
+which starts over with replicas of other nodes. With `may_retry_elsewhere`, such a read does not wait for a node that becomes
+suspected.
 """
 
 from __future__ import annotations
@@ -37,18 +37,21 @@ KEYS: Final = "/internal/v1/keys"
 COUNT: Final = "/internal/v1/count"
 
 KEYS_BYTES_MAX: Final = 1 << 20
-"""The bound of one answer with rows of keys: the row that goes beyond it is its last."""
+"""The bound of one answer with rows of keys: the row that exceeds it is its last."""
 
 Positions = Mapping[int, int]
-"""Of partitions, how far their copies were when they were said to answer. A copy that is behind that when it is read is
-another one: it was damaged and exchanged, or its node lost power."""
+"""Partition → the position of its replica when the node said that it may answer.
+
+If the replica is behind that when it is read, another one has taken its place: it was damaged and replaced, or its node lost
+power.
+"""
 
 ParseAnswer = Callable[[dict[str, Any], list[RawRow]], T]
-"""What an answer means. Raises anything for one that is none."""
+"""Parse the head and the rows of an answer. Raises any exception if they are malformed."""
 
 
 class ReplicasLost(Exception):
-    """Those that a node has said may answer: it does not answer any more."""
+    """A node does not answer any more, after it said that its replicas may answer."""
 
     def __init__(self, ordinal: int, why: object) -> None:
         super().__init__(f"node {ordinal}: {why}")
@@ -57,23 +60,22 @@ class ReplicasLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CoverAnswer:
-    """How copies stand that may answer, and why the others may not; by partition."""
+    """The replicas of a node that may answer, and why the others may not; by partition."""
 
-    standings: Mapping[int, ReplicaProgress]
+    progress: Mapping[int, ReplicaProgress]
     refused: Mapping[int, Failure]
     mismatched: frozenset[str] = frozenset()
-    """The partitioners that the node knows not to be those of all producers."""
+    """The partitioners that some record does not follow, as far as the node knows."""
 
 
 async def cover(
-    peers: Peers, ordinal: int, partitions: Sequence[int], asked: ReadOptions, deadline: float
+    peers: Peers, ordinal: int, partitions: Sequence[int], options: ReadOptions, deadline: float
 ) -> CoverAnswer:
-    """How the copies of these partitions stand there, once they have caught up as far as was asked for. Raises PeerAway."""
-    body = {
-        "partitions": list(partitions),
-        "asked": asked_to_json(asked, remaining_ms(deadline, FRESHNESS_WAIT_SHARE)),
-    }
-    return await _ask(peers, ordinal, COVER, body, deadline, _covered, may_wait_for_freshness(asked))
+    """Ask a node which of its replicas may answer, once they are as fresh as `options` ask. Raises PeerUnavailable."""
+    asked = asked_to_json(options, remaining_ms(deadline, FRESHNESS_WAIT_SHARE))
+    body = {"partitions": list(partitions), "asked": asked}
+    waits = may_wait_for_freshness(options)
+    return await _request(peers, ordinal, COVER, body, deadline, _cover_answer, waits)
 
 
 async def rows(
@@ -84,22 +86,22 @@ async def rows(
     seconds: float,
     may_retry_elsewhere: bool,
 ) -> AsyncGenerator[list[RawRow], None]:
-    """The rows of these partitions there, in key order; each batch within so many seconds."""
+    """Yield the rows of a node's replicas in key order. Raises ReplicasLost if a batch takes longer than `seconds`."""
     while True:
         body = {
-            "positions": _texts(positions),
-            "start": _text(bounds.start),
-            "stop": _text(bounds.stop),
+            "positions": _positions_json(positions),
+            "start": _base64(bounds.start),
+            "stop": _base64(bounds.stop),
             "reverse": bounds.reverse,
         }
         deadline = asyncio.get_running_loop().time() + seconds
-        leaving = positions if may_retry_elsewhere else None
-        batch, last = await _read(peers, ordinal, ROWS, body, deadline, _batch, leaving)
+        elsewhere = positions if may_retry_elsewhere else None
+        batch, last = await _read(peers, ordinal, ROWS, body, deadline, _rows_answer, elsewhere)
         if batch:
             yield batch
         if last:
             return
-        bounds = bounds.behind(batch[-1][0])
+        bounds = bounds.after(batch[-1][0])
 
 
 async def keys(
@@ -110,21 +112,21 @@ async def keys(
     deadline: float,
     may_retry_elsewhere: bool,
 ) -> AsyncGenerator[list[RawRow], None]:
-    """The rows of the keys of these partitions there, in batches of about a megabyte."""
+    """Yield the rows of the keys in a node's replicas, in batches of about a megabyte. Raises ReplicasLost."""
     wanted = [(partition, key) for partition in positions for key in keys[partition]]
-    at_once = len(wanted)
+    batch_keys = len(wanted)
     while wanted:
-        texts: dict[str, list[str | None]] = {}
-        for partition, key in wanted[:at_once]:
-            texts.setdefault(str(partition), []).append(_text(key))
-        asked = {partition: positions[int(partition)] for partition in texts}
-        body = {"positions": asked, "keys": texts, "bytesMax": KEYS_BYTES_MAX}
-        leaving = [int(partition) for partition in texts] if may_retry_elsewhere else None
-        answered, batch = await _read(peers, ordinal, KEYS, body, deadline, _keys, leaving)
+        encoded: dict[str, list[str | None]] = {}
+        for partition, key in wanted[:batch_keys]:
+            encoded.setdefault(str(partition), []).append(_base64(key))
+        of_batch = {partition: positions[int(partition)] for partition in encoded}
+        body = {"positions": of_batch, "keys": encoded, "bytesMax": KEYS_BYTES_MAX}
+        elsewhere = [int(partition) for partition in encoded] if may_retry_elsewhere else None
+        answered, batch = await _read(peers, ordinal, KEYS, body, deadline, _keys_answer, elsewhere)
         yield batch
         if answered is None:  # a node of an earlier version answers all of them
-            answered = at_once
-        wanted, at_once = wanted[answered:], 2 * answered
+            answered = batch_keys
+        wanted, batch_keys = wanted[answered:], 2 * answered
 
 
 async def count(
@@ -135,16 +137,10 @@ async def count(
     deadline: float,
     may_retry_elsewhere: bool,
 ) -> int:
-    body = {"positions": _texts(positions), "approximate": approximate}
-    return await _read(
-        peers,
-        ordinal,
-        COUNT,
-        body,
-        deadline,
-        lambda head, _: int(head["count"]),
-        positions if may_retry_elsewhere else None,
-    )
+    """Return how many keys a node's replicas have. Raises ReplicasLost."""
+    body = {"positions": _positions_json(positions), "approximate": approximate}
+    elsewhere = positions if may_retry_elsewhere else None
+    return await _read(peers, ordinal, COUNT, body, deadline, _count_answer, elsewhere)
 
 
 async def _read(
@@ -153,54 +149,56 @@ async def _read(
     path: str,
     body: object,
     deadline: float,
-    understand: ParseAnswer[T],
-    leaving: Collection[int] | None,
+    parse: ParseAnswer[T],
+    elsewhere: Collection[int] | None,
 ) -> T:
-    """`leaving`: the partitions that others must have for the node to be left when it comes into doubt."""
-    unless_suspected = nullcontext() if leaving is None else peers.unless_suspected(ordinal, leaving)
+    """Read from a node. Raises ReplicasLost.
+
+    `elsewhere` are the partitions that other nodes must have for the read to give up on this node when it becomes suspected;
+    None: it does not give up.
+    """
+    unless_suspected = nullcontext() if elsewhere is None else peers.unless_suspected(ordinal, elsewhere)
     try:
         async with unless_suspected:
-            return await _ask(peers, ordinal, path, body, deadline, understand)
-    except PeerUnavailable as away:
-        raise ReplicasLost(ordinal, away) from None
+            return await _request(peers, ordinal, path, body, deadline, parse)
+    except PeerUnavailable as unavailable:
+        raise ReplicasLost(ordinal, unavailable) from None
 
 
-async def _ask(
+async def _request(
     peers: Peers,
     ordinal: int,
     path: str,
     body: object,
     deadline: float,
-    understand: ParseAnswer[T],
-    may_wait_for_freshness: bool = True,
+    parse: ParseAnswer[T],
+    waits: bool = True,
 ) -> T:
     text = json.dumps(body).encode()
     headers = b"%b%b: %d\r\n" % (peers.node_headers, DEADLINE_HEADER.encode(), remaining_ms(deadline))
-    answer = await peers.request(
-        ordinal, b"POST", path.encode(), headers, text, deadline, may_wait_for_freshness
-    )
+    answer = await peers.request(ordinal, b"POST", path.encode(), headers, text, deadline, waits)
     if answer.status != 200:
         raise PeerUnavailable(f"it answered {answer.status}")
-    return parse_answer(answer.body, understand)
+    return parse_answer(answer.body, parse)
 
 
-def parse_answer(answer: bytes, understand: ParseAnswer[T]) -> T:
-    """Raises PeerAway for what no node of this version says: others are asked as if it were not there."""
+def parse_answer(answer: bytes, parse: ParseAnswer[T]) -> T:
+    """Parse an answer. Raises PeerUnavailable for a malformed one, so that the read tries other nodes."""
     try:
-        return understand(*decode_rows(answer))
+        return parse(*decode_rows(answer))
     except (PeerFrameError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise PeerUnavailable(f"it answered something else than was asked: {error!r}") from None
 
 
-def _covered(head: dict[str, Any], _: list[RawRow]) -> CoverAnswer:
-    standings = [_standing(*said) for said in head["standings"]]
-    refused = dict(_refused(said) for said in head["refused"])
-    # A node of an earlier version does not say it.
+def _cover_answer(head: dict[str, Any], _: list[RawRow]) -> CoverAnswer:
+    progress = [_progress(*each) for each in head["standings"]]
+    refused = dict(_refusal(each) for each in head["refused"])
+    # A node of an earlier version does not send it.
     mismatched = frozenset(str(name) for name in head.get("contradicted", ()))
-    return CoverAnswer({standing.partition: standing for standing in standings}, refused, mismatched)
+    return CoverAnswer({replica.partition: replica for replica in progress}, refused, mismatched)
 
 
-def _standing(
+def _progress(
     partition: Any, position: Any, role: Any, lag_records: Any, lag_ms: Any, complete: Any
 ) -> ReplicaProgress:
     return ReplicaProgress(
@@ -218,7 +216,7 @@ def refusal_to_json(partition: int, failure: Failure) -> dict[str, Any]:
     }
 
 
-def _refused(raw: Mapping[str, Any]) -> tuple[int, Failure]:
+def _refusal(raw: Mapping[str, Any]) -> tuple[int, Failure]:
     partition, reason, retry_after_ms = int(raw["partition"]), Reason[raw["reason"]], raw["retryAfterMs"]
     if reason not in REASONS_TO_TRY_ELSEWHERE:
         raise ValueError(f"{reason.name} is no reason not to cover a partition")
@@ -231,23 +229,27 @@ def _refused(raw: Mapping[str, Any]) -> tuple[int, Failure]:
     )
 
 
-def _batch(head: dict[str, Any], rows: list[RawRow]) -> tuple[list[RawRow], bool]:
+def _rows_answer(head: dict[str, Any], rows: list[RawRow]) -> tuple[list[RawRow], bool]:
     last = bool(head["last"])
     if not rows and not last:
         raise ValueError("no rows, and more of them")
     return rows, last
 
 
-def _keys(head: dict[str, Any], rows: list[RawRow]) -> tuple[int | None, list[RawRow]]:
+def _keys_answer(head: dict[str, Any], rows: list[RawRow]) -> tuple[int | None, list[RawRow]]:
     answered = head.get("answered")
     if answered is not None and int(answered) < 1:
         raise ValueError("no key is answered")
     return answered, rows
 
 
-def _text(key: bytes | None) -> str | None:
+def _count_answer(head: dict[str, Any], _: list[RawRow]) -> int:
+    return int(head["count"])
+
+
+def _base64(key: bytes | None) -> str | None:
     return None if key is None else b64encode(key).decode()
 
 
-def _texts(positions: Positions) -> dict[str, int]:
+def _positions_json(positions: Positions) -> dict[str, int]:
     return {str(partition): position for partition, position in positions.items()}

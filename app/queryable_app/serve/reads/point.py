@@ -1,11 +1,11 @@
-"""What a key's read answers, decided once for both ways in.
+"""Answer a read of one key from this node's replicas, for the fast lane and for the API alike.
 
-Strategy: `Reads.point` looks at the copies of this node, here and now: it neither waits nor forwards, so the fast lane
-can call it before there is a task. It returns the finished answer, found or not, or raises the failure that says why
-this node may not answer; whoever can wait (`Reads.wait_until_fresh`) or forward takes it from there.
+Strategy: `Reads.point` looks at the replicas of this node as they are now. It neither waits nor forwards, so the fast lane can
+call it before there is a task. It returns the finished answer, found or not, or raises the failure that says why this node may
+not answer. A caller that can wait does so before, with `Reads.wait_until_fresh_for_key`; one that can forward does so after.
 
-When the producers' partitioner is not known, every partition may hold the key, and the newest row of all of them, a
-tombstone too, is the answer.
+If the partitioning is scattered, every partition may hold the key. The newest row of all of them, a tombstone too, is then the
+answer.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE, ReplicaState
 from queryable_app.wire.http_text import JSON, Answer, header_text, matches_etag, problem_answer
-from queryable_app.wire.partitioners import SCATTER, partition_for
+from queryable_app.wire.partitioners import Partitioning
 from queryable_app.wire.serde import value_to_json
 
 _FRESHNESS: Final = b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: %d\r\n"
 _RECORD: Final = b"etag: %b\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n%b"
-_FRESH_MS: Final = 2000  # a copy that streams is a second behind at most, as far as anybody can tell
-_REPLY_RESERVE_SECONDS: Final = 0.01  # to say how far a copy is, which says more than that time is over
-_NOTHING_NEEDED: Final[Mapping[int, int]] = {}
+_STREAMING_LAG_MS_MAX: Final = 2000  # the lag of a replica that streams is measured as a second at most
+_REPLY_RESERVE_SECONDS: Final = 0.01  # the position of a replica is a better answer than "deadline exceeded"
+_NO_POSITIONS: Final[Mapping[int, int]] = {}
 
 
 class ReplicaProgress(NamedTuple):
-    """How far a copy is."""
+    """The position of a replica, and how far it lags."""
 
     partition: int
     position: int
@@ -52,17 +52,8 @@ class ReplicaProgress(NamedTuple):
     complete: bool
 
 
-class _CacheEntry(NamedTuple):
-    """What all answers of a copy have in common for a millisecond, or until its state changes."""
-
-    monotonic_ms: int
-    state: ReplicaState
-    refusal: Failure | None  # for a read that asks for nothing
-    headers: bytes
-
-
-class Found(NamedTuple):
-    """A row as it was read. Ordered by age: of several rows of a key the greatest is the newest."""
+class StoredRow(NamedTuple):
+    """A row as the store has it. Rows of one key compare by age: the greatest is the newest."""
 
     timestamp_ms: int
     offset: int
@@ -71,7 +62,8 @@ class Found(NamedTuple):
     tombstone: bool
     stored: bytes
 
-    def live(self, now_ms: int) -> bool:
+    def is_live(self, now_ms: int) -> bool:
+        """Return whether the row is neither a tombstone nor expired."""
         return not self.tombstone and not 0 < self.expiry_ms <= now_ms
 
     @property
@@ -79,13 +71,23 @@ class Found(NamedTuple):
         return self.stored[ROW_HEADER_SIZE:]
 
 
-def found(partition: int, stored: bytes) -> Found:
+def stored_row(partition: int, stored: bytes) -> StoredRow:
+    """Decode the bytes that a store has for a key."""
     flags, offset, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(stored)
-    return Found(timestamp_ms, offset, partition, expiry_ms, bool(flags & TOMBSTONE), stored)
+    return StoredRow(timestamp_ms, offset, partition, expiry_ms, bool(flags & TOMBSTONE), stored)
+
+
+class _CacheEntry(NamedTuple):
+    """What all plain reads of a replica share for one millisecond, or until the replica's state changes."""
+
+    now_ms: int
+    state: ReplicaState
+    refusal: Failure | None
+    headers: bytes
 
 
 class Reads:
-    """The reads of one node, with what their answers have in common made once."""
+    """Answer point reads of one node. `defaults` are the options of a plain read, which is a read that names no option."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -95,58 +97,63 @@ class Reads:
             header_text(node.settings.name),
             header_text(application),
         )
+        self._partitioner = node.replicas.partitioner
         self._counters = node.counters
         self._to_disk = node.codec.to_disk
         self._format = node.spec.stored_format
-        # An entity tag names record and revision: the same record has another value behind other SQL.
+        # An entity tag names record and revision: another revision's SQL gives the same record another value.
         self._revision = b"%08x" % crc32(application.encode())
         self._caching = b"cache-control: no-cache\r\nvary: accept\r\n" + self.identity
-        self._cache: dict[int, _CacheEntry] = {}
+        self._cache: dict[int, _CacheEntry] = {}  # by partition
         self.defaults = ReadOptions()
-        """What a read gets that asks for nothing."""
-        self.waits = False
-        """Reads wait even when they ask for nothing."""
-        node.read_settings_listeners.append(self._follow)
-        self._follow()
+        self.plain_reads_wait = False
+        node.read_settings_listeners.append(self._apply_read_settings)
+        self._apply_read_settings()
 
-    def _follow(self) -> None:
-        """What the resource says of reads, which may change while the node runs."""
+    def _apply_read_settings(self) -> None:
+        """Take the defaults from `spec.read`, which may change while the node runs."""
         read = self.node.read_settings
         consistency = Consistency(read.consistency)
         bound = read.max_lag_ms if consistency is Consistency.BOUNDED else None
         self.defaults = ReadOptions(consistency, max_lag_ms=bound)
-        self.waits = consistency is Consistency.STRONG
-        self._cache.clear()  # refusals among it are of the defaults
+        self.plain_reads_wait = consistency is Consistency.STRONG
+        self._cache.clear()  # its refusals follow from the defaults
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """Which partitions may hold a key, by what this node knows now."""
+        return self._partitioner.partitioning
 
     def point(
         self,
         record_key: bytes,
-        asked: ReadOptions,
-        needed: Mapping[int, int] = _NOTHING_NEEDED,
+        options: ReadOptions,
+        needed: Mapping[int, int] = _NO_POSITIONS,
         form: str = JSON,
         if_none_match: str | None = None,
     ) -> Answer:
-        """The answer for a key, from the copies of this node as they are now. `needed` has the positions to have been
-        reached; `form` is BYTES for the value as it is stored."""
-        replicas = self.replicas
-        algorithm = replicas.algorithm
-        moment = monotonic_ms()
+        """Return the answer for a key from this node's replicas as they are now. Raises Failure if they may not answer.
+
+        `needed` are the positions that replicas must have reached, by partition. `form` BYTES asks for the value as it is
+        stored.
+        """
+        now_ms = monotonic_ms()
         self.note_read()
-        if algorithm == SCATTER:
-            return self._point_anywhere(record_key, asked, needed, form, if_none_match, moment)
-        partition = partition_for(record_key, algorithm, replicas.partitions)
-        replica = replicas.by_partition.get(partition)
+        partition = self._partitioner.partitioning.partition_of(record_key)
+        if partition is None:
+            return self._point_scattered(record_key, options, needed, form, if_none_match, now_ms)
+        replica = self.replicas.by_partition.get(partition)
         if replica is None:
             raise not_hosted_here(partition)
-        common = self._cache.get(partition)
-        if common is None or common.monotonic_ms != moment or common.state is not replica.state:
-            common = self._cache[partition] = self._cache_entry(replica, moment)
-        if asked is self.defaults:
-            refusal = common.refusal
+        cached = self._cache.get(partition)
+        if cached is None or cached.now_ms != now_ms or cached.state is not replica.state:
+            cached = self._cache[partition] = self._cache_entry(replica, now_ms)
+        if options is self.defaults:
+            refusal = cached.refusal
         else:
-            for other in needed.keys() - {partition}:  # what it holds may change where the key is looked for
-                self.readable_replica(other, asked, needed, moment)
-            refusal = freshness_failure(replica, asked, moment, needed.get(partition))
+            for other in needed.keys() - {partition}:  # its records may change which partition holds the key
+                self.readable_replica(other, options, needed, now_ms)
+            refusal = freshness_failure(replica, options, now_ms, needed.get(partition))
         if refusal is not None:
             raise refusal
         stored = replica.store.get(self._to_disk(record_key))
@@ -155,98 +162,102 @@ class Reads:
             if not flags & TOMBSTONE and (not expiry_ms or expiry_ms > time_ns() // 1_000_000):
                 value = stored[ROW_HEADER_SIZE:]
                 return self._found(
-                    partition, offset, timestamp_ms, value, common.headers, form, if_none_match
+                    partition, offset, timestamp_ms, value, cached.headers, form, if_none_match
                 )
-        return self._absent(
-            (progress_of(replica, moment),), b"qt-partition: %d\r\n%b" % (partition, common.headers)
-        )
+        headers = b"qt-partition: %d\r\n%b" % (partition, cached.headers)
+        return self._absent((progress_of(replica, now_ms),), headers)
 
-    def _point_anywhere(
+    def _point_scattered(
         self,
         record_key: bytes,
-        asked: ReadOptions,
+        options: ReadOptions,
         needed: Mapping[int, int],
         form: str,
         if_none_match: str | None,
         now_ms: int,
     ) -> Answer:
+        """Return the newest row of all partitions. Raises Failure if one of them has no readable replica here."""
         partitions = range(self.replicas.partitions)
-        replicas = [self.readable_replica(partition, asked, needed, now_ms) for partition in partitions]
+        replicas = [self.readable_replica(partition, options, needed, now_ms) for partition in partitions]
         disk_key = self._to_disk(record_key)
         rows = [
-            found(replica.partition, stored)
+            stored_row(replica.partition, stored)
             for replica in replicas
             if (stored := replica.store.get(disk_key)) is not None
         ]
-        standings = [progress_of(replica, now_ms) for replica in replicas]
-        return self.answer(max(rows, default=None), standings, 0, form, if_none_match)
+        progress = [progress_of(replica, now_ms) for replica in replicas]
+        return self.answer(max(rows, default=None), progress, 0, form, if_none_match)
 
     def answer(
         self,
-        row: Found | None,
-        standings: Sequence[ReplicaProgress],
+        newest: StoredRow | None,
+        progress: Sequence[ReplicaProgress],
         hops: int,
         form: str,
         if_none_match: str | None,
     ) -> Answer:
-        """The answer for a key whose newest row, over several partitions, is this one."""
-        headers = self.freshness_lines(standings, hops) + self._caching
-        if row is None or not row.live(time_ns() // 1_000_000):
-            return self._absent(standings, headers)
+        """Return the answer for a key, given its newest row in the replicas that were read."""
+        headers = self.freshness_lines(progress, hops) + self._caching
+        if newest is None or not newest.is_live(time_ns() // 1_000_000):
+            return self._absent(progress, headers)
         return self._found(
-            row.partition, row.offset, row.timestamp_ms, row.value, headers, form, if_none_match
+            newest.partition, newest.offset, newest.timestamp_ms, newest.value, headers, form, if_none_match
         )
 
     def _cache_entry(self, replica: Replica, now_ms: int) -> _CacheEntry:
         headers = self.freshness_lines((progress_of(replica, now_ms),), 0) + self._caching
-        return _CacheEntry(
-            now_ms, replica.state, freshness_failure(replica, self.defaults, now_ms, None), headers
-        )
+        refusal = freshness_failure(replica, self.defaults, now_ms, None)
+        return _CacheEntry(now_ms, replica.state, refusal, headers)
 
     def note_read(self) -> None:
-        """Ingest leaves room for reads while there are some."""
+        """Remember the time of the read: ingest leaves room for reads while there are some."""
         self.node.last_read_at = monotonic()
 
     def readable_replica(
-        self, partition: int, asked: ReadOptions, needed: Mapping[int, int], now_ms: int
+        self, partition: int, options: ReadOptions, needed: Mapping[int, int], now_ms: int
     ) -> Replica:
-        """The copy here, if it may answer; otherwise the failure that says why not."""
+        """Return the replica of a partition on this node. Raises the Failure that says why it may not answer."""
         replica = self.replicas.by_partition.get(partition)
         if replica is None:
             raise not_hosted_here(partition)
-        refusal = freshness_failure(replica, asked, now_ms, needed.get(partition))
+        refusal = freshness_failure(replica, options, now_ms, needed.get(partition))
         if refusal is not None:
             raise refusal
         return replica
 
     async def wait_until_fresh_for_key(
-        self, record_key: bytes, asked: ReadOptions, deadline: float, last: bool
+        self, record_key: bytes, options: ReadOptions, deadline: float, last: bool
     ) -> Mapping[int, int]:
-        """Wait as `wait_until_fresh` does, in the partitions of the key and in those that the read names. What they reach may
-        contradict the partitioner, and then the key is in another partition. Raises Failure at once if one is not here."""
+        """Wait as `wait_until_fresh` does, for the key's partitions and for those whose positions the read names.
+
+        The records that arrive meanwhile may change which partition holds the key; then it waits for that one too. Raises
+        Failure at once if this node does not host one of the partitions.
+        """
         while True:
-            where = self.partitions_of(record_key)
-            partitions = {*where, *asked.min_positions}
+            partitions_of_key = self.partitioning.partitions_of(record_key)
+            partitions = {*partitions_of_key, *options.min_positions}
             for partition in partitions:
                 if partition not in self.replicas.by_partition:
                     raise not_hosted_here(partition)
-            needed = await self.wait_until_fresh(asked, partitions, deadline, last)
-            if self.partitions_of(record_key) == where:
+            needed = await self.wait_until_fresh(options, partitions, deadline, last)
+            if self.partitioning.partitions_of(record_key) == partitions_of_key:
                 return needed
 
     async def wait_until_fresh(
-        self, asked: ReadOptions, partitions: Collection[int], deadline: float, last: bool
+        self, options: ReadOptions, partitions: Collection[int], deadline: float, last: bool
     ) -> Mapping[int, int]:
-        """Wait, until shortly before the deadline (loop time), for what `asked` needs of the copies here; returns what that
-        is. Whether it was reached is for `point` to see. `last`: no other node is asked afterwards, so that all of the time
-        is ours."""
+        """Wait until the replicas here reach what `options` ask for, or until shortly before the deadline (loop time).
+
+        Return the positions to reach; the caller checks whether they are reached. `last` says that no other node is tried
+        afterwards, so that all of the time may be spent here.
+        """
         deadline -= _REPLY_RESERVE_SECONDS
-        if asked.consistency is Consistency.AT_LEAST:
-            needed: Mapping[int, int] = {p: o for p, o in asked.min_positions.items() if p in partitions}
-        elif asked.consistency is Consistency.STRONG:
+        if options.consistency is Consistency.AT_LEAST:
+            needed: Mapping[int, int] = {p: o for p, o in options.min_positions.items() if p in partitions}
+        elif options.consistency is Consistency.STRONG:
             needed = await self._end_offsets(partitions, deadline)
         else:
-            return _NOTHING_NEEDED
+            return _NO_POSITIONS
         now = asyncio.get_running_loop().time()
         waits = (
             self.replicas.wait_for(p, offset, now + (deadline - now) * share)
@@ -257,7 +268,7 @@ class Reads:
         return needed
 
     def _waiting_share(self, partition: int, position: int, last: bool) -> float:
-        """How much of the time to wait for a copy here, while another node may have one that is there already."""
+        """Return the share of the time to wait for a replica here, given that another node may have reached the position."""
         replica = self.replicas.by_partition.get(partition)
         if replica is None or next_offset(replica) >= position:
             return 0
@@ -267,33 +278,26 @@ class Reads:
             return 0
         if last:
             return 1
-        fresh = 0 <= lag_ms(replica, monotonic_ms()) <= _FRESH_MS
-        return 0.5 if fresh or not self.node.peers.another_is_fresh(partition, _FRESH_MS) else 0
+        if 0 <= lag_ms(replica, monotonic_ms()) <= _STREAMING_LAG_MS_MAX:
+            return 0.5
+        return 0 if self.node.peers.another_is_fresh(partition, _STREAMING_LAG_MS_MAX) else 0.5
 
     async def _end_offsets(self, partitions: Collection[int], deadline: float) -> Mapping[int, int]:
-        why = "Kafka did not say in time where the log ends"
+        """Fetch the end offsets of those partitions that this node hosts. Raises Failure if Kafka does not answer."""
+        hosted = [partition for partition in partitions if partition in self.replicas.by_partition]
         try:
             async with asyncio.timeout_at(deadline):
-                return await self.node.end_offsets.ends(
-                    [p for p in partitions if p in self.replicas.by_partition]
-                )
+                return await self.node.end_offsets.ends(hosted)
         except TimeoutError:
-            pass
-        except KafkaUnavailable as away:
-            why = f"Kafka cannot be asked where the log ends: {away}"
+            why = "Kafka did not return the end offsets in time"
+        except KafkaUnavailable as unavailable:
+            why = f"Kafka does not return the end offsets: {unavailable}"
         raise Failure(
             Reason.NOT_FRESH_ENOUGH,
             why,
             "retry, or ask with consistency=bounded for what is here",
             retry_after_ms=1000,
         )
-
-    def partitions_of(self, record_key: bytes) -> Sequence[int]:
-        """Where the key may be: one partition, or all of them while the partitioner is not known."""
-        replicas = self.replicas
-        if replicas.algorithm == SCATTER:
-            return range(replicas.partitions)
-        return (partition_for(record_key, replicas.algorithm, replicas.partitions),)
 
     def _found(
         self,
@@ -305,6 +309,7 @@ class Reads:
         form: str,
         if_none_match: str | None,
     ) -> Answer:
+        """Return 200 with the value, or 304 if the caller has it."""
         self._counters.keys_found += 1
         etag = b'"%b-%d-%d-%x"' % (self._revision, partition, offset, timestamp_ms)
         if form == JSON:
@@ -319,43 +324,44 @@ class Reads:
             200, b"content-type: %b\r\ncontent-length: %d\r\n%b" % (form.encode(), len(body), about), body
         )
 
-    def _absent(self, standings: Sequence[ReplicaProgress], headers: bytes) -> Answer:
-        """key_not_found, on the word of complete copies alone."""
-        for standing in standings:
-            if not standing.complete:
+    def _absent(self, progress: Sequence[ReplicaProgress], headers: bytes) -> Answer:
+        """Return 404 key_not_found. Raises Failure unless the replicas that were read are all of the topic, and complete."""
+        for replica in progress:
+            if not replica.complete:
                 raise Failure(
                     Reason.NOT_AVAILABLE,
-                    f"the key is not in what there is of partition {standing.partition}, which is still being built",
+                    f"the key is not in the rows so far of partition {replica.partition}, which is still hydrating",
                     "retry after 1000 ms",
-                    partition=standing.partition,
+                    partition=replica.partition,
                     retry_after_ms=1000,
                 )
-        unread = self.replicas.unplaced_partitions
-        if unread:
+        unplaced = self.replicas.unplaced_partitions
+        if unplaced:
             raise Failure(
                 Reason.NOT_AVAILABLE,
-                f"the key is not in the partitions that this view reads, and the topic has got {len(unread)} more",
+                f"the key is not in the partitions that this view reads, and the topic has got {len(unplaced)} more",
                 "make a new revision of the view, which reads the topic as it is now",
-                missing=tuple(unread),
+                missing=tuple(unplaced),
             )
         self._counters.keys_absent += 1
-        position = positions_text(standings)
+        position = positions_text(progress)
         failure = Failure(
             Reason.KEY_NOT_FOUND,
             f"the key is not in the view as of position {position}",
             "it was never written, was deleted, was filtered out or has expired; "
             "to wait for a write of your own, read with min-position=<the position that it answered>",
-            partition=standings[0].partition if len(standings) == 1 else None,
+            partition=progress[0].partition if len(progress) == 1 else None,
             position=position,
         )
         return problem_answer(failure, headers)
 
-    def freshness_lines(self, standings: Sequence[ReplicaProgress], hops: int) -> bytes:
-        """Every position, and the lag of the copy that is furthest behind."""
-        roles = {standing.role for standing in standings}
-        lags, lags_ms = [s.lag_records for s in standings], [s.lag_ms for s in standings]
+    def freshness_lines(self, progress: Sequence[ReplicaProgress], hops: int) -> bytes:
+        """Return the header lines with every position, and the lag of the replica that lags most."""
+        roles = {replica.role for replica in progress}
+        lags = [replica.lag_records for replica in progress]
+        lags_ms = [replica.lag_ms for replica in progress]
         return _FRESHNESS % (
-            positions_text(standings).encode(),
+            positions_text(progress).encode(),
             (roles.pop() if len(roles) == 1 else "standby").encode(),
             -1 if -1 in lags else max(lags, default=-1),
             -1 if -1 in lags_ms else max(lags_ms, default=-1),
@@ -365,6 +371,7 @@ class Reads:
 
 
 def progress_of(replica: Replica, now_ms: int) -> ReplicaProgress:
+    """Return the progress of a replica at a moment of `platform/clock.py`."""
     return ReplicaProgress(
         replica.partition,
         next_offset(replica),
@@ -375,9 +382,9 @@ def progress_of(replica: Replica, now_ms: int) -> ReplicaProgress:
     )
 
 
-def positions_text(standings: Sequence[ReplicaProgress]) -> str:
-    """As in `Qt-Position`, and as `min-position` takes it."""
-    return ",".join(f"{standing.partition}:{standing.position}" for standing in standings)
+def positions_text(progress: Sequence[ReplicaProgress]) -> str:
+    """Return the positions as `Qt-Position` has them and `min-position` takes them."""
+    return ",".join(f"{replica.partition}:{replica.position}" for replica in progress)
 
 
 def not_hosted_here(partition: int) -> Failure:

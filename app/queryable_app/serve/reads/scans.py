@@ -1,11 +1,11 @@
-"""Reads over many rows: ranges, scans, counts. Rows in, JSON text out, never all of them at once.
+"""Read many rows, for ranges, scans and counts: rows in, JSON text out, never all of them at once.
 
-Strategy: a pipeline of small stages over batches of rows, a few milliseconds of work each, with the event loop free in
-between. Each partition gives its rows in the order of on-disk keys, so all of them together are a merge. A stored value
-is JSON already, or becomes it by itself, and is copied into the answer as text: nothing is parsed.
+Strategy: a pipeline of small stages over batches of rows. Each batch takes a few milliseconds, and the event loop is free in
+between. Each partition yields its rows in the order of on-disk keys, so all partitions together are a merge. A stored value is
+JSON already, or becomes JSON by itself, and is copied into the answer as text: nothing is parsed.
 
-While the partitioner is not known a key may come from several partitions; its rows follow one another in the merge, and
-the newest one counts, a tombstone too.
+If the partitioning is scattered, a key may come from several partitions. Its rows are neighbours in the merge, and the newest
+one counts, a tombstone too.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from queryable_app.wire.serde import KeyCodec, value_to_json
 
 BATCH_ROWS: Final = 512
 BATCH_BYTES: Final = 1 << 20
-PAGE_BYTES_MAX: Final = 8 << 20  # the row that goes beyond it is the page's last
+PAGE_BYTES_MAX: Final = 8 << 20  # the row that exceeds it is the page's last
 
-# Keys whose JSON is themselves in quotes.
+# Keys whose JSON is the key itself in quotes.
 _PLAIN_KEY: Final = re.compile(rb"[ !#-\[\]-~]*")
 
 T = TypeVar("T")
@@ -46,43 +46,45 @@ ToLines = Callable[[list[RawRow]], list[Line]]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`[start, stop)` in on-disk keys; None is open."""
+    """The range `[start, stop)` of on-disk keys; None is open."""
 
     start: bytes | None = None
     stop: bytes | None = None
     reverse: bool = False
 
-    def hold(self, key: bytes) -> bool:
+    def contain(self, key: bytes) -> bool:
         return (self.start is None or key >= self.start) and (self.stop is None or key < self.stop)
 
-    def behind(self, last_key: bytes) -> Bounds:
-        """What is left when `last_key` was the last one."""
+    def after(self, last_key: bytes) -> Bounds:
+        """Return the rest of the range once `last_key` has been read."""
         if self.reverse:
             return Bounds(self.start, last_key, True)
         return Bounds(last_key + b"\0", self.stop)
 
     @staticmethod
     def of_prefix(prefix: bytes) -> Bounds:
-        """Up to the first key behind all that begin so: the last byte that can be raised is."""
+        """Return the range of the keys with this prefix: up to the prefix with its last byte below 0xff raised by one."""
         head = prefix.rstrip(b"\xff")
         return Bounds(prefix, head[:-1] + bytes((head[-1] + 1,)) if head else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
+    """The rows of a page as JSON."""
+
     items: list[bytes]
-    last_key: bytes | None  # where the next page goes on; None: there is none
+    last_key: bytes | None
+    """The next page starts after it; None: there is no next page."""
 
 
 async def local_rows(replicas: Sequence[Replica], bounds: Bounds, yield_slot: YieldSlot) -> Batches:
-    """The rows of these copies, tombstones and expired ones too, with a pause after each batch. Closing it releases the
-    stores."""
+    """Yield the rows of these replicas in key order, tombstones and expired ones too. Closing it releases the stores."""
     sources = [_rows_of(replica, bounds) for replica in replicas]
     rows = sources[0] if len(sources) == 1 else merge(*sources, reverse=bounds.reverse)
     try:
         while True:
             for replica in replicas:
-                _ = replica.store  # one that has left the node, and whose time is over, says so
+                _ = replica.store  # raises once the replica has been removed from the node
             batch, size = [], 0
             for row in islice(rows, BATCH_ROWS):
                 batch.append(row)
@@ -105,72 +107,76 @@ def _rows_of(replica: Replica, bounds: Bounds) -> Generator[RawRow, None, None]:
 
 
 async def merge_sources(sources: Sequence[Batches], reverse: bool) -> Batches:
-    """Several sources, each in key order, as one. A row is given on when no source can have one before it."""
-    held: list[list[RawRow]] = [[] for _ in sources]
+    """Merge sources that are each in key order. A row is due when no source can yield one before it."""
+    pending: list[list[RawRow]] = [[] for _ in sources]
     ended = [False] * len(sources)
     try:
         while True:
-            empty = [n for n, rows in enumerate(held) if not rows and not ended[n]]
-            for n, rows in zip(
-                empty, await gather_or_cancel([anext(sources[n], []) for n in empty]), strict=True
-            ):
-                held[n], ended[n] = rows, not rows
-            lasts = [rows[-1][0] for rows in held if rows]
+            empty = [n for n, rows in enumerate(pending) if not rows and not ended[n]]
+            batches = await gather_or_cancel([anext(sources[n], []) for n in empty])
+            for n, rows in zip(empty, batches, strict=True):
+                pending[n], ended[n] = rows, not rows
+            lasts = [rows[-1][0] for rows in pending if rows]
             if not lasts:
                 return
             horizon = max(lasts) if reverse else min(lasts)
-            ready: list[list[RawRow]] = []
-            for n, rows in enumerate(held):
+            due: list[list[RawRow]] = []
+            for n, rows in enumerate(pending):
                 cut = next(
                     (i for i, row in enumerate(rows) if (row[0] < horizon if reverse else row[0] > horizon)),
                     len(rows),
                 )
-                ready.append(rows[:cut])
-                held[n] = rows[cut:]
-            yield list(merge(*ready, reverse=reverse))
+                due.append(rows[:cut])
+                pending[n] = rows[cut:]
+            yield list(merge(*due, reverse=reverse))
     finally:
         for source in sources:
             await source.aclose()
 
 
 async def gather_or_cancel(work: Iterable[Awaitable[T]]) -> list[T]:
-    """What comes of each, at once. When one fails the others have ended before that is said: a source cannot be closed
-    while it is being read, and nobody is to work for a read that is over."""
-    doing = [asyncio.ensure_future(each) for each in work]
+    """Return all results. If one fails, cancel the others and wait for their end before raising.
+
+    A source cannot be closed while it is being read, and no work goes on for a read that is over.
+    """
+    tasks = [asyncio.ensure_future(each) for each in work]
     try:
-        return await asyncio.gather(*doing)
+        return await asyncio.gather(*tasks)
     finally:
-        for each in doing:
-            each.cancel()
-        await asyncio.gather(*doing, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def newest_of_each_key(batches: Batches) -> Batches:
-    """Of rows with the same key, which follow one another, the newest."""
-    held: RawRow | None = None
+    """Yield the newest row of each key; rows with the same key are neighbours."""
+    newest: RawRow | None = None
     async with aclosing(batches):
         async for batch in batches:
-            kept: list[RawRow] = []
+            complete: list[RawRow] = []
             for row in batch:
-                if held is None or row[0] != held[0]:
-                    if held is not None:
-                        kept.append(held)
-                    held = row
-                elif _age(row) > _age(held):
-                    held = row
-            yield kept
-    if held is not None:
-        yield [held]
+                if newest is None or row[0] != newest[0]:
+                    if newest is not None:
+                        complete.append(newest)
+                    newest = row
+                elif _age(row) > _age(newest):
+                    newest = row
+            yield complete
+    if newest is not None:
+        yield [newest]
 
 
 def _age(row: RawRow) -> tuple[int, int, int]:
+    """Return what rows of one key are compared by: timestamp, offset and partition."""
     _, offset, timestamp_ms, _ = ROW_HEADER.unpack_from(row[2])
     return timestamp_ms, offset, row[1]
 
 
 def to_lines(codec: KeyCodec, format: ValueFormat, single_lines: bool = False) -> ToLines:
-    """Rows → JSON objects; rows that nobody may read any more are left out. With `single_lines` each is on one line,
-    whatever white space the producer sent."""
+    """Return a function from rows to JSON objects, without tombstones and expired rows.
+
+    With `single_lines` each object is on one line, whatever white space the producer sent.
+    """
     unpack, to_record, values_are_json = ROW_HEADER.unpack_from, codec.to_record, format == "json"
 
     def lines(batch: list[RawRow]) -> list[Line]:
@@ -195,15 +201,15 @@ def to_lines(codec: KeyCodec, format: ValueFormat, single_lines: bool = False) -
 
 
 def key_json(codec: KeyCodec, record_key: bytes) -> bytes:
-    """The key as it stands in an item; one that its format cannot express is marked."""
+    """Return the key as an item has it; a key that its format cannot express has its encoding beside it."""
     if codec.format == "string" and _PLAIN_KEY.fullmatch(record_key):
         return b'"%b"' % record_key
     text, encoding = codec.to_json(record_key)
     return text if encoding is None else b'%b,"keyEncoding":"%b"' % (text, encoding.encode())
 
 
-async def counted(batches: Batches, share: AnswerReservation) -> Batches:
-    """The same batches; each takes of the share for as long as it is read."""
+async def within_budget(batches: Batches, share: AnswerReservation) -> Batches:
+    """Yield the same batches, and take the size of each from the share while it is being read."""
     async with aclosing(batches):
         async for batch in batches:
             size = sum([len(stored) for _, _, stored in batch])
@@ -215,8 +221,7 @@ async def counted(batches: Batches, share: AnswerReservation) -> Batches:
 
 
 async def page(batches: Batches, lines: ToLines, limit: int, share: AnswerReservation) -> Page:
-    """The first `limit` rows. A page of large rows ends earlier, and so does one for which there is no more memory; its
-    cursor goes on."""
+    """Return the first `limit` rows, or fewer if they are large or the memory for answers is used up."""
     items: list[bytes] = []
     last_key: bytes | None = None
     size = 0
@@ -233,13 +238,13 @@ async def page(batches: Batches, lines: ToLines, limit: int, share: AnswerReserv
     except BaseException as error:
         if items and isinstance(error, Failure) and error.reason is Reason.OVERLOADED:
             return Page(items, last_key)
-        share.release(size)  # it may begin again, with other nodes
+        share.release(size)  # the read may start over with other nodes
         raise
     return Page(items, None)
 
 
 async def ndjson(batches: Batches, lines: ToLines, limit: int | None) -> AsyncGenerator[bytes, None]:
-    """A line a row, in chunks."""
+    """Yield the rows as lines of JSON, many lines at a time."""
     left = limit
     async with aclosing(batches):
         async for batch in batches:
@@ -254,17 +259,21 @@ async def ndjson(batches: Batches, lines: ToLines, limit: int | None) -> AsyncGe
 
 
 async def count(batches: AsyncIterator[list[RawRow]]) -> int:
-    counted = 0
+    """Count the rows that are neither tombstones nor expired."""
+    live = 0
     async for batch in batches:
         now_ms = time_ns() // 1_000_000
         for _, _, stored in batch:
             flags, _, _, expiry_ms = ROW_HEADER.unpack_from(stored)
-            counted += not (flags & TOMBSTONE or 0 < expiry_ms <= now_ms)
-    return counted
+            live += not (flags & TOMBSTONE or 0 < expiry_ms <= now_ms)
+    return live
 
 
 async def count_local(replicas: Sequence[Replica], approximate: bool, yield_slot: YieldSlot) -> int:
-    """Count the keys of these copies; a key must not be in two of them. A replica that has no estimate yet is read."""
+    """Count the keys of these replicas, each of which must be in one of them only.
+
+    With `approximate`, rows are read only where a replica has no estimate yet.
+    """
     estimated, now_ms = 0, time_ns() // 1_000_000
     if approximate:
         estimates = [(replica, replica.store.keys.count(now_ms)) for replica in replicas]

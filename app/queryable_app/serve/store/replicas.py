@@ -9,9 +9,9 @@ from queryable_app.placement.assignment import Placement
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.log import event
 from queryable_app.policy.disk_mark import Pause
-from queryable_app.serve.store.partitioner_mismatches import PartitionerInUse
+from queryable_app.serve.store.partitioner_in_use import PartitionerInUse
 from queryable_app.serve.store.replica import Phase, Replica
-from queryable_app.wire.partitioners import ALGORITHMS, algorithm_in_use
+from queryable_app.wire.partitioners import MismatchCounts, Partitioning, sum_of_mismatches
 
 
 class Replicas:
@@ -20,23 +20,18 @@ class Replicas:
     def __init__(
         self,
         placement: Placement,
-        declared_partitioner: str,
         held: Iterable[Replica],
-        contradictions: PartitionerInUse,
+        partitioner: PartitionerInUse,
     ) -> None:
         self.placement = placement
         self.by_partition = {replica.partition: replica for replica in held}
         self.removing: dict[int, Replica] = {}
         """Replicas that are no longer assigned to this node: running reads may end, and no read begins."""
         self.paused: Pause = "none"
-        self._declared = declared_partitioner
-        self._partitioner = contradictions
+        self.partitioner = partitioner
         self._phases: dict[int, Phase] = {}
-        self.mismatches_elsewhere = (0, 0, 0)
-        """As `mismatches`, over the copies of the other nodes, as they last said."""
         self.topic_partitions: int | None = None
         """The number of partitions that ingest last saw; None: it has not looked yet. `partitions` does not follow it."""
-        self.algorithm = ""
         self.note_mismatches()
 
     @property
@@ -64,45 +59,18 @@ class Replicas:
         self.topic_partitions = count
 
     @property
-    def mismatches(self) -> tuple[int, int, int]:
-        """Records that contradict murmur2, crc32 and fnv1a, over the copies of this node."""
-        murmur2 = crc32 = fnv1a = 0
-        for replica in self.by_partition.values():
-            seen = replica.state.mismatches
-            murmur2, crc32, fnv1a = murmur2 + seen[0], crc32 + seen[1], fnv1a + seen[2]
-        return murmur2, crc32, fnv1a
+    def partitioning(self) -> Partitioning:
+        """Which partitions may hold a key, by what this node knows now."""
+        return self.partitioner.partitioning
 
     @property
-    def mismatched(self) -> frozenset[str]:
-        """The partitioners that some record went against."""
-        return self._partitioner.known
-
-    def note_mismatched(self, algorithms: frozenset[str]) -> None:
-        """Another node knows them."""
-        if not algorithms <= self.mismatched:
-            self._partitioner.add(algorithms & {*ALGORITHMS})
-            self.note_mismatches()
+    def mismatches(self) -> MismatchCounts:
+        """The partitioner mismatches in the replicas of this node."""
+        return sum_of_mismatches(replica.state.mismatches for replica in self.by_partition.values())
 
     def note_mismatches(self) -> None:
-        """Decide anew which partitioner is in use; a change is logged, since reads go elsewhere from now on."""
-        here, elsewhere = self.mismatches, self.mismatches_elsewhere
-        mismatches = (here[0] + elsewhere[0], here[1] + elsewhere[1], here[2] + elsewhere[2])
-        self._partitioner.add(frozenset(a for a, n in zip(ALGORITHMS, mismatches, strict=True) if n))
-        # In a topic of one partition every algorithm is right, and the first one is as good as any.
-        algorithm = algorithm_in_use(self._declared, self._partitioner.known)
-        if algorithm != self.algorithm:
-            if self.algorithm:
-                murmur2, crc32, fnv1a = mismatches
-                event(
-                    "partitioner",
-                    declared=self._declared,
-                    was=self.algorithm,
-                    now=algorithm,
-                    contradicting_murmur2=murmur2,
-                    contradicting_crc32=crc32,
-                    contradicting_fnv1a=fnv1a,
-                )
-            self.algorithm = algorithm
+        """Report the mismatches of this node's replicas, after rows or replicas have been added."""
+        self.partitioner.note_counts("this node", self.mismatches)
 
     async def wait_for(self, partition: int, position: int, deadline: float) -> bool:
         """Return True once the replica reaches `position`; False when the deadline (loop time) passes, or the replica fails or

@@ -23,7 +23,6 @@ from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.store import Store, StoreError
 from queryable_app.wire.disk_format import ROW_HEADER, TOMBSTONE, TOMBSTONE_RETENTION_MS
-from queryable_app.wire.partitioners import SCATTER
 
 STEP_SECONDS: Final = 0.002
 _REST_FACTOR: Final = 9
@@ -88,7 +87,7 @@ class Sweeper(Background):
     def _step(self, store: Store, start: bytes) -> tuple[list[bytes], bytes | None]:
         """Delete what is dead from `start` on; returns it, and where to go on, or None at the end."""
         now_ms = time.time_ns() // 1_000_000
-        tombstones_before_ms = 0 if self._replicas.algorithm == SCATTER else now_ms - TOMBSTONE_RETENTION_MS
+        tombstones_before_ms = 0 if self._replicas.partitioning.scattered else now_ms - TOMBSTONE_RETENTION_MS
         deadline = time.monotonic() + STEP_SECONDS
         dead: list[bytes] = []
         next_key = None

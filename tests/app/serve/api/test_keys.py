@@ -337,7 +337,7 @@ def test_the_newest_row_of_all_partitions_answers(tmp_path: Path) -> None:
     with served(tmp_path, partitions=3) as node, node.client() as http:
         for partition, timestamp in ((0, 10), (1, 30), (2, 20)):
             node.put(b"a", b'"in %d"' % partition, partition=partition, timestamp_ms=timestamp)
-        assert node.node.replicas.algorithm == "scatter"
+        assert node.node.replicas.partitioning.algorithm == "scatter"
 
         answer = http.get("/v1/keys/a")
         assert (answer.json(), answer.headers["qt-partition"]) == ("in 1", "1")

@@ -264,10 +264,10 @@ def test_a_contradiction_changes_the_partitioner_in_use(
     for offset in (0, 1):
         node.slices.apply(slice_payload(put(offset, b"a", b"1"), mismatches_murmur2=1))
 
-    assert node.replicas.algorithm == "crc32"
+    assert node.replicas.partitioning.algorithm == "crc32"
     assert capfd.readouterr().err.count('"event": "partitioner"') == 1
     node.replicas.close()
-    assert node_of(4).replicas.algorithm == "crc32"
+    assert node_of(4).replicas.partitioning.algorithm == "crc32"
 
 
 def test_a_partly_replayed_slice_counts_the_contradictions_of_its_new_rows(node_of: OpenNode) -> None:

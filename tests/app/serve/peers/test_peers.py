@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queryable_app.wire.partitioners import partition_for
+from queryable_app.wire.partitioners import Partitioning, partition_for
 from tests.support.served import Served, served
 from tests.support.three_nodes import TOKEN, Cluster
 from tests.support.waiting import eventually
@@ -211,7 +211,7 @@ def test_nodes_tell_one_another_of_mixed_producers(tmp_path: Path) -> None:
         cluster.put(b"mixed", b'"new"', partition=1, timestamp_ms=20)
         cluster.put(b"mixed", b'"older"', partition=2, timestamp_ms=5)
         for node in cluster.nodes:
-            eventually("it knows", lambda n=node: n.node.replicas.algorithm == "scatter")  # type: ignore[misc]
+            eventually("it knows", lambda n=node: n.node.replicas.partitioning.algorithm == "scatter")  # type: ignore[misc]
             with node.client() as http:
                 answer = http.get("/v1/keys/mixed")
                 assert (answer.json(), answer.headers["qt-partition"]) == ("new", "1")
@@ -238,11 +238,11 @@ def test_a_node_that_has_forgotten_of_mixed_producers_is_told_by_whom_it_asks(
         cluster.put(b"mixed", b'"old"', timestamp_ms=10)
         cluster.put(b"mixed", b'"new"', partition=elsewhere, timestamp_ms=20)
         replicas = cluster.nodes[asked].node.replicas
-        eventually("it knows", lambda: replicas.algorithm == "scatter")
+        eventually("it knows", lambda: replicas.partitioning.algorithm == "scatter")
 
         def forget() -> None:
-            replicas._partitioner.known = frozenset()
-            replicas.algorithm = "murmur2"
+            replicas.partitioner.mismatched = frozenset()
+            replicas.partitioner.partitioning = Partitioning("murmur2", 6)
 
         cluster.nodes[asked].on_loop(forget)
         with cluster.nodes[asked].client() as http:

@@ -20,7 +20,7 @@ import pytest
 
 from queryable_app.placement.assignment import Placement
 from queryable_app.serve.base.peer_frames import decode_rows
-from queryable_app.serve.reads import coverage, multi_get
+from queryable_app.serve.reads import covered_reads, multi_get
 from queryable_app.serve.reads.multi_get import VALUE_BYTES_MAX
 from queryable_app.wire.partitioners import partition_for
 from queryable_operator.spec.requirements import requirements
@@ -58,7 +58,7 @@ def test_one_bound_for_the_values_of_all_nodes(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, keys: list[str]
 ) -> None:
     """A multi-get whose values are below the bound on each node, and above it together, is 413."""
-    for module in (coverage, multi_get):
+    for module in (covered_reads, multi_get):
         monkeypatch.setattr(module, "VALUE_BYTES_MAX", 2_000_000)
     for node in cluster.nodes:
         with node.client() as http:

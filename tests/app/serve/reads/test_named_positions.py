@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queryable_app.wire.partitioners import partition_for
+from queryable_app.wire.partitioners import Partitioning, partition_for
 from tests.support.served import Served, served
 from tests.support.three_nodes import TOKEN, Cluster
 from tests.support.waiting import eventually
@@ -28,8 +28,8 @@ def forget_mismatches(node: Served) -> None:
     replicas = node.node.replicas
 
     def forget() -> None:
-        replicas._partitioner.known = frozenset()
-        replicas.algorithm = "murmur2"
+        replicas.partitioner.mismatched = frozenset()
+        replicas.partitioner.partitioning = Partitioning("murmur2", 6)
 
     node.on_loop(forget)
 
@@ -58,7 +58,7 @@ def test_named_position_elsewhere_is_held(tmp_path: Path, caller: int, kind: str
         cluster.put(KEY.encode(), b"1", partition=WRITTEN)
         asked = hosts(cluster, caller)
         for ordinal, node in enumerate(cluster.nodes):
-            eventually("it knows", lambda n=node: n.node.replicas.algorithm == "fnv1a")  # type: ignore[misc]
+            eventually("it knows", lambda n=node: n.node.replicas.partitioning.algorithm == "fnv1a")  # type: ignore[misc]
             if ordinal != hosts(cluster, WRITTEN):
                 forget_mismatches(node)
         with cluster.nodes[asked].client() as http:
@@ -150,7 +150,7 @@ def test_a_strong_read_follows_a_partitioner_that_changes_while_it_waits(tmp_pat
 
         async def ends(partitions: list[int]) -> dict[int, int]:
             asked.append({*partitions})
-            node.node.replicas.note_mismatched(frozenset({"murmur2", "crc32"}))
+            node.node.replicas.partitioner.note_mismatched(frozenset({"murmur2", "crc32"}))
             return {partition: 0 for partition in partitions}
 
         node.node.end_offsets.ends = ends  # type: ignore[method-assign, assignment]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.peer_frames import encode_rows
 from queryable_app.serve.peers.client import PeerUnavailable
-from queryable_app.serve.reads.peer_reads import _batch, _covered, parse_answer, refusal_to_json
+from queryable_app.serve.reads.peer_reads import _cover_answer, _rows_answer, parse_answer, refusal_to_json
 from queryable_app.serve.reads.point import ReplicaProgress
 
 JSON = st.recursive(
@@ -26,8 +26,8 @@ REFUSED = Failure(Reason.NOT_AVAILABLE, "why", "what to do", partition=4, retry_
 def test_what_is_covered_comes_back_as_it_went() -> None:
     """Standings and refusals."""
     said = encode_rows({"standings": [STANDING], "refused": [refusal_to_json(4, REFUSED)]})
-    covered = parse_answer(said, _covered)
-    assert covered.standings == {3: STANDING}
+    covered = parse_answer(said, _cover_answer)
+    assert covered.progress == {3: STANDING}
     assert refusal_to_json(4, covered.refused[4]) == refusal_to_json(4, REFUSED)
 
 
@@ -53,7 +53,7 @@ def test_what_is_covered_comes_back_as_it_went() -> None:
 )
 def test_any_head_is_understood_or_away(head: dict[str, object]) -> None:
     """Whatever is in it, nothing else than PeerAway is raised."""
-    for understand in (_covered, _batch):
+    for understand in (_cover_answer, _rows_answer):
         with suppress(PeerUnavailable):
             parse_answer(encode_rows(head), understand)
 
@@ -61,4 +61,4 @@ def test_any_head_is_understood_or_away(head: dict[str, object]) -> None:
 def test_more_rows_without_rows_are_no_answer() -> None:
     """Where they would go on is not known."""
     with pytest.raises(PeerUnavailable, match="no rows, and more of them"):
-        parse_answer(encode_rows({"last": False}), _batch)
+        parse_answer(encode_rows({"last": False}), _rows_answer)

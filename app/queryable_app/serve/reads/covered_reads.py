@@ -1,0 +1,178 @@
+"""Read rows, keys and counts from the replicas that a `Coverage` names, here and on other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Final
+
+from queryable_app.policy.freshness import ReadOptions
+from queryable_app.serve.base.answer_reservation import AnswerReservation
+from queryable_app.serve.base.peer_frames import RawRow
+from queryable_app.serve.reads import peer_reads
+from queryable_app.serve.reads.coverage import Coverage, half_of_remaining_time, read_partitions
+from queryable_app.serve.reads.multi_get import (
+    VALUE_BYTES_MAX,
+    KeyLookup,
+    Keys,
+    Rows,
+    keys_by_partition,
+    merge_newest,
+    plan_lookups,
+    rows_of_keys,
+    values_too_large,
+)
+from queryable_app.serve.reads.peer_reads import Positions
+from queryable_app.serve.reads.point import Reads, stored_row
+from queryable_app.serve.reads.scans import (
+    Batches,
+    Bounds,
+    count_local,
+    gather_or_cancel,
+    local_rows,
+    merge_sources,
+    newest_of_each_key,
+    within_budget,
+)
+from queryable_app.wire.http_text import Answer
+
+_STREAM_SECONDS_MIN: Final = 1.0
+
+
+def covered_rows(
+    reads: Reads, covered: Coverage, bounds: Bounds, deadline: float, share: AnswerReservation | None
+) -> Batches:
+    """Yield the rows of all covered partitions in key order, one row for each key, which may be a tombstone.
+
+    `share` takes the size of the batches that are being read. A stream has none: there are few streams, and one that has begun
+    cannot start over. Each batch of a stream has as much time as the first.
+    """
+    may_start_over = share is not None
+    local, peers = list(covered.local.values()), reads.node.peers
+    remaining = deadline - asyncio.get_running_loop().time()
+    seconds = remaining / 2 if may_start_over else max(_STREAM_SECONDS_MIN, remaining)
+    sources: list[Batches] = (
+        [local_rows(local, bounds, reads.node.read_admission.yield_slot)] if local else []
+    )
+    sources += [
+        peer_reads.rows(
+            peers,
+            ordinal,
+            positions,
+            bounds,
+            seconds,
+            may_start_over and covered.may_retry_elsewhere(ordinal),
+        )
+        for ordinal, positions in covered.remote.items()
+    ]
+    if share is not None:
+        sources = [within_budget(source, share) for source in sources]
+    batches = sources[0] if len(sources) == 1 else merge_sources(sources, bounds.reverse)
+    return newest_of_each_key(batches) if reads.partitioning.scattered else batches
+
+
+async def look_up_keys(
+    reads: Reads, covered: Coverage, keys: Keys, deadline: float, share: AnswerReservation
+) -> Rows:
+    """Return the newest row of each key, from all covered partitions at once. Raises Failure if the values are too large."""
+    rows: Rows = {}
+    size = 0
+
+    def add(batch: list[RawRow]) -> None:
+        nonlocal size
+        grown = merge_newest(rows, batch)
+        share.take(grown)
+        size += grown
+        if size > VALUE_BYTES_MAX:
+            raise values_too_large()
+
+    async def look_up_here() -> None:
+        yield_slot = reads.node.read_admission.yield_slot
+        async with aclosing(rows_of_keys(covered.local, keys, yield_slot)) as batches:
+            async for _, batch in batches:
+                add(batch)
+
+    async def look_up_at(ordinal: int, positions: Positions) -> None:
+        retry_elsewhere = covered.may_retry_elsewhere(ordinal)
+        # A partition without keys is covered because the read names its position.
+        wanted = {partition: position for partition, position in positions.items() if partition in keys}
+        seconds_at = half_of_remaining_time(deadline)
+        answers = peer_reads.keys(reads.node.peers, ordinal, wanted, keys, seconds_at, retry_elsewhere)
+        async with aclosing(answers) as batches:
+            async for batch in batches:
+                add(batch)
+
+    try:
+        await gather_or_cancel((look_up_here(), *(look_up_at(*each) for each in covered.remote.items())))
+    except BaseException:
+        share.release(size)  # the read may start over
+        raise
+    return rows
+
+
+async def find_rows(
+    reads: Reads,
+    record_keys: Sequence[bytes],
+    options: ReadOptions,
+    deadline: float,
+    partial: bool | None,
+    share: AnswerReservation,
+) -> tuple[list[KeyLookup], Rows, Coverage]:
+    """Look the keys up wherever they may be, and return the lookups, the rows found, and the replicas that were read.
+
+    The lookup starts over if the partitioning changes meanwhile, which happens at most once for each algorithm.
+    """
+    while True:
+        partitioning = reads.partitioning
+        lookups = plan_lookups(record_keys, reads.node.codec, partitioning)
+        keys = keys_by_partition(lookups, partitioning.partitions)
+        rows, covered = await _find_planned(reads, keys, options, deadline, partial, share)
+        if reads.partitioning == partitioning:
+            return lookups, rows, covered
+        share.end()
+
+
+async def _find_planned(
+    reads: Reads,
+    keys: Keys,
+    options: ReadOptions,
+    deadline: float,
+    partial: bool | None,
+    share: AnswerReservation,
+) -> tuple[Rows, Coverage]:
+    async def look_up(covered: Coverage) -> Rows:
+        return await look_up_keys(reads, covered, keys, deadline, share)
+
+    partitions = {*keys, *options.min_positions}
+    return await read_partitions(reads, partitions, options, deadline, partial, look_up)
+
+
+async def read_key_across_partitions(
+    reads: Reads,
+    record_key: bytes,
+    options: ReadOptions,
+    deadline: float,
+    form: str,
+    if_none_match: str | None,
+    share: AnswerReservation,
+) -> Answer:
+    """Answer a point read that several partitions decide: those that may hold the key, and those whose positions it names."""
+    lookups, rows, covered = await find_rows(reads, [record_key], options, deadline, None, share)
+    raw = rows.get(lookups[0].disk_key)
+    newest = None if raw is None else stored_row(*raw)
+    return reads.answer(newest, covered.progress, 1, form, if_none_match)
+
+
+async def count_covered(reads: Reads, covered: Coverage, approximate: bool, deadline: float) -> int:
+    """Add up the counts of all covered partitions. Each key must be in one of them only."""
+    peers = reads.node.peers
+    remote = (
+        peer_reads.count(
+            peers, ordinal, positions, approximate, deadline, covered.may_retry_elsewhere(ordinal)
+        )
+        for ordinal, positions in covered.remote.items()
+    )
+    yield_slot = reads.node.read_admission.yield_slot
+    local = count_local(list(covered.local.values()), approximate, yield_slot)
+    return sum(await gather_or_cancel((local, *remote)))
