@@ -1,5 +1,5 @@
-"""The operator: a QueryableTopic becomes the objects that carry it out.
+"""Turn QueryableTopics into Kubernetes objects: the operator.
 
-Of `queryable_app` it imports the contract and other thinking files, and `kafka_clients`, by which every client of Kafka is
-made; nothing else that acts. Here too a file thinks or acts: `plan` decides, `reconciler` looks and carries out.
+The rooms are, from the lowest: `spec`, `build`, `rollout`, `report`, `decide` (pure) and `act` (adapters). Of `queryable_app`
+the operator imports the pure rooms and, from `platform`, the Kafka clients and listeners.
 """

@@ -1,4 +1,4 @@
-"""`python -m queryable_operator`: the operator's options, and its life from the first check to the last word."""
+"""Run the operator: parse its options, check its prerequisites, and serve resources until a signal."""
 
 from __future__ import annotations
 
@@ -146,9 +146,9 @@ def main(
     log_format: log.LogFormat | None,
     verbose: bool,
 ) -> None:
-    """Makes QueryableTopics come true: one process for all of them, or for those of some namespaces.
+    """Turns QueryableTopics into running views: one process for all of them, or for those of some namespaces.
 
-    It keeps nothing to itself. Ended at any moment and started again, it goes on where it was.
+    It has no state of its own: it can stop at any moment and resumes after a restart.
     """
     log.configure(
         log_format,
@@ -177,7 +177,7 @@ def main(
 
 
 def _exit_now(status: int) -> None:
-    """At once: a thread that waits for an API server which is away would hold up the end."""
+    """End the process at once: threads that wait for an unreachable API server would delay a normal exit."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -192,7 +192,7 @@ def _own_namespace() -> str:
 async def _run(options: Options) -> None:
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     assert me is not None
-    for number in (signal.SIGTERM, signal.SIGINT):  # kopf takes them over once it runs
+    for number in (signal.SIGTERM, signal.SIGINT):  # kopf replaces these handlers once it runs
         loop.add_signal_handler(number, me.cancel)
     cluster = Cluster(configuration())
     await preflight.check(cluster, options.namespaces, options.lease)
@@ -216,7 +216,7 @@ async def _run(options: Options) -> None:
 async def _serve_resources(
     options: Options, cluster: Cluster, metrics: Metrics, health: Health, election: Election | None
 ) -> None:
-    """Until a signal, or until another operator may act."""
+    """Reconcile resources until a signal, or until another operator may act."""
     reconcilers = Reconcilers()
     watch_cache = WatchCache(not options.namespaces, reconcilers.wake)
     nodes = Nodes()
@@ -259,7 +259,7 @@ async def _keep_lease(election: Election) -> None:
         await election.keep()
     except LeaseLost as error:
         _LOG.error("This operator ends, so that only one acts: %s", error)
-        _exit_now(1)  # requests that are under way end with it
+        _exit_now(1)  # ends requests in progress, too
 
 
 async def _report_event_loop(health: Health) -> None:

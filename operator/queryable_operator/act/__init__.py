@@ -1,4 +1,4 @@
-"""Adapt the outside: watch, look, apply. Kubernetes, Kafka, query nodes, kopf, the operator's own HTTP port.
+"""Adapt the outside: the Kubernetes API, Kafka, query nodes, kopf and the operator's own HTTP port.
 
 The highest room: only `__main__` imports it.
 """

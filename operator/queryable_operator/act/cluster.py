@@ -1,8 +1,8 @@
-"""The Kubernetes API, as far as the operator asks it: plain mappings in and out.
+"""Call the Kubernetes API: plain mappings in and out.
 
-Strategy: the official client carries the requests, since it knows every kind of credentials and renews them. Its typed
-models, which would be most of the operator's memory, are never loaded. It waits for answers, so it does so in a few
-threads of its own. Nothing is tried twice here: whoever asked begins anew with a fresh look at what is.
+The official client carries the requests, since it supports and renews every kind of credentials. Its typed models, which would
+be most of the operator's memory, are never loaded. The client blocks, so requests run in a few threads. Nothing is retried
+here: the caller starts over with a new observation.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Where objects of a kind are in the API."""
+    """Locate the objects of a kind in the API."""
 
-    group: str  # empty: the core
+    group: str  # empty: the core group
     version: str
     plural: str
 
@@ -69,7 +69,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 
 
 class ClusterError(Exception):
-    """What the API server did not do, in one sentence. `status` is that of HTTP; 0: it did not answer."""
+    """Report a failed request in one sentence. `status` is the HTTP status; 0: the API server did not answer."""
 
     def __init__(self, doing: str, status: int, message: str, retry_after_seconds: float = 0.0) -> None:
         super().__init__(f"cannot {doing}: {message[:_MESSAGE_CHARACTERS_MAX]}")
@@ -86,11 +86,11 @@ class ClusterError(Exception):
 
 
 class NoCluster(Exception):
-    """Nothing says where the API server is."""
+    """Report that no configuration names an API server."""
 
 
 def configuration() -> Configuration:
-    """From the pod's service account, or from the kubeconfig file."""
+    """Return the client's configuration, from the pod's service account or the kubeconfig file."""
     found = Configuration()
     try:
         try:
@@ -114,7 +114,7 @@ class Cluster:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def connection(self) -> dict[str, Any]:
-        """How kopf reaches the same API server as the same user: arguments of its ConnectionInfo, with a fresh token."""
+        """Return the arguments of kopf's ConnectionInfo for the same API server and user, with a fresh token."""
         settings = self._api.configuration
         header = settings.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
         scheme, _, token = header.rpartition(" ")
@@ -131,7 +131,7 @@ class Cluster:
         }
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """None when there is none."""
+        """Return the object, or None if it does not exist."""
         try:
             return await self._request("get", "GET", kind, namespace, name)
         except ClusterError as error:
@@ -142,8 +142,8 @@ class Cluster:
     async def apply(
         self, namespace: str, manifest: Manifest, resource_version: str | None = None
     ) -> Manifest:
-        """Server-side apply; what others have changed of our fields is taken back. With a `resource_version` only over
-        the object as it was then."""
+        """Apply an object by server-side apply and take back the operator's fields. With a `resource_version` the request fails
+        if the object has changed since."""
         body = dict(manifest)
         if resource_version is not None:
             body["metadata"] = {**body["metadata"], "resourceVersion": resource_version}
@@ -152,7 +152,7 @@ class Cluster:
         return await self._request("apply", "PATCH", body["kind"], namespace, name, query, body, _APPLY)
 
     async def create(self, namespace: str, manifest: Manifest) -> Manifest | None:
-        """None when the name is taken."""
+        """Create an object. Return None if the name is taken."""
         query = {"fieldManager": names.FIELD_MANAGER}
         try:
             return await self._request("create", "POST", manifest["kind"], namespace, "", query, manifest)
@@ -162,12 +162,12 @@ class Cluster:
             raise
 
     async def replace(self, namespace: str, manifest: Manifest) -> Manifest:
-        """Only over the object of the same `resourceVersion`."""
+        """Replace an object. The request fails if the object has changed since its `resourceVersion`."""
         name = manifest["metadata"]["name"]
         return await self._request("update", "PUT", manifest["kind"], namespace, name, None, manifest)
 
     async def replace_status(self, resource: Manifest, status: Mapping[str, Any]) -> Manifest:
-        """The whole status of a QueryableTopic, and only of the one that was looked at."""
+        """Write the whole status of a QueryableTopic. The request fails if the resource has changed since it was read."""
         meta = resource["metadata"]
         patch = [
             {"op": "replace", "path": "/metadata/resourceVersion", "value": meta["resourceVersion"]},
@@ -185,7 +185,7 @@ class Cluster:
         return await self._request("set the finalizer of", "PATCH", names.KIND, *where, None, patch, _MERGE)
 
     async def delete(self, namespace: str, ref: Ref, uid: str, *, force: bool = False) -> None:
-        """The object of this `uid`; one that is gone, or has come anew, is left alone. `force` waits for no host."""
+        """Delete the object with this `uid`, never a newer one with the same name. `force` does not wait for the kubelet."""
         body: dict[str, Any] = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         if force:
             body["gracePeriodSeconds"] = 0
@@ -196,7 +196,7 @@ class Cluster:
                 raise
 
     async def evict(self, namespace: str, pod: str, uid: str) -> str | None:
-        """Why it may not go now, by a PodDisruptionBudget; None: it goes, or has gone."""
+        """Evict a pod. Return the reason if a PodDisruptionBudget forbids it now."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -213,14 +213,14 @@ class Cluster:
         return None
 
     async def versions(self, kind: str, namespace: str | None) -> dict[tuple[str, str], str]:
-        """Of all our objects of a kind: `resourceVersion` by namespace and name. Cheap: only metadata is asked for."""
+        """Return the `resourceVersion` of all our objects of a kind, by namespace and name. Requests metadata only."""
         query: dict[str, str] = {"limit": str(_PAGE_OBJECTS)}
         if kind not in (names.KIND, "Node"):
             query["labelSelector"] = names.VIEW_LABEL
         found: dict[tuple[str, str], str] = {}
         while True:
             page = await self._request("list", "GET", kind, namespace, "", query, accept=_METADATA_ONLY)
-            for item in page["items"] or ():  # an empty list of metadata is null
+            for item in page["items"] or ():  # the API server encodes an empty list as null
                 meta = item["metadata"]
                 found[meta.get("namespace", ""), meta["name"]] = meta["resourceVersion"]
             if not (following := page["metadata"].get("continue")):
@@ -228,7 +228,7 @@ class Cluster:
             query["continue"] = following
 
     async def serves(self, kind: str) -> bool:
-        """Whether the API server knows the kind."""
+        """Return whether the API server knows the kind."""
         try:
             await self._read(f"read {KINDS[kind].root}", KINDS[kind].root)
         except ClusterError as error:
@@ -238,7 +238,8 @@ class Cluster:
         return True
 
     async def may(self, verb: str, group: str, resource: str, namespace: str | None, name: str = "") -> bool:
-        """Whether we are allowed to; `resource` may name a subresource after a slash. Without a namespace: in all."""
+        """Return whether the operator has a permission. `resource` may name a subresource after a slash. No namespace: in all
+        of them."""
         plural, _, subresource = resource.partition("/")
         attributes = {
             "verb": verb,
@@ -308,7 +309,7 @@ class Cluster:
         headers = {"Accept": accept}
         if body is not None:
             headers["Content-Type"] = content_type
-        # The body is given later, as it is: nothing in it needs the client's walk through its types.
+        # The body is passed later, so that the client does not walk through it.
         _, url, headers, _, _ = self._api.param_serialize(
             method, path, header_params=headers, auth_settings=["BearerToken"]
         )

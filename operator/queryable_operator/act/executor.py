@@ -1,8 +1,8 @@
-"""Carries out what `plan` decided, in the order of the plan's fields.
+"""Execute a plan, in the order of its fields.
 
-Strategy: the first thing that the API server does not do ends the round, and the next one begins with a fresh look. What is
-said to nodes and to Kafka, an eviction that a budget forbids and an event do not end it: they are seen not to have
-happened. Nothing is written that is so already.
+The first request that the API server refuses ends the pass; the next pass starts with a new observation. Node updates, Kafka
+cleanup, forbidden evictions and events do not end it: the next observation shows that they failed. An object that is already as
+desired is not written.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from queryable_operator.spec.resource import identity_of
 
 _TOKEN_BYTES: Final = 32
 _EVENT_CHARACTERS_MAX: Final = 1000
-_FIGHT_SECONDS: Final = 10.0  # what somebody edits again and again is put back this often
+_FIGHT_SECONDS: Final = 10.0  # a field that a user edits again and again is corrected this often
 _FORBIDDEN: Final = (403, 422)
 _STATUS: Final = Ref(names.KIND, "status")
 
 
 class StaleObservation(Exception):
-    """What was observed is no longer so."""
+    """Report that the observation is outdated."""
 
 
 @dataclass(slots=True)
 class Executor:
-    """Of one resource."""
+    """Execute the plans of one resource."""
 
     view: View
     cluster: Cluster
@@ -53,16 +53,16 @@ class Executor:
     observer: Observer
     log: logging.LoggerAdapter[logging.Logger]
     _normalized: dict[Ref, tuple[str, str]] = field(default_factory=dict)
-    """Digests of what was wanted and of what the API server made of it, where they differ."""
+    """Digests of a desired object and of what the API server stored for it, where they differ."""
 
     _put_back: dict[Ref, float] = field(default_factory=dict)
-    """When it was, last. The watch may not have brought that yet, or another controller may want it otherwise."""
+    """When drift was corrected last. The watch may lag behind, or another controller may fight for the field."""
 
     _refused: dict[str, str] = field(default_factory=dict)
-    """What was refused last, by whom: it is logged once."""
+    """The last refusal by action. It is logged once."""
 
     async def carry_out(self, plan: Plan, observation: Observation) -> bool:
-        """Whether there was anything to do."""
+        """Execute a plan. Return whether there was anything to do."""
         acted = bool(
             plan.token_secrets or plan.node_updates or plan.evict or plan.delete or plan.force_delete
         )
@@ -95,7 +95,7 @@ class Executor:
         )
 
     async def post(self, event: Event, resource: Manifest) -> None:
-        """An event that cannot be written is in the log, and holds up nothing: a namespace that ends takes none."""
+        """Log an event and write it. A failure is logged only: a namespace that is being deleted accepts no events."""
         level = logging.WARNING if event.type == "Warning" else logging.INFO
         self.log.log(level, "%s: %s", event.reason, event.message)
         try:
@@ -123,7 +123,7 @@ class Executor:
             return False
         version = None
         if ref in expect_unchanged and live is not None:
-            # One that has lost its label will be seen by no watch: its label is what has to be put back.
+            # no watch shows an object without our label, and restoring the label is the purpose
             if observed is None and names.VIEW_LABEL in (live["metadata"].get("labels") or {}):
                 raise StaleObservation(f"{ref.kind} {ref.name} had not been seen yet")
             version = live["metadata"]["resourceVersion"]
@@ -145,7 +145,7 @@ class Executor:
         return True
 
     async def _report_refused_claim(self, claim: Ref, error: ClusterError, observation: Observation) -> None:
-        """A storage class whose volumes cannot grow holds up nothing else. It is told once."""
+        """Report once that a volume claim cannot grow. It blocks nothing else."""
         if self._refused.get(claim.name) != str(error):
             self._refused[claim.name] = str(error)
             await self.post(Event("Warning", "ReconcileFailed", str(error)), observation.observed.resource)
@@ -219,7 +219,7 @@ class Executor:
                 raise
 
     def _remember_normalized(self, ref: Ref, wanted: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """An API server that writes something in another way would be told the same for ever."""
+        """Remember an object that the API server normalizes, so that it is not applied again and again."""
         same = answer == wanted if ref is _STATUS else difference(wanted, answer) is None
         if same:
             self._normalized.pop(ref, None)
@@ -249,7 +249,7 @@ def _digests(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> tuple[str, s
 
 
 def _digest(value: Mapping[str, Any]) -> str:
-    """Of what somebody decides: not of what the API server counts, nor of what a controller reports."""
+    """Hash what users decide, without what the API server counts and controllers report."""
     kept = dict(value)
     if "metadata" in value:
         kept.pop("status", None)

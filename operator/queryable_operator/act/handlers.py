@@ -1,8 +1,8 @@
-"""What kopf is told to watch, and whom it wakes. Nothing is decided here.
+"""Configure kopf: what it watches, and which reconciler an event wakes. Nothing is decided here.
 
-Strategy: kopf carries the watches and says when all of them have brought what there is; then each resource gets a task of
-its own. kopf's own handling of changes stays out of it: it would keep its notes in the user's object, and a daemon of
-kopf is not started again for a resource that is being deleted when the operator was not there.
+kopf carries the watches and waits until all of them have listed what exists; then each resource gets its own task. kopf's own
+change handling is not used: it stores its state in the user's object, and it does not restart a daemon for a resource that was
+deleted while no operator ran.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ CHILDREN: Final = (
 
 
 def kinds(namespaces: Sequence[str]) -> tuple[str, ...]:
-    """What is watched beside the resource. Nodes belong to no namespace: they are seen by whoever sees all."""
+    """Return the kinds to watch beside the resource. Kubernetes nodes are cluster-scoped: only a cluster-wide operator watches
+    them."""
     return CHILDREN if namespaces else (*CHILDREN, "Node")
 
 
@@ -64,7 +65,7 @@ def registry(
 def _watch(wiring: kopf.OperatorRegistry, kind: str, where: Kind, watch_cache: WatchCache) -> None:
     selector = (where.group, where.version, where.plural)
 
-    # An index that is left empty: kopf runs no handler before all that is indexed has been listed.
+    # This index stays empty. It makes kopf list all objects before it calls a handler.
     @kopf.index(*selector, registry=wiring, id=f"{kind} seen")
     async def seen(body: Any, **_: Any) -> None:
         watch_cache.put(kind, dict(body))
@@ -86,12 +87,12 @@ def settings() -> kopf.OperatorSettings:
     chosen.watching.connect_timeout = 10
     chosen.networking.request_timeout = 60
     chosen.networking.error_backoffs = _Backoffs()
-    chosen.scanning.disabled = True  # the definition is there when we begin, and namespaces are named or all
-    chosen.posting.enabled = False  # events are the plan's
+    chosen.scanning.disabled = True  # the CRD exists before the start, and namespaces are fixed or all
+    chosen.posting.enabled = False  # the plan decides events
     chosen.peering.standalone = True
     chosen.queueing.idle_timeout = 1.0
     chosen.process.ultimate_exiting_timeout = 20
-    # Not used, since nothing here needs it; kopf takes away what bears its own finalizer's name and what it does not need.
+    # Unused, but kopf removes a finalizer with this name, so it must not be the operator's own.
     chosen.persistence.finalizer = f"{names.GROUP}/watch"
     chosen.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
     chosen.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)
@@ -99,7 +100,7 @@ def settings() -> kopf.OperatorSettings:
 
 
 class _Backoffs:
-    """An API server that is away is waited for; there is no last attempt."""
+    """Retry an unreachable API server without end."""
 
     def __iter__(self) -> Iterator[float]:
         yield from (1.0, 2.0, 4.0, 8.0)
@@ -108,5 +109,5 @@ class _Backoffs:
 
 
 def namespaced(namespaces: Sequence[str]) -> Mapping[str, Any]:
-    """Arguments of `kopf.operator`."""
+    """Return the namespace arguments of `kopf.operator`."""
     return {"namespaces": list(namespaces)} if namespaces else {"clusterwide": True}

@@ -1,8 +1,8 @@
-"""Calls that a resource's content may block, each in a thread with an event loop of its own.
+"""Run calls that a resource's settings may block, each in a thread with its own event loop.
 
-Strategy: the operator's loop only waits, with a time limit. At the limit the call is cancelled; one that does not end then
-(a name server that is silent, a certificate that takes hours) keeps its thread, and no further call is made until it ends. So
-a resource costs at most the thread that it blocks.
+The operator's event loop only waits, with a time limit. At the limit the call is cancelled. A call that does not end then (a
+silent name server, a certificate that takes hours) keeps its thread, and no further call starts until it ends. A resource
+therefore costs at most one blocked thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-_CANCEL_SECONDS: Final = 1.0  # what closing connections takes
+_CANCEL_SECONDS: Final = 1.0  # closing connections takes this long
 
 
 class IsolatedCalls:
@@ -26,11 +26,11 @@ class IsolatedCalls:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a call that passed its limit still runs."""
+        """Return whether a call that passed its limit still runs."""
         return self._overdue is not None and self._overdue.is_alive()
 
     async def run(self, call: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
-        """Return what the call returns. Raises TimeoutError at the limit, and while an earlier call has not ended."""
+        """Return the call's result. Raises TimeoutError at the limit, and while an earlier call has not ended."""
         if self.is_blocked:
             raise TimeoutError
         promise: Future[T] = Future()
@@ -41,7 +41,7 @@ class IsolatedCalls:
             me = asyncio.current_task()
             assert me is not None
             running.append((asyncio.get_running_loop(), me))
-            if given_up.is_set():  # the thread got its first turn after the limit
+            if given_up.is_set():  # the thread started after the limit
                 raise TimeoutError
             return await call()
 
@@ -68,7 +68,7 @@ class IsolatedCalls:
                 given_up.set()
                 outcome.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
                 for loop, task in running:
-                    with suppress(RuntimeError):  # it has ended meanwhile
+                    with suppress(RuntimeError):  # the loop has closed meanwhile
                         loop.call_soon_threadsafe(task.cancel)
         await asyncio.wait((outcome,), timeout=_CANCEL_SECONDS)
         raise TimeoutError

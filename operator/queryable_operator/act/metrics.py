@@ -1,6 +1,6 @@
-"""What the operator says of itself on a port of its own: `/metrics` for Prometheus, and `/healthz` for the kubelet.
+"""Serve the operator's own HTTP port: `/metrics` for Prometheus, `/healthz` for the kubelet.
 
-Strategy: threads answer, so that an event loop that hangs is seen to hang rather than silent.
+Threads answer, so that a blocked event loop fails the health check and does not hang it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _set(gauge: Gauge, view: View, value: float | None) -> None:
 
 @dataclass(slots=True)
 class Health:
-    """When things last went on. Called from the loop; asked from a thread."""
+    """Track when the operator last made progress. The event loop writes, HTTP threads read."""
 
     clock: Callable[[], float] = time.monotonic
     _beat_at: float | None = None
@@ -92,7 +92,7 @@ class Health:
     _missed: str | None = None
 
     def event_loop_turned(self) -> None:
-        """The event loop turns."""
+        """Record that the event loop runs."""
         self._beat_at = self.clock()
 
     def finished(self, view: View) -> None:
@@ -102,7 +102,7 @@ class Health:
         self._finished.pop(view, None)
 
     def set_watch_problem(self, what: str | None) -> None:
-        """What a watch has not brought; None: all is as it is listed."""
+        """Set what a watch has missed. None: every watch is up to date."""
         self._missed = what
 
     def problem(self) -> str | None:
@@ -119,7 +119,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Over IPv4 and IPv6, where there are both."""
+        """Listen over IPv4 and IPv6, where both exist."""
         self.socket.close()
         self.socket = listen(EVERY_ADDRESS, self.server_address[1])
         self.server_address = self.socket.getsockname()
@@ -127,7 +127,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def serve(port: int, metrics: Metrics, health: Health) -> ThreadingHTTPServer:
-    """Answers from now on, in threads, until it is shut down."""
+    """Start a server whose threads answer until it is shut down."""
 
     class Answers(BaseHTTPRequestHandler):
         timeout = _REQUEST_SECONDS
@@ -143,7 +143,7 @@ def serve(port: int, metrics: Metrics, health: Health) -> ThreadingHTTPServer:
                 self._answer(404, "text/plain; charset=utf-8", b"there are /metrics and /healthz\n")
 
         def log_message(self, *_: Any) -> None:
-            """No line for each probe."""
+            """Log no line for each probe."""
 
         def _answer(self, status: int, content_type: str, body: bytes) -> None:
             self.send_response(status)

@@ -1,7 +1,7 @@
-"""Query nodes: what they say of themselves, and what they are told.
+"""Read the status of query nodes, and send them what they must follow.
 
-Strategy: all are asked at once, by the address of their pod, and nobody is waited for longer than a second. A node that
-does not answer has said what it said last, but no copy is called caught up any more.
+All nodes are requested at once, by pod address, for at most a second. A node that does not answer keeps its last status, but
+none of its replicas counts as caught up.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _AT_ONCE_MAX: Final = 256
 
 
 class NodeRefused(Exception):
-    """A node did not take what it was told; the message says why."""
+    """Report that a node refused an update, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A pod of a revision."""
+    """Locate a pod of a revision."""
 
     revision: int
     ordinal: int
-    uid: str  # of the pod: another one under the same name has said nothing yet
+    uid: str  # of the pod: a newer pod with the same name has not reported yet
     ip: str
     epoch: int | None
-    """Of the placement that stands in the revision's ConfigMap. None: there is none that can be read."""
+    """The epoch of the placement in the revision's ConfigMap. None: that placement is unreadable."""
 
     port: int = DEFAULT_PORT
 
@@ -67,8 +67,8 @@ class Nodes:
     async def ask(
         self, nodes: Mapping[Node, str], before: Mapping[str, NodeStatus]
     ) -> dict[int, dict[int, NodeStatus]]:
-        """What each says, by revision and ordinal. `nodes` come with their revision's token; `before` is what pods have said
-        earlier, by their uid."""
+        """Return each node's status, by revision and ordinal. `nodes` maps each node to its revision's token; `before` holds
+        the last statuses by pod uid."""
         answers = await asyncio.gather(*(self._ask(node, token) for node, token in nodes.items()))
         said: dict[int, dict[int, NodeStatus]] = {}
         for node, answer in zip(nodes, answers, strict=True):
@@ -94,9 +94,9 @@ class Nodes:
                     text = await self._get(f"{node.url}{PLACEMENT_PATH}", {NODE_HEADER: token})
                     said = replace(said, placement=Placement.from_json(text))
         except (httpx.HTTPError, TimeoutError):
-            return None  # away, or not there yet
+            return None  # unreachable, or not started yet
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            return None  # whatever answers there is no node
+            return None  # something else answers at this address
         return said
 
     async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> str:
@@ -120,7 +120,7 @@ class Nodes:
 
 
 async def _body(answer: httpx.Response, bytes_max: int) -> bytes:
-    """What came over the network, not unpacked: a resource may name an image whose answers are no node's."""
+    """Read a body without decompressing it: a resource may name an image whose answers are no node's."""
     body = bytearray()
     async for chunk in answer.aiter_raw():
         body += chunk
@@ -130,7 +130,7 @@ async def _body(answer: httpx.Response, bytes_max: int) -> bytes:
 
 
 def parse_node_status(status: Mapping[str, Any], now: float) -> NodeStatus:
-    """From a node's `/v1/status`."""
+    """Parse a node's `/v1/status`."""
     copies = status["partitions"]
     lags = [int(copy["lagRecords"]) for copy in copies]
     waits = [c["remainingSeconds"] for c in copies if not c["complete"] and c["remainingSeconds"] is not None]
@@ -155,7 +155,7 @@ def parse_node_status(status: Mapping[str, Any], now: float) -> NodeStatus:
 
 
 def _mismatches(partitioner: Mapping[str, Any]) -> int:
-    """Against the declared one. With `auto`: against the one that fits best."""
+    """Count mismatches with the declared partitioner; with `auto`, with the best fitting one."""
     counts = partitioner["mismatches"]
     declared = partitioner["declared"]
     if declared in ALGORITHMS:

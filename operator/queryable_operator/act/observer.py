@@ -1,7 +1,7 @@
-"""Gathers what is seen of one resource at one moment.
+"""Observe one resource: collect everything that `plan` needs.
 
-Strategy: objects come from the watches, the resource itself is read anew, and nodes and Kafka are asked at the same time.
-What is remembered from one look to the next only spares questions; a new process that knows nothing sees the same.
+Objects come from the watch cache. The resource itself is read anew, and nodes and Kafka are requested at the same time. What
+the observer remembers between passes only saves requests; a new process observes the same.
 """
 
 from __future__ import annotations
@@ -31,24 +31,27 @@ from queryable_operator.spec.observed import (
     TopicObservation,
 )
 
-_TOKEN_SECONDS: Final = 60.0  # so long a token Secret is believed to be there
-_SETTINGS_SECONDS: Final = 30.0  # and the user's Secret with Kafka's settings to be as it was
-_UNOWNED: Final = ("Pod", "PersistentVolumeClaim")  # the StatefulSet owns the first, and nobody the second
+_TOKEN_SECONDS: Final = 60.0  # how long a token Secret counts as existing without a read
+_SETTINGS_SECONDS: Final = 30.0  # how long the contents of the user's Secret count as current
+_UNOWNED: Final = (
+    "Pod",
+    "PersistentVolumeClaim",
+)  # a StatefulSet owns the first, and nothing owns the second
 
 
 @dataclass(slots=True)
 class Observation:
-    """One look: what `plan` gets, and what carrying out its answer takes beside that."""
+    """Hold one observation: the input of `plan`, and what the execution of the plan needs beside it."""
 
     observed: Observed
     tokens: Mapping[int, str]
-    """Between the operator and the nodes of a revision."""
+    """By revision: the token shared by the operator and the nodes."""
 
     nodes: Mapping[tuple[int, int], Node]
-    """By revision and ordinal, those that can be spoken to."""
+    """By revision and ordinal: the nodes that can be reached."""
 
     kafka: Mapping[str, str] | None
-    """Settings of Kafka's clients. None: the Secret is not there."""
+    """Settings of the Kafka clients. None: the Secret is missing."""
 
 
 @dataclass(slots=True)
@@ -61,7 +64,7 @@ class _Token:
 @dataclass(slots=True)
 class _Settings:
     at: float = float("-inf")
-    key: str = ""  # of what in the spec they came from
+    key: str = ""  # of the spec fields that they came from
     config: dict[str, str] | None = None
     digest: str = ""
     wrong: str | None = None
@@ -69,7 +72,7 @@ class _Settings:
 
 @dataclass(slots=True)
 class Observer:
-    """Of one resource."""
+    """Observe one resource."""
 
     view: View
     cluster: Cluster
@@ -77,7 +80,7 @@ class Observer:
     nodes: Nodes
     topics: Topics
     name_conflicts: set[Ref] = field(default_factory=set)
-    """Names of our children that were found to be somebody else's."""
+    """Names of our children that belong to other owners."""
 
     kafka_cleaned: bool = False
     kafka_retained: tuple[str, ...] = ()
@@ -117,7 +120,7 @@ class Observer:
         return Observation(observed, tokens, nodes, settings.config)
 
     def forget_token(self, name: str) -> None:
-        """It was made or deleted just now."""
+        """Drop a token after its Secret was created or deleted."""
         self._tokens.pop(name, None)
 
     async def _remaining_conflicts(self, uid: str) -> set[Ref]:
@@ -130,7 +133,8 @@ class Observer:
     async def _token_secrets(
         self, uid: str, revisions: list[int], children: dict[Ref, Manifest], name_conflicts: set[Ref]
     ) -> dict[int, str]:
-        """Adds them to `children`, without their contents. Secrets are not watched, and read as seldom as possible."""
+        """Return the tokens by revision, and add their Secrets to `children` without contents. Secrets are not watched and
+        rarely read."""
         now, tokens = time.monotonic(), {}
         for revision in revisions:
             name = names.child(self.view[1], revision)
@@ -150,8 +154,8 @@ class Observer:
         return tokens
 
     async def _kafka_settings(self, resource: Manifest) -> _Settings:
-        """The Secret's over those of the spec. Once the Secret has gone with its namespace, those that it had are
-        still good for cleaning up."""
+        """Return the spec's settings, overridden by the Secret's. After the deletion of the Secret with its namespace, the last
+        known settings still serve the Kafka cleanup."""
         kafka = resource["spec"].get("kafka", {})
         key = json.dumps(kafka, sort_keys=True)
         now, before = time.monotonic(), self._settings
@@ -189,7 +193,7 @@ def is_owned(live: Manifest, uid: str) -> bool:
 
 
 def revision_of(view: str, ref: Ref) -> int | None:
-    """Of a child that is called after its revision."""
+    """Return the revision in a child's name."""
     prefix, _, text = ref.name.rpartition("-")
     return names.revision_number(text) if prefix == view else None
 
@@ -197,7 +201,7 @@ def revision_of(view: str, ref: Ref) -> int | None:
 def _split_by_owner(
     objects: Mapping[Ref, Manifest], uid: str, view: str
 ) -> tuple[dict[Ref, Manifest], set[Ref]]:
-    """Our children, and the names that others have. A label alone makes nobody a child."""
+    """Split objects into our children and names that other owners use. A label alone makes no child."""
     children: dict[Ref, Manifest] = {}
     name_conflicts: set[Ref] = set()
     for ref, live in objects.items():
@@ -214,7 +218,7 @@ def _split_by_owner(
 
 
 def _revision_and_ordinal(view: str, ref: Ref, live: Manifest) -> tuple[int, int] | None:
-    """Revision and ordinal of a pod or a volume claim, when it is one of a StatefulSet of this view."""
+    """Return revision and ordinal of a pod or volume claim of this view's StatefulSets, else None."""
     revision = names.revision_number(live["metadata"].get("labels", {}).get(names.REVISION_LABEL))
     text = ref.name.rpartition("-")[2]
     if revision is None or not (text.isascii() and text.isdecimal()) or len(text) > 6:
@@ -229,7 +233,7 @@ def _revision_and_ordinal(view: str, ref: Ref, live: Manifest) -> tuple[int, int
 
 
 def _reachable_nodes(view: str, children: Mapping[Ref, Manifest]) -> dict[tuple[int, int], Node]:
-    """Pods that have an address and may answer; those that are ending as well, since they drain."""
+    """Return the pods that have an address and may answer, including terminating ones, since they drain."""
     nodes: dict[tuple[int, int], Node] = {}
     for ref, live in children.items():
         ip = live.get("status", {}).get("podIP")
@@ -249,7 +253,7 @@ def _epoch(record: Manifest | None) -> int | None:
 
 
 def _decoded(secret: Mapping[str, Any]) -> dict[str, str]:
-    """What is no text is left out: no setting of Kafka is."""
+    """Decode a Secret's values. Values that are no text are left out: no Kafka setting is binary."""
     decoded = {}
     for name, value in (secret.get("data") or {}).items():
         try:

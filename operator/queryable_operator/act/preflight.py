@@ -1,7 +1,6 @@
-"""What must be so before the operator begins: a cluster that answers, the resource's definition, and permissions.
+"""Check the operator's prerequisites: a reachable cluster, the CRD, and permissions.
 
-Strategy: everything that is missing is said at once, in words that name it, rather than one thing after another in a log of
-retries.
+Everything that is missing is reported at once and by name, not one item after another in a log of retries.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ class Permission:
     kind: str  # or kind/subresource
     namespace: str | None  # None: all of them
     name: str = ""
-    """Of the one object that is meant; empty: of all."""
+    """The name of the one object. Empty: all objects."""
 
 
 class PreflightFailed(Exception):
-    """What is missing, a line each."""
+    """Report what is missing, one item a line."""
 
 
 def permissions(namespaces: Sequence[str], lease: tuple[str, str] | None) -> Iterator[Permission]:
-    """All that the operator does. `lease`: namespace and name."""
+    """Yield every permission that the operator uses. `lease` is a namespace and a name."""
     for namespace in namespaces or (None,):
         for kind, verbs in _IN_NAMESPACES.items():
             yield from (Permission(verb, kind, namespace) for verb in verbs)
@@ -58,12 +57,12 @@ def permissions(namespaces: Sequence[str], lease: tuple[str, str] | None) -> Ite
         for kind, verbs in _HOSTS.items():
             yield from (Permission(verb, kind, None) for verb in verbs)
     if lease is not None:
-        yield Permission("create", "Lease", lease[0])  # a name cannot be asked for before there is one
+        yield Permission("create", "Lease", lease[0])  # permission to create cannot be restricted by name
         yield from (Permission(verb, "Lease", *lease) for verb in ("get", "update"))
 
 
 async def check(cluster: Cluster, namespaces: Sequence[str], lease: tuple[str, str] | None) -> None:
-    """Returns when nothing is missing. `namespaces`: empty for all."""
+    """Return if nothing is missing. No `namespaces`: all of them."""
     try:
         if not await cluster.serves(names.KIND):
             raise PreflightFailed(

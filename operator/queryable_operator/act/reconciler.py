@@ -1,8 +1,7 @@
-"""One resource, again and again: look at what is, plan, carry it out. And all of them together.
+"""Reconcile resources: observe, plan, execute, and again.
 
-Strategy: a round begins when something has changed, or when the last one said so. Nothing that a round finds out is needed
-by the next. A round that fails is followed by another, later each time; why is said once, in the log, and to the user
-when it is for him to mend.
+A pass begins after a change, or when the last pass asked for it. No pass needs results of an earlier one. After a failed pass
+the next one backs off. A failure is logged once, and is an event if a user can fix it.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ Planner = Callable[[Observed, OperatorSettings], Plan]
 _GATHER_SECONDS: Final = 0.2  # changes come in groups
 _BACK_OFF_SECONDS: Final = 0.5
 _BACK_OFF_SECONDS_MAX: Final = 60.0
-_AWAY_SECONDS: Final = 60.0  # others' finalizers hold the resource, and nothing is left to do
+_AWAY_SECONDS: Final = 60.0  # only other finalizers hold the resource
 
 _LOG: Final = logging.getLogger("queryable_operator")
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What all resources share."""
+    """Hold what all reconcilers share."""
 
     cluster: Cluster
     watch_cache: WatchCache
@@ -51,11 +50,11 @@ class Dependencies:
     settings: OperatorSettings
     plan: Planner
     interval_seconds: float
-    """No resource is left alone for longer."""
+    """The longest time between two passes."""
 
 
 class Reconciler:
-    """One resource."""
+    """Reconcile one resource."""
 
     def __init__(self, view: View, dependencies: Dependencies) -> None:
         self._view = view
@@ -71,7 +70,7 @@ class Reconciler:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until the resource is gone."""
+        """Run passes until the resource is gone."""
         while (seconds := await self.run_pass()) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), seconds)
@@ -81,7 +80,7 @@ class Reconciler:
         self._dependencies.health.forget(self._view)
 
     async def run_pass(self) -> float | None:
-        """The seconds until the next one. None: the resource is gone."""
+        """Run one pass. Return the seconds until the next one, or None if the resource is gone."""
         began = time.monotonic()
         resource: Manifest | None = None
         try:
@@ -100,7 +99,7 @@ class Reconciler:
             await self._report(error, resource)
         except (
             Exception
-        ) as error:  # a defect; the other resources go on, and so does this one when it has been mended
+        ) as error:  # a defect of the operator: other resources continue, and this one after a back-off
             result, requeue_seconds = "error", self._back_off()
             if self._last_error != repr(error):
                 self._last_error = repr(error)
@@ -132,11 +131,11 @@ class Reconciler:
         )
         interval = self._dependencies.interval_seconds
         if not acted and not observation.nodes:
-            return interval  # there is nobody to ask, and whatever changes otherwise begins a round
+            return interval  # without nodes to request, a watch event starts the next pass
         return max(_GATHER_SECONDS, min(plan.requeue_seconds, interval))
 
     def _begin_incarnation(self) -> None:
-        """For this resource, or for another one of the same name."""
+        """Forget everything, for a new resource or one that was created again with the same name."""
         dependencies = self._dependencies
         self._observer = Observer(
             self._view,
@@ -172,7 +171,7 @@ class Reconciler:
 
 
 class Reconcilers:
-    """All resources."""
+    """Run one reconciler for each resource."""
 
     def __init__(self) -> None:
         self.dependencies: Dependencies
@@ -181,7 +180,7 @@ class Reconcilers:
         self._recreated: set[View] = set()
 
     def observe(self, resource: Mapping[str, Any]) -> None:
-        """A resource is there, or has changed."""
+        """Start the reconciler of a new resource, or wake it after a change."""
         meta = resource["metadata"]
         view = (meta["namespace"], meta["name"])
         what_matters = (
@@ -195,13 +194,13 @@ class Reconcilers:
         self._seen[view] = (meta["resourceVersion"], what_matters)
         if view not in self._running:
             self._start(view)
-        elif before is None or before[1] != what_matters:  # our own writes of the status are no news
+        elif before is None or before[1] != what_matters:  # the operator's own status writes are no change
             if before is None or before[1][0] != meta["uid"]:
                 self._recreated.add(view)
             self.wake(view)
 
     def gone(self, view: View) -> None:
-        """It will find out by itself, at once."""
+        """Wake the reconciler of a deleted resource, which then ends."""
         self._seen.pop(view, None)
         self.wake(view)
 
@@ -210,7 +209,7 @@ class Reconcilers:
             self._running[view][0].wake()
 
     def known(self) -> dict[View, str]:
-        """`resourceVersion` by namespace and name, as the watch has brought it."""
+        """Return the `resourceVersion` that the watch has brought, by namespace and name."""
         return {view: version for view, (version, _) in self._seen.items()}
 
     async def stop(self) -> None:
@@ -228,7 +227,7 @@ class Reconcilers:
         task.add_done_callback(lambda _: self._ended(view))
 
     def _ended(self, view: View) -> None:
-        """The resource was found gone; another one of its name may have come since."""
+        """Clean up after a reconciler, or start it again if the resource was recreated meanwhile."""
         del self._running[view]
         if view in self._recreated:
             self._recreated.discard(view)

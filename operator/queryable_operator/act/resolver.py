@@ -1,7 +1,7 @@
-"""The names of brokers, resolved as a pod in the resource's namespace resolves them.
+"""Resolve broker names like a pod in the resource's namespace.
 
-Strategy: an event loop with its own `getaddrinfo`. A Kafka client connects by name, to the addresses that it is given and to
-those that brokers advertise, and both come through the loop. TLS still verifies the name as it is written.
+An event loop has its own `getaddrinfo`. A Kafka client connects by name to the given addresses and to those that brokers
+advertise, and both go through the loop. TLS still verifies the name as written.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _DOTS: Final = 5  # Kubernetes' `ndots`: a name with fewer dots is looked up bel
 
 @dataclass(frozen=True, slots=True)
 class SearchPath:
-    """The domains below which a pod looks a name up."""
+    """Hold the domains below which a pod looks a name up."""
 
     domains: tuple[str, ...]
     own: bool
-    """Whether the operator's own search path comes last: outside of a cluster it is not that of another namespace."""
+    """Whether the operator's own search path comes last: outside of a cluster it is not a namespace's."""
 
     def names(self, host: str) -> list[str]:
-        """Return what to look up for a host, in order."""
+        """Return the names to look up for a host, in order."""
         if host.endswith(".") or host == "localhost" or _is_address(host):
             return [host]
         as_written = host if self.own else f"{host}."
@@ -46,7 +46,7 @@ def search_path(namespace: str, cluster_domain: str, own: Sequence[str]) -> Sear
 
 
 def own_search_path(file: Path = _RESOLV_CONF) -> tuple[str, ...]:
-    """Return the domains of this process' resolver. The last line counts, as for the resolver itself."""
+    """Return the domains of this process' resolver. As in the resolver, the last line wins."""
     found: tuple[str, ...] = ()
     with suppress(OSError):
         for line in file.read_text(errors="replace").splitlines():
@@ -57,7 +57,7 @@ def own_search_path(file: Path = _RESOLV_CONF) -> tuple[str, ...]:
 
 
 class NamespaceLoop(asyncio.SelectorEventLoop):
-    """An event loop that resolves names along a search path. A look-up blocks it, so it runs in a thread of its own."""
+    """Resolve names along a search path. A look-up blocks the loop, so it runs in its own thread."""
 
     def __init__(self, path: SearchPath) -> None:
         super().__init__()

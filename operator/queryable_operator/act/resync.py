@@ -1,7 +1,7 @@
-"""Holds what the watches have brought against what is.
+"""Compare the watch cache with lists from the API server.
 
-Strategy: a watch that had to begin anew lists what there is and says nothing of what has gone, so what is no longer listed is
-taken away here. What was listed and has not been brought until the next time shows a watch that is dead, and health fails.
+A restarted watch lists what exists and does not report deletions, so objects that are no longer listed are removed here. An
+object that a watch has still not brought at the next comparison shows a dead watch, and health fails.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Resync:
     health: Health
     kinds: Sequence[str]
     namespaces: Sequence[str]  # empty: all
-    # By kind, of what was listed and had not been brought: the version that was known.
+    # by kind: listed versions that the watch had not brought, with the version that it knew
     _missing_versions: dict[str, dict[tuple[str, str], str | None]] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Does not return."""
+        """Compare periodically. Never returns."""
         while True:
             await asyncio.sleep(_EVERY_SECONDS)
             try:

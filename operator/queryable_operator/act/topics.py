@@ -1,9 +1,8 @@
-"""Kafka, as far as the operator asks it: how many partitions a topic has, and taking away what a view left there.
+"""Read partition counts from Kafka, and delete what a view left there.
 
-Strategy: resources that reach Kafka in the same way share one look at it, so that a hundred of them cost one connection
-every half minute, and one broker that is away costs one wait. Names are those of the resource's namespace. Whatever a
-resource's settings can block (certificates, name servers, a broker that asks for endless arithmetic) runs beside the
-operator's loop and has an end.
+Resources with the same connection settings share one metadata request. A hundred of them cost one connection every half minute,
+and an unreachable broker costs one wait. Names resolve as in the resource's namespace. Whatever a resource's settings can block
+(certificates, name servers, an endless handshake) runs beside the operator's event loop, with a time limit.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from queryable_operator.spec.resource import Identity
 
 _LOOK_SECONDS: Final = 5.0
 _CLEAN_SECONDS: Final = 15.0
-_FOUND_SECONDS: Final = 30.0  # so long an answer is believed
+_FOUND_SECONDS: Final = 30.0  # how long a result is reused
 _MISSED_SECONDS: Final = 10.0
-_ASKED_SECONDS: Final = 300.0  # a topic that nobody has asked for since is not looked for any more
+_ASKED_SECONDS: Final = 300.0  # a topic that no resource asks for is dropped after this time
 
-# What Kafka calls errors by.
+# error codes of the Kafka protocol
 _UNKNOWN_TOPIC: Final = 3
 _INVALID_TOPIC: Final = 17
 _NOT_AUTHORIZED: Final = 29
@@ -52,18 +51,18 @@ _GROUP_UNKNOWN: Final = 69
 
 @dataclass(slots=True)
 class _Kafka:
-    """What is known of one way to reach Kafka."""
+    """Hold what is known through one set of connection settings."""
 
     connection: KafkaConnection
     calls: IsolatedCalls
-    last_requested: dict[str, float] = field(default_factory=dict)  # when somebody last asked for a topic
+    last_requested: dict[str, float] = field(default_factory=dict)  # by topic
     observations: dict[str, TopicObservation] = field(default_factory=dict)
     failure: KafkaUnreachable | KafkaSettingsInvalid | None = None
     at: float = float("-inf")
     look_task: asyncio.Task[None] | None = None
 
     def known(self, topic: str, now: float) -> TopicObservation | None:
-        """None when it is time to look."""
+        """Return the cached result, or None if a request is due."""
         age = now - self.at
         if self.failure is not None:
             return self.failure if age < _MISSED_SECONDS else None
@@ -73,13 +72,13 @@ class _Kafka:
 
 @dataclass(frozen=True, slots=True)
 class CleanupResult:
-    """What came of taking away what a resource left in Kafka."""
+    """Report the result of a Kafka cleanup."""
 
     refused: str | None = None
-    """None: nothing is left that is proven to be the resource's."""
+    """None: nothing is left that provably belongs to the resource."""
 
     unproven: tuple[str, ...] = ()
-    """What has a name that earlier releases gave: a view of another cluster may own it, so it stays."""
+    """Groups and topics with names of earlier releases. They stay, since a view in another cluster may own them."""
 
 
 class Topics:
@@ -88,7 +87,7 @@ class Topics:
     ) -> None:
         self._cluster_domain = cluster_domain
         self._clock = clock
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say is in our own sentence
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # our own sentence says what it would log
         self._kafkas: dict[str, _Kafka] = {}
 
     async def seen(
@@ -99,7 +98,7 @@ class Topics:
         except KafkaSettingsError as error:
             return KafkaSettingsInvalid(str(error))
         kafka.last_requested[topic] = self._clock()
-        for _ in range(2):  # a look that was under way may not have been for this topic
+        for _ in range(2):  # a request in progress may not include this topic
             if (seen := kafka.known(topic, self._clock())) is not None:
                 return seen
             await self._look(kafka)
@@ -108,7 +107,7 @@ class Topics:
     async def clean(
         self, identity: Identity, bootstrap_servers: str, config: Mapping[str, str]
     ) -> CleanupResult:
-        """Delete the groups and dead-letter topics of every revision of the resource, and nothing of any other one."""
+        """Delete the groups and dead-letter topics of all revisions of the resource, and nothing else."""
         try:
             kafka = self._kafka(identity.namespace, bootstrap_servers, config)
 
@@ -117,7 +116,7 @@ class Topics:
                     return await _clean(admin, identity)
 
             return await kafka.calls.run(clean, _CLEAN_SECONDS)
-        except Exception as error:  # whatever may be at the address, and whatever it answers
+        except Exception as error:  # anything may answer at this address
             return CleanupResult(_reason(error, bootstrap_servers))
 
     def _kafka(self, namespace: str, bootstrap_servers: str, config: Mapping[str, str]) -> _Kafka:
@@ -128,7 +127,7 @@ class Topics:
             }
             if not kafka.last_requested and kafka.look_task is None and not kafka.calls.is_blocked:
                 del self._kafkas[key]
-        # Brokers advertise names, and a name means another broker in another namespace.
+        # A broker's advertised name means another broker in another namespace.
         key = hashlib.sha256(
             json.dumps([namespace, bootstrap_servers, dict(config)], sort_keys=True).encode()
         ).hexdigest()
@@ -145,12 +144,12 @@ class Topics:
 
 
 async def _look(kafka: _Kafka, clock: Callable[[], float]) -> None:
-    """Fills in what is known; never raises."""
+    """Request the metadata and store the result. Never raises."""
     topics = sorted(kafka.last_requested)
 
     async def look() -> dict[str, TopicObservation]:
         async with _admin(kafka.connection) as admin:
-            # A topic that is asked for must not be made by that, as many brokers would.
+            # a metadata request must not create the topic
             answer = await admin._send_request(MetadataRequest(topics, allow_auto_topic_creation=False))
         return {observations["topic"]: _seen(observations) for observations in answer.to_object()["topics"]}
 
@@ -159,7 +158,7 @@ async def _look(kafka: _Kafka, clock: Callable[[], float]) -> None:
         kafka.failure = None
     except KafkaSettingsError as error:
         kafka.failure = KafkaSettingsInvalid(str(error))
-    except Exception as error:  # whatever may be at the address, and whatever it answers
+    except Exception as error:  # anything may answer at this address
         kafka.failure = KafkaUnreachable(
             _reason(error, ",".join(kafka.connection.arguments["bootstrap_servers"]))
         )
@@ -226,7 +225,7 @@ async def _dead_letter_topics(admin: Any, wanted: Callable[[str], bool]) -> list
 async def _admin(kafka: KafkaConnection) -> AsyncIterator[Any]:
     try:
         admin = AIOKafkaAdminClient(**client_arguments(kafka))
-    except (OSError, ValueError) as error:  # OpenSSL's errors are among them
+    except (OSError, ValueError) as error:  # includes OpenSSL's errors
         raise KafkaSettingsError(f"the certificates of Kafka's settings cannot be used: {error}") from error
     try:
         await admin.start()
@@ -236,7 +235,7 @@ async def _admin(kafka: KafkaConnection) -> AsyncIterator[Any]:
 
 
 def _reason(error: Exception, bootstrap_servers: str) -> str:
-    """In words, without a value of a setting."""
+    """Describe an error without values of settings."""
     if isinstance(error, KafkaSettingsError):
         return str(error)
     if isinstance(error, TimeoutError):

@@ -1,7 +1,7 @@
-"""What the watches have brought of our objects, cut down to what somebody looks at.
+"""Cache the objects that the watches bring, reduced to the fields in use.
 
-Strategy: whoever feeds it tells of every change; it remembers the last state of each object and whom to wake. A watch
-that had to begin anew does not tell what has gone in the meantime, so from time to time it is held against a list.
+Every change goes through the cache, which keeps the last state of each object and wakes its resource's reconciler. A restarted
+watch does not report deletions, so `resync` compares the cache with lists.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class WatchCache:
 
     @property
     def hosts(self) -> Mapping[str, Host] | None:
-        """A copy. None: nobody may look at them."""
+        """Return a copy. None: the operator may not read Kubernetes nodes."""
         return None if self._hosts is None else dict(self._hosts)
 
     def of(self, view: View) -> dict[Ref, Manifest]:
-        """A copy, by kind and name; EndpointSlices among them."""
+        """Return a copy of a resource's objects by kind and name, EndpointSlices included."""
         return dict(self._objects.get(view, ()))
 
     def put(self, kind: str, live: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ class WatchCache:
         view = (meta["namespace"], meta.get("labels", {}).get(names.VIEW_LABEL, ""))
         ref = Ref(kind, meta["name"])
         before = self._views.get((view[0], ref))
-        if before is not None and before != view:  # somebody gave it to another view
+        if before is not None and before != view:  # its label was changed to another resource's
             self.gone(kind, *_place(live))
         self._views[view[0], ref] = view
         self._objects.setdefault(view, {})[ref] = trimmed(kind, live)
@@ -67,7 +67,7 @@ class WatchCache:
         self._changed(view)
 
     def known(self, kind: str) -> dict[tuple[str, str], str]:
-        """`resourceVersion` by namespace and name."""
+        """Return the `resourceVersion` of each object of a kind, by namespace and name."""
         if kind == "Node":
             return {("", name): version for name, version in self._host_versions.items()}
         return {
@@ -100,7 +100,7 @@ class WatchCache:
 
 
 def endpoints_of(service: str, objects: Mapping[Ref, Manifest]) -> frozenset[str]:
-    """The pods to which a Service sends requests."""
+    """Return the pods to which a Service sends requests."""
     return frozenset(
         endpoint["targetRef"]["name"]
         for ref, live in objects.items()
@@ -112,7 +112,7 @@ def endpoints_of(service: str, objects: Mapping[Ref, Manifest]) -> frozenset[str
 
 
 def trimmed(kind: str, live: Mapping[str, Any]) -> Manifest:
-    """Without what nobody reads: thousands of these are kept."""
+    """Return the object without unused fields: the cache holds thousands of them."""
     meta = {k: v for k, v in live["metadata"].items() if k != "managedFields"}
     kept = {**live, "kind": kind, "metadata": meta}
     if kind == "Pod":

@@ -1,4 +1,4 @@
-"""What every child has in common: its name, labels, owner, and a digest of all that is wanted of it."""
+"""Build what every child has: name, labels, owner reference, and a digest of its desired fields."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ API_VERSIONS: Final[Mapping[str, str]] = {
 }
 
 WANTED_ANNOTATION: Final = f"{names.GROUP}/wanted"
-"""A field that is wanted no longer is not missed in the live object; another digest shows that something was taken away, and
-the next apply takes it away there."""
+"""A digest of the desired object. A field that is no longer desired leaves no difference in the live object, but the digest
+changes, and the next apply removes the field there."""
 
 
 def child(
@@ -33,7 +33,7 @@ def child(
     body: Mapping[str, Any],
     annotations: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Without a revision it belongs to the view as a whole, and is called as the view is."""
+    """Build a child. Without a revision it belongs to the whole view and has the view's name."""
     view = identity.name
     metadata: dict[str, Any] = {
         "name": view if revision is None else names.child(view, revision),

@@ -1,4 +1,4 @@
-"""What surrounds the pods: how many may be away, who reaches them, whom they are, and the token that they share."""
+"""Build what surrounds the pods: disruption budget, network policy, service account and token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKEN_KEY = "token"  # noqa: S105  (the name of a key, not its value)
 
 
 def disruption_budget(view: View, revision: int) -> Manifest:
-    """One pod at a time. One that is not ready anyway holds no drain up."""
+    """Allow one voluntary disruption at a time. A pod that is not ready does not block a drain."""
     spec = {
         "maxUnavailable": 1,
         "selector": {"matchLabels": dict(names.selector(view.name, revision))},
@@ -27,7 +27,7 @@ def disruption_budget(view: View, revision: int) -> Manifest:
 
 
 def network_policy(view: View, settings: OperatorSettings) -> Manifest:
-    """Pods are reached at the one port that they serve. Where they go is not restricted: Kafka may be anywhere."""
+    """Restrict ingress to the one port that pods serve. Egress stays open, since Kafka may be anywhere."""
     nodes = {"matchLabels": {names.VIEW_LABEL: view.name}}
     ingress: dict[str, Any] = {"ports": [{"protocol": "TCP", "port": DEFAULT_PORT}]}
     if peers := view.raw.get("networkPolicy", {}).get("from"):
@@ -37,7 +37,7 @@ def network_policy(view: View, settings: OperatorSettings) -> Manifest:
 
 
 def _operator(settings: OperatorSettings) -> Iterator[Manifest]:
-    """The operator's own pods, which ask nodes how they are."""
+    """Select the operator's own pods, which request the nodes' status."""
     if settings.namespace:
         yield {
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.namespace}},
@@ -46,12 +46,12 @@ def _operator(settings: OperatorSettings) -> Iterator[Manifest]:
 
 
 def service_account(view: View) -> Manifest:
-    """Nodes never ask the API server."""
+    """Build the pods' service account. Nodes never call the API server."""
     return child(view, None, "ServiceAccount", {"automountServiceAccountToken": False})
 
 
 def token_secret(identity: Identity, revision: int, token: str) -> Manifest:
-    """The token that the nodes of a revision know one another by. Made once, never written again."""
+    """Build the Secret with the token shared by a revision's nodes and the operator. It is written once."""
     data = {TOKEN_KEY: base64.b64encode(token.encode()).decode()}
     body = {"type": "Opaque", "immutable": True, "data": data}
     return child(identity, revision, "Secret", body)

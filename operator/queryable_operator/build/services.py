@@ -1,4 +1,4 @@
-"""The two Services: one gives the pods of a revision their names, the other is where clients ask."""
+"""Build the two Services: one names the pods of a revision, the other receives client requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HTTP = "http"
 
 
 def headless(view: View, revision: int) -> Manifest:
-    """Names for the pods of a revision. Nodes find one another before they are ready."""
+    """Build the Service that names the pods of a revision, also before they are ready."""
     spec = {
         "type": "ClusterIP",
         "clusterIP": "None",
@@ -24,7 +24,7 @@ def headless(view: View, revision: int) -> Manifest:
 
 
 def client(view: View, active: int) -> Manifest:
-    """Where clients ask: the ready pods of the active revision."""
+    """Build the client Service. It selects the active revision's ready pods."""
     service = view.raw["service"]
     spec = {
         "type": "ClusterIP",

@@ -1,7 +1,7 @@
-"""A revision's ConfigMap: what its nodes follow, and what the operator must know of it again. A revision exists when it does.
+"""Build and parse a revision's ConfigMap: the nodes' settings, and the operator's record of the revision.
 
-It carries a digest of all that it holds. One that a user has edited is no record any more: a copy may be where an edited
-placement does not name it.
+A revision exists if its ConfigMap exists. The ConfigMap contains a digest of all its contents. One that a user edited counts as
+missing, since its placement could omit an existing replica.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _DIGESTED: Final = (_SPEC_HASH, _ROLL_HASH, _PARTITIONS, _DISK_FORMAT, _IMAGE)
 @dataclass(frozen=True, slots=True)
 class RevisionRecord:
     spec: Mapping[str, Any]
-    """What its nodes follow."""
+    """The spec that the revision's nodes follow."""
 
     placement: Placement
     template: Manifest
-    """The pod template as it was built last."""
+    """The pod template that was built last."""
 
     domains: Mapping[int, str]
-    """The failure domain in which each ordinal was last seen."""
+    """The failure domain in which each ordinal was seen last."""
 
     spec_hash: str
     roll_hash: str
@@ -71,7 +71,7 @@ def config_map(view: View, revision: int, record: RevisionRecord) -> Manifest:
 
 
 def record_of(live: Manifest) -> RevisionRecord:
-    """Raises ValueError when somebody broke it."""
+    """Parse a ConfigMap. Raises ValueError if it was edited."""
     try:
         data, annotations = live["data"], live["metadata"]["annotations"]
         if annotations[_DIGEST] != _digest(data, annotations):

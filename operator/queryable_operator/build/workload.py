@@ -1,7 +1,7 @@
-"""The pods of a revision: the template of one, and the StatefulSet that makes them.
+"""Build the pod template of a revision and its StatefulSet.
 
-A pod is two containers of one image that share a volume with data, a directory with sockets, and the same variables. They run
-under the restricted Pod Security Standard, with a root file system that nobody writes to.
+A pod has two containers of one image that share a data volume, a socket directory and their environment. They run under the
+restricted Pod Security Standard with a read-only root file system.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from queryable_operator.spec.settings import OperatorSettings
 ROLL_HASH_ANNOTATION: Final = f"{names.GROUP}/roll-hash"
 
 _USER: Final = 10001
-_DRAIN_SECONDS: Final = 10  # Services and peers have noticed by then
-_GRACE_SECONDS: Final = 45  # draining, and then the longest requests
+_DRAIN_SECONDS: Final = 10  # time for Services and peers to notice
+_GRACE_SECONDS: Final = 45  # the drain, and then the longest requests
 
 _VIEW_DIR: Final = "/etc/qt/view"
 _TOKEN_DIR: Final = "/etc/qt/token"  # noqa: S105  (a directory)
@@ -71,7 +71,7 @@ _AS_GIVEN: Final = ("nodeSelector", "affinity", "tolerations", "priorityClassNam
 
 
 def application_id_in(template: Any) -> str | None:
-    """Return the application id that a template's pods have. None: it is no template of ours."""
+    """Return the application id in a template's environment, or None if the operator did not build the template."""
     try:
         (found,) = {
             variable["value"]
@@ -86,14 +86,14 @@ def application_id_in(template: Any) -> str | None:
 def stateful_set(
     view: View, revision: int, template: Manifest, replicas: int, live: Manifest | None = None
 ) -> Manifest:
-    """`live` is the one that is there: its claim templates cannot be changed, so a larger volume does not show in them."""
+    """Build the StatefulSet. Claim templates are immutable, so they keep the volume size of the `live` one."""
     spec: dict[str, Any] = {
         "replicas": replicas,
         "serviceName": names.child(view.name, revision),
         "selector": {"matchLabels": dict(names.selector(view.name, revision))},
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "OnDelete"},
-        # Volumes go when the operator says so, never because somebody deletes this.
+        # only the operator deletes volumes, never the deletion of the StatefulSet
         "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Retain", "whenDeleted": "Retain"},
         "template": template,
     }
@@ -103,7 +103,7 @@ def stateful_set(
 
 
 def larger_claim(view: View, revision: int, ordinal: int) -> Manifest:
-    """Of a volume claim that is there, what makes it as large as is wanted now."""
+    """Build a patch that enlarges an existing volume claim to the desired size."""
     metadata = {
         "name": names.volume_claim(view.name, revision, ordinal),
         "namespace": view.namespace,
@@ -170,7 +170,7 @@ def _probe(path: str, period_seconds: int, timeout_seconds: int, failures: int) 
     }
 
 
-# A node that has many copies to open takes its time, and a busy one is not a dead one.
+# a node with many replicas opens slowly, and a busy node is not a dead one
 _PROBES: Final = {
     "startupProbe": _probe("/livez", period_seconds=1, timeout_seconds=1, failures=300),
     "livenessProbe": _probe("/livez", period_seconds=10, timeout_seconds=5, failures=6),
@@ -181,7 +181,7 @@ _PROBES: Final = {
 def _env(
     view: View, revision: int, application_id: str, settings: OperatorSettings
 ) -> Sequence[Mapping[str, Any]]:
-    # The cluster puts the pod's own name in place of $(QT_NAME).
+    # Kubernetes substitutes the pod's name for $(QT_NAME)
     url = names.advertised_url(view.namespace, view.name, revision, 0, settings.cluster_domain)
     values = {
         _APPLICATION_ID: application_id,
@@ -231,7 +231,7 @@ def _volumes(view: View, revision: int) -> Sequence[Mapping[str, Any]]:
 
 
 def _spread(view: View, revision: int) -> Sequence[Mapping[str, Any]]:
-    """Over hosts and zones as far as that goes. A constraint that does not say of which pods is of this revision's."""
+    """Spread pods over hosts and zones where possible. A constraint without a label selector gets this revision's."""
     ours = {"labelSelector": {"matchLabels": dict(names.selector(view.name, revision))}}
     given = view.raw.get("podTemplate", {}).get("topologySpreadConstraints")
     if given is None:

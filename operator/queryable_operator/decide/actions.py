@@ -1,4 +1,4 @@
-"""What `plan` says is to be done, in the order in which it is done. Doing any part of it twice does no harm."""
+"""Define the actions that `plan` decides, in the order of their execution. Every action may be repeated without harm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queryable_operator.spec.observed import Manifest, Ref
 
 @dataclass(frozen=True, slots=True)
 class NodeUpdate:
-    """A node is to follow this. None: that it follows already."""
+    """Send a node what it must follow. None: it follows that already."""
 
     revision: int
     ordinal: int
@@ -30,22 +30,22 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Plan:
     apply: tuple[Manifest, ...] = ()
-    """As they shall be; whoever applies them leaves alone what is so already."""
+    """Desired objects. The executor skips those that need no change."""
 
     expect_unchanged: frozenset[Ref] = frozenset()
-    """Of those, the ones that may only be written over what was observed: the placement."""
+    """The objects that may only replace the observed version: the ConfigMap with the placement."""
 
     token_secrets: tuple[Ref, ...] = ()
-    """Token Secrets that shall exist. Their contents are made once, at random, where they are made."""
+    """Token Secrets that must exist. The executor generates their contents once."""
 
     node_updates: tuple[NodeUpdate, ...] = ()
     evict: tuple[str, ...] = ()
-    """Pods, by the eviction API, so that no PodDisruptionBudget is broken. Here and in what is deleted the very object that
-    was observed is meant (its uid is a precondition), never one that has come under its name since."""
+    """Pods to evict; the eviction API respects PodDisruptionBudgets. Evictions and deletions have the observed uid as a
+    precondition, so they never hit a newer object with the same name."""
 
     delete: tuple[Ref, ...] = ()
     force_delete: tuple[Ref, ...] = ()
-    """Pods whose host is gone, and nobody is left to say that they have ended."""
+    """Pods whose host is lost, so that nothing confirms their end."""
 
     clean_kafka: bool = False
     status: Mapping[str, Any] | None = None
@@ -53,6 +53,6 @@ class Plan:
 
     events: tuple[Event, ...] = ()
     remove_finalizer: bool = False
-    """The finalizer goes: nothing is left to do for a resource that is being deleted."""
+    """Remove the finalizer: nothing is left to do for a deleted resource."""
 
     requeue_seconds: float = 10.0

@@ -1,7 +1,7 @@
-"""The end: of a revision that nobody needs any more, and of the resource with everything that it left in Kafka.
+"""Decide how a retired revision is removed, and a deleted resource with everything that it left in Kafka.
 
-Strategy: what makes pods goes first, then one waits until they are gone, and the ConfigMap, by which a revision is known,
-goes last. Everything is asked for again until it has happened, and each wait has an end.
+The objects that create pods go first, then the pods, and at last the ConfigMap, which identifies the revision. Every deletion
+is repeated until it has happened, and every wait has a limit.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from queryable_operator.rollout.live import LiveRevision, Pod, revisions_of, sec
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Observed, Ref
 
-_RETIRED_SECONDS: Final = 10.0  # after the cut-over, connections that are kept alive are still answered
-_STUCK_SECONDS: Final = 300.0  # a pod that should have ended so long ago has nobody who says that it did
+_RETIRED_SECONDS: Final = 10.0  # after the cut-over, for requests on connections that are still open
+_STUCK_SECONDS: Final = 300.0  # a pod so long past its deadline has no kubelet that could confirm its end
 _KAFKA_SECONDS: Final = 300.0
-_NAMED_MAX: Final = 8  # an event has 1000 characters
+_NAMED_MAX: Final = 8  # the length of an event's message is limited
 _CLEANUP_FAILED: Final = "CleanupFailed"
 
 
 def is_removable(number: int, retired: float | None, service: int | None, now: float) -> bool:
-    """Whether a revision that is needed no more can be taken away: the Service, which is at `service`, sends it nothing."""
+    """Return whether a retired revision can be removed: the Service, which selects the revision `service`, sends it no
+    requests."""
     return number != service and (retired is None or now >= retired + _RETIRED_SECONDS)
 
 
 def next_deletions(view: str, live: LiveRevision) -> tuple[Ref, ...]:
-    """Of a revision that goes, what can be deleted now."""
+    """Return the objects of a retired revision that can be deleted now."""
     name = names.child(view, live.number)
     objects = [Ref(kind, name) for kind in sorted(live.objects) if kind != "ConfigMap"]
     if objects:
         return tuple(objects)
-    if live.pods or live.claims:  # nobody makes them again
+    if live.pods or live.claims:  # nothing recreates them now
         return (*_pods(live), *_claims(view, live))
     return (Ref("ConfigMap", name),)
 
 
 def stuck_pods(live: LiveRevision, hosts: Mapping[str, Host] | None, now: float) -> Iterator[Ref]:
-    """Pods that were asked to end and never will have ended, for nobody is there to say so."""
+    """Yield the deleted pods whose end no kubelet will confirm."""
     for pod in live.pods.values():
         if (
             pod.termination_deadline is not None
@@ -50,7 +51,7 @@ def stuck_pods(live: LiveRevision, hosts: Mapping[str, Host] | None, now: float)
 
 
 def plan_deletion(observed: Observed) -> Plan:
-    """Of a resource that is being deleted. Whether its spec is right matters no more. What has an owner goes with it."""
+    """Plan the deletion of a resource, whatever its spec says. Kubernetes deletes the objects with an owner reference."""
     metadata, spec = observed.resource["metadata"], observed.resource.get("spec") or {}
     if names.FINALIZER not in (metadata.get("finalizers") or ()):
         return Plan()
@@ -76,7 +77,7 @@ def plan_deletion(observed: Observed) -> Plan:
 
 
 def _retained_in_kafka(observed: Observed) -> tuple[Event, ...]:
-    """What an earlier release named after the view alone: another cluster's view of this name would lose its own."""
+    """Return an event about groups and topics with names of an earlier release, which a view in another cluster may own."""
     if not (unproven := observed.kafka_retained):
         return ()
     more = f" and {len(unproven) - _NAMED_MAX} more" if len(unproven) > _NAMED_MAX else ""
@@ -88,8 +89,8 @@ def _retained_in_kafka(observed: Observed) -> tuple[Event, ...]:
 
 
 def _may_have_revisions(observed: Observed) -> bool:
-    """Whether there may have been a revision: status names one before anything of it is made, in Kubernetes or in Kafka. A
-    status that says nothing at all may have been lost."""
+    """Return whether the resource may ever have had a revision. Status names a revision before any of its objects exist, in
+    Kubernetes or in Kafka. An empty status may have been lost."""
     status = observed.resource.get("status") or {}
     return status.get("phase") != "Pending" or any(
         status.get(name) for name in ("active", "candidate", "history")

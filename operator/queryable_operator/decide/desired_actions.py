@@ -1,4 +1,4 @@
-"""What is applied, told, rolled and taken away in one round, for the revisions that status was seen to name."""
+"""Decide the actions of one pass for the revisions in the observed status: apply, update nodes, restart pods, delete."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ class ReconcilePass:
     settings: OperatorSettings
     view: View
     state: RolloutState
-    """As it was observed."""
+    """As observed."""
 
     following: RolloutState
     """As it will be written."""
 
     live_revisions: Mapping[int, LiveRevision]
     service: int | None
-    """The revision that the Service is seen to be at."""
+    """The revision that the live Service selects."""
 
     def placement_inputs(self, number: int) -> PlacementInputs:
-        """Of one revision. The epoch that status speaks of is the active one's."""
+        """Return the placement inputs of a revision. The epoch in status is the active revision's."""
         epoch = (self.observed.resource.get("status") or {}).get("placementEpoch")
         is_active = self.state.active is not None and number == self.state.active.number
         return PlacementInputs(
@@ -69,7 +69,7 @@ class ReconcilePass:
 
     @property
     def is_moving(self) -> bool:
-        """Whether copies of the active revision are on their way."""
+        """Return whether replicas of the active revision are moving."""
         live = self.live(self.state.active)
         if live.record is None or self.view.suspended:
             return False
@@ -78,7 +78,7 @@ class ReconcilePass:
 
     @property
     def is_rolling(self) -> bool:
-        """Whether pods of the active revision are made anew, or are about to be."""
+        """Return whether pods of the active revision are being recreated, or are about to be."""
         live = self.live(self.state.active)
         return may_have_outdated_pods(live) or template_changes(live, self.template_inputs(live.number))
 
@@ -116,13 +116,13 @@ def _view_objects(pass_: ReconcilePass) -> Plan:
 
 
 def _client_service(pass_: ReconcilePass) -> Plan:
-    """The Service, where clients ask."""
+    """Apply the Service that receives client requests."""
     target = service_target(pass_.state, pass_.following)
     return Plan() if target is None else _apply_for_view(pass_, services.client(pass_.view, target))
 
 
 def _apply_for_view(pass_: ReconcilePass, *objects: Manifest) -> Plan:
-    """What is there from the first revision on, and is not there now, somebody deleted."""
+    """Apply objects that the view has from its first revision on. A missing one was deleted by a user."""
     refs = [Ref(manifest["kind"], manifest["metadata"]["name"]) for manifest in objects]
     deleted = [ref for ref in refs if ref not in pass_.observed.children]
     if pass_.state.phase in _FIRST_PHASES or pass_.observed.name_conflicts.intersection(deleted):
@@ -133,7 +133,7 @@ def _apply_for_view(pass_: ReconcilePass, *objects: Manifest) -> Plan:
 def _apply_revision(pass_: ReconcilePass, reference: RevisionReference) -> Plan:
     live, view = pass_.live(reference), pass_.view
     record = desired_record(reference, live, pass_.template_inputs(reference.number))
-    if record is None:  # what runs goes on running with what it has
+    if record is None:  # running pods keep what they have
         return Plan()
     number = reference.number
     objects = [
@@ -155,7 +155,7 @@ def _apply_revision(pass_: ReconcilePass, reference: RevisionReference) -> Plan:
 
 
 def _apply_pods(pass_: ReconcilePass, live: LiveRevision, record: RevisionRecord) -> Plan:
-    """Of a revision whose ConfigMap and token are there."""
+    """Apply the pods of a revision whose ConfigMap and token exist."""
     view, now = view_of_revision(pass_.view, record.spec), pass_.observed.now
     replicas = placements.replicas(view, live, record.placement, now)
     there = live.objects.get("StatefulSet")
@@ -164,7 +164,7 @@ def _apply_pods(pass_: ReconcilePass, live: LiveRevision, record: RevisionRecord
     apply = Plan(
         apply=(wanted, *_larger_claims(view, live)), node_updates=tuple(_node_updates(view, live, record))
     )
-    if view.suspended or pass_.view.suspended:  # from the very round on in which it is asked for
+    if view.suspended or pass_.view.suspended:  # from the first pass after the change on
         return apply
     return _merge(
         [
@@ -183,7 +183,7 @@ def _with_build_inputs(stateful_set: Manifest, record: RevisionRecord) -> Manife
 
 
 def _node_updates(view: View, live: LiveRevision, record: RevisionRecord) -> Iterator[NodeUpdate]:
-    """The placement of the ConfigMap that was observed: a node that starts now learns no older one."""
+    """Yield updates for nodes that are behind the observed ConfigMap. A pod that starts now reads at least that placement."""
     for ordinal, said in sorted(live.node_statuses.items()):
         placement = record.placement if said.seen.epoch < record.placement.epoch else None
         read = None if _has_read_settings(view, said.read) else view.raw["read"]
@@ -228,12 +228,12 @@ def _restart_next_pod(
     copies = placements.replication_factor(view)
     pod = next_to_roll(live, record.placement, view.spec.replicas, copies, pass_.observed.now)
     if pod is None or difference(wanted, live.objects["StatefulSet"]) is not None:
-        return Plan()  # a template that somebody edited is none to make pods of
+        return Plan()  # never create pods from a template that a user edited
     return Plan(evict=(pod,))
 
 
 def _replace_lost_nodes(pass_: ReconcilePass, view: View, live: LiveRevision, record: RevisionRecord) -> Plan:
-    """Nodes that do not come back are made anew elsewhere."""
+    """Delete what blocks the replacement of lost nodes."""
     placement_inputs = pass_.placement_inputs(live.number)
     refs = tuple(placements.blocking_objects(view, live, record.placement, placement_inputs))
     gone = {
@@ -256,7 +256,7 @@ def _replace_lost_nodes(pass_: ReconcilePass, view: View, live: LiveRevision, re
 def _recreation_events(
     pass_: ReconcilePass, reference: RevisionReference, live: LiveRevision
 ) -> Iterator[Event]:
-    """A child of a revision that has long been made, and is not there: somebody deleted it."""
+    """Yield an event for each missing child of an established revision: a user deleted it."""
     if reference != pass_.state.active or pass_.state.phase in _FIRST_PHASES:
         return
     for kind in _REVISION_KINDS:
@@ -269,7 +269,7 @@ def _recreation_event(ref: Ref) -> Event:
 
 
 def _remove_revision(pass_: ReconcilePass, live: LiveRevision) -> Plan:
-    """A revision that nobody needs any more."""
+    """Remove a revision that is no longer needed."""
     state, now = pass_.state, pass_.observed.now
     if live.number in [reference.number for reference in state.retained]:
         return Plan()
@@ -286,7 +286,8 @@ def _remove_revision(pass_: ReconcilePass, live: LiveRevision) -> Plan:
 
 
 def _is_retained(state: RolloutState, live: LiveRevision) -> bool:
-    """Only volumes, of a revision that this resource never had: one of the same name left them for somebody to look after."""
+    """Return whether only volumes are left, of a revision that this resource never had: an earlier resource with the same name
+    retained them."""
     past = [entry.get("revision") for entry in state.history]
     if state.previous is not None:
         past.append(names.revision_text(state.previous.number))
@@ -306,7 +307,7 @@ def _merge(plans: Iterable[Plan]) -> Plan:
 
 
 def _without_conflicts(whole: Plan, name_conflicts: frozenset[Ref]) -> Plan:
-    """What somebody else has is left alone."""
+    """Leave out objects whose name another owner's object uses."""
     apply = tuple(m for m in whole.apply if Ref(m["kind"], m["metadata"]["name"]) not in name_conflicts)
     secrets = tuple(ref for ref in whole.token_secrets if ref not in name_conflicts)
     return replace(whole, apply=apply, token_secrets=secrets)

@@ -1,7 +1,7 @@
-"""Whether a live object has everything that is wanted of it, and if not, the first difference in words.
+"""Find the first difference between a desired object and the live one, and describe it.
 
-What somebody else added stays: the API server's own defaults, a label of another tool. Values are not told, for they go into an
-event and may be secret; numbers and switches are.
+Fields that others added stay, such as the API server's defaults or another tool's label. The description goes into an event and
+may therefore contain numbers and booleans only: other values can be secret.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.quantity import quantity
 
-# Lists whose items the API server tells apart by these fields, so that others may have added theirs.
+# Lists whose items the API server identifies by these fields. Others may add items of their own.
 _IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     "containers": ("name",),
     "env": ("name",),
@@ -22,7 +22,7 @@ _IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     "volumeMounts": ("mountPath",),
     "volumes": ("name",),
 }
-# Mappings that are one value: one more label to select by is another selection, and so is one more selector of a peer.
+# Mappings that are one value: an additional label in a selector makes another selection.
 _WHOLE: Final = (
     "from",
     "ipBlock",
@@ -38,7 +38,7 @@ _QUANTITIES: Final = ("requests", "limits", "sizeLimit")
 
 
 def difference(wanted: Manifest, live: Manifest) -> str | None:
-    """None when there is nothing to apply."""
+    """Return the first difference, or None if there is nothing to apply."""
     return _in_mapping(wanted, live, ())
 
 

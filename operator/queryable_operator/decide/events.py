@@ -1,4 +1,4 @@
-"""Events: what is different between the status that was there and the one that is written. One for each transition."""
+"""Derive events from the difference between the last status and the next one: one event for each transition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from queryable_app.wire.ingest_failures import REASONS
 from queryable_operator.decide.actions import Event
 from queryable_operator.report.conditions import conditions_by_type
 
-# A condition that begins to say this is an event. Those that tell of a trouble are warnings.
+# A condition that changes to one of these reasons is an event, and a warning.
 _BY_REASON: Final[Mapping[tuple[str, str], str]] = {
     ("Progressing", "TopicNotFound"): "TopicNotFound",
     ("Degraded", "TopicNotFound"): "TopicNotFound",
@@ -53,7 +53,7 @@ def _of_phases(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Event
 
 
 def _rollout_failed(new: Mapping[str, Any]) -> str:
-    """The sentence of the revision's entry in the history, which is the newest that failed."""
+    """Return the reason of the newest failed revision in the history, as a message."""
     history = new.get("history") or ()
     ended: Mapping[str, Any] = next((entry for entry in history if entry.get("outcome") == "Failed"), {})
     return f"{ended.get('revision')} was given up, and {_revision(new, 'active')} stays active: {ended.get('reason')}"

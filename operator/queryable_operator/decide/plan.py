@@ -1,9 +1,9 @@
-"""What is to be done for one resource, from what was observed of it. Level-triggered: no memory, and no event is waited for.
+"""Decide the plan of one reconcile pass from one observation. Level-triggered: no memory, and no event is required.
 
-Strategy: `revisions` says where a change stands and what its next step is; the step is written into status and into nothing
-else. All that is applied, told and deleted (`desired_actions`) follows from the status that was observed, and from what was seen
-of it: a ConfigMap before its StatefulSet, a placement in its ConfigMap before nodes hear of it, a Service that is turned
-before status says so, that status before the old revision goes. Any part of a plan may be all that happens of it.
+`rollout` decides the next step of a rollout, which goes into status and nowhere else. All other actions (`desired_actions`)
+follow from the *observed* status and objects: a ConfigMap before its StatefulSet, a placement in its ConfigMap before nodes
+receive it, a switched Service before status says so, and that status before the old revision goes. A pass may end after any
+part of its plan.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def plan(observed: Observed, settings: OperatorSettings) -> Plan:
 
 
 def _with_status(work: Plan, inputs: StatusInputs) -> Plan:
-    """The work, with the status that is to be written and the events that follow from it."""
+    """Add the new status to a plan, and the events that follow from it."""
     status = status_of(inputs)
     changed = status != inputs.status
     return replace(
@@ -90,7 +90,7 @@ def _with_status(work: Plan, inputs: StatusInputs) -> Plan:
 
 
 def _requeue_seconds(work: Plan, inputs: StatusInputs) -> float:
-    """Soon, where the next step waits for this one; what takes its time is not looked at all the time."""
+    """Return when to requeue: soon if the next step waits for this one, later if only time passes."""
     state, before = inputs.state, inputs.status.get("phase")
     waits = bool(work.node_updates or work.evict or work.delete or work.force_delete or work.token_secrets)
     candidate_caught_up = state.candidate is not None and state.candidate.caught_up_since is not None
@@ -110,7 +110,7 @@ def _requeue_seconds(work: Plan, inputs: StatusInputs) -> float:
 def _effective_view(
     resource: Manifest, state: RolloutState, live_revisions: Mapping[int, LiveRevision]
 ) -> tuple[View | None, str | None]:
-    """The spec, or the last one that could be followed and why the present one cannot."""
+    """Return the view of the spec, or of the last valid one with the reason why the current spec is invalid."""
     record = next(
         (live_revisions[n.number].record for n in reversed(state.retained) if n.number in live_revisions),
         None,
@@ -132,7 +132,7 @@ def _effective_view(
 
 
 def _immutable_field_error(view: View, record: RevisionRecord | None) -> str | None:
-    """Why a field that cannot be changed is not followed. The API server refuses most of it."""
+    """Return why the change of an immutable field is rejected. The API server already rejects most of them."""
     if record is None:
         return None
     there, storage = record.spec.get("storage", {}), view.raw["storage"]
@@ -161,7 +161,7 @@ def _facts(
 
     active, candidate = live(state.active), live(state.candidate)
     nodes, copies = view.spec.replicas, placements.replication_factor(view)
-    # As many as the Service has now; and all of them, where fewer are asked for.
+    # As many as the Service has now, or all pods if the spec asks for fewer.
     needed = max(1, min(len(active.ready), nodes))
     answering = {candidate.pods[ordinal].name for ordinal in candidate.ready} & observed.endpoints
     number = _next_number(state, live_revisions)
@@ -189,7 +189,7 @@ def _facts(
 
 
 def _next_number(state: RolloutState, live_revisions: Mapping[int, LiveRevision]) -> int:
-    """Never one that was used before, as far as anybody can tell."""
+    """Return a revision number that was never used before, as far as known."""
     reference = [reference.number for reference in (*state.retained, state.previous) if reference]
     past = [names.revision_number(str(entry.get("revision"))) or 0 for entry in state.history]
     return 1 + max([*reference, *past, *live_revisions], default=0)

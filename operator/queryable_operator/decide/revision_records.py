@@ -1,8 +1,8 @@
-"""What a revision's ConfigMap shall hold: the one that is there carried on, or one made anew.
+"""Decide the contents of a revision's ConfigMap: the existing record updated, or a recovered one.
 
-Strategy: a ConfigMap that is missing, or that somebody edited, is made again from what can be proven: the spec, if it has the
-hash that status names, or else the one that the StatefulSet was made of; the placement that nodes follow; the template of the
-StatefulSet. Where nothing can be proven nothing is made: pods go on with what they have until the next revision takes over.
+A ConfigMap that is missing or edited is recovered from what can be proven: the spec, if it or the StatefulSet's build inputs
+have the hash in status; the placement that nodes follow; the StatefulSet's template. Without proof there is no recovery: pods
+keep what they have until the next revision takes over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from queryable_operator.spec.settings import OperatorSettings
 
 @dataclass(frozen=True, slots=True)
 class TemplateInputs:
-    """What records are made of, beside the revision itself."""
+    """Hold the inputs of a record beside the revision itself."""
 
     view: View
     settings: OperatorSettings
@@ -42,7 +42,7 @@ class TemplateInputs:
 def desired_record(
     reference: RevisionReference, live: LiveRevision, template_inputs: TemplateInputs
 ) -> RevisionRecord | None:
-    """None: it cannot be made."""
+    """Return the desired record, or None if it cannot be recovered."""
     if live.record is not None:
         return _updated_record(live.record, live, template_inputs)
     return _recovered_record(reference, live, template_inputs)
@@ -55,10 +55,10 @@ def build_inputs(record: RevisionRecord) -> BuildInputs:
 
 
 def view_of_revision(view: View, spec: Mapping[str, Any]) -> View:
-    """The view as a revision follows it that was made earlier."""
+    """Return the view as a revision made from an earlier spec follows it."""
     try:
         return view.following(spec)
-    except SpecError:  # its own fields do not go together with the new ones: then with those that it had
+    except SpecError:  # the earlier fields do not fit the new ones; use the new ones only
         return view
 
 
@@ -67,7 +67,7 @@ def _updated_record(
 ) -> RevisionRecord:
     view, application_id = template_inputs.view, record.placement.application_id
     spec: Mapping[str, Any] = effective_spec(record.spec, view.raw)
-    if not template_inputs.kafka_secret_is_known:  # pods keep their image, and what says where it is from
+    if not template_inputs.kafka_secret_is_known:  # pods keep their image, and the field that names it
         spec = _with_image_of(record.spec, spec)
     image, rolled = _image_and_hash(record, spec, template_inputs)
     template = record.template
@@ -92,7 +92,7 @@ def _updated_record(
 
 
 def template_changes(live: LiveRevision, template_inputs: TemplateInputs) -> bool:
-    """Whether the pods of a revision are to be made by another template than its StatefulSet has."""
+    """Return whether the StatefulSet's template is outdated."""
     record, there = live.record, _template_of(live)
     if record is None or there is None:
         return False
@@ -105,7 +105,7 @@ def template_changes(live: LiveRevision, template_inputs: TemplateInputs) -> boo
 def _image_and_hash(
     record: RevisionRecord, spec: Mapping[str, Any], template_inputs: TemplateInputs
 ) -> tuple[str, str]:
-    """The image, and the hash of all that restarts pods."""
+    """Return the image, and the hash of all that restarts pods."""
     if template_inputs.kafka_secret_is_known:
         image = _image(record, template_inputs)
         rolled = roll_hash(spec, image, template_inputs.kafka_secret_digest)
@@ -116,10 +116,10 @@ def _image_and_hash(
 
 def _image(record: RevisionRecord, template_inputs: TemplateInputs) -> str:
     if record.disk_format != FORMAT_VERSION:
-        return record.image  # another image may read the disk in another way; then it is for a new revision
+        return record.image  # another image may read the disk differently; it needs a new revision
     if template_inputs.view.image is not None:
         return template_inputs.view.image
-    # What the spec named once and no longer does may never have run: it is not what the revision was made with.
+    # An image that the spec no longer names may never have run.
     return template_inputs.settings.node_image if record.spec.get("image") else record.image
 
 
@@ -162,7 +162,7 @@ def _recovered_record(
 def _proven_spec(
     reference: RevisionReference, live: LiveRevision, view: View
 ) -> tuple[Mapping[str, Any], int] | None:
-    """The spec that has the revision's hash, with its disk format."""
+    """Return the spec with the revision's hash, and its disk format. None: there is no proof."""
     build_inputs = live.build_inputs
     known = [(view.raw, build_inputs.disk_format if build_inputs else FORMAT_VERSION)]
     if build_inputs is not None:
@@ -174,7 +174,7 @@ def _proven_spec(
 
 
 def _template_of(live: LiveRevision) -> tuple[Manifest, str, str] | None:
-    """The template by which the revision's pods are made now, with its image and its hash."""
+    """Return the StatefulSet's template, its image and its hash."""
     template = live.objects.get("StatefulSet", {}).get("spec", {}).get("template")
     try:
         return (

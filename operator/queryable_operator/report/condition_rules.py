@@ -1,4 +1,4 @@
-"""What each condition says of what was seen: a function for each, and for Degraded a list of troubles, the worst first."""
+"""Evaluate each condition of the status: one function for each, and for Degraded a list of rules, the worst first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from queryable_operator.spec.observed import (
     TopicObservation,
 )
 
-_NOT_READY_SECONDS: Final = 60.0  # what takes no longer is a restart
+_NOT_READY_SECONDS: Final = 60.0  # a shorter outage is a restart
 _SHOWN_MAX: Final = 5
 _NEVER_READY: Final = ("Pending", "Provisioning", "Hydrating", "Failed")
 
@@ -35,10 +35,10 @@ def evaluate_conditions(inputs: StatusInputs) -> Iterator[Condition]:
 
 
 def worst_message(conditions: Iterable[Mapping[str, Any]]) -> str:
-    """Return the message of the worst condition that holds, as one line."""
+    """Return the message of the worst condition that holds, on one line."""
     there = {entry["type"]: entry for entry in conditions}
     for kind, status, reason in _SEVERITY:
-        entry = there.get(kind, {})  # anybody may have edited one that stays as it was
+        entry = there.get(kind, {})  # a condition that was carried over may have been edited by a user
         holds = status in ("", entry.get("status")) and reason in ("", entry.get("reason"))
         if holds and "message" in entry:
             return one_line(str(entry["message"]))
@@ -46,17 +46,17 @@ def worst_message(conditions: Iterable[Mapping[str, Any]]) -> str:
 
 
 _SEVERITY: Final = (
-    # What readers meet: no answer, rows that grow old, keys that are not found.
+    # Readers notice: no answer, stale rows, missing keys.
     ("Available", "False", "NodesAway"),
     ("Degraded", "True", "CopyFailed"),
     ("Degraded", "True", "IngestFailed"),
     ("PartitionerMatches", "False", ""),
-    # What was asked for and is not carried out.
+    # The operator does not do what the spec asks for.
     ("SpecValid", "False", ""),
-    # What can become either of these.
+    # This can turn into either of the above.
     ("Degraded", "True", ""),
     ("PartitionsInSync", "False", ""),
-    # Nothing is wrong: what is being done or waited for.
+    # Nothing is wrong: an action is in progress, or the operator waits.
     ("Progressing", "", ""),
 )
 """Type, status and reason of a condition, the worst first. Empty: any."""
@@ -110,7 +110,7 @@ def _progressing(inputs: StatusInputs) -> Condition:
 
 
 def _under_way(inputs: StatusInputs) -> tuple[str, str] | None:
-    """What is being done, in one word and in a sentence."""
+    """Return the reason and message of the action in progress, or None."""
     state, active = inputs.state, inputs.active
     name = names.revision_text(active.number)
     if state.phase == "HydratingCandidate" and state.candidate:
@@ -206,7 +206,7 @@ def _spec_valid(inputs: StatusInputs) -> Condition:
 
 
 def _spec_refused(inputs: StatusInputs) -> IngestFailure | None:
-    """Why nodes cannot follow the spec that the resource has now."""
+    """Return why nodes cannot follow the resource's current spec, or None."""
     failure = inputs.state.failure
     if failure is None and _desires_active(inputs):
         failure = permanent_failure(inputs.active)
@@ -214,7 +214,7 @@ def _spec_refused(inputs: StatusInputs) -> IngestFailure | None:
 
 
 def _desires_active(inputs: StatusInputs) -> bool:
-    """Whether the spec asks for the active revision, as far as is known."""
+    """Return whether the spec asks for the active revision, as far as known."""
     state, desired = inputs.state, inputs.desired
     if state.active is None or state.candidate is not None or state.failed_hash is not None:
         return False
@@ -238,7 +238,7 @@ _RULES: Final[tuple[Callable[[StatusInputs], Condition], ...]] = (
     _paused,
 )
 
-# --- troubles: each in a sentence, or None
+# --- rules of Degraded: each returns a message, or None
 
 
 def _name_conflict(inputs: StatusInputs) -> str | None:
@@ -332,7 +332,7 @@ _REPORTED_BY_NODES: Final = ("CopyFailed", "IngestFailed", "DiskHighWater")
 
 
 def _first_pod_problem(live: LiveRevision) -> str:
-    """The first one, in a sentence that follows another."""
+    """Return the first pod's problem as a sentence that follows another, or an empty text."""
     for _, pod in sorted(live.pods.items()):
         if pod.trouble and not pod.ready:
             return f" {pod.name}: {pod.trouble}"
@@ -340,7 +340,7 @@ def _first_pod_problem(live: LiveRevision) -> str:
 
 
 def _first_ingest_failure(live: LiveRevision) -> str:
-    """The first failure that may pass, or that not every node has, in a sentence that follows another."""
+    """Return the first ingest failure that may pass, or that not every node has, as a sentence that follows another."""
     for ordinal, said in sorted(live.node_statuses.items()):
         if said.ingest_failed is not None:
             return f" Ingest of node {ordinal} has failed: {said.ingest_failed}"

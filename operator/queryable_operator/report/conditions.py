@@ -1,7 +1,7 @@
-"""The conditions of a resource: what holds, since when, and why in one word and in one sentence.
+"""Merge evaluated conditions into the resource's conditions, with their transition times.
 
-Strategy: a condition is a function of what was seen; where nothing was seen that speaks for or against it, it stays as it was.
-No sentence holds a clock or a figure that never rests, so that a settled resource says the same for ever.
+A condition is a function of the observation. Where nothing was observed, it keeps its last value. No message contains a clock
+or a figure that always changes, so the status of a settled resource stays the same.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _MESSAGE_CHARACTERS_MAX: Final = 2000
 class Condition:
     type: str
     holds: bool | None
-    """None: nobody knows; it stays as it was."""
+    """None: unknown; the condition keeps its last value."""
 
     reason: str
     message: str
 
 
 def conditions_by_type(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The conditions that are there, by type."""
+    """Return the existing conditions by type."""
     there = status.get("conditions")
     entries = there if isinstance(there, list) else []
     return {str(entry.get("type")): entry for entry in entries if isinstance(entry, Mapping)}
@@ -45,7 +45,7 @@ def conditions_by_type(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]
 def merge_conditions(
     said: Iterable[Condition], status: Mapping[str, Any], generation: int, now: float
 ) -> list[Mapping[str, Any]]:
-    """All conditions as they are now. Time is that of the last change of status."""
+    """Return all conditions as they are now. A transition time changes with the condition's status only."""
     whole = {kind: dict(entry) for kind, entry in conditions_by_type(status).items() if kind in ORDER}
     for condition in said:
         whole[condition.type] = _entry(condition, whole.get(condition.type), generation, now)

@@ -1,8 +1,7 @@
-"""The resource's status: what is persisted of a change, and what people see.
+"""Read and write the resource's status: the persisted rollout state, and what users see.
 
-Strategy: it is written whole, and only where it differs from the one that is there. Figures that never rest are rounded, and
-times are those of changes. Reading it, nothing is relied upon: what cannot be understood counts as lost, and is made again
-from the objects that are there.
+The operator writes status whole, and only if it differs from the existing one. Figures are rounded, and times are those of
+changes. Reading trusts nothing: what cannot be parsed counts as lost and is rebuilt from the live objects.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ def rollout_state_of(
     service: int | None,
     now: float,
 ) -> RolloutState:
-    """What status says, and what objects say where it says nothing. `service` is the revision that the Service is at."""
+    """Return the rollout state from status, completed from the live objects. `service` is the revision that the Service
+    selects."""
     active = _reference_from_status(identity, status.get("active"), live_revisions, now)
     if active is None:
         return _rebuild_state(identity, status, live_revisions, service, now)
@@ -64,12 +64,12 @@ def rollout_state_of(
 
 
 def is_lost(status: Mapping[str, Any], state: RolloutState) -> bool:
-    """Whether status did not say what there is."""
+    """Return whether status lost the active revision."""
     return state.active is not None and _number(status.get("active")) is None
 
 
 def service_of(observed_service: Manifest | None) -> int | None:
-    """The revision that the Service is seen to send requests to."""
+    """Return the revision that the live Service selects."""
     selector = (observed_service or {}).get("spec", {}).get("selector") or {}
     return names.revision_number(selector.get(names.REVISION_LABEL))
 
@@ -110,7 +110,7 @@ def _number(raw: Any) -> int | None:
 def _reference_from_status(
     identity: Identity, raw: Any, live_revisions: Mapping[int, LiveRevision], now: float
 ) -> RevisionReference | None:
-    """A ConfigMap that is as it was written is believed before status, which anybody may have edited."""
+    """Parse a revision of status. An unedited ConfigMap overrides status, which a user may have edited."""
     number = _number(raw)
     if number is None:
         return None
@@ -127,7 +127,7 @@ def _reference_from_status(
 
 
 def _application_id(identity: Identity, number: int, said: Any, live: LiveRevision | None) -> str:
-    """Return a revision's identity, which it keeps: a release that gives others finds its data under the old one."""
+    """Return a revision's application id, which never changes: an older release may have given it another form."""
     known = [said]
     if live is not None:
         recorded = live.record.placement.application_id if live.record is not None else None
@@ -167,7 +167,8 @@ def _rebuild_state(
     service: int | None,
     now: float,
 ) -> RolloutState:
-    """The Service names the active revision; a higher one is the candidate, a lower one the previous."""
+    """Rebuild the state from live objects: the Service selects the active revision, a higher one is the candidate, a lower one
+    the previous."""
     there = sorted(
         n for n, live in live_revisions.items() if {"ConfigMap", "StatefulSet"} & live.objects.keys()
     )
@@ -194,7 +195,7 @@ def _reference_from_objects(identity: Identity, live: LiveRevision, now: float) 
 
 
 def _at(text: Any, now: float) -> float:
-    """A time that is none, or has not come yet, is now: a deadline that was moved away comes all the same."""
+    """Return a time of status. A time that is invalid or in the future becomes `now`, so that an edited deadline still passes."""
     at = seconds_of(text)
     return now if at is None else min(at, now)
 
@@ -223,7 +224,7 @@ def _nodes(inputs: StatusInputs) -> Mapping[str, Any]:
 
 
 def _epoch(inputs: StatusInputs, active: LiveRevision) -> int | None:
-    """A ConfigMap that had to be made from nothing takes no epoch back before every node has spoken."""
+    """Return the epoch to report. A placement that was rebuilt from nothing lowers it only after every node has reported."""
     there = inputs.status.get("placementEpoch") if _is_active(inputs) else None
     if active.record is None:
         return there
@@ -233,7 +234,7 @@ def _epoch(inputs: StatusInputs, active: LiveRevision) -> int | None:
 
 
 def _is_active(inputs: StatusInputs) -> bool:
-    """Whether the revision that is active was so before."""
+    """Return whether the active revision was active in the last status."""
     active, there = inputs.state.active, inputs.status.get("active")
     name = there.get("revision") if isinstance(there, Mapping) else None
     return active is not None and name == names.revision_text(active.number)
@@ -292,7 +293,7 @@ def _progress(inputs: StatusInputs, reference: RevisionReference) -> dict[str, A
 
 
 def _last_entry(status: Mapping[str, Any], reference: RevisionReference) -> Mapping[str, Any]:
-    """What was said of this revision last."""
+    """Return the revision's entry in the last status."""
     entries: Iterable[Any] = (status.get("active"), status.get("candidate"))
     for entry in entries:
         if isinstance(entry, Mapping) and entry.get("revision") == names.revision_text(reference.number):
@@ -301,7 +302,7 @@ def _last_entry(status: Mapping[str, Any], reference: RevisionReference) -> Mapp
 
 
 def _round(value: float) -> int:
-    """To one digit and a half, so that it does not change with every look."""
+    """Round to about one and a half digits, so that status does not change with every pass."""
     if value < 1:
         return 0
     step = max(1, 10 ** floor(log10(value)) // 2)

@@ -1,4 +1,4 @@
-"""Read the observed objects of a resource: where each revision stands, and its next step.
+"""Measure the progress of each revision from the observed objects, and decide the next step of a rollout.
 
 Pure. `report` and `decide` import it.
 """

@@ -1,7 +1,7 @@
-"""The live objects of one resource, sorted by the revision that they belong to. Anything of it may be missing or broken.
+"""Group the live objects of one resource by revision. Any of them may be missing or invalid.
 
-What somebody broke counts as missing: a ConfigMap that is not as it was written, a time that is none, a pod whose name is no
-node's. So nobody who reads these values has to expect rubbish.
+An invalid object counts as missing: an edited ConfigMap, an unparsable time, a pod with a name that is no node's. Readers of
+these values therefore never meet invalid data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BUILD_INPUTS_ANNOTATION: Final = f"{names.GROUP}/made-of"
 """On the StatefulSet: the revision's `BuildInputs`, from which a deleted ConfigMap is recovered after the spec has changed."""
 
 _TEMPLATE_LABEL: Final = "controller-revision-hash"
-# As the kubelet calls them, where it takes turns between two in one word.
+# the kubelet alternates between two reasons for one cause; report one of them
 _TROUBLES: Final = {
     "CrashLoopBackOff": "CrashLoopBackOff",
     "CreateContainerConfigError": "CreateContainerConfigError",
@@ -36,23 +36,23 @@ _CLAIM_PREFIX: Final = names.volume_claim("", 1, 0).partition("-")[0]
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """The pod of one node."""
+    """Describe the pod of one node."""
 
     name: str
     ready: bool
     changed: float
-    """When it became ready, or stopped being so; when it was made, if it never was."""
+    """When it last became ready or unready; its creation if it never was ready."""
 
     created: float
     host: str | None
     template: str | None
-    """The name that the StatefulSet gave to the template that it was made of."""
+    """The StatefulSet's name for the template that the pod was created from."""
 
     termination_deadline: float | None
-    """When it should have ended at the latest, if it was asked to."""
+    """When its graceful termination ends, if it was deleted."""
 
     volume_is_unreachable: bool = False
-    """Whether no host can run it because of where its volume is."""
+    """Whether no host can run it because of its volume's location."""
 
     trouble: str | None = None
     """What keeps it from running, in a few words."""
@@ -77,20 +77,20 @@ class BuildInputs:
 
 @dataclass(frozen=True, slots=True)
 class LiveRevision:
-    """What there is of one revision."""
+    """Describe the live objects of one revision."""
 
     number: int
     objects: Mapping[str, Manifest] = field(default_factory=dict)
-    """By kind: those of which a revision has one."""
+    """By kind, for kinds of which a revision has one object."""
 
     pods: Mapping[int, Pod] = field(default_factory=dict)
     claims: Mapping[int, Manifest] = field(default_factory=dict)
     node_statuses: Mapping[int, NodeStatus] = field(default_factory=dict)
     record: RevisionRecord | None = None
-    """Of its ConfigMap."""
+    """Parsed from its ConfigMap."""
 
     build_inputs: BuildInputs | None = None
-    """Of its StatefulSet. To be held against a hash: anybody may have edited it."""
+    """Parsed from its StatefulSet. Compare it with a hash before use: a user may have edited it."""
 
     @property
     def ready(self) -> frozenset[int]:
@@ -98,13 +98,13 @@ class LiveRevision:
 
     @property
     def replicas(self) -> int:
-        """Of the StatefulSet as it is."""
+        """Return the replicas of the live StatefulSet."""
         replicas = self.objects.get("StatefulSet", {}).get("spec", {}).get("replicas")
         return replicas if isinstance(replicas, int) else 0
 
 
 def revisions_of(observed: Observed) -> Mapping[int, LiveRevision]:
-    """Every revision of which anything is left. By names, since labels can be edited."""
+    """Return every revision with at least one object. Names decide, since labels can be edited."""
     view = str(observed.resource["metadata"]["name"])
     by_revision: dict[int, dict[Ref, Manifest]] = {}
     for ref, manifest in observed.children.items():
@@ -122,7 +122,7 @@ def labels(manifest: Manifest) -> Mapping[str, Any]:
 
 
 def seconds_of(text: Any) -> float | None:
-    """Of a time as Kubernetes writes it; None when it is none."""
+    """Parse a Kubernetes time. Return None if the text is none."""
     try:
         moment = datetime.fromisoformat(text)
     except (TypeError, ValueError):
@@ -187,7 +187,7 @@ def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
     ending = seconds_of(metadata.get("deletionTimestamp"))
     created = seconds_of(metadata.get("creationTimestamp")) or 0.0
     ready, changed = said.get("status") == "True", seconds_of(said.get("lastTransitionTime"))
-    if ready and ending is not None:  # it stops being so by being asked to end
+    if ready and ending is not None:  # deletion makes a pod unready at once
         ready, changed = False, ending - _grace_seconds(metadata)
     unscheduled = _unscheduled(manifest)
     return Pod(
@@ -204,24 +204,24 @@ def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
 
 
 def _grace_seconds(metadata: Mapping[str, Any]) -> int:
-    """How long it was given to end."""
+    """Return the grace period of a pod's deletion."""
     seconds = metadata.get("deletionGracePeriodSeconds")
     return seconds if isinstance(seconds, int) else 0
 
 
 def _unscheduled(manifest: Manifest) -> str:
-    """Why no host runs it; empty when one does."""
+    """Return why no host runs the pod, or an empty text."""
     scheduled = condition(manifest, "PodScheduled")
     return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else ""
 
 
 def _is_placed(claim: Manifest) -> bool:
-    """A claim that has no volume yet is in nobody's way."""
+    """Return whether the claim is bound. An unbound claim does not restrict where a pod runs."""
     return claim.get("status", {}).get("phase") in ("Bound", "Lost")
 
 
 def _waiting(manifest: Manifest) -> str | None:
-    """What its containers wait for, when that is a trouble."""
+    """Return why the pod's containers wait, if it is a known problem."""
     for container in manifest.get("status", {}).get("containerStatuses") or ():
         reason = (container.get("state") or {}).get("waiting", {}).get("reason")
         if reason in _TROUBLES:

@@ -1,8 +1,8 @@
-"""Who holds what in one revision, and how many pods that takes; which nodes are lost, and what of them is in the way.
+"""Decide a revision's desired placement and number of pods, and find lost nodes and the objects that block their replacement.
 
-Strategy: `placing` takes the steps. Here is decided what they go to: nodes that are to hold nothing more, that have gone for
-good, and that are not there yet are told apart. The placement of the observed ConfigMap is the truth, unless nodes follow a
-later one: then somebody has put back an old ConfigMap, and what nodes say is.
+The placement controller takes the steps. This file decides its input and tells apart nodes that must give up their replicas,
+nodes that are lost and nodes that are not there yet. The placement in the ConfigMap is valid unless a node follows a later one:
+then somebody restored an old ConfigMap, and the nodes' placement is valid.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Ref
 from queryable_operator.spec.resource import View
 
-SILENT_AFTER_SECONDS: Final = 10.0  # a node that has said nothing for so long is silent
+SILENT_AFTER_SECONDS: Final = 10.0  # a node without a report for so long is silent
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementInputs:
-    """What is known beside the revision itself."""
+    """Hold the inputs of a placement beside the revision itself."""
 
     now: float
     cluster_domain: str
     hosts: Mapping[str, Host] | None
     reported_epoch: int = 0
-    """The latest that status speaks of."""
+    """The latest epoch in status."""
 
 
 def new_placement(
@@ -42,7 +42,7 @@ def new_placement(
 def latest_placement(
     live: LiveRevision, application_id: str, partitions: int, record: Placement | None
 ) -> Placement | None:
-    """The latest that is known: the ConfigMap's, or one that nodes follow."""
+    """Return the latest known placement: the ConfigMap's, or one that nodes follow."""
     told = [record] if record is not None else []
     for said in live.node_statuses.values():
         there = said.placement
@@ -54,7 +54,7 @@ def latest_placement(
 def next_placement(
     view: View, live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs
 ) -> Placement:
-    """The step that can be taken now; the same while there is none."""
+    """Return the next placement, or the same one if no step is possible now."""
     if view.suspended or _may_be_outdated(live, placement, placement_inputs):
         return placement
     return next_step(
@@ -86,7 +86,8 @@ def wanted_placement(
 
 
 def domains_seen(live: LiveRevision, hosts: Mapping[str, Host] | None) -> Mapping[int, str]:
-    """The failure domain of each node: its zone where there are several, else its host. The last one while it has none."""
+    """Return the failure domain of each node: its zone if there are several zones, else its host. A node without a host keeps
+    its last one."""
     zones = {host.zone for host in (hosts or {}).values() if host.zone}
     domains = dict(live.record.domains) if live.record else {}
     for ordinal, pod in live.pods.items():
@@ -97,7 +98,7 @@ def domains_seen(live: LiveRevision, hosts: Mapping[str, Host] | None) -> Mappin
 
 
 def replicas(view: View, live: LiveRevision, placement: Placement, now: float) -> int:
-    """How many pods there shall be. One that the placement names no longer stays until every node knows that."""
+    """Return the desired number of pods. A pod that left the placement stays until every node follows that placement."""
     if view.suspended:
         return 0
     enough = max(len(placement.addresses), view.spec.replicas)
@@ -112,7 +113,7 @@ def is_acknowledged(live: LiveRevision, placement: Placement, now: float) -> boo
 
 
 def lost_nodes(view: View, live: LiveRevision, placement_inputs: PlacementInputs) -> frozenset[int]:
-    """Nodes that do not come back where they are: their host is gone, or their volume lets them run nowhere."""
+    """Return the nodes that cannot come back where they are: their host is lost, or no host can run them with their volume."""
     return frozenset(
         ordinal
         for ordinal, pod in live.pods.items()
@@ -125,7 +126,7 @@ def lost_nodes(view: View, live: LiveRevision, placement_inputs: PlacementInputs
 def host_is_lost(view: View, pod: Pod, placement_inputs: PlacementInputs) -> bool:
     if (
         placement_inputs.hosts is None
-    ):  # nobody says how hosts are; but one that does not end its pods is gone
+    ):  # hosts are unknown, but one that does not end its pods in time is lost
         return (
             pod.termination_deadline is not None
             and placement_inputs.now - pod.termination_deadline >= view.replace_after_seconds
@@ -137,8 +138,11 @@ def host_is_lost(view: View, pod: Pod, placement_inputs: PlacementInputs) -> boo
 def blocking_objects(
     view: View, live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs
 ) -> Iterator[Ref]:
-    """Of lost nodes, what keeps the StatefulSet from making them anew elsewhere. First the others take over what they served.
-    Where nobody can, the volume may still come back with the data, unless it can be reached from nowhere."""
+    """Yield the objects that keep the StatefulSet from replacing lost nodes elsewhere.
+
+    Other nodes take over the lost nodes' partitions first. If none can, the volume stays, since it may come back with the data;
+    a volume that no host can reach does not.
+    """
     lost = lost_nodes(view, live, placement_inputs)
     for ordinal in sorted(lost):
         listed = [set(serving) for serving in placement.serving if ordinal in serving]
@@ -151,7 +155,7 @@ def blocking_objects(
 
 
 def orphaned_claims(view: View, live: LiveRevision, placement: Placement) -> Iterator[Ref]:
-    """Volumes of nodes that are no more."""
+    """Yield the volume claims of ordinals that the revision no longer has."""
     nodes = max(len(placement.addresses), view.spec.replicas, live.replicas)
     for ordinal in sorted(live.claims):
         if ordinal >= nodes and ordinal not in live.pods:
@@ -163,7 +167,7 @@ def node_observations(live: LiveRevision) -> Mapping[int, NodeObservation]:
 
 
 def _may_be_outdated(live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs) -> bool:
-    """A ConfigMap that had to be made from nothing knows less than nodes that have not spoken yet."""
+    """Return whether the placement may be outdated: it was rebuilt from nothing, and not every node has reported."""
     return placement.epoch < placement_inputs.reported_epoch and not all_nodes_reported(
         live, placement_inputs.now
     )

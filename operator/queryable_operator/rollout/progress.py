@@ -1,4 +1,4 @@
-"""How far a revision is, from what its pods and nodes say."""
+"""Measure the progress of a revision from the reports of its pods and nodes."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from queryable_app.placement.assignment import Placement
 from queryable_app.wire.ingest_failures import IngestFailure
 from queryable_operator.rollout.live import LiveRevision
 
-_FRESH_SECONDS: Final = 5.0  # what a node said of its copies is believed for so long
+_FRESH_SECONDS: Final = 5.0  # how long a node's report about its replicas stays valid
 
 
 def is_available(live: LiveRevision) -> bool:
-    """Whether every partition has a pod that is ready with it. While the placement cannot be read, pods alone speak."""
+    """Return whether every partition has a ready pod that serves it. If the placement is unreadable, all pods must be ready."""
     if live.record is None:
         return bool(live.pods) and live.ready == live.pods.keys()
     return served_partitions(live, live.record.placement) == live.record.partitions
 
 
 def served_partitions(live: LiveRevision, placement: Placement) -> int:
-    """Partitions that have a complete copy on a pod that is ready."""
+    """Count the partitions with a complete replica on a ready pod."""
     return sum(any(ordinal in live.ready for ordinal in serving) for serving in placement.serving)
 
 
 def hydrated_partitions(live: LiveRevision) -> int:
-    """Partitions that have a complete copy."""
+    """Count the partitions with a complete replica."""
     if live.record is None:
         return 0
     return sum(
@@ -38,7 +38,7 @@ def hydrated_partitions(live: LiveRevision) -> int:
 
 
 def is_fully_replicated(live: LiveRevision, placement: Placement, nodes: int, copies: int) -> bool:
-    """Every pod is there and ready, and every partition has all its copies. Nothing is moving."""
+    """Return whether every pod is ready, every partition has all its replicas, and no replica is moving."""
     return (
         len(live.ready) >= nodes
         and live.ready == live.pods.keys()
@@ -48,24 +48,25 @@ def is_fully_replicated(live: LiveRevision, placement: Placement, nodes: int, co
 
 
 def has_caught_up(live: LiveRevision, placement: Placement, ordinal: int, now: float) -> bool:
-    """Whether all that a node serves is complete and near the log's end."""
+    """Return whether every replica that a node serves is complete and near the end offset."""
     said = live.node_statuses.get(ordinal)
     serves = {p for p, serving in enumerate(placement.serving) if ordinal in serving}
     return said is not None and now - said.seen.at < _FRESH_SECONDS and serves <= said.seen.caught_up
 
 
 def is_caught_up(live: LiveRevision, nodes: int, copies: int, now: float) -> bool:
-    """Whether nothing more can be waited for: every copy of every partition is complete and near the log's end."""
+    """Return whether every replica of every partition is complete and near the end offset."""
     if live.record is None or not is_fully_replicated(live, live.record.placement, nodes, copies):
         return False
     return all(has_caught_up(live, live.record.placement, ordinal, now) for ordinal in live.pods)
 
 
 def permanent_failure(live: LiveRevision) -> IngestFailure | None:
-    """Return why the revision can never hydrate, None while it may.
+    """Return why the revision can never hydrate, or None while it may.
 
-    Every node that runs a spec comes to the same verdict on it, so that one node is enough. The machine of a node, or its copy of
-    the image, can be the cause of any other failure: then every node must have it."""
+    Every node that runs a spec reaches the same verdict on it, so one node is enough. Any other failure may come from one
+    node's machine or its pulled image: then every node must report it.
+    """
     failures = [
         said.failure
         for ordinal, said in sorted(live.node_statuses.items())
@@ -78,12 +79,12 @@ def permanent_failure(live: LiveRevision) -> IngestFailure | None:
 
 
 def has_reported(live: LiveRevision) -> bool:
-    """Return whether every pod that is ready has said how it is, and any pod at all."""
+    """Return whether at least one pod, and every ready pod, has reported its status."""
     return bool(live.node_statuses) and live.ready <= live.node_statuses.keys()
 
 
 def lag(live: LiveRevision) -> int | None:
-    """Records that its copies are behind, together. None: not every node says it."""
+    """Return the summed lag in records, or None unless every node reports it."""
     lags = [said.lag_records for ordinal, said in live.node_statuses.items() if ordinal in live.pods]
     if not lags or len(lags) < len(live.pods) or min(lags) < 0:
         return None

@@ -1,7 +1,7 @@
-"""Where a change of the view stands, and its next step: a table over what status says and what is seen.
+"""Decide the next step of a rollout: a state table over status and observed facts.
 
-Strategy: what is decided is in status before anything follows from it, and children follow the status that was *observed*.
-So an operator that ends between any two actions goes on where it was. One step is taken in a round.
+A decision enters status before anything follows from it, and children follow the *observed* status. An operator that ends
+between two actions therefore resumes where it was. One pass takes one step.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Phase = Literal[
 ]
 Outcome = Literal["Active", "Retired", "Failed", "Replaced"]
 
-_CUT_OVER_SECONDS: Final = 60.0  # what a cut-over may take beyond the deadline
+_CUT_OVER_SECONDS: Final = 60.0  # extra time for the cut-over, beyond the deadline
 _HISTORY_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionReference:
-    """A revision, as status names it."""
+    """Refer to a revision, as status does."""
 
     number: int
     spec_hash: str
@@ -48,23 +48,23 @@ class RevisionReference:
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
-    """All that is persisted of a change."""
+    """Hold all that is persisted of a rollout."""
 
     phase: Phase = "Pending"
     active: RevisionReference | None = None
     candidate: RevisionReference | None = None
     previous: RevisionReference | None = None
-    """The last one that was active, or a candidate. What is left of it goes."""
+    """The last active revision or candidate. It is being removed."""
 
     failed_hash: str | None = None
     failure: IngestFailure | None = None
-    """Why the revision with this hash can never hydrate. None: it may have been slow."""
+    """Why the revision with `failed_hash` can never hydrate. None: it missed its deadline."""
 
     history: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def retained(self) -> tuple[RevisionReference, ...]:
-        """The revisions that shall be there."""
+        """Return the revisions that must exist."""
         return tuple(reference for reference in (self.active, self.candidate) if reference is not None)
 
     @property
@@ -74,7 +74,7 @@ class RolloutState:
 
 @dataclass(frozen=True, slots=True)
 class DesiredRevision:
-    """The revision that the spec asks for."""
+    """Describe the revision that the spec asks for."""
 
     spec_hash: str
     partitions: int
@@ -82,24 +82,24 @@ class DesiredRevision:
 
 @dataclass(frozen=True, slots=True)
 class ObservedFacts:
-    """What decides the next step."""
+    """Hold the facts that decide the next step."""
 
     now: float
     rollout: Rollout
     next_number: int
     next_application_id: str
     desired: DesiredRevision | None = None
-    """None: it cannot be said at this time."""
+    """None: unknown at this time."""
 
     suspended: bool = False
     active_exists: bool = False
     active_provisioned: bool = False
     active_available: bool = False
-    """Of the active one: whether anything of it is there; whether its pods are; whether every partition is served."""
+    """Whether the active revision has any object; whether all its pods have hosts; whether every partition is served."""
 
     active_cannot_hydrate: bool = False
     active_can_hydrate: bool = False
-    """Whether the active one can never hydrate; whether its nodes say that nothing keeps it from hydrating."""
+    """Whether the active revision can never hydrate; whether its nodes report that nothing prevents it."""
 
     candidate_failure: IngestFailure | None = None
     """Why the candidate can never hydrate."""
@@ -107,17 +107,17 @@ class ObservedFacts:
     candidate_caught_up: bool = False
     candidate_is_near: bool = False
     candidate_is_ready: bool = False
-    """Of the candidate: whether every copy is complete and near the end; whether it is no further behind than it may be;
-    whether as many pods of it are ready as the cut-over needs."""
+    """Whether every replica of the candidate is complete and near the end offset; whether its lag is small enough; whether it
+    has enough ready pods for the cut-over."""
 
     service_switched: bool = False
-    """Whether the Service is seen to send requests to as many pods of the candidate."""
+    """Whether the Service sends requests to enough pods of the candidate."""
 
     previous_removed: bool = False
 
 
 def next_rollout_state(state: RolloutState, facts: ObservedFacts) -> RolloutState:
-    """The same when there is nothing to decide."""
+    """Return the next state, or the same one if there is nothing to decide."""
     state = _record_facts(state, facts)
     for holds, step in _STEPS[state.phase]:
         if holds(state, facts):
@@ -131,7 +131,7 @@ def desired_revision(
     state: RolloutState,
     live_revisions: Mapping[int, LiveRevision],
 ) -> DesiredRevision | None:
-    """While the topic is not seen, or is not there, nobody can say how many partitions a new revision would have."""
+    """Return the desired revision, or None while the topic's partition count is unknown."""
     if not isinstance(topic, TopicFound):
         return None
     for reference in state.retained:
@@ -139,7 +139,7 @@ def desired_revision(
         record = live.record if live else None
         disk_format = FORMAT_VERSION
         if record is not None and view.image in (None, record.image):
-            disk_format = record.disk_format  # the image that it runs can read what is there
+            disk_format = record.disk_format  # the image in use can read the existing data
         partitions = reference.partitions if view.on_partitions_changed == "Alert" else topic.partitions
         if spec_hash(view.raw, partitions, disk_format) == reference.spec_hash:
             return DesiredRevision(reference.spec_hash, partitions)
@@ -147,8 +147,11 @@ def desired_revision(
 
 
 def service_target(state: RolloutState, following: RolloutState) -> int | None:
-    """The revision that the Service shall send requests to. It is turned while status says so, and not in the round in which
-    that ends: whoever looks next may not see yet that it was."""
+    """Return the revision that the Service selects.
+
+    The Service selects the candidate while status says `CuttingOver`, but not in the pass that leaves that phase without a
+    cut-over: the next pass may not see the Service's last change yet.
+    """
     if state.active is None:
         return None
     candidate = state.candidate
@@ -158,7 +161,7 @@ def service_target(state: RolloutState, following: RolloutState) -> int | None:
     return candidate.number if goes_on else state.active.number
 
 
-# --- what holds
+# --- conditions of a step
 
 
 def _revision_is_desired(state: RolloutState, facts: ObservedFacts) -> bool:
@@ -224,7 +227,7 @@ def _service_is_switched(state: RolloutState, facts: ObservedFacts) -> bool:
 
 
 def _candidate_is_no_longer_ready(state: RolloutState, facts: ObservedFacts) -> bool:
-    """And the old one can do better."""
+    """Return whether the candidate lost ready pods while the active revision still serves."""
     return not facts.candidate_is_ready and facts.active_available
 
 
@@ -232,7 +235,7 @@ def _previous_is_removed(state: RolloutState, facts: ObservedFacts) -> bool:
     return facts.previous_removed
 
 
-# --- what is done
+# --- effects of a step
 
 
 def _create_first(state: RolloutState, facts: ObservedFacts) -> RolloutState:
@@ -296,7 +299,7 @@ _Step = tuple[
 ]
 _START_CANDIDATE: Final[_Step] = (_other_revision_is_desired, _start_candidate)
 
-# In each phase, the first that holds. A change that is cutting over is finished first: that takes seconds.
+# In each phase the first step whose condition holds is taken. A cut-over always finishes first; it takes seconds.
 _STEPS: Final[Mapping[Phase, tuple[_Step, ...]]] = {
     "Pending": ((_revision_is_desired, _create_first),),
     "Provisioning": (
@@ -332,7 +335,7 @@ _STEPS: Final[Mapping[Phase, tuple[_Step, ...]]] = {
 
 
 def _record_facts(state: RolloutState, facts: ObservedFacts) -> RolloutState:
-    """What is noted rather than decided."""
+    """Update the state with facts that need no decision."""
     if facts.desired is not None and facts.desired.spec_hash != state.failed_hash:
         state = replace(state, failed_hash=None, failure=None)
     if state.changing and facts.previous_removed:
@@ -353,7 +356,7 @@ def _new_reference(facts: ObservedFacts) -> RevisionReference:
 
 
 def _drop_candidate(state: RolloutState, facts: ObservedFacts, outcome: Outcome, reason: str) -> RolloutState:
-    """The candidate goes the way of a revision that was active: not before the Service cannot be sending to it."""
+    """Retire the candidate. Its objects go only after the Service can no longer select it."""
     candidate = state.candidate
     assert candidate is not None
     entered = _with_entry(state.history, candidate)

@@ -1,7 +1,7 @@
-"""Which pod is made anew next, because it was made of an old template or knows an old token.
+"""Choose the next pod to recreate because its template or token is outdated.
 
-Strategy: one that is not well goes first, since little is lost by it and the new template may be its cure; the others go from
-the highest ordinal down. It is never two at a time: what was made anew must have caught up before the next one goes.
+A pod that is not ready goes first: little is lost, and the new template may fix it. The others go from the highest ordinal
+down. Two pods never go at once: a recreated pod must catch up before the next one goes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from queryable_operator.spec.observed import Manifest
 
 
 def outdated_pods(live: LiveRevision) -> frozenset[int]:
-    """While the StatefulSet's controller has not seen its newest template, nobody knows."""
+    """Return the ordinals with an outdated template or token. While the StatefulSet's status is older than its spec, templates
+    are unknown."""
     stateful_set, secret = live.objects.get("StatefulSet"), live.objects.get("Secret")
     if stateful_set is None or secret is None:
         return frozenset()
@@ -27,18 +28,18 @@ def outdated_pods(live: LiveRevision) -> frozenset[int]:
 
 
 def may_have_outdated_pods(live: LiveRevision) -> bool:
-    """Whether there is one, or nobody knows."""
+    """Return whether a pod is outdated, or whether that is unknown."""
     stateful_set = live.objects.get("StatefulSet")
     return stateful_set is not None and (_current_template(stateful_set) is None or bool(outdated_pods(live)))
 
 
 def next_to_roll(live: LiveRevision, placement: Placement, nodes: int, copies: int, now: float) -> str | None:
-    """A pod that may go now. `nodes`, and `copies` of each partition, are the full numbers."""
+    """Return a pod that may go now. `nodes` is the full number of pods, `replicas` the full number per partition."""
     staying = range(max(nodes, len(placement.addresses)))
     old = outdated_pods(live).intersection(staying)
     if not old or any(pod.termination_deadline is not None for pod in live.pods.values()):
         return None
-    if unwell := old - live.ready:  # it waits for nobody
+    if unwell := old - live.ready:  # nothing waits for a pod that is not ready
         return live.pods[max(unwell)].name
     behind = {ordinal for ordinal in live.pods if not has_caught_up(live, placement, ordinal, now)}
     if not is_fully_replicated(live, placement, nodes, copies) or not behind <= old:

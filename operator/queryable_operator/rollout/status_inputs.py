@@ -1,4 +1,4 @@
-"""Everything that status speaks of, put together once."""
+"""Collect everything that status is written from."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class StatusInputs:
     settings: OperatorSettings
     identity: Identity
     view: View | None
-    """None: the spec is wrong, and no earlier one is known."""
+    """None: the spec is invalid, and no earlier one is known."""
 
     wrong: str | None
     """Why the spec is not followed."""
 
     state: RolloutState
-    """As it is after this round."""
+    """The state after this pass."""
 
     live_revisions: Mapping[int, LiveRevision]
     desired: DesiredRevision | None = None
     moving: bool = False
-    """Whether copies of the active revision are on their way to other nodes."""
+    """Whether replicas of the active revision are moving to other nodes."""
 
     rolling: bool = False
-    """Whether its pods are made anew, or are about to be."""
+    """Whether pods of the active revision are being recreated, or are about to be."""
 
     lost_record: bool = False
-    """Whether the active revision's ConfigMap is gone and cannot be made again."""
+    """Whether the active revision's ConfigMap is missing and cannot be recovered."""
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """The one that is there."""
+        """Return the existing status."""
         return self.observed.resource.get("status") or {}
 
     @property
@@ -56,6 +56,6 @@ class StatusInputs:
         return self.view is not None and self.view.suspended
 
     def live(self, reference: RevisionReference | None) -> LiveRevision:
-        """Empty when nothing is there."""
+        """Return the live objects of a revision; empty if there are none."""
         number = reference.number if reference else 0
         return self.live_revisions.get(number, LiveRevision(number))

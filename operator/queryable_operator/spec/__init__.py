@@ -1,4 +1,4 @@
-"""Parse a QueryableTopic and the observed facts into frozen values, and name what belongs to it.
+"""Parse a QueryableTopic into frozen values, name what belongs to it, and type what is observed of it.
 
-Pure, and the lowest room of the operator.
+Pure, and the lowest room of the operator: every other one may import it.
 """

@@ -1,7 +1,7 @@
-"""What a change of each field does: a table, and the hashes that follow from it.
+"""Map each field to the effect of its change, and compute the hashes that follow from it.
 
-A field that is not in the table makes a revision, so that a forgotten one costs time and not correctness. Hashes are made
-without defaults: another release of the operator gives an unchanged resource the same ones.
+A field that is missing from the table makes a revision: a forgotten field costs time, never correctness. Hashes leave out
+defaults, so an upgrade of the operator gives an unchanged resource the same hashes.
 """
 
 from __future__ import annotations
@@ -57,32 +57,32 @@ CHANGES: Final[Mapping[str, Change]] = {
     "suspended": Change.PATCH,
     "redeployNonce": Change.REVISION,
 }
-"""By path below `spec`; a path speaks of everything below it."""
+"""By path below `spec`. A path covers every field below it."""
 
 _KEPT: Final = (Change.REVISION, Change.REJECT)
 
 
 def spec_hash(spec: Mapping[str, Any], partitions: int, disk_format: int = FORMAT_VERSION) -> str:
-    """Of everything that makes a revision. Two specs with the same hash are read by the same nodes."""
+    """Hash every field that makes a revision. The same nodes can serve two specs with the same hash."""
     fields = without_defaults(_fields(spec, (Change.REVISION,)))
     return _digest({"spec": fields, "partitions": partitions, "diskFormat": disk_format})
 
 
 def roll_hash(spec: Mapping[str, Any], image: str, kafka_secret_digest: str) -> str:
-    """Of everything that makes pods restart. `image` is the one that is used, whether the spec names it or not."""
+    """Hash every field that restarts pods. `image` is the image in use, also when the spec names none."""
     fields = without_defaults(_fields(spec, (Change.ROLL,)))
     fields.pop("image", None)
     return _digest({"spec": fields, "image": image, "kafkaSecret": kafka_secret_digest})
 
 
 def effective_spec(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """What the nodes of a revision follow that was made of `old`, when the resource now says `new`."""
+    """Return the spec that the nodes of a revision made from `old` follow while the resource says `new`."""
     free = tuple(change for change in Change if change not in _KEPT)
     return _merged(_fields(new, free), _fields(old, _KEPT))
 
 
 def _fields(spec: Mapping[str, Any], changes: Collection[Change], prefix: str = "") -> dict[str, Any]:
-    """The part of a spec that has one of these classes."""
+    """Return the part of a spec whose change has one of these effects."""
     part = {}
     for name, value in spec.items():
         path = f"{prefix}{name}"

@@ -1,7 +1,7 @@
-"""The defaults of the resource's schema, as the API server fills them in: the schema's own, compared with it by a test.
+"""Apply the defaults of the CRD's schema, as the API server does. A test compares this table with the schema.
 
-A default is filled in where the object that has the field is there; most objects are there by default themselves. Taken out,
-a field that says its default and one that is left out are the same, and a field that a later release adds changes nothing.
+A default applies where its parent object exists; most parents exist by default. `without_defaults` treats a field that states
+its default like one that is left out, so a field that a later release adds changes no hash.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "suspended": False,
     "redeployNonce": 0,
 }
-"""By path below `spec`; an object stands before its fields."""
+"""By path below `spec`. A parent stands before its fields."""
 
 
 def with_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Every field that has a default is there, as after the API server."""
+    """Return the spec with every default filled in, as the API server stores it."""
     whole: dict[str, Any] = copy.deepcopy(dict(spec))
     for path, default in DEFAULTS.items():
         *parents, name = path.split(".")
@@ -80,7 +80,7 @@ def with_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what says more than the defaults do."""
+    """Return the fields that differ from their defaults."""
     return _without(spec, "")
 
 
@@ -95,4 +95,4 @@ def _without(fields: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _same(value: Any, default: Any) -> bool:
-    return type(value) is type(default) and bool(value == default)  # to Python, 0 is False
+    return type(value) is type(default) and bool(value == default)  # in Python, 0 == False

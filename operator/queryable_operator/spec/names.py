@@ -1,4 +1,4 @@
-"""What things are called, in Kubernetes and in Kafka. Nowhere else is a name put together."""
+"""Build every name, in Kubernetes and in Kafka. No other file puts a name together."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ VIEW_LABEL: Final = f"{GROUP}/view"
 """On every child: the name of its resource."""
 
 REVISION_LABEL: Final = f"{GROUP}/revision"
-"""On every child that belongs to one revision: `r3`."""
+"""On every child of one revision, for example `r3`."""
 
 OPERATOR_LABELS: Final = {
     "app.kubernetes.io/part-of": "queryable-topics",
     "app.kubernetes.io/component": "operator",
 }
-"""On the operator's own pods, by whatever name the chart is installed."""
+"""On the operator's own pods, whatever the chart's release is called."""
 
 PROMOTE_ANNOTATION: Final = f"{GROUP}/promote"
 
 DEAD_LETTER_SUFFIX: Final = ".dead-letter"
-"""Of the topic with an application's bad records, after its id."""
+"""The end of a dead-letter topic's name, after the application id."""
 
 _REVISION: Final = re.compile(r"r([1-9][0-9]{0,5})")
 
@@ -42,13 +42,13 @@ def revision_text(number: int) -> str:
 
 
 def revision_number(text: str | None) -> int | None:
-    """None when it is no revision's name."""
+    """Return the number in a revision's name, or None if the text is no such name."""
     match = _REVISION.fullmatch(text or "")
     return int(match[1]) if match else None
 
 
 def child(view: str, revision: int) -> str:
-    """Of what belongs to one revision: StatefulSet, headless Service, ConfigMap, token Secret, PodDisruptionBudget."""
+    """Return the name of a revision's StatefulSet, headless Service, ConfigMap, token Secret and PodDisruptionBudget."""
     return f"{view}-{revision_text(revision)}"
 
 
@@ -61,30 +61,33 @@ def volume_claim(view: str, revision: int, ordinal: int) -> str:
 
 
 def application_id(namespace: str, view: str, revision: int, uid: str) -> str:
-    """Return the identity of a revision, in Kafka and on disks. Its end is of the resource's uid: views of one name in several
-    clusters on one Kafka have groups and topics of their own, and each proves by its name to whom it belongs."""
+    """Return a revision's identity in Kafka and on disks.
+
+    It ends in a part of the resource's uid. Views with one name in several clusters that share a Kafka therefore have groups
+    and topics of their own, and a name proves its owner.
+    """
     return f"{shared_application_id(namespace, view, revision)}-{_uid_prefix(uid)}"
 
 
 def shared_application_id(namespace: str, view: str, revision: int) -> str:
-    """Return the identity that earlier releases gave. Views of one name in other clusters have the same."""
+    """Return the identity that earlier releases gave. Views with this name in other clusters share it."""
     return f"{namespace}.{view}.{revision_text(revision)}"
 
 
 def is_application_of(text: str, namespace: str, view: str, uid: str) -> bool:
-    """Whether it is the application id of one of the resource's revisions, and of no other resource's anywhere."""
+    """Return whether the text is an application id of one of this resource's revisions, and of no other resource's."""
     shared, _, mark = text.rpartition("-")
     return mark == _uid_prefix(uid) and is_shared_application_of(shared, namespace, view)
 
 
 def is_shared_application_of(text: str, namespace: str, view: str) -> bool:
-    """Whether an earlier release would have given it to a view of this name, in any cluster."""
+    """Return whether an earlier release would have given this id to a view with this name, in any cluster."""
     prefix, _, revision = text.rpartition(".")
     return prefix == f"{namespace}.{view}" and revision_number(revision) is not None
 
 
 def _uid_prefix(uid: str) -> str:
-    """48 random bits of a uid: enough to tell resources of one name apart, and short enough to be read."""
+    """Return the first 48 bits of a uid: enough to tell resources apart, and short enough to read."""
     return uid.replace("-", "")[:12]
 
 
@@ -107,5 +110,5 @@ def revision_labels(view: str, revision: int) -> Mapping[str, str]:
 
 
 def selector(view: str, revision: int) -> Mapping[str, str]:
-    """Of the pods of a revision. Never more than this: a selector can not be changed."""
+    """Return the selector of a revision's pods. It never grows, since a StatefulSet's selector is immutable."""
     return {VIEW_LABEL: view, REVISION_LABEL: revision_text(revision)}

@@ -1,7 +1,7 @@
-"""What the operator has seen of one resource at one moment: the whole input of `plan`, as frozen values.
+"""Describe what the operator observed of one resource at one moment: the whole input of `plan`, as frozen values.
 
-Live objects are plain mappings, as the API server gives them; what else there is to know has a type of its own. Times are
-seconds since 1970 by the operator's clock, but for those that stand in live objects.
+Live objects are plain mappings from the API server; everything else has a type. Times are seconds since 1970 by the operator's
+clock, except times inside live objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Manifest = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """An object of the resource's namespace."""
+    """Identify an object in the resource's namespace."""
 
     kind: str
     name: str
@@ -43,7 +43,7 @@ class KafkaUnreachable:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettingsInvalid:
-    """The Secret is not there, or a setting can not be followed. Never holds a value."""
+    """Report that the Secret is missing or a setting is invalid. `reason` never contains a value."""
 
     reason: str
 
@@ -53,43 +53,43 @@ TopicObservation = TopicFound | TopicMissing | KafkaUnreachable | KafkaSettingsI
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What a node last said of itself, at `seen.at`."""
+    """Describe what a node reported last, at `seen.at`."""
 
     seen: NodeObservation
     ready: bool
-    """Whether every copy that it serves is complete."""
+    """Whether every replica that the node serves is complete."""
 
     read: Mapping[str, Any]
-    """The read settings that it follows."""
+    """The read settings that the node uses."""
 
     copies: int
     complete: int
     lag_records: int
-    """Over its copies; -1: not known."""
+    """Summed over the node's replicas. -1: unknown."""
 
     records_per_second: float
     remaining_seconds: float | None
     topic_partitions: int | None
     partitioner: str
     mismatches: int
-    """Rows that were not where the declared partitioner puts them."""
+    """Rows in another partition than the declared partitioner's."""
 
     disk_paused: bool
     failed: Mapping[int, str] = field(default_factory=dict)
-    """By partition, why its copy does not go on."""
+    """By partition: why its replica stopped."""
 
     ingest_failed: str | None = None
     failure: IngestFailure | None = None
-    """Why its ingest has failed, if waiting cannot mend it."""
+    """Why ingest failed, if waiting cannot fix it."""
 
     placement: Placement | None = None
-    """The placement that it follows. Asked for only when its revision's ConfigMap has none that can be read, or one with
-    another epoch: a ConfigMap that somebody deleted or broke is made again from what nodes follow."""
+    """The placement that the node follows. Requested only if the revision's ConfigMap is unreadable or has another epoch, since
+    a ConfigMap that was deleted or edited is recovered from what nodes follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A Kubernetes node."""
+    """Describe a Kubernetes node."""
 
     ready: bool
     schedulable: bool
@@ -103,19 +103,19 @@ class Observed:
     """The QueryableTopic itself, with its status."""
 
     children: Mapping[Ref, Manifest]
-    """Objects that carry this resource's owner reference, and the pods and volume claims of its StatefulSets."""
+    """Objects with this resource's owner reference, and the pods and volume claims of its StatefulSets."""
 
     name_conflicts: frozenset[Ref] = frozenset()
-    """Names of our children that objects of somebody else have."""
+    """Names of our children that other owners' objects use."""
 
     hosts: Mapping[str, Host] | None = None
-    """By name. None: the operator may not look at them."""
+    """By name. None: the operator may not read Kubernetes nodes."""
 
     topic: TopicObservation | None = None
-    """None: not looked at yet."""
+    """None: not observed yet."""
 
     kafka_secret_digest: str = ""
-    """Of the contents of `spec.kafka.secretRef`; empty without one."""
+    """Digest of the contents of `spec.kafka.secretRef`. Empty without a Secret."""
 
     node_statuses: Mapping[int, Mapping[int, NodeStatus]] = field(default_factory=dict)
     """By revision and ordinal."""
@@ -124,10 +124,10 @@ class Observed:
     """Pods that the view's Service sends requests to."""
 
     kafka_cleaned: bool = False
-    """While the resource is being deleted: whether nothing of it is left in Kafka."""
+    """During deletion: whether nothing of the resource is left in Kafka."""
 
     kafka_retained: tuple[str, ...] = ()
-    """While the resource is being deleted: what was left in Kafka, since a view of another cluster may own it."""
+    """During deletion: what stays in Kafka, since a view in another cluster may own it."""
 
     kafka_cleanup_error: str | None = None
-    """While the resource is being deleted: why Kafka could not be cleaned the last time."""
+    """During deletion: why the last Kafka cleanup failed."""

@@ -1,4 +1,4 @@
-"""Kubernetes quantities as numbers: `1024Mi` and `1Gi` are the same, and the API server writes the latter."""
+"""Parse Kubernetes quantities: `1024Mi` equals `1Gi`, and the API server stores the latter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 def quantity(text: str | int) -> Fraction:
-    """Raises ValueError for what is no quantity."""
+    """Parse a quantity. Raises ValueError if the text is none."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None or not any(c.isdigit() for c in match[1]):
         raise ValueError(f"{text!r} is not a quantity, like 500m, 2 or 10Gi")

@@ -1,8 +1,8 @@
-"""What a node's two containers ask of the machine: computed from what they hold, or as the resource says.
+"""Compute the resource requirements of a node's two containers, unless the resource states them.
 
-A container's memory is what was measured of it plus what it is allowed to fill. serve's limit also has room for all that
-clients may have under way at one time; ingest's heap and what the JVM needs beside it are both filled sooner or later.
-There is no limit on the processor: it would stop a node for tenths of a second while the machine is idle.
+A container's memory is what was measured of the process plus what it may fill. The limit of `serve` also covers all client
+requests in progress. For `ingest` the heap and the JVM's memory beside it both fill up sooner or later. There is no CPU limit:
+throttling would stop a node for tenths of a second on an idle machine.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ CONTAINERS: Final = ("serve", "ingest")
 
 _MIB: Final = 1024 * 1024
 _SERVE_MIB: Final = 150  # the interpreter and its libraries, without caches
-_SERVE_SPARE_MIB: Final = 128  # what the allocator keeps, and reads that hold a lot for a moment
+_SERVE_SPARE_MIB: Final = 128  # retained by the allocator, and short peaks of large reads
 _INGEST_MIB: Final = 640  # Python, and the JVM beside its heap
-_HEAP_MIN_MIB: Final = 512  # Spark itself wants 450 of what collectors leave it
+_HEAP_MIN_MIB: Final = 512  # Spark itself needs 450 of what garbage collectors leave it
 _HEAP: Final = re.compile(r"([0-9]+)([kmg])", re.IGNORECASE)
 _HEAP_BYTES: Final = {"k": 1024, "m": _MIB, "g": 1024 * _MIB}
 
 
 def requirements(spec: Mapping[str, Any], container: str) -> Mapping[str, Any]:
-    """Kubernetes ResourceRequirements. `spec` has its defaults. What it says of a container takes the place of all of this."""
+    """Return a container's ResourceRequirements. Requirements in the resource replace the computed ones. `spec` has its
+    defaults."""
     given = _given(spec, container)
     if given:
         return given
@@ -37,8 +38,8 @@ def requirements(spec: Mapping[str, Any], container: str) -> Mapping[str, Any]:
 
 
 def check_requirements(spec: Mapping[str, Any]) -> None:
-    """What the API server would refuse much later, with the StatefulSet, or what could only end in a JVM that is killed or
-    does not start."""
+    """Reject requirements that the API server would reject only with the StatefulSet, or with which the JVM cannot start or is
+    killed."""
     heap = spec["ingest"]["driverMemory"]
     if _heap_bytes(heap) < _HEAP_MIN_MIB * _MIB:
         raise SpecError(f"spec.ingest.driverMemory: Spark does not start with less than {_HEAP_MIN_MIB}m")

@@ -1,7 +1,7 @@
-"""A QueryableTopic, as the API server gives it, as frozen values; or an error that names the field.
+"""Parse a QueryableTopic into frozen values, or raise an error that names the field.
 
-The API server has held it against the schema. What is left is what the schema can not say: rules that cross fields, and
-what this version does not carry out yet.
+The API server has validated it against the schema. This file checks what the schema cannot express: rules across fields, and
+fields that this version does not implement.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.requirements import check_requirements
 
 SPEC_CHARACTERS_MAX: Final = 300_000
-"""A revision's ConfigMap holds the spec twice, in one MiB: as it is, and as a pod template."""
+"""A revision's ConfigMap of at most 1 MiB contains the spec twice: as it is, and in a pod template."""
 
-_SECONDS_MAX: Final = 3650 * 86_400  # what is added to a time must stay one
+_SECONDS_MAX: Final = 3650 * 86_400  # a longer duration could overflow a time
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which resource it is. Also of one whose spec is wrong."""
+    """Identify a resource, also one whose spec is invalid."""
 
     namespace: str
     name: str
@@ -36,7 +36,7 @@ class Identity:
 
     @property
     def owner(self) -> Mapping[str, Any]:
-        """The owner reference of every child."""
+        """Return the owner reference of every child."""
         return {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
@@ -57,7 +57,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class View(Identity):
-    """What one resource asks for."""
+    """Describe what a resource asks for."""
 
     annotations: Mapping[str, str]
     raw: Mapping[str, Any]
@@ -70,10 +70,10 @@ class View(Identity):
     paused: bool
     suspended: bool
     image: str | None
-    """None: the one that the revision was made with, or the operator's own for a new one."""
+    """None: the image that the revision was made with, or the operator's default for a new revision."""
 
     def following(self, spec: Mapping[str, Any]) -> View:
-        """The same resource with another spec: that of a revision which was made earlier."""
+        """Return this resource with another spec, that of an earlier revision."""
         return _view(self, self.annotations, spec)
 
 
@@ -89,7 +89,7 @@ def identity_of(resource: Manifest) -> Identity:
 
 
 def view_of(resource: Manifest) -> View:
-    """Raises SpecError, whose message begins with the path of the field."""
+    """Parse a resource. Raises SpecError; its message begins with the path of the field."""
     annotations = resource["metadata"].get("annotations", {})
     return _view(identity_of(resource), annotations, resource["spec"])
 
@@ -139,7 +139,7 @@ def _seconds(duration: str, path: str) -> float:
 
 
 def _check_kafka(kafka: Mapping[str, Any]) -> None:
-    """With a Secret, what is missing here may stand there."""
+    """Check the Kafka settings, if no Secret can complete them."""
     try:
         refuse_paths(kafka["config"])
         if "secretRef" not in kafka:

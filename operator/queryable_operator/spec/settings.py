@@ -1,4 +1,4 @@
-"""What one installation of the operator is told, for all resources alike."""
+"""Hold the settings of one operator installation, which apply to all resources."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
     node_image: str
-    """The image of nodes whose resource names none."""
+    """The node image for resources that name none."""
 
     cluster_domain: str = "cluster.local"
-    """What the cluster's own names end in."""
+    """The domain of the cluster's own DNS names."""
 
     namespace: str = ""
-    """The operator's own. Empty: it does not run in a pod."""
+    """The operator's own namespace. Empty: it does not run in a pod."""
