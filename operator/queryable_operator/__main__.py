@@ -26,6 +26,7 @@ from queryable_operator.act.metrics import Health, Metrics, serve
 from queryable_operator.act.nodes import Nodes
 from queryable_operator.act.reconciler import Dependencies, Reconcilers
 from queryable_operator.act.resync import Resync
+from queryable_operator.act.supervision import supervised
 from queryable_operator.act.topics import Topics
 from queryable_operator.act.watch_cache import WatchCache
 from queryable_operator.decide.plan import plan
@@ -34,7 +35,7 @@ from queryable_operator.spec.settings import OperatorSettings
 
 _LOG: Final = logging.getLogger("queryable_operator")
 _OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_BEAT_SECONDS: Final = 5.0
+_EVENT_LOOP_REPORT_SECONDS: Final = 5.0
 _END_SECONDS: Final = 10.0
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -52,7 +53,7 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     found = tuple(sorted({part.strip() for part in value.split(",") if part.strip()}))
     for namespace in found:
         if _NAMESPACE.fullmatch(namespace) is None:
-            raise click.BadParameter(f"{namespace!r} is no name of a namespace")
+            raise click.BadParameter(f"{namespace!r} is not the name of a namespace")
     return found
 
 
@@ -66,7 +67,7 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     envvar="QT_OPERATOR_NODE_IMAGE",
     show_envvar=True,
     required=True,
-    help="The image of query nodes whose resource names none.",
+    help="The image of query nodes for resources that name none.",
 )
 @click.option(
     "--namespaces",
@@ -82,7 +83,7 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     show_envvar=True,
     default="cluster.local",
     show_default=True,
-    help="What the cluster's own DNS names end in.",
+    help="The domain of the cluster's own DNS names.",
 )
 @click.option(
     "--leader-election/--no-leader-election",
@@ -90,7 +91,7 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     show_envvar=True,
     default=False,
     show_default=True,
-    help="Act only while holding a Lease. Needed with more than one replica: the others stand by.",
+    help="Act only while holding a Lease. Required with more than one replica: the others stand by.",
 )
 @click.option(
     "--lease-name",
@@ -98,14 +99,14 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     show_envvar=True,
     default=names.FIELD_MANAGER,
     show_default=True,
-    help="The name of that Lease.",
+    help="The name of the Lease.",
 )
 @click.option(
     "--lease-namespace",
     envvar="QT_OPERATOR_LEASE_NAMESPACE",
     show_envvar=True,
     default="",
-    help="Its namespace. Empty: the pod's own, or else the first one served, or else default.",
+    help="The namespace of the Lease. Empty: the pod's own, else the first one served, else default.",
 )
 @click.option(
     "--metrics-port",
@@ -114,7 +115,7 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     type=click.IntRange(0, 65535),
     default=8081,
     show_default=True,
-    help="The port of /metrics and /healthz. 0: any that is free.",
+    help="The port of /metrics and /healthz. 0: any free port.",
 )
 @click.option(
     "--reconcile-seconds",
@@ -123,7 +124,7 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     type=click.FloatRange(1, 120),
     default=10.0,
     show_default=True,
-    help="Each resource is looked at this often at least, also when nothing has changed.",
+    help="The longest time between two reconcile passes of a resource.",
 )
 @click.option(
     "--log-format",
@@ -131,9 +132,11 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
     show_envvar=True,
     type=click.Choice(["json", "text"]),
     default=None,
-    help="One JSON object a line, or sentences. Absent: text at a terminal, else json.",
+    help="One JSON object or one sentence a line. Absent: text at a terminal, else json.",
 )
-@click.option("--verbose", envvar="QT_OPERATOR_VERBOSE", show_envvar=True, is_flag=True, help="Say more.")
+@click.option(
+    "--verbose", envvar="QT_OPERATOR_VERBOSE", show_envvar=True, is_flag=True, help="Log debug messages."
+)
 def main(
     node_image: str,
     namespaces: tuple[str, ...],
@@ -171,7 +174,7 @@ def main(
     except asyncio.CancelledError:
         pass
     except Exception:
-        _LOG.exception("The operator cannot go on, and is to be started again")
+        _LOG.exception("The operator cannot continue and must be restarted")
         _exit_now(1)
     _exit_now(0)
 
@@ -199,14 +202,14 @@ async def _run(options: Options) -> None:
     metrics, health = Metrics(), Health()
     server = serve(options.port, metrics, health)
     _LOG.info("/metrics and /healthz are at port %d", server.server_port)
-    beating = asyncio.create_task(_report_event_loop(health))
+    reporting = asyncio.create_task(_report_event_loop(health))
     election = Election(cluster, *options.lease, _identity()) if options.lease else None
     try:
         if election is not None:
             await election.acquire()
         await _serve_resources(options, cluster, metrics, health, election)
     finally:
-        beating.cancel()
+        reporting.cancel()
         if election is not None:
             await election.release()
         cluster.close()
@@ -233,7 +236,7 @@ async def _serve_resources(
     )
     kinds = handlers.kinds(options.namespaces)
     resync = Resync(cluster, watch_cache, reconcilers, health, kinds, options.namespaces)
-    background = [asyncio.create_task(resync.run())]
+    background = [asyncio.create_task(supervised("The resync of watches", resync.run))]
     if election is not None:
         background.append(asyncio.create_task(_keep_lease(election)))
     operator = asyncio.create_task(
@@ -265,7 +268,7 @@ async def _keep_lease(election: Election) -> None:
 async def _report_event_loop(health: Health) -> None:
     while True:
         health.event_loop_turned()
-        await asyncio.sleep(_BEAT_SECONDS)
+        await asyncio.sleep(_EVENT_LOOP_REPORT_SECONDS)
 
 
 def _identity() -> str:

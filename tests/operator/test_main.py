@@ -138,6 +138,21 @@ def test_permissions_that_are_missing_are_all_said_at_once(
         ]
 
 
+def test_failed_resync_does_not_end_the_operator(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
+    """A defect in the comparison of watches is logged, and resources are reconciled all the same."""
+    prelude = """
+import queryable_operator.act.resync as resync
+async def broken(self):
+    raise KeyError("items")
+resync.Resync.once, resync._EVERY_SECONDS = broken, 0.1
+"""
+    with operator_process(tmp_path / "log", kubeconfig, prelude=prelude) as operator:
+        operator.says("The resync of watches failed")
+        api.put(topic())
+        _until(lambda: _phase(api, "v"), "the resource is reconciled")
+        assert operator.end() == 0
+
+
 @pytest.mark.parametrize("wrong", ["--namespaces=A_b", "--reconcile-seconds=0", "--log-format=xml", "--what"])
 def test_an_option_that_is_wrong_is_named(kubeconfig: str, tmp_path: Path, wrong: str) -> None:
     """And nothing begins."""

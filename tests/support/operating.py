@@ -82,7 +82,7 @@ class Operating:
         for kind in CHILDREN:
             there = {(live["metadata"]["namespace"], live["metadata"]["name"]) for live in self.api.all(kind)}
             for place in self.watch_cache.known(kind).keys() - there:
-                self.watch_cache.gone(kind, *place)
+                self.watch_cache.remove(kind, *place)
             for live in self.api.all(kind):
                 if names.VIEW_LABEL in live["metadata"].get("labels", {}):
                     self.watch_cache.put(kind, json.loads(json.dumps(live)))

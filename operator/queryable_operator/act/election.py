@@ -1,8 +1,8 @@
-"""Which of several operators acts: the one that holds the Lease.
+"""Elect the one of several operators that acts: the holder of the Lease.
 
-Strategy: nobody compares clocks of two machines. Whoever waits watches the record, and takes it over when it has not
-changed for its whole term by his own clock. Whoever holds it and cannot renew it in time ends, well before another may
-begin.
+Clocks of two machines are never compared. A standby watches the Lease and takes it over if it has not changed for its whole
+term by the standby's own clock. A holder that cannot renew in time ends, well before another operator may begin. Whatever
+the cause of a failed renewal, a defect included, the Lease counts as not renewed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOG: Final = logging.getLogger("queryable_operator.act.election")
 
 
 class LeaseLost(Exception):
-    """Another operator may act now, so this one must not."""
+    """Report that another operator may act now, so this one must not."""
 
 
 class Election:
@@ -34,61 +34,67 @@ class Election:
         self._namespace = namespace
         self._name = name
         self._identity = identity
-        self._held: Manifest | None = None
+        self._lease: Manifest | None = None
 
     async def acquire(self) -> None:
-        """Returns once this operator is the one that acts."""
-        record: object = None
-        since, said = time.monotonic(), ""
+        """Wait until this operator holds the Lease."""
+        last_spec: object = None
+        unchanged_since, last_holder = time.monotonic(), ""
         while True:
             try:
                 lease = await self._cluster.get("Lease", self._namespace, self._name)
-                spec = dict(lease["spec"]) if lease else {}
-                if spec != record:
-                    record, since = spec, time.monotonic()
+                spec = _spec(lease)
+                if spec != last_spec:
+                    last_spec, unchanged_since = spec, time.monotonic()
                 holder = spec.get("holderIdentity") or ""
                 term = spec.get("leaseDurationSeconds") or TERM_SECONDS
-                if holder in ("", self._identity) or time.monotonic() - since > term:
+                if holder in ("", self._identity) or time.monotonic() - unchanged_since > term:
                     if await self._take(lease, spec):
                         _LOG.info(
                             "This operator acts now: it holds the Lease %s/%s", self._namespace, self._name
                         )
                         return
-                elif holder != said:
-                    said = holder
+                elif holder != last_holder:
+                    last_holder = holder
                     _LOG.info("Standing by: %s holds the Lease %s/%s", holder, self._namespace, self._name)
             except ClusterError as error:
                 _LOG.warning("%s", error)
+            except Exception:  # a Lease of any shape may be there: keep standing by
+                _LOG.exception("The Lease %s/%s could not be taken", self._namespace, self._name)
             await asyncio.sleep(_RETRY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def keep(self) -> None:
-        """Renews until that fails for too long. Never returns; raises LeaseLost."""
-        renewed = time.monotonic()
+        """Renew the Lease until that fails for too long. Never returns; raises LeaseLost."""
+        renewed_at = time.monotonic()
         while True:
             await asyncio.sleep(_RETRY_SECONDS)
-            left = renewed + _RENEW_WITHIN_SECONDS - time.monotonic()
-            started = time.monotonic()
+            started_at = time.monotonic()
             try:
-                async with asyncio.timeout(max(0.0, left)):
+                async with asyncio.timeout(max(0.0, renewed_at + _RENEW_WITHIN_SECONDS - started_at)):
                     await self._renew()
-                renewed = started
-            except (ClusterError, TimeoutError) as error:
-                _LOG.warning("The Lease could not be renewed: %s", str(error) or "the API server is slow")
-                if time.monotonic() - renewed >= _RENEW_WITHIN_SECONDS:
+                renewed_at = started_at
+            except LeaseLost:
+                raise
+            except Exception as error:
+                reason = str(error) or (
+                    "the API server is slow" if isinstance(error, TimeoutError) else repr(error)
+                )
+                _LOG.warning("The Lease could not be renewed: %s", reason)
+                if time.monotonic() - renewed_at >= _RENEW_WITHIN_SECONDS:
                     raise LeaseLost(
                         f"the Lease {self._namespace}/{self._name} could not be renewed for {_RENEW_WITHIN_SECONDS:g} s"
                     ) from error
 
     async def release(self) -> None:
-        """So that another one need not wait for the end of the term."""
-        if self._held is None:
+        """Give the Lease up, so that another operator need not wait for the end of its term."""
+        if self._lease is None:
             return
-        spec = {**self._held["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         try:
-            await self._cluster.replace(self._namespace, {**self._held, "spec": spec})
+            await self._cluster.replace(self._namespace, {**self._lease, "spec": spec})
         except ClusterError as error:
             _LOG.info("%s", error)
-        self._held = None
+        self._lease = None
 
     async def _take(self, lease: Manifest | None, spec: dict[str, Any]) -> bool:
         wanted = {
@@ -105,31 +111,36 @@ class Election:
         }
         try:
             if lease is None:
-                self._held = await self._cluster.create(self._namespace, wanted)
+                self._lease = await self._cluster.create(self._namespace, wanted)
             else:
-                self._held = await self._cluster.replace(self._namespace, wanted)
+                self._lease = await self._cluster.replace(self._namespace, wanted)
         except ClusterError as error:
             if not error.conflict:
                 raise
-        return self._held is not None
+        return self._lease is not None
 
     async def _renew(self) -> None:
-        held = self._held
+        held = self._lease
         assert held is not None
         try:
             spec = {**held["spec"], "renewTime": _now()}
-            self._held = await self._cluster.replace(self._namespace, {**held, "spec": spec})
+            self._lease = await self._cluster.replace(self._namespace, {**held, "spec": spec})
         except ClusterError as error:
             if not error.conflict and not error.absent:
                 raise
-            # A write of ours that had no answer, or somebody else.
+            # Either our own last write, whose response was lost, or another holder.
             lease = await self._cluster.get("Lease", self._namespace, self._name)
-            holder = lease["spec"].get("holderIdentity") if lease else None
+            holder = _spec(lease).get("holderIdentity")
             if holder != self._identity or lease is None:
                 raise LeaseLost(
                     f"the Lease {self._namespace}/{self._name} is held by {holder or 'nobody'}"
                 ) from error
-            self._held = lease
+            self._lease = lease
+
+
+def _spec(lease: Manifest | None) -> dict[str, Any]:
+    """Return the spec of a Lease, which is optional in the API."""
+    return dict((lease or {}).get("spec") or {})
 
 
 def _now() -> str:

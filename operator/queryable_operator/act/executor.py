@@ -22,7 +22,7 @@ from queryable_operator.act.cluster import Cluster, ClusterError
 from queryable_operator.act.nodes import NodeRefused, Nodes
 from queryable_operator.act.observer import Observation, Observer, is_owned, revision_of
 from queryable_operator.act.topics import CleanupResult, Topics
-from queryable_operator.act.watch_cache import View
+from queryable_operator.act.watch_cache import ResourceKey
 from queryable_operator.build.children import WANTED_ANNOTATION
 from queryable_operator.build.policies import token_secret
 from queryable_operator.decide.actions import Event, NodeUpdate, Plan
@@ -46,7 +46,7 @@ class StaleObservation(Exception):
 class Executor:
     """Execute the plans of one resource."""
 
-    view: View
+    key: ResourceKey
     cluster: Cluster
     nodes: Nodes
     topics: Topics
@@ -55,13 +55,13 @@ class Executor:
     _normalized: dict[Ref, tuple[str, str]] = field(default_factory=dict)
     """Digests of a desired object and of what the API server stored for it, where they differ."""
 
-    _put_back: dict[Ref, float] = field(default_factory=dict)
+    _corrected_at: dict[Ref, float] = field(default_factory=dict)
     """When drift was corrected last. The watch may lag behind, or another controller may fight for the field."""
 
-    _refused: dict[str, str] = field(default_factory=dict)
+    _last_refusals: dict[str, str] = field(default_factory=dict)
     """The last refusal by action. It is logged once."""
 
-    async def carry_out(self, plan: Plan, observation: Observation) -> bool:
+    async def execute(self, plan: Plan, observation: Observation) -> bool:
         """Execute a plan. Return whether there was anything to do."""
         acted = bool(
             plan.token_secrets or plan.node_updates or plan.evict or plan.delete or plan.force_delete
@@ -73,7 +73,7 @@ class Executor:
         await asyncio.gather(*(self._send_update(tell, observation) for tell in plan.node_updates))
         for pod in plan.evict:
             if (uid := _uid(observation, Ref("Pod", pod))) is not None:
-                self._log_once(f"evict {pod}", await self.cluster.evict(self.view[0], pod, uid))
+                self._log_once(f"evict {pod}", await self.cluster.evict(self.key[0], pod, uid))
         for ref in plan.delete:
             await self._delete(ref, observation)
         for ref in plan.force_delete:
@@ -99,7 +99,7 @@ class Executor:
         level = logging.WARNING if event.type == "Warning" else logging.INFO
         self.log.log(level, "%s: %s", event.reason, event.message)
         try:
-            await self.cluster.create(self.view[0], _event(event, resource, time.time()))
+            await self.cluster.create(self.key[0], _event(event, resource, time.time()))
         except ClusterError as error:
             self.log.info("%s", error)
 
@@ -111,7 +111,7 @@ class Executor:
         observed = observation.observed.children.get(ref)
         live = observed
         if live is None:
-            live = await self.cluster.get(ref.kind, self.view[0], ref.name)
+            live = await self.cluster.get(ref.kind, self.key[0], ref.name)
             if live is not None and not is_owned(live, uid):
                 self.observer.name_conflicts.add(ref)
                 raise StaleObservation(f"{ref.kind} {ref.name} is somebody else's")
@@ -119,7 +119,7 @@ class Executor:
         if live is not None and (why is None or self._normalized.get(ref) == _digests(wanted, live)):
             return False
         drifted = live is not None and _marked(live) is not None and _marked(live) == _marked(wanted)
-        if drifted and time.monotonic() - self._put_back.get(ref, -_FIGHT_SECONDS) < _FIGHT_SECONDS:
+        if drifted and time.monotonic() - self._corrected_at.get(ref, -_FIGHT_SECONDS) < _FIGHT_SECONDS:
             return False
         version = None
         if ref in expect_unchanged and live is not None:
@@ -127,38 +127,38 @@ class Executor:
             if observed is None and names.VIEW_LABEL in (live["metadata"].get("labels") or {}):
                 raise StaleObservation(f"{ref.kind} {ref.name} had not been seen yet")
             version = live["metadata"]["resourceVersion"]
-        if ref.name not in self._refused:
+        if ref.name not in self._last_refusals:
             self.log.info("Applying %s %s: %s", ref.kind, ref.name, why or "it is not there")
         try:
-            answer = await self.cluster.apply(self.view[0], wanted, version)
+            answer = await self.cluster.apply(self.key[0], wanted, version)
         except ClusterError as error:
             if ref.kind != "PersistentVolumeClaim" or error.status not in _FORBIDDEN:
                 raise
             await self._report_refused_claim(ref, error, observation)
             return False
-        self._refused.pop(ref.name, None)
+        self._last_refusals.pop(ref.name, None)
         self._remember_normalized(ref, wanted, answer)
         if drifted:
-            self._put_back[ref] = time.monotonic()
+            self._corrected_at[ref] = time.monotonic()
             message = f"{ref.kind} {ref.name} was put back: {why}"
             await self.post(Event("Normal", "DriftCorrected", message), observation.observed.resource)
         return True
 
     async def _report_refused_claim(self, claim: Ref, error: ClusterError, observation: Observation) -> None:
         """Report once that a volume claim cannot grow. It blocks nothing else."""
-        if self._refused.get(claim.name) != str(error):
-            self._refused[claim.name] = str(error)
+        if self._last_refusals.get(claim.name) != str(error):
+            self._last_refusals[claim.name] = str(error)
             await self.post(Event("Warning", "ReconcileFailed", str(error)), observation.observed.resource)
 
     async def _make_token(self, ref: Ref, observation: Observation) -> None:
         resource = observation.observed.resource
-        revision = revision_of(self.view[1], ref)
+        revision = revision_of(self.key[1], ref)
         assert revision is not None
         secret = token_secret(identity_of(resource), revision, secrets.token_urlsafe(_TOKEN_BYTES))
-        made = await self.cluster.create(self.view[0], secret)
+        made = await self.cluster.create(self.key[0], secret)
         self.observer.forget_token(ref.name)
         if made is None:
-            live = await self.cluster.get(ref.kind, self.view[0], ref.name)
+            live = await self.cluster.get(ref.kind, self.key[0], ref.name)
             if live is not None and not is_owned(live, resource["metadata"]["uid"]):
                 self.observer.name_conflicts.add(ref)
                 raise StaleObservation(f"{ref.kind} {ref.name} is somebody else's")
@@ -182,7 +182,7 @@ class Executor:
         if (uid := _uid(observation, ref)) is None:
             return
         self.log.info("Deleting %s %s", ref.kind, ref.name)
-        await self.cluster.delete(self.view[0], ref, uid, force=force)
+        await self.cluster.delete(self.key[0], ref, uid, force=force)
         if ref.kind == "Secret":
             self.observer.forget_token(ref.name)
 
@@ -228,9 +228,9 @@ class Executor:
 
     def _log_once(self, doing: str, refused: str | None) -> None:
         if refused is None:
-            self._refused.pop(doing, None)
-        elif self._refused.get(doing) != refused:
-            self._refused[doing] = refused
+            self._last_refusals.pop(doing, None)
+        elif self._last_refusals.get(doing) != refused:
+            self._last_refusals[doing] = refused
             self.log.warning("Could not %s: %s", doing, refused)
 
 

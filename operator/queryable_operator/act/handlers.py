@@ -53,7 +53,7 @@ def registry(
     async def resource_changed(event: Any, **_: Any) -> None:
         live = event["object"]
         if event["type"] == "DELETED":
-            reconcilers.gone((live["metadata"]["namespace"], live["metadata"]["name"]))
+            reconcilers.deleted((live["metadata"]["namespace"], live["metadata"]["name"]))
         else:
             reconcilers.observe(live)
 
@@ -74,7 +74,7 @@ def _watch(wiring: kopf.OperatorRegistry, kind: str, where: Kind, watch_cache: W
     async def gone(event: Any, **_: Any) -> None:
         if event["type"] == "DELETED":
             meta = event["object"]["metadata"]
-            watch_cache.gone(kind, meta.get("namespace", ""), meta["name"])
+            watch_cache.remove(kind, meta.get("namespace", ""), meta["name"])
 
 
 def settings() -> kopf.OperatorSettings:

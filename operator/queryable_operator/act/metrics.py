@@ -17,69 +17,72 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from queryable_app.platform.listeners import EVERY_ADDRESS, listen
-from queryable_operator.act.watch_cache import View
+from queryable_operator.act.watch_cache import ResourceKey
 from queryable_operator.decide.actions import Event
 
 _STALE_SECONDS: Final = 300.0
 _LOOP_SECONDS: Final = 60.0
 _REQUEST_SECONDS: Final = 5.0
-_OUTCOMES: Final = {"CutOver": "succeeded", "RolloutFailed": "failed", "RolledBack": "rolled_back"}
+_OUTCOMES: Final = {"CutOver": "succeeded", "RolloutFailed": "failed"}
 
 
 class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        view = ("namespace", "name")
+        labels = ("namespace", "name")
         own: dict[str, Any] = {"registry": self.registry}
-        self._reconciled = Counter("qt_reconcile", "Rounds, by how they ended", ("result",), **own)
-        self._seconds = Histogram("qt_reconcile_duration_seconds", "What a round takes", **own)
-        self._phase = Gauge("qt_phase", "1 for the phase that a resource is in", (*view, "phase"), **own)
-        self._lag = Gauge("qt_active_lag", "Records that the active revision is behind", view, **own)
+        self._reconciled = Counter("qt_reconcile", "Reconcile passes by result", ("result",), **own)
+        self._seconds = Histogram("qt_reconcile_duration_seconds", "Duration of a reconcile pass", **own)
+        self._phase = Gauge("qt_phase", "1 for the phase of a resource", (*labels, "phase"), **own)
+        self._lag = Gauge("qt_active_lag", "Lag of the active revision in records", labels, **own)
         self._progress = Gauge(
-            "qt_candidate_progress_ratio", "Hydrated partitions of the candidate, of all", view, **own
+            "qt_candidate_progress_ratio",
+            "Share of the candidate's partitions that are hydrated",
+            labels,
+            **own,
         )
-        self._rollouts = Counter("qt_rollouts", "Changes of revision, by how they ended", ("outcome",), **own)
+        self._rollouts = Counter("qt_rollouts", "Rollouts by outcome", ("outcome",), **own)
         self._last = Gauge(
-            "qt_last_reconcile_timestamp_seconds", "When a round last ended without an error", view, **own
+            "qt_last_reconcile_timestamp_seconds", "Time of the last pass without an error", labels, **own
         )
-        self._phases: dict[View, str] = {}
+        self._phases: dict[ResourceKey, str] = {}
 
-    def observe_pass(self, view: View, result: str, seconds: float) -> None:
+    def observe_pass(self, key: ResourceKey, result: str, seconds: float) -> None:
         self._reconciled.labels(result).inc()
         self._seconds.observe(seconds)
         if result == "ok":
-            self._last.labels(*view).set_to_current_time()
+            self._last.labels(*key).set_to_current_time()
 
-    def observe_decision(self, view: View, status: Mapping[str, Any], events: Iterable[Event]) -> None:
+    def observe_decision(self, key: ResourceKey, status: Mapping[str, Any], events: Iterable[Event]) -> None:
         phase = str(status.get("phase", ""))
-        before = self._phases.get(view)
+        before = self._phases.get(key)
         if phase != before:
             if before:
-                self._phase.remove(*view, before)
+                self._phase.remove(*key, before)
             if phase:
-                self._phase.labels(*view, phase).set(1)
-            self._phases[view] = phase
+                self._phase.labels(*key, phase).set(1)
+            self._phases[key] = phase
         lag = (status.get("active") or {}).get("lag")
-        _set(self._lag, view, None if lag is None else float(lag))
+        _set(self._lag, key, None if lag is None else float(lag))
         candidate = status.get("candidate") or {}
         total = candidate.get("totalPartitions")
-        _set(self._progress, view, candidate.get("hydratedPartitions", 0) / total if total else None)
+        _set(self._progress, key, candidate.get("hydratedPartitions", 0) / total if total else None)
         for event in events:
             if event.reason in _OUTCOMES:
                 self._rollouts.labels(_OUTCOMES[event.reason]).inc()
 
-    def forget(self, view: View) -> None:
-        self.observe_decision(view, {}, ())
-        self._phases.pop(view, None)
-        _set(self._last, view, None)
+    def forget(self, key: ResourceKey) -> None:
+        self.observe_decision(key, {}, ())
+        self._phases.pop(key, None)
+        _set(self._last, key, None)
 
 
-def _set(gauge: Gauge, view: View, value: float | None) -> None:
+def _set(gauge: Gauge, key: ResourceKey, value: float | None) -> None:
     if value is None:
         with suppress(KeyError):
-            gauge.remove(*view)
+            gauge.remove(*key)
     else:
-        gauge.labels(*view).set(value)
+        gauge.labels(*key).set(value)
 
 
 @dataclass(slots=True)
@@ -87,32 +90,32 @@ class Health:
     """Track when the operator last made progress. The event loop writes, HTTP threads read."""
 
     clock: Callable[[], float] = time.monotonic
-    _beat_at: float | None = None
-    _finished: dict[View, float] = field(default_factory=dict)
-    _missed: str | None = None
+    _event_loop_at: float | None = None
+    _finished_at: dict[ResourceKey, float] = field(default_factory=dict)
+    _watch_problem: str | None = None
 
     def event_loop_turned(self) -> None:
         """Record that the event loop runs."""
-        self._beat_at = self.clock()
+        self._event_loop_at = self.clock()
 
-    def finished(self, view: View) -> None:
-        self._finished[view] = self.clock()
+    def finished(self, key: ResourceKey) -> None:
+        self._finished_at[key] = self.clock()
 
-    def forget(self, view: View) -> None:
-        self._finished.pop(view, None)
+    def forget(self, key: ResourceKey) -> None:
+        self._finished_at.pop(key, None)
 
     def set_watch_problem(self, what: str | None) -> None:
         """Set what a watch has missed. None: every watch is up to date."""
-        self._missed = what
+        self._watch_problem = what
 
     def problem(self) -> str | None:
         now = self.clock()
-        if self._beat_at is not None and now - self._beat_at > _LOOP_SECONDS:
-            return f"the event loop has not turned for {now - self._beat_at:.0f} s"
-        for (namespace, name), at in list(self._finished.items()):
+        if self._event_loop_at is not None and now - self._event_loop_at > _LOOP_SECONDS:
+            return f"the event loop has not run for {now - self._event_loop_at:.0f} s"
+        for (namespace, name), at in list(self._finished_at.items()):
             if now - at > _STALE_SECONDS:
-                return f"{namespace}/{name} was not looked at for {now - at:.0f} s"
-        return self._missed
+                return f"{namespace}/{name} was not reconciled for {now - at:.0f} s"
+        return self._watch_problem
 
 
 class _Server(ThreadingHTTPServer):
@@ -140,7 +143,9 @@ def serve(port: int, metrics: Metrics, health: Health) -> ThreadingHTTPServer:
                 text = f"{problem or 'ok'}\n".encode()
                 self._answer(503 if problem else 200, "text/plain; charset=utf-8", text)
             else:
-                self._answer(404, "text/plain; charset=utf-8", b"there are /metrics and /healthz\n")
+                self._answer(
+                    404, "text/plain; charset=utf-8", b"not found: this port serves /metrics and /healthz\n"
+                )
 
         def log_message(self, *_: Any) -> None:
             """Log no line for each probe."""

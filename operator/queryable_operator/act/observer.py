@@ -20,7 +20,7 @@ from queryable_app.placement.assignment import Placement
 from queryable_operator.act.cluster import Cluster
 from queryable_operator.act.nodes import Node, Nodes
 from queryable_operator.act.topics import Topics
-from queryable_operator.act.watch_cache import View, WatchCache, endpoints_of, trimmed
+from queryable_operator.act.watch_cache import ResourceKey, WatchCache, endpoints_of, trimmed
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import (
     KafkaSettingsInvalid,
@@ -74,7 +74,7 @@ class _Settings:
 class Observer:
     """Observe one resource."""
 
-    view: View
+    key: ResourceKey
     cluster: Cluster
     watch_cache: WatchCache
     nodes: Nodes
@@ -91,12 +91,12 @@ class Observer:
 
     async def look(self, resource: Manifest) -> Observation:
         uid = resource["metadata"]["uid"]
-        objects = self.watch_cache.of(self.view)
-        children, name_conflicts = _split_by_owner(objects, uid, self.view[1])
+        objects = self.watch_cache.objects_of(self.key)
+        children, name_conflicts = _split_by_owner(objects, uid, self.key[1])
         name_conflicts |= await self._remaining_conflicts(uid)
-        revisions = sorted({r for ref in children if (r := revision_of(self.view[1], ref)) is not None})
+        revisions = sorted({r for ref in children if (r := revision_of(self.key[1], ref)) is not None})
         tokens = await self._token_secrets(uid, revisions, children, name_conflicts)
-        nodes = _reachable_nodes(self.view[1], children)
+        nodes = _reachable_nodes(self.key[1], children)
         settings = await self._kafka_settings(resource)
         topic, said = await asyncio.gather(
             self._topic(resource, settings),
@@ -112,7 +112,7 @@ class Observer:
             topic=topic,
             kafka_secret_digest=settings.digest,
             node_statuses=said,
-            endpoints=endpoints_of(self.view[1], objects),
+            endpoints=endpoints_of(self.key[1], objects),
             kafka_cleaned=self.kafka_cleaned,
             kafka_retained=self.kafka_retained,
             kafka_cleanup_error=self.kafka_cleanup_error,
@@ -125,7 +125,7 @@ class Observer:
 
     async def _remaining_conflicts(self, uid: str) -> set[Ref]:
         for ref in list(self.name_conflicts):
-            live = await self.cluster.get(ref.kind, self.view[0], ref.name)
+            live = await self.cluster.get(ref.kind, self.key[0], ref.name)
             if live is None or is_owned(live, uid):
                 self.name_conflicts.discard(ref)
         return set(self.name_conflicts)
@@ -137,11 +137,11 @@ class Observer:
         rarely read."""
         now, tokens = time.monotonic(), {}
         for revision in revisions:
-            name = names.child(self.view[1], revision)
+            name = names.child(self.key[1], revision)
             known = self._tokens.get(name)
             if known is None or now - known.at > _TOKEN_SECONDS:
                 self._tokens.pop(name, None)
-                live = await self.cluster.get("Secret", self.view[0], name)
+                live = await self.cluster.get("Secret", self.key[0], name)
                 if live is None:
                     continue
                 if not is_owned(live, uid):
@@ -164,7 +164,7 @@ class Observer:
         config = {name: str(value) for name, value in kafka.get("config", {}).items()}
         digest, wrong = "", None
         if reference := kafka.get("secretRef"):
-            live = await self.cluster.get("Secret", self.view[0], reference["name"])
+            live = await self.cluster.get("Secret", self.key[0], reference["name"])
             if live is None:
                 wrong = f"there is no Secret {reference['name']}"
             else:
@@ -185,7 +185,7 @@ class Observer:
             return KafkaSettingsInvalid(settings.wrong or "there are no settings")
         spec = resource["spec"]
         bootstrap_servers = spec["kafka"]["bootstrapServers"]
-        return await self.topics.seen(self.view[0], bootstrap_servers, settings.config, spec["topic"])
+        return await self.topics.seen(self.key[0], bootstrap_servers, settings.config, spec["topic"])
 
 
 def is_owned(live: Manifest, uid: str) -> bool:

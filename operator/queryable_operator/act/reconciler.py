@@ -20,8 +20,9 @@ from queryable_operator.act.executor import Executor, StaleObservation
 from queryable_operator.act.metrics import Health, Metrics
 from queryable_operator.act.nodes import Nodes
 from queryable_operator.act.observer import Observer
+from queryable_operator.act.supervision import supervised
 from queryable_operator.act.topics import Topics
-from queryable_operator.act.watch_cache import View, WatchCache
+from queryable_operator.act.watch_cache import ResourceKey, WatchCache
 from queryable_operator.decide.actions import Event, Plan
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, Observed
@@ -32,7 +33,7 @@ Planner = Callable[[Observed, OperatorSettings], Plan]
 _GATHER_SECONDS: Final = 0.2  # changes come in groups
 _BACK_OFF_SECONDS: Final = 0.5
 _BACK_OFF_SECONDS_MAX: Final = 60.0
-_AWAY_SECONDS: Final = 60.0  # only other finalizers hold the resource
+_FOREIGN_FINALIZER_SECONDS: Final = 60.0  # only other finalizers hold the resource
 
 _LOG: Final = logging.getLogger("queryable_operator")
 
@@ -56,15 +57,15 @@ class Dependencies:
 class Reconciler:
     """Reconcile one resource."""
 
-    def __init__(self, view: View, dependencies: Dependencies) -> None:
-        self._view = view
+    def __init__(self, key: ResourceKey, dependencies: Dependencies) -> None:
+        self._key = key
         self._dependencies = dependencies
-        self._log = logging.LoggerAdapter(_LOG, {"namespace": view[0], "object": view[1]})
+        self._log = logging.LoggerAdapter(_LOG, {"namespace": key[0], "object": key[1]})
         self._changed = asyncio.Event()
         self._failures = 0
         self._last_error: str | None = None
         self._uid = ""
-        self._begin_incarnation()
+        self._reset()
 
     def wake(self) -> None:
         self._changed.set()
@@ -76,15 +77,15 @@ class Reconciler:
                 await asyncio.wait_for(self._changed.wait(), seconds)
             await asyncio.sleep(_GATHER_SECONDS if not self._failures else min(seconds, _BACK_OFF_SECONDS))
             self._changed.clear()
-        self._dependencies.metrics.forget(self._view)
-        self._dependencies.health.forget(self._view)
+        self._dependencies.metrics.forget(self._key)
+        self._dependencies.health.forget(self._key)
 
     async def run_pass(self) -> float | None:
         """Run one pass. Return the seconds until the next one, or None if the resource is gone."""
         began = time.monotonic()
         resource: Manifest | None = None
         try:
-            resource = await self._dependencies.cluster.get(names.KIND, *self._view)
+            resource = await self._dependencies.cluster.get(names.KIND, *self._key)
             if resource is None:
                 return None
             requeue_seconds = await self._reconcile(resource)
@@ -97,55 +98,55 @@ class Reconciler:
             result = "conflict" if error.conflict else "error"
             requeue_seconds = max(self._back_off(), error.retry_after_seconds)
             await self._report(error, resource)
-        except (
-            Exception
-        ) as error:  # a defect of the operator: other resources continue, and this one after a back-off
+        except Exception as error:  # a defect; other resources continue, and this one after a back-off
             result, requeue_seconds = "error", self._back_off()
             if self._last_error != repr(error):
                 self._last_error = repr(error)
-                self._log.exception("A round failed, which is a defect of the operator")
-        self._dependencies.metrics.observe_pass(self._view, result, time.monotonic() - began)
-        self._dependencies.health.finished(self._view)
+                self._log.exception("A reconcile pass failed, which is a defect of the operator")
+        self._dependencies.metrics.observe_pass(self._key, result, time.monotonic() - began)
+        self._dependencies.health.finished(self._key)
         return requeue_seconds
 
     async def _reconcile(self, resource: Manifest) -> float:
         meta = resource["metadata"]
         if meta["uid"] != self._uid:
             self._uid = meta["uid"]
-            self._begin_incarnation()
+            self._reset()
         finalizers = meta.get("finalizers", ())
         if names.FINALIZER not in finalizers:
             if "deletionTimestamp" in meta:
-                return _AWAY_SECONDS
+                return _FOREIGN_FINALIZER_SECONDS
             resource = await self._dependencies.cluster.set_finalizers(
                 resource, [*finalizers, names.FINALIZER]
             )
         observation = await self._observer.look(resource)
         plan = self._dependencies.plan(observation.observed, self._dependencies.settings)
-        before, phase = (status.get("phase") for status in (resource.get("status", {}), plan.status or {}))
-        if plan.status is not None and phase != before:
-            self._log.info("%s, after %s", phase, before or "nothing")
-        acted = await self._executor.carry_out(plan, observation)
+        last_phase, phase = (
+            status.get("phase") for status in (resource.get("status", {}), plan.status or {})
+        )
+        if plan.status is not None and phase != last_phase:
+            self._log.info("%s, after %s", phase, last_phase or "nothing")
+        acted = await self._executor.execute(plan, observation)
         self._dependencies.metrics.observe_decision(
-            self._view, plan.status or resource.get("status", {}), plan.events
+            self._key, plan.status or resource.get("status", {}), plan.events
         )
         interval = self._dependencies.interval_seconds
         if not acted and not observation.nodes:
             return interval  # without nodes to request, a watch event starts the next pass
         return max(_GATHER_SECONDS, min(plan.requeue_seconds, interval))
 
-    def _begin_incarnation(self) -> None:
+    def _reset(self) -> None:
         """Forget everything, for a new resource or one that was created again with the same name."""
         dependencies = self._dependencies
         self._observer = Observer(
-            self._view,
+            self._key,
             dependencies.cluster,
             dependencies.watch_cache,
             dependencies.nodes,
             dependencies.topics,
         )
         self._executor = Executor(
-            self._view,
+            self._key,
             dependencies.cluster,
             dependencies.nodes,
             dependencies.topics,
@@ -175,42 +176,42 @@ class Reconcilers:
 
     def __init__(self) -> None:
         self.dependencies: Dependencies
-        self._running: dict[View, tuple[Reconciler, asyncio.Task[None]]] = {}
-        self._seen: dict[View, tuple[str, tuple[Any, ...]]] = {}
-        self._recreated: set[View] = set()
+        self._running: dict[ResourceKey, tuple[Reconciler, asyncio.Task[None]]] = {}
+        self._seen: dict[ResourceKey, tuple[str, tuple[Any, ...]]] = {}
+        self._recreated: set[ResourceKey] = set()
 
     def observe(self, resource: Mapping[str, Any]) -> None:
         """Start the reconciler of a new resource, or wake it after a change."""
         meta = resource["metadata"]
-        view = (meta["namespace"], meta["name"])
-        what_matters = (
+        key = (meta["namespace"], meta["name"])
+        users_part = (
             meta["uid"],
             meta.get("generation"),
             meta.get("deletionTimestamp"),
             meta.get("annotations"),
             meta.get("finalizers"),
         )
-        before = self._seen.get(view)
-        self._seen[view] = (meta["resourceVersion"], what_matters)
-        if view not in self._running:
-            self._start(view)
-        elif before is None or before[1] != what_matters:  # the operator's own status writes are no change
+        before = self._seen.get(key)
+        self._seen[key] = (meta["resourceVersion"], users_part)
+        if key not in self._running:
+            self._start(key)
+        elif before is None or before[1] != users_part:  # the operator's own status writes are no change
             if before is None or before[1][0] != meta["uid"]:
-                self._recreated.add(view)
-            self.wake(view)
+                self._recreated.add(key)
+            self.wake(key)
 
-    def gone(self, view: View) -> None:
+    def deleted(self, key: ResourceKey) -> None:
         """Wake the reconciler of a deleted resource, which then ends."""
-        self._seen.pop(view, None)
-        self.wake(view)
+        self._seen.pop(key, None)
+        self.wake(key)
 
-    def wake(self, view: View) -> None:
-        if view in self._running:
-            self._running[view][0].wake()
+    def wake(self, key: ResourceKey) -> None:
+        if key in self._running:
+            self._running[key][0].wake()
 
-    def known(self) -> dict[View, str]:
+    def known(self) -> dict[ResourceKey, str]:
         """Return the `resourceVersion` that the watch has brought, by namespace and name."""
-        return {view: version for view, (version, _) in self._seen.items()}
+        return {key: version for key, (version, _) in self._seen.items()}
 
     async def stop(self) -> None:
         tasks = [task for _, task in self._running.values()]
@@ -220,17 +221,18 @@ class Reconcilers:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _start(self, view: View) -> None:
-        reconciler = Reconciler(view, self.dependencies)
-        task = asyncio.create_task(reconciler.run(), name=f"reconciler of {view[0]}/{view[1]}")
-        self._running[view] = (reconciler, task)
-        task.add_done_callback(lambda _: self._ended(view))
+    def _start(self, key: ResourceKey) -> None:
+        reconciler = Reconciler(key, self.dependencies)
+        name = f"The reconciler of {key[0]}/{key[1]}"
+        task = asyncio.create_task(supervised(name, reconciler.run), name=name)
+        self._running[key] = (reconciler, task)
+        task.add_done_callback(lambda _: self._ended(key))
 
-    def _ended(self, view: View) -> None:
+    def _ended(self, key: ResourceKey) -> None:
         """Clean up after a reconciler, or start it again if the resource was recreated meanwhile."""
-        del self._running[view]
-        if view in self._recreated:
-            self._recreated.discard(view)
-            self._start(view)
+        del self._running[key]
+        if key in self._recreated:
+            self._recreated.discard(key)
+            self._start(key)
         else:
-            self._seen.pop(view, None)
+            self._seen.pop(key, None)

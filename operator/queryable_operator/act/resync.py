@@ -34,7 +34,7 @@ class Resync:
     kinds: Sequence[str]
     namespaces: Sequence[str]  # empty: all
     # by kind: listed versions that the watch had not brought, with the version that it knew
-    _missing_versions: dict[str, dict[tuple[str, str], str | None]] = field(default_factory=dict)
+    _late: dict[str, dict[tuple[str, str], str | None]] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Compare periodically. Never returns."""
@@ -46,9 +46,9 @@ class Resync:
                 _LOG.warning("%s", error)
 
     async def once(self) -> None:
-        missed = None
+        problem = None
         for kind in (*self.kinds, names.KIND):
-            known, gone = self._accessors(kind)
+            known, remove = self._accessors(kind)
             before = known()
             listed: dict[tuple[str, str], str] = {}
             for namespace in self.namespaces or (None,):
@@ -56,21 +56,21 @@ class Resync:
             now = known()
             for place in before.keys() - listed.keys():
                 if now.get(place) == before[place]:
-                    _LOG.info("%s %s/%s had gone unnoticed", kind, *place)
-                    gone(*place)
+                    _LOG.info("%s %s/%s was deleted without a watch event", kind, *place)
+                    remove(*place)
             late = {
                 place: now.get(place)
                 for place in listed
                 if before.get(place) == now.get(place) != listed[place]
             }
-            if late.items() & self._missing_versions.get(kind, {}).items():
-                missed = f"the watch of {kind} has brought nothing for {_EVERY_SECONDS:g} s, though there was something"
-            self._missing_versions[kind] = late
-        self.health.set_watch_problem(missed)
+            if late.items() & self._late.get(kind, {}).items():
+                problem = f"the watch of {kind} has missed a change for {_EVERY_SECONDS:g} s"
+            self._late[kind] = late
+        self.health.set_watch_problem(problem)
 
     def _accessors(self, kind: str) -> tuple[Callable[[], Versions], Callable[[str, str], None]]:
         if kind == names.KIND:
-            return self.reconcilers.known, lambda namespace, name: self.reconcilers.gone((namespace, name))
-        return lambda: self.watch_cache.known(kind), lambda namespace, name: self.watch_cache.gone(
+            return self.reconcilers.known, lambda namespace, name: self.reconcilers.deleted((namespace, name))
+        return lambda: self.watch_cache.known(kind), lambda namespace, name: self.watch_cache.remove(
             kind, namespace, name
         )

@@ -15,15 +15,15 @@ from queryable_operator.spec.observed import Host, Manifest, Ref
 _ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 _SERVICE_LABEL: Final = "kubernetes.io/service-name"
 
-View = tuple[str, str]
+ResourceKey = tuple[str, str]
 """Namespace and name of a resource."""
 
 
 class WatchCache:
-    def __init__(self, hosts_are_watched: bool, changed: Callable[[View], None]) -> None:
+    def __init__(self, hosts_are_watched: bool, changed: Callable[[ResourceKey], None]) -> None:
         self._changed = changed
-        self._objects: dict[View, dict[Ref, Manifest]] = {}
-        self._views: dict[tuple[str, Ref], View] = {}
+        self._objects: dict[ResourceKey, dict[Ref, Manifest]] = {}
+        self._keys: dict[tuple[str, Ref], ResourceKey] = {}
         self._hosts: dict[str, Host] | None = {} if hosts_are_watched else None
         self._host_versions: dict[str, str] = {}
 
@@ -32,47 +32,47 @@ class WatchCache:
         """Return a copy. None: the operator may not read Kubernetes nodes."""
         return None if self._hosts is None else dict(self._hosts)
 
-    def of(self, view: View) -> dict[Ref, Manifest]:
+    def objects_of(self, key: ResourceKey) -> dict[Ref, Manifest]:
         """Return a copy of a resource's objects by kind and name, EndpointSlices included."""
-        return dict(self._objects.get(view, ()))
+        return dict(self._objects.get(key, ()))
 
     def put(self, kind: str, live: Mapping[str, Any]) -> None:
         meta = live["metadata"]
         if kind == "Node":
             self._put_host(meta, live)
             return
-        view = (meta["namespace"], meta.get("labels", {}).get(names.VIEW_LABEL, ""))
+        key = (meta["namespace"], meta.get("labels", {}).get(names.VIEW_LABEL, ""))
         ref = Ref(kind, meta["name"])
-        before = self._views.get((view[0], ref))
-        if before is not None and before != view:  # its label was changed to another resource's
-            self.gone(kind, *_place(live))
-        self._views[view[0], ref] = view
-        self._objects.setdefault(view, {})[ref] = trimmed(kind, live)
-        self._changed(view)
+        before = self._keys.get((key[0], ref))
+        if before is not None and before != key:  # its label was changed to another resource's
+            self.remove(kind, *_place(live))
+        self._keys[key[0], ref] = key
+        self._objects.setdefault(key, {})[ref] = trimmed(kind, live)
+        self._changed(key)
 
-    def gone(self, kind: str, namespace: str, name: str) -> None:
+    def remove(self, kind: str, namespace: str, name: str) -> None:
         if kind == "Node":
             if self._hosts is not None:
                 self._hosts.pop(name, None)
             self._host_versions.pop(name, None)
             return
         ref = Ref(kind, name)
-        view = self._views.pop((namespace, ref), None)
-        if view is None:
+        key = self._keys.pop((namespace, ref), None)
+        if key is None:
             return
-        objects = self._objects[view]
+        objects = self._objects[key]
         objects.pop(ref, None)
         if not objects:
-            del self._objects[view]
-        self._changed(view)
+            del self._objects[key]
+        self._changed(key)
 
     def known(self, kind: str) -> dict[tuple[str, str], str]:
         """Return the `resourceVersion` of each object of a kind, by namespace and name."""
         if kind == "Node":
             return {("", name): version for name, version in self._host_versions.items()}
         return {
-            (view[0], ref.name): objects[ref]["metadata"].get("resourceVersion", "")
-            for view, objects in self._objects.items()
+            (key[0], ref.name): objects[ref]["metadata"].get("resourceVersion", "")
+            for key, objects in self._objects.items()
             for ref in objects
             if ref.kind == kind
         }
@@ -90,13 +90,13 @@ class WatchCache:
         before = self._hosts.get(name)
         self._hosts[name] = host
         if before is not None and before != host:
-            for view in self._on_host(name):
-                self._changed(view)
+            for key in self._on_host(name):
+                self._changed(key)
 
-    def _on_host(self, name: str) -> Iterator[View]:
-        for view, objects in list(self._objects.items()):
+    def _on_host(self, name: str) -> Iterator[ResourceKey]:
+        for key, objects in list(self._objects.items()):
             if any(r.kind == "Pod" and o["spec"].get("nodeName") == name for r, o in objects.items()):
-                yield view
+                yield key
 
 
 def endpoints_of(service: str, objects: Mapping[Ref, Manifest]) -> frozenset[str]:

@@ -225,8 +225,8 @@ def _restart_next_pod(
 ) -> Plan:
     if pass_.state.phase == "CuttingOver":
         return Plan()
-    copies = placements.replication_factor(view)
-    pod = next_to_roll(live, record.placement, view.spec.replicas, copies, pass_.observed.now)
+    replicas = placements.replication_factor(view)
+    pod = next_to_roll(live, record.placement, view.spec.replicas, replicas, pass_.observed.now)
     if pod is None or difference(wanted, live.objects["StatefulSet"]) is not None:
         return Plan()  # never create pods from a template that a user edited
     return Plan(evict=(pod,))

@@ -160,7 +160,7 @@ def _facts(
         )
 
     active, candidate = live(state.active), live(state.candidate)
-    nodes, copies = view.spec.replicas, placements.replication_factor(view)
+    nodes, replicas = view.spec.replicas, placements.replication_factor(view)
     # As many as the Service has now, or all pods if the spec asks for fewer.
     needed = max(1, min(len(active.ready), nodes))
     answering = {candidate.pods[ordinal].name for ordinal in candidate.ready} & observed.endpoints
@@ -179,7 +179,7 @@ def _facts(
         active_cannot_hydrate=permanent_failure(active) is not None,
         active_can_hydrate=has_reported(active) and permanent_failure(active) is None,
         candidate_failure=permanent_failure(candidate),
-        candidate_caught_up=is_caught_up(candidate, nodes, copies, observed.now)
+        candidate_caught_up=is_caught_up(candidate, nodes, replicas, observed.now)
         and not outdated_pods(candidate),
         candidate_is_near=behind is not None and behind <= most,
         candidate_is_ready=len(candidate.ready) >= needed,

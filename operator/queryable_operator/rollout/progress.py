@@ -37,13 +37,13 @@ def hydrated_partitions(live: LiveRevision) -> int:
     )
 
 
-def is_fully_replicated(live: LiveRevision, placement: Placement, nodes: int, copies: int) -> bool:
+def is_fully_replicated(live: LiveRevision, placement: Placement, nodes: int, replicas: int) -> bool:
     """Return whether every pod is ready, every partition has all its replicas, and no replica is moving."""
     return (
         len(live.ready) >= nodes
         and live.ready == live.pods.keys()
         and not any(placement.hydrating)
-        and all(len(serving) == copies for serving in placement.serving)
+        and all(len(serving) == replicas for serving in placement.serving)
     )
 
 
@@ -54,9 +54,9 @@ def has_caught_up(live: LiveRevision, placement: Placement, ordinal: int, now: f
     return said is not None and now - said.seen.at < _FRESH_SECONDS and serves <= said.seen.caught_up
 
 
-def is_caught_up(live: LiveRevision, nodes: int, copies: int, now: float) -> bool:
+def is_caught_up(live: LiveRevision, nodes: int, replicas: int, now: float) -> bool:
     """Return whether every replica of every partition is complete and near the end offset."""
-    if live.record is None or not is_fully_replicated(live, live.record.placement, nodes, copies):
+    if live.record is None or not is_fully_replicated(live, live.record.placement, nodes, replicas):
         return False
     return all(has_caught_up(live, live.record.placement, ordinal, now) for ordinal in live.pods)
 

@@ -33,7 +33,9 @@ def may_have_outdated_pods(live: LiveRevision) -> bool:
     return stateful_set is not None and (_current_template(stateful_set) is None or bool(outdated_pods(live)))
 
 
-def next_to_roll(live: LiveRevision, placement: Placement, nodes: int, copies: int, now: float) -> str | None:
+def next_to_roll(
+    live: LiveRevision, placement: Placement, nodes: int, replicas: int, now: float
+) -> str | None:
     """Return a pod that may go now. `nodes` is the full number of pods, `replicas` the full number per partition."""
     staying = range(max(nodes, len(placement.addresses)))
     old = outdated_pods(live).intersection(staying)
@@ -42,7 +44,7 @@ def next_to_roll(live: LiveRevision, placement: Placement, nodes: int, copies: i
     if unwell := old - live.ready:  # nothing waits for a pod that is not ready
         return live.pods[max(unwell)].name
     behind = {ordinal for ordinal in live.pods if not has_caught_up(live, placement, ordinal, now)}
-    if not is_fully_replicated(live, placement, nodes, copies) or not behind <= old:
+    if not is_fully_replicated(live, placement, nodes, replicas) or not behind <= old:
         return None
     return live.pods[max(old, key=lambda ordinal: (ordinal in behind, ordinal))].name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -145,3 +146,45 @@ def test_of_two_that_come_at_once_one_acts(api: FakeApi, cluster: Cluster) -> No
         return done
 
     assert asyncio.run(both()) == 1
+
+
+@pytest.mark.parametrize("spec", [{}, {"spec": None}, {"spec": {"leaseDurationSeconds": "soon"}}])
+def test_malformed_lease_does_not_end_a_standby(api: FakeApi, cluster: Cluster, spec: dict[str, Any]) -> None:
+    """A Lease needs no spec: the standby takes one without a holder, and waits at one that it cannot read."""
+    meta = {"name": "l", "namespace": "a"}
+    api.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, **spec})
+
+    async def acquire() -> None:
+        acquiring = asyncio.create_task(_election(cluster, "one").acquire())
+        requests = len(api.requests)
+        await until(lambda: acquiring.done() or len(api.requests) > requests + 2)
+        if acquiring.done():
+            acquiring.result()
+        else:
+            live = api.get("Lease", "a", "l")
+            assert live is not None
+            api.put({**live, "spec": {}})
+            await asyncio.wait_for(acquiring, 60)
+
+    asyncio.run(acquire())
+    assert _spec(api)["holderIdentity"] == "one"
+
+
+def test_unexpected_failure_of_a_renewal_loses_the_lease_in_time(
+    api: FakeApi, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A defect in the renewal neither keeps the operator acting nor ends it before the limit."""
+
+    async def broken(namespace: str, manifest: Any) -> Any:
+        raise KeyError("metadata")
+
+    async def lose() -> float:
+        first = _election(cluster, "one")
+        await first.acquire()
+        monkeypatch.setattr(cluster, "replace", broken)
+        began = time.monotonic()
+        with pytest.raises(LeaseLost, match="could not be renewed"):
+            await asyncio.wait_for(first.keep(), 60)
+        return time.monotonic() - began
+
+    assert asyncio.run(lose()) >= 0.5

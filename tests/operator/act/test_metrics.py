@@ -100,7 +100,7 @@ def test_a_loop_that_hangs_is_a_problem() -> None:
     health = Health(clock)
     health.event_loop_turned()
     clock.now = 61.0
-    assert health.problem() == "the event loop has not turned for 61 s"
+    assert health.problem() == "the event loop has not run for 61 s"
 
 
 def test_a_resource_that_is_left_alone_is_a_problem() -> None:
@@ -109,7 +109,7 @@ def test_a_resource_that_is_left_alone_is_a_problem() -> None:
     health = Health(clock)
     health.finished(VIEW)
     clock.now = 301.0
-    assert health.problem() == "a/v was not looked at for 301 s"
+    assert health.problem() == "a/v was not reconciled for 301 s"
     health.forget(VIEW)
     assert health.problem() is None
 
@@ -205,7 +205,7 @@ def test_a_watch_that_brings_nothing_is_noticed(operator: Operating) -> None:
     first, second, third = asyncio.run(resync())
     assert (first, third) == (None, None)
     assert second is not None
-    assert "the watch of ConfigMap has brought nothing" in second
+    assert "the watch of ConfigMap has missed a change" in second
 
 
 _LABELS = {names.VIEW_LABEL: "v"}

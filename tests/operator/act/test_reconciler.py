@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queryable_operator.act.reconciler import Reconcilers
-from queryable_operator.act.watch_cache import View
+from queryable_operator.act.watch_cache import ResourceKey
 from queryable_operator.decide.actions import Plan
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import KafkaSettingsInvalid, Observed
@@ -166,7 +166,7 @@ def test_a_resource_that_came_again_while_its_predecessor_went_is_looked_at(oper
         reconcilers.observe(live)
         await until(lambda: operator.observed)
         operator.api.objects.clear()
-        reconcilers.gone(("a", "v"))
+        reconcilers.deleted(("a", "v"))
         await until(lambda: came and operator.observed[-1].resource["metadata"]["uid"] == came[0])
         await reconcilers.stop()
 
@@ -179,7 +179,7 @@ class _Woken(Reconcilers):
         self.dependencies = operator.dependencies
         self.woken = 0
 
-    def wake(self, view: View) -> None:
+    def wake(self, view: ResourceKey) -> None:
         self.woken += 1
         super().wake(view)
 

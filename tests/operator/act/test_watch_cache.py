@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from queryable_operator.act.watch_cache import View, WatchCache, endpoints_of
+from queryable_operator.act.watch_cache import ResourceKey, WatchCache, endpoints_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Ref
 
 
 class _Seen(WatchCache):
     def __init__(self, hosts: bool = True) -> None:
-        self.woken: list[View] = []
+        self.woken: list[ResourceKey] = []
         super().__init__(hosts, self.woken.append)
 
 
@@ -33,7 +33,7 @@ def test_an_object_is_of_the_view_in_its_label() -> None:
     """And its view is woken."""
     watch_cache = _Seen()
     watch_cache.put("ConfigMap", _live())
-    assert list(watch_cache.of(("a", "v"))) == [Ref("ConfigMap", "v-r1")]
+    assert list(watch_cache.objects_of(("a", "v"))) == [Ref("ConfigMap", "v-r1")]
     assert watch_cache.woken == [("a", "v")]
 
 
@@ -41,7 +41,7 @@ def test_what_nobody_reads_is_not_kept() -> None:
     """Of field managers nothing, of a pod's spec its host alone."""
     watch_cache = _Seen()
     watch_cache.put("Pod", _live("Pod", spec={"nodeName": "h", "containers": [{"name": "serve"}]}))
-    (kept,) = watch_cache.of(("a", "v")).values()
+    (kept,) = watch_cache.objects_of(("a", "v")).values()
     assert "managedFields" not in kept["metadata"]
     assert kept["spec"] == {"nodeName": "h"}
 
@@ -50,9 +50,9 @@ def test_an_object_that_is_gone_is_gone() -> None:
     """And its view is woken again; that of an object which was never there is not."""
     watch_cache = _Seen()
     watch_cache.put("ConfigMap", _live())
-    watch_cache.gone("ConfigMap", "a", "v-r1")
-    watch_cache.gone("ConfigMap", "a", "another")
-    assert watch_cache.of(("a", "v")) == {}
+    watch_cache.remove("ConfigMap", "a", "v-r1")
+    watch_cache.remove("ConfigMap", "a", "another")
+    assert watch_cache.objects_of(("a", "v")) == {}
     assert len(watch_cache.woken) == 2
 
 
@@ -61,8 +61,8 @@ def test_an_object_can_change_its_view() -> None:
     watch_cache = _Seen()
     watch_cache.put("ConfigMap", _live())
     watch_cache.put("ConfigMap", _live(view="w"))
-    assert watch_cache.of(("a", "v")) == {}
-    assert list(watch_cache.of(("a", "w"))) == [Ref("ConfigMap", "v-r1")]
+    assert watch_cache.objects_of(("a", "v")) == {}
+    assert list(watch_cache.objects_of(("a", "w"))) == [Ref("ConfigMap", "v-r1")]
     assert watch_cache.woken == [("a", "v"), ("a", "v"), ("a", "w")]
 
 
@@ -100,7 +100,7 @@ def test_hosts_that_may_not_be_looked_at_are_none() -> None:
     """That is another thing than there being none."""
     watch_cache = _Seen(hosts=False)
     watch_cache.put("Node", _host())
-    watch_cache.gone("Node", "", "h")
+    watch_cache.remove("Node", "", "h")
     assert watch_cache.hosts is None
     assert _Seen().hosts == {}
 

@@ -73,7 +73,7 @@ def test_a_revision_has_caught_up_when_nothing_more_can_be_waited_for(case: str)
     """All pods, all copies, and the word of every node from just now."""
     live, caught_up = CASES[case]
 
-    assert is_caught_up(live, nodes=3, copies=2, now=NOW) is caught_up
+    assert is_caught_up(live, nodes=3, replicas=2, now=NOW) is caught_up
 
 
 @pytest.mark.parametrize("case", [case for case, (live, caught_up) in CASES.items() if live.record])
