@@ -1,5 +1,6 @@
-"""The one room that knows Spark. It asks serve where to start, streams from exactly there, and keeps nothing.
+"""Stream a topic's records through Spark into serve.
 
-Nobody imports it: the rest of the package starts `queryable_app.ingest` or `queryable_app.ingest.check` as a process
-and speaks with it over two sockets.
+Ingest gets its start positions from serve, streams from exactly there, and keeps no state. It is the only room that imports
+pyspark. No other room imports it: the package starts `queryable_app.ingest` and `queryable_app.ingest.check` as processes
+and talks to them over two sockets.
 """

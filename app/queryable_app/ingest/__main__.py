@@ -1,7 +1,7 @@
-"""`python -m queryable_app.ingest`: one node's reading process, configured by contract.NodeSettings' variables.
+"""Run one node's ingest: `python -m queryable_app.ingest`, configured by the variables of `contract.NodeSettings`.
 
-It keeps nothing, so that ending it needs no care: the JVM is killed and the process is gone. When the JVM dies by
-itself, or a newer ingest has taken its place, the process ends with an exit code, and whoever supervises it decides.
+Ingest keeps no state, so it ends by killing the JVM. If the JVM dies by itself, or a newer ingest has taken over, the process
+ends with an exit code of its own, and its supervisor decides what follows.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ JVM_DIED: Final = 3
 SUPERSEDED: Final = 4
 """The exit code when serve has taken a newer ingest. Started again, this one would be the newest."""
 
-_JVM_SAYS_SECONDS: Final = 2.0
+_JVM_EXIT_SECONDS: Final = 2.0
 
 
-class Process:
-    """What must be gone when this process is: the JVM, and what it wrote."""
+class IngestProcess:
+    """End the JVM and remove its files when this process ends."""
 
     def __init__(self, run_dir: Path, drain_seconds: int) -> None:
         self._drain_seconds = drain_seconds
         self._draining = False
         scratches = run_dir / "ingest"
-        shutil.rmtree(scratches, ignore_errors=True)  # of a predecessor that was killed
+        shutil.rmtree(scratches, ignore_errors=True)  # left by a process that was killed
         scratches.mkdir(parents=True)
         self.scratch = Path(tempfile.mkdtemp(dir=scratches))
         self._ending = threading.Lock()
@@ -59,22 +59,21 @@ class Process:
         threading.Thread(target=self._wait_for_jvm, args=(jvm,), name="jvm-watch", daemon=True).start()
 
     def end(self, exit_code: int, name: str, **fields: object) -> NoReturn:
-        """At once, whatever else is going on; the first reason wins."""
+        """End the process at once; of several callers the first one gives the reason."""
         if not self._ending.acquire(blocking=False):
-            signal.pause()  # the other one ends the process
+            signal.pause()  # the other thread ends the process
         event(name, **fields)
         for child in children():
             os.kill(child, signal.SIGKILL)
         shutil.rmtree(self.scratch, ignore_errors=True)
         os._exit(exit_code)
 
-    def end_when_asked(self) -> None:
+    def handle_end_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._asked_to_end())
+            signal.signal(number, lambda *_: self._on_end_signal())
 
-    def _asked_to_end(self) -> None:
-        """For as long as serve still answers it is fed, so that reads that wait for freshness go on. Asked once more, it
-        ends at once."""
+    def _on_end_signal(self) -> None:
+        """Go on feeding serve while it drains, so that reads that wait for freshness are answered; end at a second signal."""
         if self._drain_seconds and not self._draining:
             self._draining = True
             event("draining", seconds=self._drain_seconds)
@@ -86,7 +85,7 @@ class Process:
 
     def _wait_for_jvm(self, jvm: subprocess.Popen[bytes]) -> None:
         code = jvm.wait()
-        # A signal to the whole process group reaches the JVM too: then this process is being ended, and says so.
+        # A signal to the whole process group reaches the JVM too. The handler in this process then reports the end.
         threading.Event().wait(0.2)
         if self._draining:
             self.end(0, "stopped")
@@ -100,11 +99,11 @@ def main() -> int:
         settings = NodeSettings.from_env()
         spec = read_spec(settings)
         placement = Placement.from_json(Path(settings.placement_path).read_text())
-        process = Process(Path(settings.run_dir), settings.drain_seconds)
+        process = IngestProcess(Path(settings.run_dir), settings.drain_seconds)
     except (SettingsError, SpecError, OSError) as error:
         event("failed", reason=str(error))
         return 1
-    process.end_when_asked()
+    process.handle_end_signals()
     try:
         event("starting", node=settings.name, application=settings.application_id)
         read(settings, spec, placement, process)
@@ -113,11 +112,11 @@ def main() -> int:
     except Superseded as error:
         process.end(SUPERSEDED, "superseded", reason=str(error))
     except Exception as error:
-        threading.Event().wait(_JVM_SAYS_SECONDS)  # if the JVM has died, that is the reason
+        threading.Event().wait(_JVM_EXIT_SECONDS)  # if the JVM has died, its watcher reports that instead
         process.end(1, "failed", reason=first_line(error))
 
 
-def read(settings: NodeSettings, spec: TopicSpec, placement: Placement, process: Process) -> NoReturn:
+def read(settings: NodeSettings, spec: TopicSpec, placement: Placement, process: IngestProcess) -> NoReturn:
     """Start the JVM, check what can be checked, and read the topic until the process is ended."""
     run_dir, partitions = Path(settings.run_dir), placement.partitions
     try:
@@ -130,7 +129,7 @@ def read(settings: NodeSettings, spec: TopicSpec, placement: Placement, process:
         process.watch(gateway.proc)
         warm_up(gateway.jvm, settings.bootstrap_servers, spec.kafka_config, spec.topic)
         session = start_session(profile)
-        process.end_when_asked()  # Spark has put a handler of its own in the place of ours
+        process.handle_end_signals()  # Spark has replaced the handlers with its own
         check_writer(session, run_dir)
         reads_headers = check_sql(session, view_of(spec))
         event("spark", version=session.version, partitions=partitions)
@@ -144,10 +143,10 @@ def read(settings: NodeSettings, spec: TopicSpec, placement: Placement, process:
 
 
 def children() -> list[int]:
-    """The JVM, also while it is still starting."""
+    """Return the process ids of this process's children: the JVM, also while it starts."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the process has just ended
             state, parent = status.read_text().rpartition(")")[2].split()[:2]
             if int(parent) == os.getpid() and state != "Z":
                 found.append(int(status.parent.name))

@@ -1,7 +1,7 @@
-"""`python -m queryable_app.ingest.check`: whether Spark takes the view's SQL and schema, before a node is started.
+"""Check the view's SQL and schema with Spark before a node starts: `python -m queryable_app.ingest.check`.
 
-Configured as a node is. Exit code 0: it does. 2: it does not, and standard error says why in Spark's words. 1:
-it could not be asked.
+It is configured like a node. Exit code 0: Spark accepts both. 2: Spark refuses one, and standard error has Spark's message.
+1: the check itself failed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> int:
         spec = read_spec(settings)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             profile = Profile(1, spec.ingest.driver_memory, Path(scratch), cache_dir(settings.cache_dir))
-            with _silent_children():
+            with _muted_stderr():
                 session = start_session(profile)
             try:
                 check_sql(session, view_of(spec))
@@ -47,8 +47,8 @@ def main() -> int:
 
 
 @contextmanager
-def _silent_children() -> Iterator[None]:
-    """The JVM says things at its start that would stand before the one sentence that matters."""
+def _muted_stderr() -> Iterator[None]:
+    """Discard the JVM's start-up messages, which would stand before the one sentence that matters."""
     own = os.dup(2)
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 2)
@@ -62,4 +62,4 @@ def _silent_children() -> Iterator[None]:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # the JVM is gone: PySpark need not part from it
+    os._exit(code)  # the JVM has ended: PySpark need not disconnect

@@ -1,9 +1,9 @@
-"""A class data sharing archive: the JVM starts with its classes read and checked, in half of the time.
+"""Find the class data sharing archive, with which the JVM starts in half of the time.
 
-Strategy: a training run loads what a node loads, and the JVM writes it down as it ends (`ingest.training`). That takes a core for
-half a minute, so a node never does it: the image brings its archive, and `qtopic run` makes one beside nodes that have
-been hydrated for a while, for the next start. Without an archive everything works, only later. The JVM says nothing of an archive
-that it does not take, so its name holds all that it looks at, the jars' place and age too.
+Strategy: a training run loads the classes that a node loads, and the JVM writes the archive when it ends (`ingest.training`).
+That takes a core for half a minute, so a node never trains. The image contains an archive, and `qtopic run` makes one beside
+hydrated nodes, for the next start. Without an archive the JVM starts later. The JVM ignores an unsuitable archive silently, so
+the archive's name is a digest of everything that the JVM compares: the Java release, and each jar's path and time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from queryable_app.platform.jars import find_java, java_release
 from queryable_app.platform.log import event
 
-_KEPT: Final = 3  # of 190 MB each; older ones belong to installations that are likely gone
+_RETAINED_MAX: Final = 3  # of 190 MB each; older ones belong to removed installations
 
 
 def archive_options(cache: Path, class_path: Sequence[Path]) -> list[str]:
@@ -27,7 +27,7 @@ def archive_options(cache: Path, class_path: Sequence[Path]) -> list[str]:
     if not archive.exists():
         event("class-archive", missing=str(archive), effect="Spark starts in twice the time")
         return []
-    with suppress(OSError):  # in an image it cannot be written, and is not removed either
+    with suppress(OSError):  # in an image the file is read-only, and is never removed
         os.utime(archive)
     return [f"-XX:SharedArchiveFile={archive}"]
 
@@ -39,5 +39,5 @@ def archive_path(cache: Path, jars: Sequence[Path]) -> Path:
 
 def remove_old_archives(cache: Path) -> None:
     by_use = sorted(cache.glob("classes-*.jsa"), key=lambda archive: archive.stat().st_mtime, reverse=True)
-    for archive in by_use[_KEPT:]:
-        archive.unlink(missing_ok=True)  # a JVM that has mapped it keeps it
+    for archive in by_use[_RETAINED_MAX:]:
+        archive.unlink(missing_ok=True)  # a JVM that has mapped the archive keeps it

@@ -1,7 +1,7 @@
-"""Which failures of Spark, the JVM and Kafka's client waiting cannot mend.
+"""Classify failures of Spark, the JVM and Kafka's client as permanent or transient.
 
-Strategy: a list of what is known to be permanent. Everything else may pass, and so does everything that has an input or output
-error among its causes: an unreachable broker, a full disk, or a file that one node lacks.
+Strategy: a list of the known permanent failures. Every other failure is transient, and so is every failure with an I/O error
+among its causes: an unreachable broker, a full disk, a file that one node lacks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from queryable_app.platform.jars import JavaMissing
 from queryable_app.wire.ingest_failures import IngestFailure, one_line
 
 _MESSAGE_CHARACTERS_MAX: Final = 600
-_MAY_PASS: Final = ("java.io.", "java.net.", "java.nio.", "java.util.zip.", "java.util.concurrent.")
+_TRANSIENT_PACKAGES: Final = ("java.io.", "java.net.", "java.nio.", "java.util.zip.", "java.util.concurrent.")
 _SETTINGS: Final = (
     "org.apache.kafka.common.config.ConfigException",
     "org.apache.kafka.common.errors.InvalidConfigurationException",
@@ -32,8 +32,8 @@ _CLASSES: Final = (
 )
 # Classes of SQLSTATE: data exception, cardinality, syntax or access rule, unsupported feature, raised by the SQL itself.
 _SQL_STATES: Final = ("22", "21", "42", "0A", "P0")
-# Spark gives the same states to losses in Kafka and to its own state: those are for serve to judge.
-_NOT_OF_THE_SQL: Final = (
+# Spark uses the same states for data loss in Kafka and for its own state. serve decides about those.
+_OTHER_CONDITIONS: Final = (
     "KAFKA_",
     "STREAM",
     "STATE_STORE",
@@ -45,7 +45,7 @@ _NOT_OF_THE_SQL: Final = (
 
 
 class PermanentFailure(Exception):
-    """Ingest has failed for good, for a reason that is known already."""
+    """A permanent failure that has been classified already."""
 
     def __init__(self, failure: IngestFailure) -> None:
         super().__init__(failure.message)
@@ -57,7 +57,7 @@ class DescriptorsTooFew(Exception):
 
 
 def permanent_failure(error: BaseException | None) -> IngestFailure | None:
-    """Return the failure if waiting cannot mend it, None if it may pass."""
+    """Return the failure if it is permanent, None if it is transient."""
     if isinstance(error, PermanentFailure):
         return error.failure
     if isinstance(error, SqlError):
@@ -67,17 +67,17 @@ def permanent_failure(error: BaseException | None) -> IngestFailure | None:
     if isinstance(error, JavaMissing):
         return IngestFailure("JavaMissing", str(error))
     if isinstance(error, WriterBroken):
-        # Rows that arrive changed are a defect. What else keeps them from arriving may pass, like a full disk.
+        # Rows that arrive changed are a defect. Other obstacles, like a full disk, are transient.
         same_always = error.__cause__ is None or permanent_failure(error.__cause__) is not None
         return IngestFailure("WriterBroken", _bounded(str(error))) if same_always else None
     if isinstance(error, TypeError) and "JavaPackage" in str(
         error
-    ):  # Py4J takes a class that is missing for a package
+    ):  # Py4J reports a missing class as a package
         return IngestFailure(
             "ClassMissing", "a class that ingest calls is not on the JVM's class path: use another image"
         )
     causes = [(str(cause.getClass().getName()), cause) for cause in _causes(error)]
-    if any(name.startswith(_MAY_PASS) for name, _ in causes):
+    if any(name.startswith(_TRANSIENT_PACKAGES) for name, _ in causes):
         return None
     for name, cause in reversed(causes):
         if (
@@ -90,10 +90,10 @@ def permanent_failure(error: BaseException | None) -> IngestFailure | None:
 
 
 def _of_settings(name: str, message: str) -> IngestFailure | None:
-    if "bootstrap.servers" in message:  # most often a name that cannot be resolved yet
+    if "bootstrap.servers" in message:  # usually a name that does not resolve yet
         return None
-    if name == _ARGUMENT and "JAAS" in message:  # the rest of the message may be a part of a password
-        message = "sasl.jaas.config is not as Kafka's client reads it"
+    if name == _ARGUMENT and "JAAS" in message:  # the message may contain a part of a password
+        message = "Kafka's client cannot parse sasl.jaas.config"
     elif name not in _SETTINGS and not (name == _ARGUMENT and message.strip().startswith("Kafka option ")):
         return None
     return IngestFailure(
@@ -113,17 +113,17 @@ def _of_classes(name: str, cause: Any) -> IngestFailure | None:
 
 def _of_sql(cause: Any) -> IngestFailure | None:
     condition, state = _condition_of(cause)
-    if not state.startswith(_SQL_STATES) or condition.startswith(_NOT_OF_THE_SQL):
+    if not state.startswith(_SQL_STATES) or condition.startswith(_OTHER_CONDITIONS):
         return None
     message = _bounded(_first_line(str(cause.getMessage())))
     return IngestFailure("TransformFailed", f"spec.transform.sql: it fails at a record: {message}")
 
 
 def _condition_of(cause: Any) -> tuple[str, str]:
-    """Return the name and the SQLSTATE that Spark gives to an error; empty for an error that is not Spark's."""
+    """Return Spark's name and SQLSTATE of an error; two empty texts if the error has none."""
     try:
         return str(cause.getCondition() or ""), str(cause.getSqlState() or "")
-    except Exception:  # Py4J: there is no such method
+    except Exception:  # Py4J: the exception has no such method
         return "", ""
 
 
@@ -131,7 +131,7 @@ def _causes(error: BaseException | None) -> Iterator[Any]:
     """Yield the Java exception of an error and all its causes, the outermost first."""
     cause: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     if cause is None and (inner := getattr(error, "_cause", None)) is not None:
-        yield from _causes(inner)  # PySpark keeps of a query's death only what caused it
+        yield from _causes(inner)  # PySpark keeps only the cause of a query's failure
     while cause is not None:
         yield cause
         cause = cause.getCause()

@@ -35,10 +35,10 @@ _PR_SET_PDEATHSIG: Final = 1
 _CONNECTION: Final = struct.Struct(">ii")  # the port, and the length of the secret behind it
 
 # Spark's library for machine learning registers functions in every session, which takes half a second. Views have none.
-_UNUSED: Final = ("spark-mllib_", *REPACKED)
+_UNUSED_JARS: Final = ("spark-mllib_", *REPACKED)
 
-# What Spark's launcher gives every JVM: org.apache.spark.launcher.JavaModuleOptions, without the vectors of machine learning.
-_OPENED: Final = (
+# The options of Spark's launcher (org.apache.spark.launcher.JavaModuleOptions), without the vector module of machine learning.
+_OPENED_PACKAGES: Final = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
     "java.base/java.lang.reflect",
@@ -57,7 +57,7 @@ _OPENED: Final = (
 )
 _MODULE_OPTIONS: Final = (
     "-XX:+IgnoreUnrecognizedVMOptions",
-    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.allocator.type=pooled",
     "--sun-misc-unsafe-memory-access=allow",
@@ -66,23 +66,23 @@ _MODULE_OPTIONS: Final = (
 
 
 def class_path(cache: Path) -> list[Path]:
-    """Return all jars of the JVM, in an order that is always the same. What is missing in the cache is fetched or made."""
-    spark = [jar for jar in sorted(pyspark_jars().glob("*.jar")) if not jar.name.startswith(_UNUSED)]
+    """Return all jars of the JVM, always in the same order. Fetch or build what the cache lacks."""
+    spark = [jar for jar in sorted(pyspark_jars().glob("*.jar")) if not jar.name.startswith(_UNUSED_JARS)]
     return [writer_jar(cache), *connector_jars(cache), *spark]
 
 
 def start_jvm(jars: Sequence[Path], heap: str, options: Sequence[str], scratch: Path) -> Any:
     """Start the JVM, let PySpark use it, and return PySpark's gateway. `scratch` must exist."""
     prepare_environment(os.environ, find_java())
-    told = scratch / f"gateway-{secrets.token_hex(8)}"
+    connection_file = scratch / f"gateway-{secrets.token_hex(8)}"
     command = [str(find_java()), "-cp", ":".join(map(str, jars)), f"-Xmx{heap}"]
     process = subprocess.Popen(
         [*command, *_MODULE_OPTIONS, *options, _GATEWAY],
         stdin=subprocess.PIPE,
-        env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
+        env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file)},
         preexec_fn=partial(_become_child, os.getpid(), ctypes.CDLL(None)),  # no thread runs yet
     )
-    port, secret = _connection(process, told)
+    port, secret = _connection(process, connection_file)
     with _gateway_in_environment(port, secret):
         connect: Any = launch_gateway  # PySpark names no types here
         gateway = connect()
@@ -99,19 +99,19 @@ def jvm_process() -> subprocess.Popen[bytes]:
 
 
 def prepare_environment(environ: MutableMapping[str, str], java: Path) -> None:
-    """What PySpark reads when it starts the JVM, and the JVM inherits."""
+    """Set the variables that PySpark reads and the JVM inherits."""
     environ["JAVA_HOME"] = str(java.parent.parent)
     environ["PYSPARK_PYTHON"] = sys.executable
     environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # A Spark installation of the machine's own would be another version than the one that pip brought. What the node
-    # was told may hold a password, and the JVM shows its environment to whoever asks for it.
+    # A Spark that is installed on the machine may have another version than pyspark's. The node's own variables may hold a
+    # password, and the JVM exposes its environment.
     for name in tuple(environ):
         if name in ("SPARK_HOME", "SPARK_CONF_DIR") or name.startswith(ENV_PREFIX):
             del environ[name]
 
 
 def _become_child(parent: int, libc: ctypes.CDLL) -> None:
-    """Ctrl-C in a terminal is for the parent, which ends the JVM itself; when the parent is killed, the kernel kills the JVM."""
+    """Ignore Ctrl-C, since the parent ends the JVM; let the kernel kill the JVM if the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -119,10 +119,10 @@ def _become_child(parent: int, libc: ctypes.CDLL) -> None:
             os._exit(1)
 
 
-def _connection(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]:
+def _connection(process: subprocess.Popen[bytes], connection_file: Path) -> tuple[int, str]:
     """Return the port and the secret that the gateway server has written."""
     deadline = time.monotonic() + _START_SECONDS_MAX
-    while not told.exists():  # it appears with its whole content
+    while not connection_file.exists():  # the file appears with its whole content
         code = process.poll()
         if code is None and time.monotonic() > deadline:
             process.kill()
@@ -132,15 +132,15 @@ def _connection(process: subprocess.Popen[bytes], told: Path) -> tuple[int, str]
             process.stdin.close()
             raise JarsError(f"The JVM did not start: it ended with exit code {code}.")
         time.sleep(_POLL_SECONDS)
-    written = told.read_bytes()
-    told.unlink()
+    written = connection_file.read_bytes()
+    connection_file.unlink()
     port, length = _CONNECTION.unpack_from(written)
     return port, written[_CONNECTION.size :][:length].decode()
 
 
 @contextmanager
 def _gateway_in_environment(port: int, secret: str) -> Iterator[None]:
-    """PySpark connects to a JVM that runs already when the environment names it. The secret does not stay there."""
+    """Name the running JVM in the environment while PySpark connects to it; remove the secret afterwards."""
     os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     try:
         yield

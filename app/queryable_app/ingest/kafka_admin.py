@@ -1,6 +1,6 @@
-"""What ingest must know of the topic before it reads it, asked with Kafka's own client in Spark's JVM.
+"""Describe the topic before ingest reads it, with Kafka's own client in Spark's JVM.
 
-Every question has a deadline, so that a broker that is away delays nobody for longer than that.
+Every request has a deadline, so that an unreachable broker delays ingest for no longer than that.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from py4j.protocol import Py4JJavaError
 from queryable_app.contract import ObservedTopic
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 
-_ASK_MS: Final = 3_000
+_REQUEST_MS: Final = 3_000
 WITHOUT_METRICS: Final = {"auto.include.jmx.reporter": "false", "enable.metrics.push": "false"}
-"""For every client of Kafka: its metrics have no reader, and registering them costs CPU at every start."""
+"""Settings of every Kafka client: its metrics have no reader, and registering them costs CPU at every start."""
 
 _MISSING: Final = "UnknownTopicOrPartitionException"
 
@@ -27,8 +27,8 @@ class KafkaAdmin:
         for name, value in {**WITHOUT_METRICS, **config}.items():
             settings.put(name, value)
         settings.put("bootstrap.servers", bootstrap_servers)
-        settings.put("default.api.timeout.ms", str(_ASK_MS))
-        settings.put("request.timeout.ms", str(_ASK_MS))
+        settings.put("default.api.timeout.ms", str(_REQUEST_MS))
+        settings.put("request.timeout.ms", str(_REQUEST_MS))
         try:
             self._client = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
         except Py4JJavaError as error:
@@ -38,7 +38,7 @@ class KafkaAdmin:
         self._client.close()
 
     def identity(self, topic: str) -> tuple[str, int] | None:
-        """The topic's id, and how many partitions it has. None: it does not exist. Cheap: it is asked again and again."""
+        """Return the topic's id and number of partitions, or None if it does not exist. Cheap enough for polling."""
         names = self._jvm.java.util.ArrayList()
         names.add(topic)
         try:
@@ -49,8 +49,8 @@ class KafkaAdmin:
                 return None
             raise KafkaUnavailable(_reason(_cause(error))) from error
 
-    def look(self, topic: str, partitions: Collection[int]) -> ObservedTopic | None:
-        """The topic, with the ends of those of the partitions that it has. None: it does not exist."""
+    def describe(self, topic: str, partitions: Collection[int]) -> ObservedTopic | None:
+        """Return the topic with the offsets of those of `partitions` that it has, or None if it does not exist."""
         found = self.identity(topic)
         if found is None:
             return None
@@ -68,15 +68,15 @@ class KafkaAdmin:
 
     def _offsets(self, topic: str, partitions: Collection[int], spec: Any) -> dict[int, int]:
         kafka = self._jvm.org.apache.kafka
-        asked = self._jvm.java.util.HashMap()
+        requested = self._jvm.java.util.HashMap()
         for partition in partitions:
-            asked.put(kafka.common.TopicPartition(topic, partition), spec)
+            requested.put(kafka.common.TopicPartition(topic, partition), spec)
         committed = kafka.clients.admin.ListOffsetsOptions(kafka.common.IsolationLevel.READ_COMMITTED)
-        found = self._get(self._client.listOffsets(asked, committed).all())
+        found = self._get(self._client.listOffsets(requested, committed).all())
         return {entry.getKey().partition(): entry.getValue().offset() for entry in found.entrySet()}
 
     def _get(self, future: Any) -> Any:
-        return future.get(2 * _ASK_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
+        return future.get(2 * _REQUEST_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
 
 
 def _cause(error: Py4JJavaError) -> Any:
@@ -84,7 +84,7 @@ def _cause(error: Py4JJavaError) -> Any:
 
 
 def _root(cause: Any) -> Any:
-    """Return the innermost cause: what is around it says only that there is no client."""
+    """Return the innermost cause; the causes around it only say that there is no client."""
     while (inner := cause.getCause()) is not None:
         cause = inner
     return cause

@@ -1,7 +1,7 @@
-"""`python -m queryable_app.ingest.prepare`: make the writer's jar and the archive of classes, for an image.
+"""Make the writer's jar and the class archive for an image: `python -m queryable_app.ingest.prepare`.
 
-The archive holds the jars' times to the nanosecond and an image keeps whole seconds, so that jars with other times are
-refused: nobody would notice that the archive is not taken but by the clock.
+The archive holds the jars' times to the nanosecond, and an image keeps whole seconds. Jars with a fraction of a second are
+refused, because the JVM would ignore the archive silently.
 """
 
 from __future__ import annotations
@@ -39,4 +39,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # the JVM is gone: PySpark need not part from it
+    os._exit(code)  # the JVM has ended: PySpark need not disconnect

@@ -1,8 +1,7 @@
-"""The pause between two batches of Real-Time Mode, rehearsed.
+"""Rehearse the pause between two batches of Real-Time Mode.
 
-Between two batches no row arrives. The first time it takes half a second, because the JVM has never run that code; later a
-third of that. So a second query, small and short, runs its batches beside the first one in the first seconds of the process,
-into a socket where nobody listens to what it says.
+Between two batches no row arrives. The first pause takes half a second, because the JVM has never run that code; later ones take
+a third of that. Therefore a second, small and short query runs a few batches beside the first one and writes into a sink.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from queryable_app.ingest.sink import Sink
-from queryable_app.ingest.stream import Start, start_query
+from queryable_app.ingest.stream import QueryStart, start_query
 from queryable_app.platform.log import event
 from queryable_app.wire import row_frames as frames
 
@@ -29,11 +28,11 @@ _LATEST: Final = -1
 
 
 class Rehearsal:
-    """Runs from when it is made until `tend` ends it. Whatever goes wrong with it harms nobody."""
+    """Run a short query from construction until `end_when_done` ends it. Its failures have no effect on the main query."""
 
-    def __init__(self, session: SparkSession, start: Start, run_dir: Path, scratch: Path) -> None:
+    def __init__(self, session: SparkSession, start: QueryStart, run_dir: Path, scratch: Path) -> None:
         self.batches = 0
-        """How many have ended."""
+        """The number of batches that have ended."""
         self._until = time.monotonic() + _SECONDS_MAX
         self._query: StreamingQuery | None = None
         self._sink: Sink | None = None
@@ -42,7 +41,7 @@ class Rehearsal:
         partition = min(start.positions)
         start = replace(start, spec=short, positions={partition: _LATEST}, generation=0, row_socket=socket)
         try:
-            self._sink = Sink(socket, self._heard)
+            self._sink = Sink(socket, self._on_payload)
             self._query = start_query(session, start, scratch / "rehearsal")
         except (PySparkException, Py4JError, OSError) as error:
             event("rehearsal-failed", reason=str(error)[:200])
@@ -52,8 +51,8 @@ class Rehearsal:
     def running(self) -> bool:
         return self._query is not None
 
-    def tend(self) -> None:
-        """To be called again and again: ends it when it has run its batches."""
+    def end_when_done(self) -> None:
+        """End the query when it has run its batches. The supervisor calls this in every pass."""
         query = self._query
         if query is not None and not (
             query.isActive and self.batches < _BATCHES and time.monotonic() < self._until
@@ -71,5 +70,5 @@ class Rehearsal:
         if sink is not None:
             sink.close()
 
-    def _heard(self, payload: bytes) -> None:
+    def _on_payload(self, payload: bytes) -> None:
         self.batches += payload[0] == frames.END

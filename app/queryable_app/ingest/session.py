@@ -1,8 +1,8 @@
-"""The Spark session of a node: one JVM in local mode, sized and silenced for streaming.
+"""Start the Spark session of a node: one JVM in local mode, sized and muted for streaming.
 
-Strategy: the settings that decide were measured (docs/benchmarks.md). Threads are as many as the topic has partitions,
-because Real-Time Mode holds one for each as long as a batch lasts. Everything the JVM writes goes below one scratch
-directory, which whoever starts it empties, so that it may be killed at any time.
+Strategy: the settings that matter were measured (docs/benchmarks.md). There are as many threads as the topic has partitions,
+because Real-Time Mode occupies one for each partition during a batch. The JVM writes only below one scratch directory, which
+its parent process empties, so the JVM may be killed at any time.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyste
 @dataclass(frozen=True, slots=True)
 class Profile:
     threads: int
-    """Tasks that can run at once: at least the partitions of the topic."""
+    """Tasks that can run at the same time: at least the partitions of the topic."""
 
     heap: str
     """The JVM's heap, such as `512m`."""
 
     scratch: Path
-    """A directory of this process alone. It must exist."""
+    """A directory that only this process uses. It must exist."""
 
     cache: Path
-    """Where jars and class archives are kept."""
+    """The directory of jars and class archives."""
 
 
 def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSession:
@@ -46,13 +46,13 @@ def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSessio
     if SparkContext._gateway is None:
         prepare_jvm(profile, training)
     conf = SparkConf(loadDefaults=False).setAll(list(_settings(profile).items()))
-    # Refused SQL is reported by whoever asked for the check.
+    # The caller of the check reports refused SQL.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def prepare_jvm(profile: Profile, training: Sequence[str] = ()) -> Any:
-    """Start the JVM without a session, and return PySpark's gateway to it. What is missing in the cache is fetched or made."""
+    """Start the JVM without a session, and return PySpark's gateway to it. Fetch or build what the cache lacks."""
     jars = class_path(profile.cache)
     archive = training or archive_options(profile.cache, jars)
     return start_jvm(jars, profile.heap, [*_java_options(profile), *archive], profile.scratch)
@@ -62,12 +62,12 @@ def _java_options(profile: Profile) -> list[str]:
     log4j = resources.files("queryable_app.ingest").joinpath("log4j2.properties")
     return [
         "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",  # the better compiler costs memory and start-up and gained nothing here
+        "-XX:TieredStopAtLevel=1",  # the second compiler costs memory and start-up time, and gained nothing here
         "-Xss8m",  # Spark recognises a stopped query by a regular expression that recurses deeply
         "-Xlog:disable",  # warnings of the JVM itself, on standard output
         "-Xlog:all=error:stderr",
-        "-XX:-UsePerfData",  # a file in /tmp that nobody reads
-        "-XX:+ExitOnOutOfMemoryError",  # whoever supervises ingest starts it again
+        "-XX:-UsePerfData",  # a file in /tmp without a reader
+        "-XX:+ExitOnOutOfMemoryError",  # the supervisor of ingest starts it again
         f"-Djava.io.tmpdir={profile.scratch}",
         f"-Dlog4j2.configurationFile={log4j}",
     ]
@@ -85,7 +85,7 @@ def _settings(profile: Profile) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "false",  # a cast that cannot be gives NULL; an error would stop the stream
+        "spark.sql.ansi.enabled": "false",  # an impossible cast gives NULL; an error would stop the stream
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",
         # The default manager forks a process for every little file: 80 ms a batch against 13.

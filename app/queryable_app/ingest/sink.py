@@ -1,4 +1,4 @@
-"""A socket in the place of serve's: it takes what the writer sends and acknowledges it, for checks and rehearsals."""
+"""Stand in for serve's row socket in checks and rehearsals: read what the writer sends, and acknowledge it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from queryable_app.wire import row_frames as frames
 
 
 class Sink:
-    """Listens until it is closed. `heard` is called with every frame's payload, from other threads."""
+    """Listen until closed, and call `on_payload` with every frame's payload, from other threads."""
 
-    def __init__(self, path: Path, heard: Callable[[bytes], None]) -> None:
+    def __init__(self, path: Path, on_payload: Callable[[bytes], None]) -> None:
         path.unlink(missing_ok=True)
         self._path = path
-        self._heard = heard
+        self._on_payload = on_payload
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._listener.bind(str(path))
@@ -29,7 +29,9 @@ class Sink:
 
     def close(self) -> None:
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts, which closing alone does not
+            self._listener.shutdown(
+                socket.SHUT_RDWR
+            )  # wakes the accepting thread, which closing alone does not
         self._listener.close()
         self._path.unlink(missing_ok=True)
 
@@ -49,6 +51,6 @@ class Sink:
         with suppress(OSError), connection, connection.makefile("rb") as stream:
             while prefix := stream.read(frames.LENGTH.size):
                 payload = stream.read(frames.payload_length(prefix))
-                self._heard(payload)
+                self._on_payload(payload)
                 if payload[0] == frames.END:
                     connection.sendall(frames.ACK)

@@ -1,8 +1,8 @@
-"""The streaming query: Kafka, projection, writer; in Real-Time Mode or in micro-batches.
+"""Start the streaming query: Kafka source, projection, writer; in Real-Time Mode or in micro-batches.
 
-Strategy: one query over all partitions of the node, from positions that serve gave, with a checkpoint directory of its
-own that nobody reads again: positions live in serve's stores, in the same write as the rows. Both modes use the
-same writer and differ in the trigger and in how Kafka is asked.
+Strategy: one query over all partitions of the node, from the positions that serve gave. Its checkpoint directory is never read
+again, because serve's stores keep the positions in the same write as the rows. Both modes use the same writer; they differ
+in the trigger and in the fetch settings.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from queryable_app.config.topic_spec import IngestMode, TopicSpec
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS
 from queryable_app.ingest.transform import View, rows
 
-# A task that waits for records holds one request at the broker. With Kafka's own settings that costs nothing; in
-# micro-batches each task waits for its answer, so that there the broker must not wait for records.
+# In Real-Time Mode a task that waits for records has one fetch request pending at the broker, which costs nothing. In
+# micro-batches each task waits for its response, so there the broker must not wait for records.
 _REAL_TIME_FETCH: Final = {"kafka.max.poll.records": "5000"}
 _MICRO_BATCH_FETCH: Final = {
     "kafka.fetch.max.wait.ms": "0",
@@ -34,12 +34,12 @@ _REAL_TIME_REFUSED: Final = "STREAMING_REAL_TIME_MODE"
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """What a query starts with."""
+class QueryStart:
+    """Hold all inputs of a query."""
 
     spec: TopicSpec
     bootstrap_servers: str
-    partitions: int  # among which reads look for keys
+    partitions: int  # that keys are hashed to
     positions: Mapping[int, int]  # -2: the earliest record
     generation: int
     row_socket: Path
@@ -51,8 +51,8 @@ def view_of(spec: TopicSpec) -> View:
     return View(spec.key_format, spec.value_format, spec.value_schema, spec.sql or None)
 
 
-def start_query(session: SparkSession, start: Start, checkpoints: Path) -> StreamingQuery:
-    """Starts it and returns at once; whether it runs shows later."""
+def start_query(session: SparkSession, start: QueryStart, checkpoints: Path) -> StreamingQuery:
+    """Start the query and return at once; whether it runs shows later."""
     shutil.rmtree(checkpoints, ignore_errors=True)
     checkpoint = checkpoints / str(start.generation)
     checkpoint.mkdir(parents=True)
@@ -63,12 +63,12 @@ def start_query(session: SparkSession, start: Start, checkpoints: Path) -> Strea
         writer = writer.trigger(realTime=f"{ingest.batch_ms} milliseconds")  # type: ignore[call-overload]
     else:
         writer = writer.trigger(processingTime=f"{ingest.trigger_ms} milliseconds")
-    # PySpark has a foreach for Python alone: one written in Java is attached below it.
+    # PySpark offers foreach for Python only, so the Java writer is attached to the JVM object below.
     writer._jwrite = writer._jwrite.foreach(row_writer(session, start))
     return writer.start()
 
 
-def row_writer(session: SparkSession, start: Start) -> Any:
+def row_writer(session: SparkSession, start: QueryStart) -> Any:
     jvm: Any = session._jvm
     spec = start.spec
     return jvm.io.queryabletopics.RowWriter(
@@ -83,20 +83,20 @@ def row_writer(session: SparkSession, start: Start) -> Any:
 
 
 def refused_real_time(error: BaseException) -> bool:
-    """Whether Spark says that this query cannot run in Real-Time Mode, rather than that it failed in it."""
+    """Tell whether Spark refuses to run this query in Real-Time Mode, as opposed to a failure in it."""
     return _REAL_TIME_REFUSED in str(error)
 
 
-def _source(session: SparkSession, start: Start) -> DataFrame:
+def _source(session: SparkSession, start: QueryStart) -> DataFrame:
     spec = start.spec
     options = dict(_REAL_TIME_FETCH if start.mode == "realtime" else _MICRO_BATCH_FETCH)
     options |= {f"kafka.{name}": value for name, value in {**WITHOUT_METRICS, **spec.kafka_config}.items()}
     options |= {
         "kafka.bootstrap.servers": start.bootstrap_servers,
-        "kafka.isolation.level": "read_committed",  # what was aborted has never happened
+        "kafka.isolation.level": "read_committed",  # records of aborted transactions do not exist
         "assign": json.dumps({spec.topic: sorted(start.positions)}),
         "startingOffsets": json.dumps({spec.topic: {str(p): o for p, o in start.positions.items()}}),
-        "failOnDataLoss": "true",  # what that means is serve's to decide, from the offsets that it is told
+        "failOnDataLoss": "true",  # serve decides the consequence, from the offsets of the topic
         "includeHeaders": str(start.reads_headers).lower(),
     }
     if start.mode == "microbatch":

@@ -1,9 +1,10 @@
-"""`python -m queryable_app.ingest.training`: one short life of a node, which leaves the archive of classes.
+"""Make the class archive with a short training run: `python -m queryable_app.ingest.training`.
 
-It has the lowest priority, and ends at once when there is an archive, or another process makes it. Exit code 0: there is one now.
+The run has the lowest priority. It ends at once if the archive exists or another process makes it. Exit code 0: there is an
+archive now.
 
-It does without Kafka: a stream of Spark's own goes through the user's SQL and the writer into a socket, Kafka's clients are made
-but find no broker, and the classes that only an answer of a broker would need are loaded by their names.
+The run needs no Kafka. A rate stream goes through an example of SQL and the writer into a sink. Kafka's clients are made but
+find no broker, and the classes that only a broker's response needs are loaded by name.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from queryable_app.ingest.jvm import class_path, jvm_process
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.session import Profile, start_session
 from queryable_app.ingest.sink import Sink
-from queryable_app.ingest.stream import Start, row_writer, view_of
+from queryable_app.ingest.stream import QueryStart, row_writer, view_of
 from queryable_app.ingest.transform import rows
 from queryable_app.platform.file_lock import locked
 from queryable_app.platform.jars import JarsError, cache_dir, connector_jars
@@ -37,10 +38,10 @@ from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
 from queryable_app.wire import row_frames as frames
 
-_NOBODY: Final = "127.0.0.1:1"
+_UNREACHABLE_BROKER: Final = "127.0.0.1:1"
 _BATCHES: Final = 4
 _STREAM_SECONDS_MAX: Final = 300
-_EXIT_SECONDS_MAX: Final = 1800  # on a busy machine it gets what others leave
+_EXIT_SECONDS_MAX: Final = 1800  # on a busy machine the run gets little CPU
 _SCHEMA: Final = "a STRING, b DOUBLE"
 _SQL: Final = "SELECT key, upper(value.a) AS a, value.b AS b FROM records WHERE value.b > 0"
 
@@ -58,13 +59,15 @@ def main() -> int:
 
 
 def make_archive(cache: Path, jars: Sequence[Path]) -> bool:
-    """Make the archive of these jars if there is none. False: there is still none, since it is being made by another
-    process, or cannot be made."""
+    """Make the archive of these jars if there is none.
+
+    Return False if there is still none: another process makes it, or it cannot be made.
+    """
     archive = archive_path(cache, jars)
     failed = archive.with_suffix(".failed")
     with (cache / ".classes.lock").open("w") as lock:
         if not archive.exists() and not failed.exists() and locked(lock):
-            for left in cache.glob("training-*"):  # by a process that was killed
+            for left in cache.glob("training-*"):  # left by a process that was killed
                 shutil.rmtree(left, ignore_errors=True)
             event("class-archive", making=str(archive))
             with tempfile.TemporaryDirectory(
@@ -103,7 +106,7 @@ def _train(archive: Path, scratch: Path, cache: Path) -> None:
 
 
 def _stream(session: SparkSession, scratch: Path) -> None:
-    heard: list[int] = []
+    received: list[int] = []
     records = (
         session.readStream.format("rate")
         .option("rowsPerSecond", 100)
@@ -116,29 +119,29 @@ def _stream(session: SparkSession, scratch: Path) -> None:
             "value AS offset",
         )
     )
-    kafka = {"bootstrapServers": _NOBODY}
+    kafka = {"bootstrapServers": _UNREACHABLE_BROKER}
     value = {"format": "json", "schema": _SCHEMA}
     spec = parse_spec({"kafka": kafka, "topic": "none", "value": value, "transform": {"sql": _SQL}})
-    start = Start(spec, _NOBODY, 1, {0: -2}, 1, scratch / "rows.sock", "microbatch")
+    start = QueryStart(spec, _UNREACHABLE_BROKER, 1, {0: -2}, 1, scratch / "rows.sock", "microbatch")
     writer = rows(session, records, view_of(spec)).writeStream.outputMode("update")
     writer = writer.option("checkpointLocation", str(scratch / "checkpoint"))
     writer._jwrite = writer._jwrite.foreach(row_writer(session, start))
-    with Sink(scratch / "rows.sock", lambda payload: heard.append(payload[0])):
+    with Sink(scratch / "rows.sock", lambda payload: received.append(payload[0])):
         query = writer.start()
         deadline = time.monotonic() + _STREAM_SECONDS_MAX
-        while heard.count(frames.END) < 2 * _BATCHES and query.isActive and time.monotonic() < deadline:
+        while received.count(frames.END) < 2 * _BATCHES and query.isActive and time.monotonic() < deadline:
             time.sleep(0.05)
         query.stop()
 
 
 def _look_for_kafka(session: SparkSession) -> None:
     with contextlib.suppress(KafkaUnavailable):
-        KafkaAdmin(session._jvm, _NOBODY, {}).look("none", [0])
-    options = {"kafka.bootstrap.servers": _NOBODY, "assign": '{"none":[0]}'}
+        KafkaAdmin(session._jvm, _UNREACHABLE_BROKER, {}).describe("none", [0])
+    options = {"kafka.bootstrap.servers": _UNREACHABLE_BROKER, "assign": '{"none":[0]}'}
     session.readStream.format("kafka").options(**options).load().explain()
     jvm: Any = session._jvm
     settings = jvm.java.util.HashMap()
-    settings.put("bootstrap.servers", _NOBODY)
+    settings.put("bootstrap.servers", _UNREACHABLE_BROKER)
     deserializer = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
     settings.put("key.deserializer", deserializer)
     settings.put("value.deserializer", deserializer)
@@ -159,7 +162,7 @@ def _load_classes(session: SparkSession, jars: Sequence[Path]) -> None:
 
 
 def _exit(session: SparkSession) -> None:
-    """The JVM ends by itself when nobody speaks to it any more, and then writes the archive."""
+    """Disconnect from the JVM, which then ends by itself and writes the archive."""
     jvm = jvm_process()
     gateway: Any = SparkContext._gateway
     session.stop()
@@ -172,4 +175,4 @@ def _exit(session: SparkSession) -> None:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # the JVM is gone: PySpark need not part from it
+    os._exit(code)  # the JVM has ended: PySpark need not disconnect

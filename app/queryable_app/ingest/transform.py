@@ -1,12 +1,12 @@
-"""From Kafka's records to the writer's rows: as they are, or through the user's SQL.
+"""Turn Kafka's records into the writer's rows: unchanged, or through the user's SQL.
 
-Strategy: Spark itself analyses the SQL, over a relation `records` that has no rows yet, so that names, types and
-positions in messages are Spark's. What it may be is decided on the plan: one SELECT over `records` with an optional
-WHERE. Its expressions are then taken out of the analysed plan and put into projections of our own, so that
+Strategy: Spark analyses the SQL over an empty relation `records`, so that names, types and positions in messages are Spark's.
+The checks work on the plan: one SELECT over `records` with an optional WHERE is allowed. Its expressions are then taken
+out of the analysed plan and put into projections of our own, so that
 
 * every record leaves a row: one that the filter drops becomes a delete, and positions always advance;
 * a tombstone or a record that cannot be decoded never reaches the user's expressions;
-* Real-Time Mode, which takes projections and little else, takes it.
+* the query runs in Real-Time Mode, which supports projections and little else.
 
 Each projection reads what the one below it computed, which also keeps Spark from parsing a record's JSON twice.
 """
@@ -60,12 +60,12 @@ _REFUSED: Final = {
     "Pivot": ("PIVOT", _ONE_SELECT),
 }
 _SUBQUERY: Final = "org.apache.spark.sql.catalyst.expressions.SubqueryExpression"
-# Every copy of a partition must come to the same rows, whenever it reads the records.
+# Every replica of a partition must compute the same rows, whenever it reads the records.
 _CLOCKS: Final = {"CurrentTimestamp", "CurrentDate", "CurrentTime", "Now", "LocalTimestamp"}
 
 
 class SqlError(Exception):
-    """The view's SQL is refused; the message names the field and says what would be taken."""
+    """The view's SQL is refused; the message names the field and says what is allowed."""
 
     reason = "TransformRefused"
 
@@ -78,7 +78,7 @@ class SchemaError(SqlError):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What decides how records become rows."""
+    """Hold the settings that decide how records become rows."""
 
     key_format: str
     value_format: str
@@ -88,7 +88,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class _Select:
-    """The user's SELECT, in expressions over the columns of a decoded source."""
+    """Hold the user's SELECT as expressions over the columns of a decoded source."""
 
     outputs: tuple[tuple[str, Any], ...]  # name and Catalyst expression, without the key
     condition: Any | None
@@ -96,15 +96,15 @@ class _Select:
 
 
 def check_sql(session: SparkSession, view: View) -> bool:
-    """Refuses what cannot be carried out, before anything is started. True when the view reads headers."""
-    if view.sql is None:  # no query is needed to know that the schema can be read
+    """Refuse SQL that cannot be run, before a query starts. Return True if the view reads headers."""
+    if view.sql is None:  # the schema can be parsed without a query
         _value_schema(view)
         return False
     return _rows(session, session.createDataFrame([], _SOURCE_SCHEMA), view)[1]
 
 
 def rows(session: SparkSession, source: DataFrame, view: View) -> DataFrame:
-    """The columns that RowWriter takes, from those of the Kafka source."""
+    """Return the columns that RowWriter expects, computed from those of the Kafka source."""
     return _rows(session, source, view)[0]
 
 
@@ -134,7 +134,7 @@ def _rows(session: SparkSession, source: DataFrame, view: View) -> tuple[DataFra
 
 
 def _decoded(session: SparkSession, source: DataFrame, view: View) -> DataFrame:
-    """The six columns that the user sees, and what is known of each record besides, in columns that begin with _."""
+    """Return the six columns that the user sees, and columns of our own, whose names begin with _."""
     schema = _value_schema(view)
     problem = _java(session, "Problem", (view.key_format, view.value_format), "string")
     headers = f.col("headers") if "headers" in source.columns else f.lit(None).cast(_HEADERS_TYPE)
@@ -210,7 +210,7 @@ def _select(session: SparkSession, decoded: DataFrame, sql: str) -> _Select:
             session.catalog.dropTempView(RELATION)
     except (ParseException, AnalysisException) as error:
         raise SqlError(f"spec.transform.sql: {_message(error)}") from error
-    # An alias that is used by a later column makes a projection of its own: this makes them one again.
+    # An alias that a later column uses makes a second projection; merge the two.
     collapse = getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "CollapseProject$")
     plan = collapse.__getattr__("MODULE$").apply(plan, True)
     _check_analysed(plan)
@@ -228,7 +228,7 @@ def _select(session: SparkSession, decoded: DataFrame, sql: str) -> _Select:
 
 
 def _json(session: SparkSession, select: _Select, view: View) -> Column:
-    """One object of all columns, or, when `value` is the only one, that value itself."""
+    """Return one JSON object of all columns, or the value itself if `value` is the only column."""
     if not select.outputs:
         return f.lit("{}")
     columns = [_column(session, expression) for _, expression in select.outputs]
@@ -238,13 +238,13 @@ def _json(session: SparkSession, select: _Select, view: View) -> Column:
     untouched = _name(select.outputs[0][1]) == "AttributeReference"
     if untouched and view.value_format == "json" and view.value_schema is None:
         return columns[0]  # it is JSON already
-    # to_json takes no bare numbers and texts: the only element of an array is without its brackets.
+    # to_json takes no bare numbers and texts, so encode an array of one element and cut off the brackets.
     in_array = f.to_json(f.array(columns[0]), options)
     return f.substring(in_array, f.lit(2), f.length(in_array) - 2)
 
 
 def _check_parsed(plan: Any) -> None:
-    """Before Spark is asked to analyse it: a command would be carried out at once."""
+    """Check the parsed plan before Spark analyses it, because Spark runs a command during the analysis."""
     node, allowed = plan, ["Project", "Filter", "SubqueryAlias", "UnresolvedRelation"]
     while True:
         name = _name(node)
@@ -278,8 +278,8 @@ def _check_expression(session: SparkSession, expression: Any) -> None:
         random = not node.deterministic() and all(child.deterministic() for child in _each(node.children()))
         if random or _name(node) in _CLOCKS:
             raise SqlError(
-                f"spec.transform.sql: {node.prettyName()} gives another value each time, and every copy of a "
-                "partition must come to the same rows; use the column timestamp"
+                f"spec.transform.sql: {node.prettyName()} gives another value each time, and every replica of a "
+                "partition must compute the same rows; use the column timestamp"
             )
 
 
@@ -298,7 +298,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _is_key(name: str, expression: Any, key_id: int) -> bool:
-    """Whether it is the record's key under its own name, so that it need not be said twice."""
+    """Tell whether a column is the record's key under its own name, which the row has anyway."""
     inner = expression.child() if _name(expression) == "Alias" else expression
     return name.lower() == "key" and _name(inner) == "AttributeReference" and inner.exprId().id() == key_id
 
@@ -306,7 +306,7 @@ def _is_key(name: str, expression: Any, key_id: int) -> bool:
 def _java(
     session: SparkSession, name: str, arguments: tuple[str, ...], returns: str
 ) -> Callable[..., Column]:
-    """One of the writer's functions, for use in a projection."""
+    """Return one of the writer's functions for use in a projection."""
     jvm: Any = session._jvm
     function = getattr(jvm.io.queryabletopics, f"Decoding${name}")(*arguments)
     registered = "_".join(("qt", name, *arguments))
@@ -321,7 +321,7 @@ def _column(session: SparkSession, expression: Any) -> Column:
 
 
 def _nodes(tree: Any) -> Iterator[Any]:
-    """A plan or an expression, and everything below it."""
+    """Yield a plan or an expression, and everything below it."""
     yield tree
     for child in _each(tree.children()):
         yield from _nodes(child)
@@ -340,5 +340,5 @@ def _name(node: Any) -> str:
 
 
 def _message(error: PySparkException) -> str:
-    """Spark's own words, with the position, without the plan and the Java behind them."""
+    """Return Spark's message with its position, without the plan and the Java stack trace."""
     return re.split(r";\n\s*'?\w|JVM stacktrace:", str(error), maxsplit=1)[0].strip()

@@ -1,7 +1,7 @@
 """Run code of the first query while Spark still starts, so that two cores share the work.
 
-Only what shares no class with Spark's start, since two threads that initialise the same classes can block one another for
-ever. What it finds is thrown away, and whatever goes wrong with it shows again, and is reported, where it matters.
+The warm-up uses only code that shares no class with Spark's start, since two threads that initialise the same classes can
+deadlock. Its results are discarded. Its failures are ignored: they occur again, and are reported, in the query.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CLASS: Final = "public class WarmUp { public long add(long a, int b) { return a
 
 
 def warm_up(jvm: Any, bootstrap_servers: str, config: Mapping[str, str], topic: str) -> None:
-    """Begin it, in threads of its own."""
+    """Start the warm-up in threads of its own."""
     _begin("warm-up-compiler", lambda: jvm.org.codehaus.janino.SimpleCompiler().cook(_CLASS))
     _begin("warm-up-kafka", lambda: _read(jvm, bootstrap_servers, config, topic))
 
@@ -35,9 +35,9 @@ def _begin(name: str, work: Callable[[], object]) -> None:
 
 
 def _read(jvm: Any, bootstrap_servers: str, config: Mapping[str, str], topic: str) -> None:
-    """Look the topic up, and fetch one batch of records from it."""
+    """Describe the topic, and fetch one batch of records from it."""
     admin = KafkaAdmin(jvm, bootstrap_servers, config)
-    seen = admin.look(topic, [0])
+    seen = admin.describe(topic, [0])
     admin.close()
     if seen is None:
         return
@@ -49,7 +49,7 @@ def _read(jvm: Any, bootstrap_servers: str, config: Mapping[str, str], topic: st
         "bootstrap.servers": bootstrap_servers,
         "key.deserializer": deserializer,
         "value.deserializer": deserializer,
-        "max.partition.fetch.bytes": "1",  # a whole batch comes all the same
+        "max.partition.fetch.bytes": "1",  # the broker sends a whole batch all the same
         "enable.auto.commit": "false",
     }.items():
         settings.put(name, value)

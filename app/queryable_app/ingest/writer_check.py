@@ -1,7 +1,7 @@
-"""The start-up check: rows through the writer into a socket, before any of them matters.
+"""Check the row writer at start-up: send sample rows through it into a sink, and compare them.
 
-The writer's class and Spark's come from different hands. A row that does not arrive as it was sent must show here, in one
-sentence, and not as rubbish in a store. The rows are Spark's own, made without a query: the first one takes a second.
+The writer is compiled against Spark's classes. A row that arrives changed must show here, in one sentence, and not as garbage
+in a store. The sample rows are made without a query, since the first query takes a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ROWS: Final = ((0, 7, _TIMESTAMP_MS, b"k", b"1"), (0, 8, _TIMESTAMP_MS, b"k", N
 
 
 class WriterBroken(Exception):
-    """What arrived is not what was sent; streaming would harm the stores."""
+    """A row arrived changed, so that streaming would corrupt the stores."""
 
 
 def check_writer(session: SparkSession, run_dir: Path) -> None:
@@ -29,7 +29,7 @@ def check_writer(session: SparkSession, run_dir: Path) -> None:
     received: list[bytes] = []
     with Sink(path, received.append):
         try:
-            _write(session, path)  # returns when everything before its end was acknowledged
+            _write(session, path)  # returns when the sink has acknowledged every row
         except Exception as error:
             raise WriterBroken(f"the row writer does not work with this Spark: {error}") from error
     wanted = [

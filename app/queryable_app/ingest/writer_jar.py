@@ -1,11 +1,11 @@
-"""The writer's Java as a jar on Spark's class path, compiled once into the cache.
+"""Compile the row writer's Java once into the cache, as a jar for Spark's class path.
 
 Strategy: pyspark ships Janino, a Java compiler in a jar, and Janino has a command line: neither a JDK nor a binary in the
-repository is needed. The jar's name holds a digest of the sources and of the Spark they were compiled against, so
-that an old one is never picked up. A jar rather than a directory, since class data sharing takes nothing else.
+repository is needed. The jar's name holds a digest of the sources and of Spark's version, so
+that an outdated jar is never used. It is a jar because class data sharing supports no directories.
 
-The jar also has Janino's own classes, which Spark needs for every query. Their publisher has signed them: class data sharing
-takes no signed classes, and the JVM checks the digest of each one that it loads.
+The jar also has Janino's own classes, which Spark needs for every query. They are signed: class data sharing
+supports no signed classes, and the JVM verifies each signed class that it loads.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from queryable_app.platform.jars import JarsError, find_java, locked, pyspark_ja
 
 _COMPILE_SECONDS_MAX: Final = 120
 REPACKED: Final = ("janino-", "commons-compiler-")
-"""How the names of pyspark's jars begin whose classes are in the writer's jar."""
+"""The prefixes of pyspark's jars whose classes are repacked into the writer's jar."""
 
-_NEVER: Final = (2020, 1, 1, 0, 0, 0)  # the same classes make the same jar
+_FIXED_TIME: Final = (2020, 1, 1, 0, 0, 0)  # equal classes make an equal jar
 
 
 def writer_jar(cache: Path) -> Path:
@@ -42,7 +42,7 @@ def writer_jar(cache: Path) -> Path:
     jar = cache / f"row-writer-{digest.hexdigest()[:16]}.jar"
     if not jar.exists():
         with locked(cache, "row-writer"), tempfile.TemporaryDirectory(dir=cache) as scratch:
-            if not jar.exists():  # another process may have been faster
+            if not jar.exists():  # another process may have compiled it meanwhile
                 _compile(sources, Path(scratch)).rename(jar)
     return jar
 
@@ -70,7 +70,7 @@ def _compile(sources: dict[str, bytes], scratch: Path) -> Path:
     jar = scratch / "row-writer.jar"
     with zipfile.ZipFile(jar, "w") as archive:
         for path in sorted(classes.rglob("*.class")):
-            archive.writestr(zipfile.ZipInfo(str(path.relative_to(classes)), _NEVER), path.read_bytes())
+            archive.writestr(zipfile.ZipInfo(str(path.relative_to(classes)), _FIXED_TIME), path.read_bytes())
         for signed in janino:
             _repack(signed, archive)
     return jar
@@ -79,8 +79,8 @@ def _compile(sources: dict[str, bytes], scratch: Path) -> Path:
 def _repack(signed: Path, into: zipfile.ZipFile) -> None:
     with zipfile.ZipFile(signed) as jar:
         for name in sorted(jar.namelist()):
-            if not name.endswith("/") and not name.startswith("META-INF/"):  # there the signature is
-                into.writestr(zipfile.ZipInfo(name, _NEVER), jar.read(name))
+            if not name.endswith("/") and not name.startswith("META-INF/"):  # the signature is there
+                into.writestr(zipfile.ZipInfo(name, _FIXED_TIME), jar.read(name))
 
 
 def _class_path(jars: Sequence[Path]) -> str:

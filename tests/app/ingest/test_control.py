@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queryable_app.ingest.control import Control, ServeGone, Superseded
+from queryable_app.ingest.control import Control, ServeDisconnected, Superseded
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_who_is_superseded_learns_it_also_when_it_speaks_first(ends: tuple[Contr
     serve.close()
 
     with pytest.raises(Superseded):
-        control.tell_state("restarting", "realtime", "", 1)
+        control.send_state("restarting", "realtime", "", 1)
 
 
 def test_a_serve_that_has_gone_without_a_word_may_come_back(ends: tuple[Control, socket.socket]) -> None:
@@ -47,5 +47,5 @@ def test_a_serve_that_has_gone_without_a_word_may_come_back(ends: tuple[Control,
     control, serve = ends
     serve.close()
 
-    with pytest.raises(ServeGone):
-        control.tell_state("restarting", "realtime", "", 1)
+    with pytest.raises(ServeDisconnected):
+        control.send_state("restarting", "realtime", "", 1)

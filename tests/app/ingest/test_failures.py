@@ -17,7 +17,7 @@ from queryable_app.ingest import supervisor as supervision
 from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.failures import PermanentFailure, permanent_failure
 from queryable_app.ingest.kafka_admin import KafkaAdmin
-from queryable_app.ingest.stream import Start, start_query
+from queryable_app.ingest.stream import QueryStart, start_query
 from queryable_app.ingest.supervisor import Supervisor
 from queryable_app.ingest.transform import View, check_sql
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
@@ -95,7 +95,7 @@ def test_settings_that_spark_refuses_are_permanent(spark: SparkSession, tmp_path
     """Spark's Kafka source takes no deserializer but its own."""
     kafka = {"bootstrapServers": "127.0.0.1:1", "config": {"key.deserializer": "x"}}
     spec = parse_spec({"kafka": kafka, "topic": "none"})
-    start = Start(spec, "127.0.0.1:1", 1, {0: -2}, 1, tmp_path / "rows.sock", "microbatch")
+    start = QueryStart(spec, "127.0.0.1:1", 1, {0: -2}, 1, tmp_path / "rows.sock", "microbatch")
 
     failure = failure_of(lambda: start_query(spark, start, tmp_path / "checkpoints"))
 

@@ -10,17 +10,17 @@ from pyspark.sql import SparkSession
 
 from queryable_app.config.topic_spec import parse_spec
 from queryable_app.ingest.rehearsal import Rehearsal
-from queryable_app.ingest.stream import Start
+from queryable_app.ingest.stream import QueryStart
 from tests.support.kafka import KafkaForTests
 
 
 def rehearsed(spark: SparkSession, kafka: KafkaForTests, partition: int, directory: Path) -> Rehearsal:
     spec = parse_spec({"kafka": {"bootstrapServers": kafka.bootstrap}, "topic": "rehearsed"})
-    start = Start(spec, kafka.bootstrap, 1, {partition: -2}, 1, directory / "rows.sock", "realtime")
+    start = QueryStart(spec, kafka.bootstrap, 1, {partition: -2}, 1, directory / "rows.sock", "realtime")
     rehearsal = Rehearsal(spark, start, directory, directory)
     deadline = time.monotonic() + 60
     while rehearsal.running and time.monotonic() < deadline:
-        rehearsal.tend()
+        rehearsal.end_when_done()
         time.sleep(0.02)
     assert not rehearsal.running
     return rehearsal
