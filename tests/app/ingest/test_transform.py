@@ -86,7 +86,7 @@ def test_a_projection_with_a_filter_is_taken(spark: SparkSession, sql: str) -> N
         ("SELECT value.user AS a, value.page AS a FROM records", "two columns are called a"),
         ("SELECT rand() AS r FROM records", "rand gives another value each time"),
         ("SELECT key FROM records WHERE timestamp < now()", "use the column timestamp"),
-        ("SELECT java_method('java.lang.System', 'exit', 1) AS x FROM records", "every copy"),
+        ("SELECT java_method('java.lang.System', 'exit', 1) AS x FROM records", "every replica"),
     ],
 )
 def test_anything_else_is_refused_with_a_reason(spark: SparkSession, sql: str, says: str) -> None:
