@@ -55,3 +55,15 @@ def test_every_room_has_one_sentence(package: str) -> None:
 def test_every_diagram_has_its_contract() -> None:
     """The page shows the rooms of no package that has no contract."""
     assert re.findall(r"^### The rooms of `([\w.]+)`", PAGE, re.MULTILINE) == list(CONTRACTS)
+
+
+def test_every_dependency_has_its_reason() -> None:
+    """The table "What we stand on" names every library that pyproject.toml requires, and no other."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = {
+        re.split(r"[<>=]", line)[0] for extra in project["optional-dependencies"].values() for line in extra
+    }
+    rows = re.findall(r"^\| ([a-z0-9, .-]+) \| ", PAGE.partition("## What we stand on")[2], re.MULTILINE)
+    named = {name.split(" ")[0] for row in rows for name in row.split(", ")} - {"library"}
+    assert named - required == set()
+    assert required - named == set()
