@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from queryable_app.serve.api import keys
+from queryable_app.serve.api import multi_get
 from queryable_app.serve.http.fast_lane import FastLane
 from queryable_app.serve.node import Node
 from tests.support.served import Served
@@ -186,7 +186,7 @@ def test_flood_of_values_in_a_body_holds_nothing(
 ) -> None:
     """A node refuses a multi-get of very many small values without parsing them all."""
     seconds: list[float] = []
-    original = keys._parsed
+    original = multi_get._parse_body
 
     def timed(body: bytes, node: Node) -> object:
         started = time.thread_time()
@@ -195,7 +195,7 @@ def test_flood_of_values_in_a_body_holds_nothing(
         finally:
             seconds.append(time.thread_time() - started)
 
-    monkeypatch.setattr(keys, "_parsed", timed)
+    monkeypatch.setattr(multi_get, "_parse_body", timed)
     body = b'{"keys":[%b]}' % b",".join([element] * count)
     with wire(node.port) as connection:
         connection.send(request(b"POST", b"/v1/multi-get?deadline-ms=60000", body=body))

@@ -16,7 +16,7 @@ from typing import Any
 
 import fastapi.dependencies.models
 
-import queryable_app.serve.api.internal
+import queryable_app.serve.api.peer_reads
 import queryable_app.serve.kafka.end_offsets
 import queryable_app.serve.kafka.gaps
 import queryable_app.serve.reads.scans
@@ -67,7 +67,7 @@ def inside(world: World) -> Iterator[None]:
         put(module, "AIOKafkaConsumer", consumer)
     # So that the few rows of this world come in several batches, as many do.
     put(queryable_app.serve.reads.scans, "BATCH_ROWS", 4)
-    put(queryable_app.serve.api.internal, "_ROWS_MAX", 5)
+    put(queryable_app.serve.api.peer_reads, "_ROWS_MAX", 5)
     put(Store, "open", staticmethod(open_store))
     put(queryable_app.serve.replication.assigned_replicas, "probe", world.disks.probe)
     put(queryable_app.serve.store.replica, "random", world.rng("jitter").random)

@@ -1,13 +1,22 @@
-"""The node as an ASGI application."""
+"""Assemble the routes of a node into an ASGI application."""
 
 from __future__ import annotations
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from queryable_app.serve.api import about, checkpoints, internal, keys, records, scans
-from queryable_app.serve.api.answers import PROBLEMS
+from queryable_app.serve.api import (
+    checkpoints,
+    internal,
+    keys,
+    multi_get,
+    node_info,
+    peer_reads,
+    records,
+    scans,
+)
 from queryable_app.serve.api.guard import Guard, router_error_handlers
+from queryable_app.serve.api.openapi import PROBLEMS
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
 
@@ -16,22 +25,23 @@ with one of a closed set of reasons."""
 
 
 def create_app(node: Node) -> FastAPI:
-    """What uvicorn serves; `fast_lane.protocol_class` goes with it."""
+    """Return the application that uvicorn serves behind the protocol of `fast_lane.protocol_class`."""
     reads = Reads(node)
-    rooms = [room.routes(node, reads) for room in (keys, scans, records, about)]
-    paths = [route.path for room in rooms for route in room.routes if isinstance(route, APIRoute)]
+    public = [module.routes(node, reads) for module in (keys, multi_get, scans, records, node_info)]
+    between_nodes = [internal.routes(node), peer_reads.routes(node, reads), checkpoints.routes(node)]
+    paths = [route.path for router in public for route in router.routes if isinstance(route, APIRoute)]
     app = FastAPI(
         title=f"Queryable topic {node.spec.topic}",
         version="1",
         description=_DESCRIPTION,
-        docs_url=None,  # its pages load scripts from elsewhere; ours is /docs of about.py
+        docs_url=None,  # FastAPI's page loads scripts from other hosts; `node_info` serves /docs
         redoc_url=None,
         responses=PROBLEMS,
         generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,
         exception_handlers=router_error_handlers([*paths, "/openapi.json"]),
     )
-    for room in (*rooms, internal.routes(node, reads), checkpoints.routes(node)):
-        app.include_router(room)
+    for router in (*public, *between_nodes):
+        app.include_router(router)
     app.add_middleware(Guard, node=node, identity=reads.identity)
     return app

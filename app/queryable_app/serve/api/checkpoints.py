@@ -1,4 +1,4 @@
-"""`/internal/v1/checkpoints`: other nodes build their copies from this node's."""
+"""Serve `/internal/v1/checkpoints`: other nodes hydrate their replicas from this node's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from queryable_app.serve.api.internal import malformed_body_refused, require_node_token
-from queryable_app.serve.api.request import json_body, to_response
+from queryable_app.serve.api.internal import internal_body, refuse_malformed_body, require_node_token
+from queryable_app.serve.api.request import to_response
 from queryable_app.serve.node import Node
 from queryable_app.serve.replication.hydration import CHECKPOINTS
 from queryable_app.wire.checked import OFFSET_MAX, field, partition, whole
@@ -25,17 +25,16 @@ def routes(node: Node) -> APIRouter:
 
     @router.post(CHECKPOINTS)
     async def create(request: Request) -> Response:
-        require_node_token(request, node)
-        body = await json_body(request)
-        with malformed_body_refused():
+        body = await internal_body(request, node)
+        with refuse_malformed_body():
             which = field(body, "partition", partition)
             records_min = field(body, "recordsMin", whole(0, OFFSET_MAX))
-        return said(checkpoints.create(which, records_min))
+        return _manifest_response(checkpoints.create(which, records_min))
 
     @router.get(CHECKPOINTS + "/{lease}")
     async def manifest(request: Request, lease: str) -> Response:
         require_node_token(request, node)
-        return said(await checkpoints.manifest(lease))
+        return _manifest_response(await checkpoints.manifest(lease))
 
     @router.get(CHECKPOINTS + "/{lease}/files/{name}")
     async def read(request: Request, lease: str, name: str) -> Response:
@@ -51,8 +50,9 @@ def routes(node: Node) -> APIRouter:
         await checkpoints.release(lease)
         return to_response(json_answer({"released": lease}))
 
-    def said(made: Manifest | CheckpointInProgress) -> Response:
-        status = 202 if isinstance(made, CheckpointInProgress) else 200
-        return to_response(body_answer(made.to_json().encode(), JSON, status=status))
-
     return router
+
+
+def _manifest_response(made: Manifest | CheckpointInProgress) -> Response:
+    status = 202 if isinstance(made, CheckpointInProgress) else 200
+    return to_response(body_answer(made.to_json().encode(), JSON, status=status))

@@ -1,7 +1,7 @@
-"""Around every route: how many requests at once, keys out of the path, and failures into problems.
+"""Wrap every route: bound the requests in flight, cut keys out of paths, and turn failures into problem documents.
 
-Strategy: one ASGI middleware, and the only place where an exception becomes an answer. Whatever is not a Failure is a
-defect: it is logged with an id, and the caller gets the id alone.
+Strategy: one ASGI middleware is the only place where an exception becomes an answer. An exception that is not a Failure is a
+defect: the node logs it with an id, and the client gets only the id.
 """
 
 from __future__ import annotations
@@ -18,104 +18,125 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.platform.log import event
-from queryable_app.serve.api.request import IS_HEAD, SHARE, ClientDisconnected, router_scope, to_response
+from queryable_app.serve.api.request import (
+    IS_HEAD,
+    RESERVATION,
+    ClientDisconnected,
+    router_scope,
+    to_response,
+)
 from queryable_app.serve.base.admission import overloaded
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import FORWARDED_HEADER
 from queryable_app.wire.http_text import no_such_resource, problem_answer
 
-_ALWAYS_ANSWERED: Final = ("/livez", "/readyz", "/metrics")
-PROBES: Final = tuple(path.encode() for path in _ALWAYS_ANSWERED)
+_PROBE_PATHS: Final = ("/livez", "/readyz", "/metrics")
+PROBES: Final = tuple(path.encode() for path in _PROBE_PATHS)
 _INTERNAL: Final = "/internal/"
 _FORWARDED: Final = FORWARDED_HEADER.encode()
-_CLOSED: Final = (
-    "the handler is closed"  # uvloop's word for a connection whose end uvicorn has not heard of yet
-)
-_CLOSE: Final = (b"connection", b"close")  # so that the client's next request goes elsewhere
+# uvloop's message for a connection that is closed before uvicorn notices it.
+_CLOSED: Final = "the handler is closed"
+_CLOSE: Final = (b"connection", b"close")  # the client's next request then goes to another node
 PIECE_BYTES: Final = 256 * 1024
-"""A larger body is sent in pieces."""
+"""The largest part of a body that is sent at once."""
 
 
 class Guard:
-    """`identity` is in every problem: header lines that say which node it is from."""
+    """Guard the routes of one node. Every problem document has the `identity` header lines, which name the node."""
 
     def __init__(self, app: ASGIApp, node: Node, identity: bytes) -> None:
         self._app = app
         self._node = node
         self._counters = node.counters
         self._identity = identity
-        self._bounded = 0  # requests in flight that count against the bound
+        self._limited = 0  # requests in flight that count against the limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         inner = router_scope(scope)
-        if scope["method"] == "HEAD":  # every GET answers it; uvicorn, whose scope stays, leaves the body out
+        if scope["method"] == "HEAD":  # GET routes answer it; uvicorn keeps its own scope and drops the body
             inner |= {"method": "GET", IS_HEAD: True}
-        share = inner[SHARE] = AnswerReservation(self._node.answer_budget)
-        started = False
-
-        async def sending(message: Message) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                route = getattr(inner.get("route"), "path", "")
-                self._counters.answers[route, message["status"]] += 1
-                if self._node.draining and not is_from_node(inner["path"], inner["headers"]):
-                    message["headers"] = [*message["headers"], _CLOSE]
-            try:
-                if len(message.get("body", b"")) > PIECE_BYTES:
-                    share.keep(len(message["body"]))
-                    await _send_in_pieces(message, send)
-                else:
-                    await send(message)
-            except RuntimeError as error:
-                if _CLOSED not in str(error):
-                    raise
-                raise ClientDisconnected from None
-
-        counted = not bypasses_admission(inner["path"])
-        self._bounded += counted
+        reservation = inner[RESERVATION] = AnswerReservation(self._node.answer_budget)
+        sender = _Sender(self._node, inner, send, reservation)
+        limited = not bypasses_admission(inner["path"])
+        self._limited += limited
         self._counters.in_flight += 1
         try:
-            most = min(self._node.settings.concurrent_max, self._node.read_settings.concurrent_max)
-            if counted and self._bounded > most:
-                raise overloaded(f"the node is answering {most} requests already")
-            if counted and self._node.answer_budget.taken > self._node.answer_budget.bytes_max:
-                raise overloaded(f"answers of {self._node.answer_budget.taken} bytes are in flight")
-            await self._app(inner, receive, sending)
+            if limited:
+                self._require_room()
+            await self._app(inner, receive, sender)
         except ClientDisconnected:
             pass
         except Exception as error:
             failure = to_failure(error, inner["path"])
-            if started:
-                raise  # too late to say it; the answer is broken off, so that nobody takes it for a whole one
+            if sender.started:
+                raise  # the answer breaks off, so that the client cannot take it for a complete one
             self._counters.failures[failure.reason.slug] += 1
-            # Its traceback has this frame, which has the failure: the body of the request would wait for the collector.
+            # The traceback refers to this frame, and the frame to the failure: the cycle would keep the body alive.
             failure.__traceback__ = None
-            await to_response(problem_answer(failure, self._identity))(inner, receive, sending)
+            await to_response(problem_answer(failure, self._identity))(inner, receive, sender)
         finally:
-            share.end()
-            self._bounded -= counted
+            reservation.end()
+            self._limited -= limited
             self._counters.in_flight -= 1
 
+    def _require_room(self) -> None:
+        """Refuse a request beyond the limits on requests and on unsent answers."""
+        limit = min(self._node.settings.concurrent_max, self._node.read_settings.concurrent_max)
+        if self._limited > limit:
+            raise overloaded(f"the node is already answering {limit} requests")
+        budget = self._node.answer_budget
+        if budget.taken > budget.bytes_max:
+            raise overloaded(f"answers of {budget.taken} bytes are in flight")
 
-async def _send_in_pieces(message: Message, send: Send) -> None:
-    """Each piece waits until the client has taken the one before, so that the request goes on counting."""
-    body: bytes = message["body"]
-    for start in range(0, len(body), PIECE_BYTES):
-        more = message.get("more_body", False) or start + PIECE_BYTES < len(body)
-        await send({**message, "body": body[start : start + PIECE_BYTES], "more_body": more})
+
+class _Sender:
+    """Send one answer: count it, close connections while the node drains, and split large bodies."""
+
+    __slots__ = ("_node", "_reservation", "_scope", "_send", "started")
+
+    def __init__(self, node: Node, scope: dict[str, Any], send: Send, reservation: AnswerReservation) -> None:
+        self._node = node
+        self._scope = scope
+        self._send = send
+        self._reservation = reservation
+        self.started = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            route = getattr(self._scope.get("route"), "path", "")
+            self._node.counters.answers[route, message["status"]] += 1
+            if self._node.draining and not is_from_node(self._scope["path"], self._scope["headers"]):
+                message["headers"] = [*message["headers"], _CLOSE]
+        try:
+            if len(message.get("body", b"")) > PIECE_BYTES:
+                self._reservation.keep(len(message["body"]))
+                await self._send_in_pieces(message)
+            else:
+                await self._send(message)
+        except RuntimeError as error:
+            if _CLOSED not in str(error):
+                raise
+            raise ClientDisconnected from None
+
+    async def _send_in_pieces(self, message: Message) -> None:
+        """Send each piece after the client has taken the one before, so that the request stays in flight until then."""
+        body: bytes = message["body"]
+        for start in range(0, len(body), PIECE_BYTES):
+            more = message.get("more_body", False) or start + PIECE_BYTES < len(body)
+            await self._send({**message, "body": body[start : start + PIECE_BYTES], "more_body": more})
 
 
 def bypasses_admission(path: str) -> bool:
-    """However much there is to do: probes, metrics, and what other nodes ask."""
-    return path in _ALWAYS_ANSWERED or path.startswith(_INTERNAL)
+    """Return whether a path is answered under any load: probes, metrics, and requests of other nodes."""
+    return path in _PROBE_PATHS or path.startswith(_INTERNAL)
 
 
 def is_from_node(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Other nodes hear of a drain by heartbeat, and keep their connections: there may be nobody else to ask."""
+    """Return whether another node sends a request. It learns of a drain by heartbeat, and keeps its connections."""
     return path.startswith(_INTERNAL) or any(name == _FORWARDED for name, _ in headers)
 
 
@@ -127,18 +148,18 @@ def to_failure(error: Exception, path: str) -> Failure:
     event("internal-error", id=identifier, path=path, error=repr(error), trace=trace)
     return Failure(
         Reason.INTERNAL,
-        f"a defect of this node; its log has more under the id {identifier}",
+        f"a defect of this node; its log has details under the id {identifier}",
         "report it with the id; another node may answer",
     )
 
 
 def router_error_handlers(paths: Sequence[str]) -> dict[Any, Any]:
-    """`exception_handlers` for what the router itself refuses; `paths` are the ones there are."""
+    """Return the `exception_handlers` for requests that match no route. `paths` are the public ones."""
 
     async def refuse(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "GET")
-            raise invalid("method", f"{shown(request.method)} is not answered at this path", f"use {allowed}")
+            raise invalid("method", f"{shown(request.method)} is not allowed at this path", f"use {allowed}")
         raise no_such_resource(request.scope["path"], paths)
 
     return {HTTPException: refuse}

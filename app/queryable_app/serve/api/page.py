@@ -1,4 +1,4 @@
-"""The pages of a node: self-contained files, no script or style from anywhere else."""
+"""Load the HTML pages of a node, which contain all their scripts and styles."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""`POST /v1/records` and `DELETE /v1/records/{key}`: writes to the topic, never to the stores.
+"""Serve `POST /v1/records` and `DELETE /v1/records/{key}`: write to the topic, never to the stores.
 
-The answer is the position that a reader asks for to see the write (`min-position`), after Kafka's acknowledgement.
+The answer comes after Kafka's acknowledgement. It has the position that a read names (`min-position`) to see the write.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -15,12 +15,12 @@ from starlette.responses import Response
 
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.policy.freshness import DEADLINE_MS_MAX
-from queryable_app.serve.api.answers import RECORDS_BODY, WRITTEN
-from queryable_app.serve.api.parameters import parameters
+from queryable_app.serve.api.openapi import RECORDS_BODY, WRITTEN, openapi_parameters
 from queryable_app.serve.api.request import (
     Parameters,
     invalid_json,
     key_in_path,
+    key_parser,
     parse_parameters,
     read_body,
     require_few_values,
@@ -29,7 +29,7 @@ from queryable_app.serve.api.request import (
 from queryable_app.serve.kafka.producer import DEADLINE_SECONDS
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
-from queryable_app.wire.http_text import choice, json_answer, whole_number
+from queryable_app.wire.http_text import json_answer, whole_number
 from queryable_app.wire.json_text import BadJson, JsonText, read_array, read_document, read_json, read_object
 from queryable_app.wire.serde import value_from_json
 
@@ -39,34 +39,37 @@ _ADVICE: Final = 'write each record as {"key": .., "value": ..}'
 
 _Item = dict[str, JsonText]
 Record = tuple[bytes, bytes | None]
-"""Record key and value; None deletes."""
+"""Record key and value. A value of None deletes the key."""
 
 
 def routes(node: Node, reads: Reads) -> APIRouter:
     router = APIRouter(tags=["writes"])
 
     @router.post(
-        "/v1/records", openapi_extra=parameters(*_OPTIONS, "key-encoding") | RECORDS_BODY, responses=WRITTEN
+        "/v1/records",
+        openapi_extra=openapi_parameters(*_OPTIONS, "key-encoding") | RECORDS_BODY,
+        responses=WRITTEN,
     )
     async def produce(request: Request) -> Response:
-        """Send `{"key", "value"}`, or an array of them, to the topic. Records of one key keep their order."""
+        """Write `{"key", "value"}`, or an array of them, to the topic. Records of one key keep their order."""
         _require_writes_enabled(node)
         values = parse_parameters(request, _OPTIONS, "key-encoding")
         body = await read_body(request)
         require_few_values(body)
         items, many = _items(body)
-        records = [_record(item, values, node) for item in items]
+        parse_key = key_parser(values, node.codec, "key")
+        records = [_record(item, parse_key, node) for item in items]
         sent = [(key, value, reads.partitioning.partition_for_write(key)) for key, value in records]
         acknowledged = await _send(node, sent, _deadline_seconds(values))
         return to_response(json_answer(acknowledged if many else acknowledged[0], reads.identity))
 
     @router.delete(
         "/v1/records/{key}",
-        openapi_extra=parameters(*_OPTIONS, "key-encoding", path="key"),
+        openapi_extra=openapi_parameters(*_OPTIONS, "key-encoding", path="key"),
         responses=WRITTEN,
     )
     async def delete(request: Request) -> Response:
-        """Send a tombstone for the key. One that several partitions hold gets one in each, and a list is answered."""
+        """Write a tombstone for the key. If several partitions may have the key, write one to each, and answer a list."""
         _require_writes_enabled(node)
         values = parse_parameters(request, _OPTIONS, "key-encoding")
         record_key = key_in_path(request, values, node.codec)
@@ -82,8 +85,8 @@ def _require_writes_enabled(node: Node) -> None:
     if not node.read_settings.ingest:
         raise Failure(
             Reason.FORBIDDEN,
-            "this view does not take records over HTTP",
-            "produce to the topic itself, or set spec.read.ingest: true",
+            "this view does not accept records over HTTP",
+            "produce to the topic, or set spec.read.ingest: true",
         )
 
 
@@ -93,7 +96,7 @@ def _deadline_seconds(values: Parameters) -> float:
 
 
 def _items(body: bytes) -> tuple[list[_Item], bool]:
-    """The members of each record, and whether they came in an array. A value keeps its own text, which is what is stored."""
+    """Return the members of each record, and whether they are in an array. A value keeps its text, which is written as it is."""
     found: list[_Item] = []
 
     def item(text: str, at: int) -> tuple[_Item, int]:
@@ -129,44 +132,37 @@ def _member(name: str, text: str, at: int) -> tuple[JsonText, int]:
         raise invalid_json(name, bad) from None
 
 
-def _record(item: _Item, values: Parameters, node: Node) -> Record:
+def _record(item: _Item, parse_key: Callable[[object], bytes], node: Node) -> Record:
     if "key" not in item or "value" not in item:
         raise invalid(
-            "value" if "key" in item else "key", "is missing", f"{_ADVICE}; DELETE takes a key away"
+            "value" if "key" in item else "key", "is missing", f"{_ADVICE}; to delete a key, send DELETE"
         )
-    key = item["key"].value
-    if choice(values, "key-encoding", ("text", "base64url")) == "text":
-        record_key = node.codec.from_json(key)
-    elif isinstance(key, str):
-        record_key = node.codec.from_base64url(key)
-    else:
-        raise invalid("key", f"{shown(key)} is not text", "write the key as base64url in a JSON string")
-    # What a producer sends is in the topic's own format; the view's SQL comes after.
-    return record_key, value_from_json(item["value"], node.spec.value_format)
+    # A producer sends the topic's own format; the view's SQL runs after that.
+    return parse_key(item["key"].value), value_from_json(item["value"], node.spec.value_format)
 
 
 def _partitions_with_row(reads: Reads, record_key: bytes) -> Sequence[int]:
-    """The partitions with a row of the key; a tombstone in one of them alone would be forgotten before the older rows."""
+    """Return the partitions with a row of the key. A tombstone in only one of them would expire before the older rows."""
     partitions = reads.partitioning.partitions_of(record_key)
     if not reads.partitioning.scattered:
         return partitions
     disk_key = reads.node.codec.to_disk(record_key)
     here = reads.replicas.by_partition
-    # Of partitions on other nodes, and of copies that are being built, it is not known: a tombstone for nothing does no harm.
-    holding = [
+    # Partitions on other nodes and hydrating replicas may have the key: a tombstone for no row does no harm.
+    with_row = [
         partition
         for partition in partitions
         if (replica := here.get(partition)) is None
         or not replica.complete
         or replica.store.get(disk_key) is not None
     ]
-    return holding or (reads.partitioning.partition_for_write(record_key),)
+    return with_row or (reads.partitioning.partition_for_write(record_key),)
 
 
 async def _send(
     node: Node, sent: Sequence[tuple[bytes, bytes | None, int]], deadline_seconds: float
 ) -> list[dict[str, Any]]:
-    """All of them, or a failure that says how many were."""
+    """Write all records, or raise a Failure that says how many were written."""
     sending = (node.producer.send(key, value, partition, deadline_seconds) for key, value, partition in sent)
     outcomes = await asyncio.gather(*sending, return_exceptions=True)
     for index, outcome in enumerate(outcomes):

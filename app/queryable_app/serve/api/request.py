@@ -1,13 +1,13 @@
-"""A request as the routes need it: the key's very bytes, checked parameters, a bounded body.
+"""Parse a request for the routes: its key, its parameters, its body.
 
-Strategy: a key comes from the raw path, before anyone decodes, normalises or splits it. `router_scope` takes it out before
-the router looks, so that a key may be empty, have slashes, dots, NUL or bytes that are no UTF-8.
+Strategy: a key is taken from the raw path, before the path is decoded, normalised or split. `router_scope` cuts it out
+before the router sees the path, so a key may be empty and may contain slashes, dots, NUL and bytes that are not UTF-8.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from queryable_app.errors import Failure, Reason, invalid
+from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.policy.freshness import ReadOptions, parse_read_options
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.reads.point import Reads
@@ -23,29 +23,28 @@ from queryable_app.wire.http_text import Answer, as_bytes, choice, parse_options
 from queryable_app.wire.json_text import BadJson, parse_json
 from queryable_app.wire.serde import KeyCodec
 
-# In the scope.
+# Names in the scope.
 RAW_KEY: Final = "qt.key"
 IS_HEAD: Final = "qt.head"
 ARRIVED_AT: Final = "qt.arrived"  # loop time
-KEY_ENCODINGS: Final = ("text", "base64url")
-SHARE: Final = "qt.share"
+RESERVATION: Final = "qt.reservation"
+
 _COMMAS_MAX: Final = 200_000  # each value costs the parser time and memory, however short it is
-_KEYED: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
+_KEYED_PATHS: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
 
 Parameters = dict[str, list[str]]
 
 
 def router_scope(scope: Scope) -> dict[str, Any]:
-    """Return a copy of the scope with the path that the router looks at.
+    """Return a copy of the scope whose path has a placeholder for the key, and the key's bytes beside it.
 
-    A path that ends in a key becomes one that the router knows, with the key's bytes beside it. In any other path an encoded
-    slash is part of a name and not a separator; no route has one.
+    In a path without a key an encoded slash is part of a name, not a separator; no route matches it.
     """
     raw_path: bytes = scope["raw_path"]
     pieces = raw_path.split(b"/", 3)
     if len(pieces) == 4:
         first, second = unquote_to_bytes(pieces[1]), unquote_to_bytes(pieces[2])
-        if (first, second) in _KEYED:
+        if (first, second) in _KEYED_PATHS:
             return {**scope, "path": f"/v1/{second.decode()}/key", RAW_KEY: unquote_to_bytes(pieces[3])}
     if b"%2f" in raw_path.lower():
         return {**scope, "path": raw_path.decode("latin-1")}
@@ -53,72 +52,105 @@ def router_scope(scope: Scope) -> dict[str, Any]:
 
 
 def parse_parameters(request: Request, options: Sequence[str], *others: str) -> Parameters:
-    """The parameters of a request, and its options, which may be `Qt-` headers as well."""
+    """Return the parameters of a request. Each of `options` may also be a `Qt-` header."""
     values = parse_query(request.scope["query_string"], (*options, *others))
     for name, given in parse_options(request.scope["headers"], options).items():
         values.setdefault(name, []).extend(given)
-    choice(values, "key-encoding", KEY_ENCODINGS)  # also where the request has no key
+    keys_are_base64url(values)  # refuse an unknown encoding also where the request has no key
     return values
 
 
+def keys_are_base64url(values: Parameters) -> bool:
+    return choice(values, "key-encoding", ("text", "base64url")) == "base64url"
+
+
+def allows_partial(values: Parameters) -> bool:
+    return choice(values, "partial", ("refuse", "allow")) == "allow"
+
+
 def key_in_path(request: Request, values: Parameters, codec: KeyCodec) -> bytes:
-    """The record key that the path ends in."""
-    return decode_key(request.scope[RAW_KEY], values, codec)
+    """Return the record key at the end of the path."""
+    return _parse_key(request.scope[RAW_KEY], values, codec)
 
 
-def decode_key(raw: bytes, values: Parameters, codec: KeyCodec) -> bytes:
-    if choice(values, "key-encoding", KEY_ENCODINGS) == "base64url":
+def prefix_in_path(request: Request, values: Parameters, codec: KeyCodec) -> bytes:
+    """Return the bytes at the end of the path. They need not be a key in the view's format."""
+    raw: bytes = request.scope[RAW_KEY]
+    return codec.from_base64url(raw.decode("latin-1")) if keys_are_base64url(values) else raw
+
+
+def key_parser(values: Parameters, codec: KeyCodec, field: str) -> Callable[[object], bytes]:
+    """Return the function from a key in a JSON body to the record key."""
+    if not keys_are_base64url(values):
+        return codec.from_json
+
+    def parse(key: object) -> bytes:
+        if not isinstance(key, str):
+            raise invalid(field, f"{shown(key)} is not text", "write a key as base64url in a JSON string")
+        return codec.from_base64url(key)
+
+    return parse
+
+
+def _parse_key(raw: bytes, values: Parameters, codec: KeyCodec) -> bytes:
+    if keys_are_base64url(values):
         return codec.from_base64url(raw.decode("latin-1"))
     return codec.from_url_bytes(raw)
 
 
 def key_parameter(values: Parameters, name: str, codec: KeyCodec) -> bytes | None:
-    """A key that is a parameter, such as `from`, in on-disk form."""
+    """Return a key that is a parameter, such as `from`, in on-disk form."""
     given = values.get(name, [])
     if len(given) > 1:
         raise invalid(name, f"is given {len(given)} times", "give it once")
     if not given:
         return None
     try:
-        return codec.to_disk(decode_key(as_bytes(given[0]), values, codec))
+        return codec.to_disk(_parse_key(as_bytes(given[0]), values, codec))
     except Failure as failure:
         failure.detail = failure.detail.replace("key:", f"{name}:", 1)
         raise
 
 
-def asked_of(request: Request, values: Parameters, reads: Reads) -> tuple[ReadOptions, float]:
-    """What is asked of the copies, and until when (loop time). Nothing is done for a request that waited for longer."""
-    asked = parse_read_options(values, reads.defaults, reads.replicas.partitions)
-    deadline: float = request.scope[ARRIVED_AT] + asked.deadline_ms / 1000
+def read_options(request: Request, values: Parameters, reads: Reads) -> tuple[ReadOptions, float]:
+    """Return the options of a read and its deadline (loop time). Refuse a request whose deadline has passed."""
+    options = parse_read_options(values, reads.defaults, reads.replicas.partitions)
+    deadline: float = request.scope[ARRIVED_AT] + options.deadline_ms / 1000
     if asyncio.get_running_loop().time() >= deadline:
         raise Failure(
             Reason.DEADLINE_EXCEEDED,
             "the request waited for longer than it had time",
-            "ask with fewer at once, or for more time with deadline-ms",
+            "send fewer requests at once, or allow more time with deadline-ms",
         )
-    return asked, deadline
+    return options, deadline
 
 
-def asked_of_many(request: Request, values: Parameters, reads: Reads) -> tuple[ReadOptions, float]:
-    """The same for a read of many keys, which no single node answers, so that it can be sent to none."""
-    asked, deadline = asked_of(request, values, reads)
-    if asked.route == "redirect":
+def multi_read_options(request: Request, values: Parameters, reads: Reads) -> tuple[ReadOptions, float]:
+    """Return the options and the deadline of a read of many keys. No single node can answer it, so refuse a redirect."""
+    options, deadline = read_options(request, values, reads)
+    if options.route == "redirect":
         raise invalid(
             "route",
             "redirect is for a read of one key",
-            "ask with route=forward, or each node for its own part with route=local",
+            "use route=forward, or route=local at each node for its own part",
         )
-    return asked, deadline
+    return options, deadline
 
 
 def answer_reservation(request: Request) -> AnswerReservation:
-    """What this request takes of the memory for answers. The guard gives it back."""
-    share: AnswerReservation = request.scope[SHARE]
-    return share
+    """Return this request's reservation of the memory for answers. The guard releases it."""
+    reservation: AnswerReservation = request.scope[RESERVATION]
+    return reservation
 
 
 def accept_header(request: Request) -> str:
-    return ",".join(request.headers.getlist("accept"))
+    return list_header(request, "accept") or ""
+
+
+def list_header(request: Request, name: str) -> str | None:
+    """Return a header whose value is a list, from all its lines."""
+    lines = request.headers.getlist(name)
+    return ",".join(lines) if lines else None
 
 
 def require_few_values(body: bytes) -> None:
@@ -145,10 +177,10 @@ def invalid_json(field: str, bad: BadJson) -> Failure:
 
 
 async def read_body(request: Request) -> bytes:
-    """Return the whole body. `body_budget` has bounded it before it came."""
+    """Return the whole body, whose size the protocol bounds."""
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
-        raise invalid("Content-Encoding", "a packed body is not read here", "send the body as it is")
+        raise invalid("Content-Encoding", "a compressed body is not accepted", "send the body as it is")
     try:
         return b"".join([chunk async for chunk in request.stream()])
     except ClientDisconnect:
@@ -156,7 +188,7 @@ async def read_body(request: Request) -> bytes:
 
 
 class ClientDisconnected(Exception):
-    """The client went away; nobody is left to answer."""
+    """The client closed the connection before its answer was complete."""
 
 
 def to_response(answer: Answer) -> Response:

@@ -1,191 +1,169 @@
-"""`GET /v1/scan`, `/v1/range`, `/v1/prefix/{prefix}` and `/v1/count`: reads over many rows."""
+"""Serve reads over many rows: `GET /v1/scan`, `/v1/range`, `/v1/prefix/{prefix}` and `/v1/count`."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final, cast
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from queryable_app.errors import invalid
-from queryable_app.serve.api.answers import COUNTED, PAGE
-from queryable_app.serve.api.parameters import MANY_OPTIONS, parameters
-from queryable_app.serve.api.pieces import PiecedResponse
+from queryable_app.serve.api.openapi import COUNTED, MANY_OPTIONS, PAGE, openapi_parameters
 from queryable_app.serve.api.request import (
-    IS_HEAD,
-    RAW_KEY,
-    ClientDisconnected,
     Parameters,
     accept_header,
+    allows_partial,
     answer_reservation,
-    asked_of_many,
     key_parameter,
+    multi_read_options,
     parse_parameters,
+    prefix_in_path,
     to_response,
 )
+from queryable_app.serve.api.responses import PiecedResponse, RowStream
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.coverage import Coverage, coverage, read_partitions
 from queryable_app.serve.reads.covered_reads import count_covered, covered_rows
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, Page, count, ndjson, page, to_lines
 from queryable_app.wire.cursors import Cursor, Order, decode_cursor
-from queryable_app.wire.http_text import (
-    JSON,
-    NDJSON,
-    Answer,
-    body_answer,
-    choice,
-    negotiate,
-    single,
-    whole_number,
-)
+from queryable_app.wire.http_text import JSON, NDJSON, body_answer, choice, negotiate, single, whole_number
 
-_LIMIT: Final = 100
+_PAGE_ROWS: Final = 100  # unless the request has a limit
+_STREAM_ROWS_MAX: Final = 10**12
 _SCAN: Final = ("limit", "order", "cursor", "key-encoding")
 _ORDERS: Final[tuple[Order, Order]] = ("asc", "desc")
-_STREAM: Final = b"content-type: %b\r\n" % NDJSON.encode()
 
 
 def routes(node: Node, reads: Reads) -> APIRouter:
     router = APIRouter(tags=["reads"])
 
-    @router.get("/v1/scan", openapi_extra=parameters(*MANY_OPTIONS, *_SCAN), responses=PAGE)
+    @router.get("/v1/scan", openapi_extra=openapi_parameters(*MANY_OPTIONS, *_SCAN), responses=PAGE)
     async def scan(request: Request) -> Response:
-        """All rows in key order. `Accept: application/x-ndjson` streams them, a row a line."""
+        """Return all rows in key order. `Accept: application/x-ndjson` streams them, one row a line."""
         values = parse_parameters(request, MANY_OPTIONS, *_SCAN)
-        return await rows(request, values, Bounds(), "scan")
+        return await _Scan(reads, request, values, Bounds(), "scan").respond()
 
-    @router.get("/v1/range", openapi_extra=parameters(*MANY_OPTIONS, "from", "to", *_SCAN), responses=PAGE)
+    @router.get(
+        "/v1/range", openapi_extra=openapi_parameters(*MANY_OPTIONS, "from", "to", *_SCAN), responses=PAGE
+    )
     async def key_range(request: Request) -> Response:
-        """The rows from the key `from` up to before the key `to`, in key order."""
+        """Return the rows from the key `from` up to, but not including, the key `to`, in key order."""
         values = parse_parameters(request, MANY_OPTIONS, "from", "to", *_SCAN)
         start, stop = (key_parameter(values, name, node.codec) for name in ("from", "to"))
         if start is not None and stop is not None and stop < start:
             raise invalid("to", "comes before `from`", "swap them; order=desc gives the rows in reverse")
-        return await rows(request, values, Bounds(start, stop), f"range {start!r} {stop!r}")
+        bounds = Bounds(start, stop)
+        return await _Scan(reads, request, values, bounds, f"range {start!r} {stop!r}").respond()
 
     @router.get(
         "/v1/prefix/{prefix}",
-        openapi_extra=parameters(*MANY_OPTIONS, *_SCAN, path="prefix"),
+        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_SCAN, path="prefix"),
         responses=PAGE,
     )
     async def prefix(request: Request) -> Response:
-        """The rows whose key begins with these bytes, in key order."""
+        """Return the rows whose key begins with these bytes, in key order."""
         values = parse_parameters(request, MANY_OPTIONS, *_SCAN)
         if node.codec.width:
-            raise invalid("prefix", f"{node.codec.format} keys are numbers", "ask /v1/range with from and to")
-        encoded = choice(values, "key-encoding", ("text", "base64url")) == "base64url"
-        raw: bytes = request.scope[RAW_KEY]  # not decoded as a key: the beginning of one need not be one
-        head = node.codec.from_base64url(raw.decode("latin-1")) if encoded else raw
-        return await rows(request, values, Bounds.of_prefix(head), f"prefix {head!r}")
+            raise invalid("prefix", f"{node.codec.format} keys are numbers", "use /v1/range with from and to")
+        head = prefix_in_path(request, values, node.codec)
+        return await _Scan(reads, request, values, Bounds.of_prefix(head), f"prefix {head!r}").respond()
 
-    async def rows(request: Request, values: Parameters, bounds: Bounds, scope: str) -> Response:
-        form = negotiate(accept_header(request), (JSON, NDJSON))
-        limit = (
-            whole_number(values, "limit", 1, node.settings.page_rows_max)
-            if form == JSON
-            else _any_limit(values)
-        )
-        order = choice(values, "order", _ORDERS)
-        bounds = Bounds(bounds.start, bounds.stop, order == "desc")
-        token = single(values, "cursor")
-        if token is not None:
-            cursor = decode_cursor(token, scope)
-            if cursor.order != order:
-                raise invalid("cursor", f"goes {cursor.order}", f"ask with order={cursor.order}")
-            if not bounds.contain(cursor.last_key):
-                raise invalid("cursor", "is at a key that this query has not", "send it unchanged")
-            bounds = bounds.after(cursor.last_key)
-        asked, deadline = asked_of_many(request, values, reads)
-        partial = choice(values, "partial", ("refuse", "allow")) == "allow"
-        lines = to_lines(node.codec, node.spec.stored_format, form == NDJSON)
-        if form == NDJSON or (limit or _LIMIT) > BATCH_ROWS:
-            node.read_admission.require_slot_for_long_read()
-
-        everything = range(reads.replicas.partitions)
-        if form == NDJSON:
-            covered = await coverage(reads, everything, asked, deadline, partial)
-            batches = covered_rows(reads, covered, bounds, deadline, None)
-            return RowStream(ndjson(batches, lines, limit), covered.headers)
-
-        share = answer_reservation(request)
-
-        async def one_page(covered: Coverage) -> Page:
-            return await page(
-                covered_rows(reads, covered, bounds, deadline, share), lines, limit or _LIMIT, share
-            )
-
-        found, covered = await read_partitions(reads, everything, asked, deadline, partial, one_page)
-        following = b"null"
-        if found.last_key is not None:
-            following = b'"%b"' % Cursor(found.last_key, cast(Order, order), scope).encode().encode()
-        items = [item for line in found.items for item in (b",", line)][1:]
-        fields = (following, covered.fields())
-        return PiecedResponse([b'{"items":[', *items, b'],"cursor":%b%b' % fields], covered.headers)
-
-    @router.get("/v1/count", openapi_extra=parameters(*MANY_OPTIONS, "approximate"), responses=COUNTED)
+    @router.get(
+        "/v1/count", openapi_extra=openapi_parameters(*MANY_OPTIONS, "approximate"), responses=COUNTED
+    )
     async def count_rows(request: Request) -> Response:
-        """How many keys there are."""
-        values = parse_parameters(request, MANY_OPTIONS, "approximate")
-        negotiate(accept_header(request), (JSON,))
-        approximate = choice(values, "approximate", ("false", "true"))
-        asked, deadline = asked_of_many(request, values, reads)
-        partial = choice(values, "partial", ("refuse", "allow")) == "allow"
-        # Where a key may be in several partitions, only its newest record says whether it counts.
-        exact = approximate == "false" or reads.partitioning.scattered
-        if exact:
-            node.read_admission.require_slot_for_long_read()
-
-        async def counting(covered: Coverage) -> int:
-            if reads.partitioning.scattered:
-                async with aclosing(
-                    covered_rows(reads, covered, Bounds(), deadline, answer_reservation(request))
-                ) as batches:
-                    return await count(batches)
-            return await count_covered(reads, covered, not exact, deadline)
-
-        everything = range(reads.replicas.partitions)
-        counted, covered = await read_partitions(reads, everything, asked, deadline, partial, counting)
-        fields = (counted, approximate.encode(), covered.fields())
-        return to_response(body_answer(b'{"count":%d,"approximate":%b%b' % fields, JSON, covered.headers))
+        """Return the number of keys."""
+        return await _count_rows(reads, request)
 
     return router
 
 
-def _any_limit(values: Parameters) -> int | None:
-    """A stream has no page, and so its limit is not a page's."""
-    return whole_number(values, "limit", 1, 10**12)
+class _Scan:
+    """Parse one request for rows, and answer it with a page or a stream."""
+
+    def __init__(
+        self, reads: Reads, request: Request, values: Parameters, bounds: Bounds, scope: str
+    ) -> None:
+        self._reads = reads
+        self._request = request
+        self._scope = scope  # what a cursor belongs to
+        self._form = negotiate(accept_header(request), (JSON, NDJSON))
+        rows_max = reads.node.settings.page_rows_max if self._form == JSON else _STREAM_ROWS_MAX
+        self._limit = whole_number(values, "limit", 1, rows_max)
+        self._order = cast(Order, choice(values, "order", _ORDERS))
+        self._bounds = self._after_cursor(
+            single(values, "cursor"), Bounds(bounds.start, bounds.stop, self._order == "desc")
+        )
+        self._options, self._deadline = multi_read_options(request, values, reads)
+        self._partial = allows_partial(values)
+
+    def _after_cursor(self, token: str | None, bounds: Bounds) -> Bounds:
+        if token is None:
+            return bounds
+        cursor = decode_cursor(token, self._scope)
+        if cursor.order != self._order:
+            raise invalid("cursor", f"goes {cursor.order}", f"send order={cursor.order}")
+        if not bounds.contain(cursor.last_key):
+            raise invalid("cursor", "is at a key outside of this query", "send it unchanged")
+        return bounds.after(cursor.last_key)
+
+    async def respond(self) -> Response:
+        is_stream = self._form == NDJSON
+        if is_stream or (self._limit or _PAGE_ROWS) > BATCH_ROWS:
+            self._reads.node.read_admission.require_slot_for_long_read()
+        return await self._stream() if is_stream else await self._page()
+
+    async def _stream(self) -> Response:
+        node, reads = self._reads.node, self._reads
+        everything = range(reads.replicas.partitions)
+        covered = await coverage(reads, everything, self._options, self._deadline, self._partial)
+        batches = covered_rows(reads, covered, self._bounds, self._deadline, None)
+        lines = to_lines(node.codec, node.spec.stored_format, True)
+        return RowStream(ndjson(batches, lines, self._limit), covered.headers)
+
+    async def _page(self) -> Response:
+        node, reads = self._reads.node, self._reads
+        lines = to_lines(node.codec, node.spec.stored_format, False)
+        reservation = answer_reservation(self._request)
+
+        async def read_page(covered: Coverage) -> Page:
+            batches = covered_rows(reads, covered, self._bounds, self._deadline, reservation)
+            return await page(batches, lines, self._limit or _PAGE_ROWS, reservation)
+
+        everything = range(reads.replicas.partitions)
+        found, covered = await read_partitions(
+            reads, everything, self._options, self._deadline, self._partial, read_page
+        )
+        cursor = b"null"
+        if found.last_key is not None:
+            cursor = b'"%b"' % Cursor(found.last_key, self._order, self._scope).encode().encode()
+        items = [item for line in found.items for item in (b",", line)][1:]
+        end = b'],"cursor":%b%b' % (cursor, covered.fields())
+        return PiecedResponse([b'{"items":[', *items, end], covered.headers)
 
 
-class RowStream(Response):
-    """Sends chunks as they are made and taken. A client that goes away ends it, and the stores are released."""
+async def _count_rows(reads: Reads, request: Request) -> Response:
+    values = parse_parameters(request, MANY_OPTIONS, "approximate")
+    negotiate(accept_header(request), (JSON,))
+    approximate = choice(values, "approximate", ("false", "true"))
+    options, deadline = multi_read_options(request, values, reads)
+    partial = allows_partial(values)
+    # If a key may be in several partitions, only its newest record says whether it counts.
+    exact = approximate == "false" or reads.partitioning.scattered
+    if exact:
+        reads.node.read_admission.require_slot_for_long_read()
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None], headers: bytes) -> None:
-        super().__init__()
-        self._chunks = chunks
-        self._header_lines = headers
+    async def count_keys(covered: Coverage) -> int:
+        if reads.partitioning.scattered:
+            rows = covered_rows(reads, covered, Bounds(), deadline, answer_reservation(request))
+            async with aclosing(rows) as batches:
+                return await count(batches)
+        return await count_covered(reads, covered, not exact, deadline)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.create_task(_gone(receive))
-        try:
-            async with aclosing(self._chunks) as chunks:
-                headers = Answer(200, _STREAM + self._header_lines, b"").header_list()
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-                if IS_HEAD not in scope:
-                    async for chunk in chunks:
-                        if gone.done():
-                            raise ClientDisconnected
-                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
-        finally:
-            gone.cancel()
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    everything = range(reads.replicas.partitions)
+    counted, covered = await read_partitions(reads, everything, options, deadline, partial, count_keys)
+    fields = (counted, approximate.encode(), covered.fields())
+    return to_response(body_answer(b'{"count":%d,"approximate":%b%b' % fields, JSON, covered.headers))

@@ -1,4 +1,4 @@
-"""What a node says of its copies, as JSON values."""
+"""Describe a node and its replicas as JSON values."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def status_json(node: Node) -> dict[str, Any]:
 
 
 def read_settings_json(node: Node) -> dict[str, Any]:
-    """What the node follows of `spec.read`."""
+    """Return the read settings that are in effect."""
     read = node.read_settings
     return {
         "consistency": read.consistency,
@@ -77,13 +77,13 @@ def read_settings_json(node: Node) -> dict[str, Any]:
 
 
 def _peer_status(peers: Peers, ordinal: int) -> dict[str, Any]:
-    last_heartbeats = peers.last_heartbeats.get(ordinal)
+    last = peers.last_heartbeats.get(ordinal)
     return {
         "address": peers.address(ordinal),
         "suspect": ordinal in peers.suspected,
-        "draining": last_heartbeats is not None and last_heartbeats.draining,
-        "heardMs": None if last_heartbeats is None else int((monotonic() - last_heartbeats.at) * 1000),
-        "epoch": None if last_heartbeats is None else last_heartbeats.epoch,
+        "draining": last is not None and last.draining,
+        "heardMs": None if last is None else int((monotonic() - last.at) * 1000),
+        "epoch": None if last is None else last.epoch,
     }
 
 
@@ -122,14 +122,14 @@ def _replica_status(node: Node, replica: Replica, now_ms: int) -> dict[str, Any]
 
 
 def _stalled(watch: StallWatch | None) -> dict[str, Any] | None:
-    """Return how often the query was started again for a replica that stands still although records are there."""
+    """Return how often the query was restarted for a replica that stalls although Kafka has records for it."""
     return (
         None if watch is None else {"restarts": watch.restarts, "waitedMs": int(watch.waited_seconds * 1000)}
     )
 
 
 def _retrying(retry: Retry | None) -> dict[str, Any] | None:
-    """Why a store takes nothing at present, for how long, and when it is opened again."""
+    """Return why a store accepts no writes, for how long, and when the node next tries to open it."""
     if retry is None:
         return None
     now = monotonic()
@@ -142,7 +142,7 @@ def _retrying(retry: Retry | None) -> dict[str, Any] | None:
 
 
 def readiness(node: Node) -> dict[str, Any]:
-    """Of the copies that serve. What is being built beside them is counted by itself."""
+    """Return the readiness of the serving replicas, and the number of hydrating ones."""
     replicas, ingest = node.replicas.serving, node.ingest_status
     return {
         "ready": node.replicas.ready and not node.draining,
@@ -189,7 +189,7 @@ def placement_json(node: Node) -> dict[str, Any]:
 
 
 def progress(replica: Replica) -> float:
-    """Of the log's offsets, how many are behind the copy: 0 to 1. 0 while the end is not known."""
+    """Return the part of the log that is applied, from 0 to 1, and 0 while the end offset is unknown."""
     if replica.complete and replica.end_offset <= 0:
         return 1.0
     if replica.end_offset < 0:
@@ -207,7 +207,7 @@ def _seconds_left(fetch: FetchProgress) -> float | None:
 
 
 def _hydration(replica: Replica, fetch: FetchProgress | None) -> dict[str, Any]:
-    """From where the copy is being built. Without figures it waits for its turn, or another node is asked first."""
+    """Return where the replica hydrates from. Without figures it has not begun."""
     if fetch is None:
         return {"from": "topic" if replica.opened else "peer"}
     return {

@@ -19,8 +19,9 @@ from starlette.requests import Request
 
 from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.api import keys as keys_routes
+from queryable_app.serve.api import multi_get as multi_get_routes
 from queryable_app.serve.api import scans as scans_routes
-from queryable_app.serve.api.request import Parameters, asked_of
+from queryable_app.serve.api.request import Parameters, read_options
 from queryable_app.serve.reads.point import Reads
 from tests.support.served import Served, served
 from tests.support.waiting import eventually
@@ -248,13 +249,13 @@ def make_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop is blocked while the deadline passes, so that all that waits for it is due at once."""
 
     def then_late(request: Request, values: Parameters, reads: Reads) -> tuple[ReadOptions, float]:
-        asked, deadline = asked_of(request, values, reads)
+        options, deadline = read_options(request, values, reads)
         asyncio.get_running_loop().call_at(deadline - 0.03, time.sleep, 0.06)
-        return asked, deadline
+        return options, deadline
 
-    monkeypatch.setattr(keys_routes, "asked_of", then_late)
-    for module in (keys_routes, scans_routes):
-        monkeypatch.setattr(module, "asked_of_many", then_late)
+    monkeypatch.setattr(keys_routes, "read_options", then_late)
+    for module in (multi_get_routes, scans_routes):
+        monkeypatch.setattr(module, "multi_read_options", then_late)
 
 
 @pytest.mark.parametrize(

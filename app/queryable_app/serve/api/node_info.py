@@ -1,4 +1,4 @@
-"""What the node says of itself: status, placement, probes, metrics, the page."""
+"""Serve information on the node itself: status, placement, probes, metrics, pages."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from queryable_app.serve.api import metrics
-from queryable_app.serve.api.answers import METRICS, PLACEMENT, READINESS, SOME_OBJECT
+from queryable_app.serve.api.openapi import METRICS, PLACEMENT, READINESS, SOME_OBJECT
 from queryable_app.serve.api.page import HTML, PAGE_HEADERS, page_html
-from queryable_app.serve.api.request import to_response
+from queryable_app.serve.api.request import list_header, to_response
 from queryable_app.serve.api.status import placement_json, readiness, status_json
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
@@ -22,34 +22,34 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
     @router.get("/v1/status", responses=SOME_OBJECT)
     async def status() -> Response:
-        """The copies of this node: position, the log's end, lag, progress; and what feeds them."""
+        """Return the node's replicas (position, end offset, lag, progress), and the state of ingest, Kafka and peers."""
         return to_response(json_answer(status_json(node), reads.identity))
 
     @router.get("/v1/placement", responses=PLACEMENT)
     async def placement(request: Request) -> Response:
-        """Which node holds which partition. Its entity tag is the epoch, which a changed placement raises."""
+        """Return which nodes host each partition. The entity tag is the epoch, which rises with each change."""
         etag = f'"{node.placement.epoch}"'
         headers = b"etag: %b\r\n%b" % (etag.encode(), reads.identity)
-        given = request.headers.getlist("if-none-match")
-        if given and matches_etag(",".join(given), etag):
+        if_none_match = list_header(request, "if-none-match")
+        if if_none_match is not None and matches_etag(if_none_match, etag):
             return to_response(Answer(304, headers, b""))
         return to_response(json_answer(placement_json(node), headers))
 
     @router.get("/livez", responses=SOME_OBJECT)
     async def live() -> Response:
-        """The process answers."""
+        """Return 200 while the process answers."""
         return to_response(json_answer({"live": True}))
 
     @router.get("/readyz", responses=READINESS)
     async def ready() -> Response:
-        """200 when every copy that this node serves is complete, else 503 with how far they are; 503 with `draining` when
-        the node is about to end."""
+        """Return 200 when every replica that this node serves is complete. Otherwise, and while the node drains, return 503
+        with the progress."""
         body = readiness(node)
         return to_response(json_answer(body, status=200 if body["ready"] else 503))
 
     @router.get("/metrics", responses=METRICS, response_class=PlainTextResponse)
     async def prometheus() -> Response:
-        """In Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return to_response(body_answer(metrics.exposition(registry), metrics.CONTENT_TYPE))
 
     @router.get("/", include_in_schema=False)

@@ -1,0 +1,137 @@
+"""Serve `POST /v1/multi-get`: the newest values of many keys."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.serve.api.openapi import ITEMS, KEYS_BODY, MANY_OPTIONS, openapi_parameters
+from queryable_app.serve.api.request import (
+    Parameters,
+    accept_header,
+    allows_partial,
+    answer_reservation,
+    invalid_json,
+    key_parser,
+    multi_read_options,
+    parse_parameters,
+    read_body,
+    require_few_values,
+)
+from queryable_app.serve.api.responses import PiecedResponse
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads.coverage import within_deadline
+from queryable_app.serve.reads.covered_reads import find_rows
+from queryable_app.serve.reads.multi_get import KEYS_BETWEEN_YIELDS, items_json
+from queryable_app.serve.reads.point import Reads
+from queryable_app.wire.http_text import JSON, negotiate
+from queryable_app.wire.json_text import (
+    BadJson,
+    parse_json,
+    read_array,
+    read_document,
+    read_json,
+    read_object,
+)
+from queryable_app.wire.serde import KeyCodec
+
+_PARAMETERS: Final = (*MANY_OPTIONS, "key-encoding")
+
+
+def routes(node: Node, reads: Reads) -> APIRouter:
+    router = APIRouter(tags=["reads"])
+
+    @router.post("/v1/multi-get", openapi_extra=openapi_parameters(*_PARAMETERS) | KEYS_BODY, responses=ITEMS)
+    async def read_keys(request: Request) -> Response:
+        """Return an item for each of many keys, `{"keys": [..]}`, in the same order, also for repeated keys."""
+        values = parse_parameters(request, MANY_OPTIONS, "key-encoding")
+        negotiate(accept_header(request), (JSON,))
+        options, deadline = multi_read_options(request, values, reads)
+        partial = allows_partial(values)
+        async with within_deadline(deadline):
+            body = _parse_body(await read_body(request), node)
+        keys = _record_keys(body, values, node)
+        if len(keys) > KEYS_BETWEEN_YIELDS:
+            node.read_admission.require_slot_for_long_read()
+        reservation = answer_reservation(request)
+        lookups, rows, covered = await find_rows(reads, keys, options, deadline, partial, reservation)
+        # A key that was not found may be in a partition that the view does not read. While a position that the read names
+        # is not reached, the key may also be in another partition than the one in which it was looked up.
+        anywhere = reads.replicas.unplaced_partitions or options.min_positions.keys() & {*covered.missing}
+        unknown = range(reads.replicas.partitions) if anywhere else covered.missing
+        items = items_json(lookups, rows, unknown, node.codec, node.spec.stored_format, reservation)
+        return PiecedResponse([b'{"items":[', *items, b"]", covered.fields()], covered.headers)
+
+    return router
+
+
+def _parse_body(body: bytes, node: Node) -> Any:
+    """Parse a body. Refuse a flood of values without parsing them all: there are no more values than commas."""
+    limit = node.settings.multi_get_keys_max
+    require_few_values(body)
+    try:
+        if body.count(b",") <= limit:
+            return parse_json(body, unique_names=True).value
+        return read_document(body, _KeysReader(node.codec, limit).read)
+    except BadJson as bad:
+        raise invalid_json("body", bad) from None
+
+
+class _KeysReader:
+    """Read `{"keys": [..]}` key by key, up to a number of keys."""
+
+    def __init__(self, codec: KeyCodec, limit: int) -> None:
+        self._codec = codec
+        self._limit = limit
+        self._count = 0
+
+    def read(self, text: str, at: int) -> tuple[Any, int]:
+        if text[at : at + 1] != "{":
+            raise _no_list()
+        return read_object(text, at, self._member)
+
+    def _member(self, name: str, text: str, at: int) -> tuple[Any, int]:
+        if name != "keys":
+            raise _no_field(name)
+        if text[at : at + 1] != "[":
+            raise _no_list()
+        return read_array(text, at, self._key)
+
+    def _key(self, text: str, at: int) -> tuple[Any, int]:
+        self._count += 1
+        if self._count > self._limit:
+            raise _too_many(f"more than {self._limit} keys")
+        if self._codec.format != "json" and text[at : at + 1] in ("[", "{"):
+            raise invalid("keys", "one is an array or an object", "write each key as text or a number")
+        value, end = read_json(text, at)
+        return value.value, end
+
+
+def _no_list() -> Failure:
+    return invalid("body", 'has no list "keys"', 'send {"keys": ["a", "b"]}')
+
+
+def _no_field(name: str) -> Failure:
+    return invalid(shown(name), "is no field of a multi-get", 'send {"keys": [..]} and nothing else')
+
+
+def _too_many(what: str) -> Failure:
+    return Failure(Reason.TOO_LARGE, f"keys: {what}", "split them over several requests")
+
+
+def _record_keys(body: Any, values: Parameters, node: Node) -> list[bytes]:
+    """Return the record keys in a body."""
+    if not isinstance(body, dict) or not isinstance(body.get("keys"), list):
+        raise _no_list()
+    for name in body:
+        if name != "keys":
+            raise _no_field(name)
+    keys, limit = body["keys"], node.settings.multi_get_keys_max
+    if len(keys) > limit:
+        raise _too_many(f"{len(keys)} keys, more than {limit}")
+    parse = key_parser(values, node.codec, "keys")
+    return [parse(key) for key in keys]

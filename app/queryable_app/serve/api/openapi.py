@@ -1,0 +1,209 @@
+"""Describe requests and answers for OpenAPI.
+
+A route lists the parameters that it takes and the answers that it gives. Its requests are checked against the same list, and
+tests check real answers against these schemas.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from queryable_app.errors import Reason
+from queryable_app.policy.freshness import DEADLINE_MS_MAX, LAG_MAX, READ_OPTION_NAMES, ROUTES, Consistency
+from queryable_app.wire.http_text import BYTES, JSON, NDJSON, PROBLEM
+
+Schema = dict[str, Any]
+Responses = dict[int | str, dict[str, Any]]
+
+_COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+_ANY: Final[Schema] = {"description": "A JSON value of any kind."}
+_KEY: Final[Schema] = {"description": "Text, or a number where keys are numbers."}
+
+
+def _object(required: Schema, **optional: Schema) -> Schema:
+    """Describe an object with all of `required`, any of `optional`, and nothing else."""
+    properties = required | optional
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _list_of(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _content(schema: Schema, media_type: str = JSON) -> dict[str, Any]:
+    return {"content": {media_type: {"schema": schema}}}
+
+
+def _answer(description: str, schema: Schema, media_type: str = JSON) -> dict[str, Any]:
+    return {"description": description, **_content(schema, media_type)}
+
+
+_ENCODING: Final[Schema] = {"const": "base64url", "description": "The key cannot be written in its format."}
+_WHERE: Final[Schema] = {"partition": _COUNT, "offset": _COUNT, "timestamp": {"type": "integer"}}
+_COVERAGE: Final[Schema] = {
+    "complete": {"type": "boolean"},
+    "missing": _list_of(_COUNT),
+    "positions": {"type": "object", "additionalProperties": {"type": "integer"}},
+}
+_ROW: Final = _object({"key": _KEY, "value": _ANY, **_WHERE}, keyEncoding=_ENCODING)
+_ITEM: Final = _object(
+    {"key": _KEY, "found": {"type": ["boolean", "null"]}}, value=_ANY, keyEncoding=_ENCODING, **_WHERE
+)
+_CURSOR: Final[Schema] = {"type": ["string", "null"]}
+_PAGE: Final = _object({"items": _list_of(_ROW), "cursor": _CURSOR, **_COVERAGE})
+_ITEMS: Final = _object({"items": _list_of(_ITEM), **_COVERAGE})
+_COUNTED: Final = _object({"count": _COUNT, "approximate": {"type": "boolean"}, **_COVERAGE})
+_POSITION: Final = _object({"partition": _COUNT, "offset": _COUNT, "position": {"type": "string"}})
+_RECORD: Final = _object({"key": _KEY, "value": _ANY})
+_PROBLEM: Final = _object(
+    {
+        "status": {"enum": sorted({reason.status for reason in Reason})},
+        "reason": {"enum": [reason.slug for reason in Reason]},
+        "title": {"type": "string"},
+        "detail": {"type": "string"},
+        "advice": {"type": "string"},
+    },
+    partition=_COUNT,
+    position={"type": "string"},
+    missing=_list_of(_COUNT),
+    retryAfterMs=_COUNT,
+)
+_READINESS: Final = _object(
+    {
+        "ready": {"type": "boolean"},
+        "draining": {"type": "boolean"},
+        "hydrating": _COUNT,
+        "complete": _COUNT,
+        "copies": _COUNT,
+        "progress": {"type": "number", "minimum": 0, "maximum": 1},
+        "failed": {"type": "object", "additionalProperties": {"type": "string"}},
+        "retrying": {"type": "object", "additionalProperties": {"type": "string"}},
+        "stalled": _list_of(_COUNT),
+        "ingestFailed": {"type": ["string", "null"]},
+    }
+)
+
+PROBLEMS: Final[Responses] = {
+    "default": _answer("A failure, with one of a closed set of reasons.", _PROBLEM, PROBLEM)
+}
+"""Answers that every request may get."""
+
+_NOT_MODIFIED: Final[Responses] = {304: {"description": "The caller already has this version."}}
+_BYTES: Final[Schema] = {"type": "string", "format": "binary"}
+VALUE: Final[Responses] = {
+    200: {
+        "description": "The value.",
+        "content": {JSON: {"schema": _ANY}, BYTES: {"schema": _BYTES}},
+    },
+    307: {"description": "`route=redirect`: the address of a node that hosts the key."},
+    **_NOT_MODIFIED,
+}
+ITEMS: Final[Responses] = {200: _answer("One item for each key, in the same order.", _ITEMS)}
+PAGE: Final[Responses] = {
+    200: {
+        "description": "A page of rows, or a stream with one row a line.",
+        "content": {JSON: {"schema": _PAGE}, NDJSON: {"schema": _ROW}},
+    }
+}
+COUNTED: Final[Responses] = {200: _answer("The number of keys.", _COUNTED)}
+WRITTEN: Final[Responses] = {
+    200: _answer(
+        "Where each record was written. `min-position` takes `position`.",
+        {"oneOf": [_POSITION, _list_of(_POSITION)]},
+    )
+}
+READINESS: Final[Responses] = {
+    200: _answer("Every replica that this node serves is complete.", _READINESS),
+    503: _answer("A replica is not complete yet, or the node drains.", _READINESS),
+}
+SOME_OBJECT: Final[Responses] = {200: _answer("The current state.", {"type": "object"})}
+PLACEMENT: Final[Responses] = SOME_OBJECT | _NOT_MODIFIED
+METRICS: Final[Responses] = {200: _answer("Metrics.", {"type": "string"}, "text/plain")}
+
+
+def openapi_body(schema: Schema) -> dict[str, Any]:
+    """Return `openapi_extra` for a required body."""
+    return {"requestBody": {"required": True, **_content(schema)}}
+
+
+KEYS_BODY: Final = openapi_body(_object({"keys": _list_of(_KEY)}))
+RECORDS_BODY: Final = openapi_body({"oneOf": [_RECORD, _list_of(_RECORD)]})
+
+# Parameters.
+
+POINT_OPTIONS: Final = READ_OPTION_NAMES
+"""Options of a read: parameters, or headers with the prefix `Qt-`."""
+MANY_OPTIONS: Final = (*READ_OPTION_NAMES, "partial")
+
+_TEXT: Final[Schema] = {"type": "string"}
+
+
+def _whole(minimum: int, maximum: int) -> Schema:
+    return {"type": "integer", "minimum": minimum, "maximum": maximum}
+
+
+_KEY_ENCODING: Final[Schema] = {"type": "string", "enum": ["text", "base64url"], "default": "text"}
+_PARAMETERS: Final[dict[str, tuple[str, Schema]]] = {
+    "consistency": (
+        "How fresh the replica that answers must be.",
+        {"type": "string", "enum": [c.value for c in Consistency]},
+    ),
+    "max-lag-ms": ("bounded, at-least: how many ms the replica may lag behind the log.", _whole(0, LAG_MAX)),
+    "max-lag-records": (
+        "bounded, at-least: how many records the replica may lag behind the log.",
+        _whole(0, LAG_MAX),
+    ),
+    "min-position": (
+        "at-least: `<partition>:<next offset>` that the replica must have reached. Repeatable.",
+        {"type": "array", "items": {"type": "string", "pattern": "^[0-9]+:[0-9]+$"}},
+    ),
+    "deadline-ms": ("How long the answer may take.", {**_whole(1, DEADLINE_MS_MAX), "default": 2000}),
+    "route": (
+        "What to do when another node hosts the partition. `redirect` is for reads of one key.",
+        {"type": "string", "enum": list(ROUTES), "default": ROUTES[0]},
+    ),
+    "partial": (
+        "`allow`: answer without the partitions that cannot answer, and name them.",
+        {"type": "string", "enum": ["refuse", "allow"], "default": "refuse"},
+    ),
+    "key-encoding": (
+        "base64url: keys of this request are base64url of the record key's bytes.",
+        _KEY_ENCODING,
+    ),
+    "from": ("The first key.", _TEXT),
+    "to": ("The first key after the range.", _TEXT),
+    "limit": ("The most rows to return.", {"type": "integer", "minimum": 1, "default": 100}),
+    "order": ("The order of the keys.", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}),
+    "cursor": ("The cursor of the previous page.", _TEXT),
+    "approximate": (
+        "true: an estimate within some percent, which reads no rows.",
+        {"type": "string", "enum": ["false", "true"], "default": "false"},
+    ),
+}
+
+
+def openapi_parameters(*names: str, path: str = "") -> Schema:
+    """Return `openapi_extra` for a route's parameters. `path` names the part of its path that is a key."""
+    in_path = (
+        [
+            {
+                "name": path,
+                "in": "path",
+                "required": True,
+                "schema": _TEXT,
+                "description": "Percent-encoded bytes.",
+            }
+        ]
+        if path
+        else []
+    )
+    in_query = [
+        {"name": name, "in": "query", "required": False, "description": about, "schema": schema}
+        for name, (about, schema) in ((name, _PARAMETERS[name]) for name in names)
+    ]
+    return {"parameters": in_path + in_query}
