@@ -1,4 +1,4 @@
-"""Compare docs/architecture.md with the layer contracts of import-linter in pyproject.toml, and every page with the tree."""
+"""Compare docs/architecture.md with the layer contracts and the dependencies in pyproject.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents as tests read them: their blocks of code, and the commands in them."""
+"""Read the blocks of code of a page, and the commands in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The words of each command; those of a here-document are its input and left out."""
+    """Yield the words of each command, without the lines of a here-document."""
     for block in blocks(page, "sh"):
         text = re.sub(r"(<<'EOF')\n.*?\nEOF\n", r"\1\n", block, flags=re.DOTALL)
         for line in re.sub(r"\\\n|(?<=\{)\n|(?<=,)\n", " ", text).splitlines():
