@@ -5,7 +5,7 @@ import org.apache.hadoop.fs.RawLocalFileSystem;
 import org.apache.hadoop.fs.permission.FsPermission;
 
 /**
- * The file system of Spark's checkpoints, which nobody but this process reads. Hadoop's own starts a `chmod` process for
+ * Write the files of Spark's checkpoints, which only this process reads. Hadoop's file system starts a `chmod` process for
  * every file that it writes, in the pause between two batches.
  */
 public final class CheckpointFiles extends RawLocalFileSystem {

@@ -8,10 +8,10 @@ import com.fasterxml.jackson.core.StreamReadConstraints;
 import java.io.IOException;
 
 /**
- * Whether a record can be decoded in its declared formats, or what is wrong with it, in words.
+ * Check whether a record can be decoded in its declared formats, and name the problem if it cannot.
  *
- * Nothing that passes here may later fail to be answered as JSON: text is strict UTF-8, and a JSON value is exactly one
- * document in it. The rules of JSON are those of wire/json_text.py; tests/golden/json_values.json is held against both.
+ * Every record that passes can be answered as JSON: text is strict UTF-8, and a JSON value is exactly one document. The
+ * rules of JSON are those of wire/json_text.py; tests compare both with tests/golden/json_values.json.
  */
 public final class Checks {
   private static final int DEPTH_MAX = 100; // json_text.DEPTH_MAX
@@ -20,9 +20,9 @@ public final class Checks {
 
   private Checks() {}
 
-  /** Null when the record is good. A key has a format as well; a null value is a tombstone and always good. */
+  /** Return null for a good record. A null value is a tombstone and always good. */
   public static String problem(String keyFormat, byte[] key, String valueFormat, byte[] value) {
-    if (!keyFormat.equals("string")) { // a string key may be any bytes: it stays reachable as base64url
+    if (!keyFormat.equals("string")) { // a string key may be any bytes: it can be read as base64url
       String problem = problem(keyFormat, key);
       if (problem != null) {
         return "key: " + problem;
@@ -73,7 +73,7 @@ public final class Checks {
     return true;
   }
 
-  /** Strict: no overlong forms, no surrogates, nothing above U+10FFFF. */
+  /** Check strictly: no overlong forms, no surrogates, nothing above U+10FFFF. */
   private static String utf8Problem(byte[] data) {
     int i = 0;
     while (i < data.length) {
@@ -116,7 +116,7 @@ public final class Checks {
     if (PlainJson.accepts(data)) {
       return null;
     }
-    // Jackson guesses the encoding: it would take UTF-16, which has zero bytes, and skip a byte order mark.
+    // Jackson guesses the encoding: it would accept UTF-16, which has zero bytes, and skip a byte order mark.
     if (data.length > 0 && (data[0] == (byte) 0xef || data[0] == 0) || data.length > 1 && data[1] == 0) {
       return "not JSON at byte 0";
     }
@@ -158,10 +158,10 @@ public final class Checks {
 
   private static JsonFactory jsonFactory() {
     JsonFactory factory = new JsonFactory();
-    // Field names of records are data: keeping them for ever is a leak, and many alike are no attack.
+    // Field names of records are data: interning them is a leak, and many equal hashes are no attack.
     factory.disable(JsonFactory.Feature.INTERN_FIELD_NAMES);
     factory.disable(JsonFactory.Feature.FAIL_ON_SYMBOL_HASH_OVERFLOW);
-    // Jackson's own bounds are off: they change with its version, and other doors would not know them. A record's size is the broker's.
+    // Jackson's own bounds are off: they change with its version, and the Python checks lack them. The broker bounds a record's size.
     factory.setStreamReadConstraints(
         StreamReadConstraints.builder()
             .maxNestingDepth(Integer.MAX_VALUE)

@@ -3,11 +3,11 @@ package io.queryabletopics;
 import java.util.Iterator;
 import java.util.List;
 
-/** Loads classes for the archive of classes: ingest.training. */
+/** Load classes for the class archive (ingest.training). */
 public final class Classes {
   private Classes() {}
 
-  /** Those that cannot be loaded are left out: they belong to libraries that are not there. */
+  /** Skip classes that cannot be loaded: they need libraries that Spark does not ship. */
   public static void load(List names) {
     ClassLoader loader = Classes.class.getClassLoader();
     Iterator each = names.iterator();

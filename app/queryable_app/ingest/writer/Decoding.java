@@ -4,11 +4,11 @@ import java.nio.ByteBuffer;
 import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.api.java.UDF2;
 
-/** The functions that the user's SQL finds under it: what is wrong with a record, and numbers out of Kafka's bytes. */
+/** Offer SQL functions below the user's SELECT: the problem of a record, and numbers from Kafka's bytes. */
 public final class Decoding {
   private Decoding() {}
 
-  /** (key, value) to what is wrong, or null. */
+  /** Return the problem of (key, value), or null. */
   public static final class Problem implements UDF2 {
     private static final long serialVersionUID = 1L;
     private final String keyFormat;
@@ -24,7 +24,7 @@ public final class Decoding {
     }
   }
 
-  /** Kafka's IntegerSerializer, LongSerializer, DoubleSerializer. Null when the width is another. */
+  /** Decode the bytes of Kafka's IntegerSerializer, LongSerializer or DoubleSerializer. Return null for another width. */
   public static final class Number implements UDF1 {
     private static final long serialVersionUID = 1L;
     private final String format;

@@ -2,11 +2,11 @@ package io.queryabletopics;
 
 import java.util.zip.CRC32;
 
-/** Key bytes to partition, as producers compute it: the same as wire/partitioners.py. */
+/** Compute the partition of a key as producers do, like wire/partitioners.py. */
 public final class Partitioners {
   private Partitioners() {}
 
-  /** Java's clients and whoever follows them. */
+  /** The default of Java's clients. */
   public static int murmur2(byte[] key, int partitions) {
     int length = key.length;
     int m = 0x5bd1e995;
@@ -39,14 +39,14 @@ public final class Partitioners {
     return (h & 0x7fffffff) % partitions;
   }
 
-  /** librdkafka's `consistent`. */
+  /** The partitioner `consistent` of librdkafka. */
   public static int crc32(byte[] key, int partitions) {
     CRC32 crc = new CRC32();
     crc.update(key, 0, key.length);
     return (int) (crc.getValue() % partitions);
   }
 
-  /** Sarama's and librdkafka's `fnv1a`: the hash as a signed number, without its sign. */
+  /** The partitioner of Sarama, and `fnv1a` of librdkafka: the absolute value of the hash as a signed number. */
   public static int fnv1a(byte[] key, int partitions) {
     int h = 0x811c9dc5;
     for (int i = 0; i < key.length; i++) {

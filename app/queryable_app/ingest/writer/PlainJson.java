@@ -1,13 +1,13 @@
 package io.queryabletopics;
 
 /**
- * Recognises most JSON documents in one pass over their bytes, in half of the time of a parser.
+ * Recognise most JSON documents in one pass over their bytes, in half of the time of a parser.
  *
- * What it accepts is JSON by every rule of Checks. What it does not accept may be JSON as well: escapes, characters beyond
- * ASCII, long numbers and deep nesting are left to the parser, which also has the words for what is wrong.
+ * Every accepted document is JSON by all rules of Checks. A document that is not accepted may still be JSON: the parser handles
+ * escapes, characters beyond ASCII, long numbers and deep nesting, and it names the problem.
  */
 public final class PlainJson {
-  private static final int DEPTH_MAX = 60; // of the bits of a long
+  private static final int DEPTH_MAX = 60; // one bit of a long for each level
   private static final int NUMBER_CHARACTERS_MAX = 100;
 
   private final byte[] data;
@@ -22,7 +22,7 @@ public final class PlainJson {
   }
 
   private boolean document() {
-    long objects = 0; // bit n: what is open at depth n is an object, not an array
+    long objects = 0; // bit n: an object, not an array, is open at depth n
     int depth = 0;
     while (true) {
       int c = next();
@@ -43,7 +43,7 @@ public final class PlainJson {
       } else if (!(c == '"' ? string() : scalar(c))) {
         return false;
       }
-      while (depth > 0) { // behind a value
+      while (depth > 0) { // after a value
         boolean inObject = (objects & 1L << depth) != 0;
         c = next();
         if (c == ',') {
@@ -63,7 +63,7 @@ public final class PlainJson {
     }
   }
 
-  /** The next byte that is no space, which is then behind; -1 at the end. */
+  /** Consume and return the next byte that is no space; -1 at the end. */
   private int next() {
     while (at < data.length) {
       int c = data[at++];
@@ -71,7 +71,7 @@ public final class PlainJson {
         return c < 0 ? 0 : c;
       }
     }
-    at++; // as if there were one byte more, so that stepping back is always right
+    at++; // as if one byte more had been read, so that stepping back is always right
     return -1;
   }
 
@@ -79,7 +79,7 @@ public final class PlainJson {
     return next() == '"' && string() && next() == ':';
   }
 
-  /** Behind the first quote. */
+  /** Continue after the opening quote. */
   private boolean string() {
     while (at < data.length) {
       int c = data[at++];

@@ -13,12 +13,12 @@ import org.apache.spark.sql.ForeachWriter;
 import org.apache.spark.sql.Row;
 
 /**
- * Sends the rows of one Spark task, which reads one Kafka partition in offset order, to serve's row socket.
+ * Send the rows of one Spark task, which reads one Kafka partition in offset order, to serve's row socket.
  *
- * Strategy: rows are collected in a buffer that is a slice in the making; docs/protocols.md has the layout of slices
- * and wire/disk_format.py that of rows. What is cheap here and dear in Python is done here: decoding checks, key order, row
- * headers, hashes. A lone row leaves at once; rows that come within a millisecond of the last send leave together.
- * Any failure ends the task, and with it the query: who supervises it starts a new one where the store is.
+ * Strategy: a buffer collects rows into the next slice; docs/protocols.md has the layout of slices
+ * and wire/disk_format.py that of rows. The writer does what is cheap in Java and expensive in Python: decoding checks,
+ * key order, row headers, hashes. A lone row is sent at once; rows that arrive within a millisecond of the last send are
+ * sent together. Any failure ends the task and the query, and ingest's supervisor starts a new one at the store's position.
  *
  * Columns: partition int, offset long, timestamp ms long, key binary, value binary; and after the user's SQL also dropped
  * boolean and problem string (null: none). The language is what Janino compiles: no generics, no lambdas.
@@ -52,11 +52,11 @@ public final class RowWriter extends ForeachWriter {
   private transient int task;
   private transient long epoch;
   private transient long lastSentNanos;
-  private transient volatile boolean waiting; // the buffer holds something that the sender must not forget
+  private transient volatile boolean waiting; // the buffer holds rows that the sender must send
   private transient volatile boolean closed;
   private transient volatile IOException failed;
 
-  // The slice in the making.
+  // The next slice.
   private transient boolean started;
   private transient int partition;
   private transient long firstOffset, lastOffset, lastTimestampMs;
@@ -157,7 +157,7 @@ public final class RowWriter extends ForeachWriter {
           channel.close();
         }
       } catch (IOException ignored) {
-        // It is being given up anyway.
+        // The connection is abandoned anyway.
       }
     }
   }
@@ -176,7 +176,7 @@ public final class RowWriter extends ForeachWriter {
           }
         }
       } catch (IOException e) {
-        failed = e; // the task learns of it with its next row or its end
+        failed = e; // the task fails with its next row or at its end
         return;
       }
     }
@@ -229,7 +229,7 @@ public final class RowWriter extends ForeachWriter {
     notFnv1a += Partitioners.fnv1a(key, partitions) == partition ? 0 : 1;
   }
 
-  /** An expiry of 0 means none, so that a row from before 1970 expires at the first millisecond after it. */
+  /** An expiry of 0 means none, so a row from before 1970 expires at the first millisecond after it. */
   private long expiry(long timestampMs) {
     return Math.max(1, timestampMs + ttlMs);
   }
@@ -251,7 +251,7 @@ public final class RowWriter extends ForeachWriter {
     if (buffer.remaining() < needed && rows > 0) {
       send();
     }
-    if (buffer.remaining() < needed) { // one record larger than a slice: it gets a buffer of its own
+    if (buffer.remaining() < needed) { // a record larger than a slice gets a buffer of its own
       ByteBuffer larger = allocate(buffer.position() + needed);
       buffer.flip();
       larger.put(buffer);
@@ -272,7 +272,7 @@ public final class RowWriter extends ForeachWriter {
     }
   }
 
-  private void send() throws IOException { // whoever calls it holds the monitor
+  private void send() throws IOException { // the caller holds the monitor
     waiting = false;
     if (!started) {
       return;

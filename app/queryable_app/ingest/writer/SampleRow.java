@@ -3,7 +3,7 @@ package io.queryabletopics;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 
-/** One of Spark's rows with the writer's columns, for the check of the writer: Python's numbers do not say whether they are int or long. */
+/** Build a Spark row with the writer's columns for the check of the writer, since a Python number is neither int nor long. */
 public final class SampleRow {
   private SampleRow() {}
 
