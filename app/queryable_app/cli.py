@@ -1,4 +1,4 @@
-"""`qtopic`: what a person types."""
+"""Start `qtopic`, the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def main() -> None:
-    """The commands take a while to be imported; Ctrl-C ends that as it ends any program, without a traceback."""
+    """Run the command. Ctrl-C during its imports, which take a while, ends the process without a traceback."""
     handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     from queryable_app.commands.group import qtopic
 

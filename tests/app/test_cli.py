@@ -1,4 +1,4 @@
-"""`qtopic` as a person and a script meet it, where no run is needed."""
+"""Test the commands of `qtopic` that need no run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from queryable_app.client.keys import in_request, record_key
 from queryable_app.commands.group import qtopic as commands
-from queryable_app.commands.node_client import path_of
+from queryable_app.commands.view import typed_key
 from queryable_app.errors import Failure, Reason
 from queryable_app.local.processes import free_ports
+from queryable_app.wire.serde import key_codec
 
 COMMANDS = ["run", "get", "status", "produce", "scale", "standby"]
 
@@ -30,12 +32,19 @@ def qtopic(*arguments: str, stdin: str = "") -> Result:
 
 @contextmanager
 def node_that_answers(status: int, body: bytes) -> Iterator[str]:
-    """A server that gives every request the same answer."""
+    """A node that is the only one of its view, and gives every read the same answer."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if self.path == "/v1/placement":
+                self.answer(200, json.dumps(placement).encode())
+            else:
+                self.answer(status, body)
+
+        def answer(self, status: int, body: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("Qt-Application", "tests.users.r1")
             self.send_header("Qt-Partition", "3")
             self.end_headers()
             self.wfile.write(body)
@@ -43,38 +52,46 @@ def node_that_answers(status: int, body: bytes) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None: ...
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        placement = {
+            "epoch": 1,
+            "applicationId": "tests.users.r1",
+            "partitioner": "murmur2",
+            "keyFormat": "string",
+            "partitions": [{"partition": 0, "addresses": [url], "hydrating": []}],
+        }
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield url
         finally:
             server.shutdown()
             thread.join()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_teaches(command: str) -> None:
-    """What it does, an example, every option explained, and the exit codes."""
-    said = qtopic(command, "--help").output
+def test_help_has_examples_options_and_exit_codes(command: str) -> None:
+    """The help of a command has an example, a text for every option, and the exit codes."""
+    text = qtopic(command, "--help").output
     found = commands.get_command(click.Context(commands), command)
 
-    assert f"  qtopic {command}" in said
-    assert "Exit codes:" in said
+    assert f"  qtopic {command}" in text
+    assert "Exit codes:" in text
     assert found is not None
     assert all(o.help for o in found.params if isinstance(o, click.Option))
 
 
-def test_the_commands_are_listed() -> None:
-    """`qtopic` alone says what there is."""
-    said = qtopic("--help").output
+def test_help_lists_the_commands() -> None:
+    """`qtopic --help` lists all commands."""
+    text = qtopic("--help").output
 
-    assert all(f"  {command} " in said for command in COMMANDS)
+    assert all(f"  {command} " in text for command in COMMANDS)
 
 
-def test_ctrl_c_while_it_starts_is_quiet() -> None:
-    """The process ends by the signal, which a shell calls 130, and says nothing."""
+def test_ctrl_c_during_imports_prints_no_traceback() -> None:
+    """The process ends by SIGINT, and prints nothing."""
     command = [sys.executable, "-X", "importtime", "-m", "queryable_app.cli", "--help"]
-    # A pipe that nobody empties holds the process in the middle of its imports.
+    # A full pipe stops the process in the middle of its imports.
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=4096) as process:
         assert process.stderr is not None
         while not (line := process.stderr.readline()).rstrip().endswith(b" click"):
@@ -101,8 +118,8 @@ def test_ctrl_c_while_it_starts_is_quiet() -> None:
     ],
     ids=lambda value: value.slug if isinstance(value, Reason) else None,
 )
-def test_every_failure_has_an_exit_code(reason: Reason, code: int) -> None:
-    """Scripts can tell a missing key from missing data; the node's own words are on standard error."""
+def test_every_reason_has_an_exit_code(reason: Reason, code: int) -> None:
+    """The exit code tells a missing key from missing data; standard error has the node's detail and advice."""
     body = json.dumps(Failure(reason, "what happened", "what to do").problem()).encode()
     with node_that_answers(reason.status, body) as url:
         result = qtopic("get", "k", "--url", url)
@@ -112,22 +129,22 @@ def test_every_failure_has_an_exit_code(reason: Reason, code: int) -> None:
     assert "what to do" in result.stderr
 
 
-def test_a_value_is_printed_as_it_is() -> None:
-    """Bytes for bytes, and a line break for the terminal."""
+def test_get_prints_the_stored_bytes() -> None:
+    """`qtopic get` prints the value byte for byte, and a line break."""
     with node_that_answers(200, '{"grüße":  1}'.encode()) as url:
         assert qtopic("get", "k", "--url", url).stdout == '{"grüße":  1}\n'
 
 
-def test_the_next_node_is_asked_when_one_is_away() -> None:
-    """A refused connection is no answer while another node is left."""
-    nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
+def test_get_tries_the_next_url_after_a_refused_connection() -> None:
+    """`qtopic get` reads from the next URL if the first one refuses the connection."""
+    unused = f"http://127.0.0.1:{free_ports(1)[0]}"
     with node_that_answers(200, b"1") as url:
-        assert qtopic("get", "k", "--url", nobody, "--url", url).stdout == "1\n"
+        assert qtopic("get", "k", "--url", unused, "--url", url).stdout == "1\n"
 
 
 @pytest.mark.parametrize("command", [("get", "k"), ("status",)], ids=lambda c: c[0])
-def test_nobody_answers(command: tuple[str, ...]) -> None:
-    """Exit code 4, and what to do."""
+def test_unreachable_node_is_exit_code_4(command: tuple[str, ...]) -> None:
+    """If no node answers, the exit code is 4 and the message says what to do."""
     url = f"http://127.0.0.1:{free_ports(1)[0]}"
     result = qtopic(*command, "--url", url)
 
@@ -136,8 +153,8 @@ def test_nobody_answers(command: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("command", [("get", "k"), ("status",), ("produce", "k", "1")], ids=lambda c: c[0])
-def test_no_run_answers(tmp_path: Path, command: tuple[str, ...]) -> None:
-    """A directory without a run is named, with exit code 4."""
+def test_directory_without_a_run_is_exit_code_4(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """If the data directory has no run, the exit code is 4 and the message names the directory."""
     result = qtopic(*command, "--data", str(tmp_path))
 
     assert result.exit_code == 4
@@ -162,8 +179,8 @@ def test_no_run_answers(tmp_path: Path, command: tuple[str, ...]) -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_not_valid_is_exit_code_2(arguments: tuple[str, ...]) -> None:
-    """Usage, files and values that cannot be meant; something is said on standard error."""
+def test_invalid_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
+    """Invalid options, files and values end with exit code 2 and a message on standard error."""
     result = qtopic(*arguments)
 
     assert result.exit_code == 2
@@ -185,6 +202,8 @@ def test_what_is_not_valid_is_exit_code_2(arguments: tuple[str, ...]) -> None:
         ("", ""),
     ],
 )
-def test_a_key_in_a_path(key: str, path: str) -> None:
-    """No character of a key means anything to a server, and bytes of a terminal that are no UTF-8 stay what they are."""
-    assert path_of(key) == path
+def test_key_is_encoded_in_the_path(key: str, path: str) -> None:
+    """No character of a typed key has a meaning in the path, and bytes of a terminal that are no UTF-8 stay the same."""
+    codec = key_codec("string")
+
+    assert in_request([record_key(typed_key(key), codec)], codec) == ([path], [])

@@ -51,6 +51,13 @@ Outcome = Response | TransportFailure
 CONNECTIONS: Final = 64
 
 
+def http_client(
+    connections: int, headers: Mapping[str, str] | None = None, verify: SSLContext | bool = True
+) -> httpx.Client:
+    """Return the HTTP client of a transport."""
+    return httpx.Client(headers=headers, verify=verify, limits=limits(connections), trust_env=False)
+
+
 class ThreadTransport:
     """Run operations in the caller's thread, and concurrent attempts in a pool."""
 
@@ -259,7 +266,7 @@ class QueryableTopic(_Reads):
     ) -> None:
         operations = operations_for(url, time.monotonic)
         defaults = parse_options(options, ReadSettings())
-        http = httpx.Client(headers=headers, verify=verify, limits=limits(connections), trust_env=False)
+        http = http_client(connections, headers, verify)
         super().__init__(ThreadTransport(http, connections), operations, defaults)
 
     def session(self, seen: Mapping[int, int] | None = None) -> Session:

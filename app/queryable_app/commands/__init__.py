@@ -1,5 +1,5 @@
-"""The commands of `qtopic`, one file each.
+"""The commands of `qtopic`.
 
-Only `cli` and tests enter. A command reads its options, lets another room do the work, and turns what came of it into
-lines and an exit code.
+Only `cli` and tests import it. A command parses its options, calls another room, and turns the result into lines and an exit
+code.
 """

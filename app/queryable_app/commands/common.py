@@ -1,4 +1,4 @@
-"""What the commands of `qtopic` have in common: exit codes, options, and which run is meant."""
+"""Define what all commands share: exit codes, options, and how they find the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from queryable_app.local import data_directory
 
-# What scripts may rely on. The same numbers are in every --help.
+# Scripts rely on these numbers; every --help lists them.
 OK: Final = 0
 NOT_FOUND: Final = 1
 INVALID: Final = 2
@@ -25,36 +25,36 @@ Exit codes:
   0  done
   1  the key does not exist
   2  the command, the file or the request is not valid
-  3  not available, or not as fresh as was asked for: try again
+  3  not available now, or not fresh enough: try again
   4  nothing answers
-  5  something is missing on this machine, or broke
+  5  something is missing on this machine, or has failed
 """
 
 DATA: Final = click.option(
-    "--data", type=click.Path(path_type=Path), metavar="DIR", help="The directory of the `qtopic run` to ask."
+    "--data", type=click.Path(path_type=Path), metavar="DIR", help="The data directory of a `qtopic run`."
 )
 URL: Final = click.option(
-    "--url", "urls", multiple=True, metavar="URL", help="A node to ask; may be given several times."
+    "--url", "urls", multiple=True, metavar="URL", help="The address of a node or of the view; repeatable."
 )
-JSON: Final = click.option("--json", "as_json", is_flag=True, help="Answers in JSON, for scripts.")
+JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
 
 def with_exit_codes(text: str) -> str:
-    """A command's help, ending with the exit codes."""
+    """Return a command's help text with the exit codes at its end."""
     return f"{inspect.cleandoc(text)}\n{EXIT_CODES}"
 
 
 def run_directory(data: Path | None) -> Path:
-    """The directory of the run that is meant: `data`, or the newest one's."""
+    """Return the directory of a run that answers: `data`, or that of the newest run."""
     directory = data or data_directory.newest_run_directory()
     if directory is None or data_directory.run_description(directory) is None:
-        where = f"over {data}" if data else "on this machine"
+        where = f"with the data directory {data}" if data else "on this machine"
         fail(UNREACHABLE, f"no run {where} answers: start one with `qtopic run`, or name a node with --url")
     return directory
 
 
 def described_run(data: Path | None) -> dict[str, Any]:
-    """What that run says of itself."""
+    """Return the description that a run writes while it answers."""
     return dict(data_directory.run_description(run_directory(data)) or {})
 
 

@@ -1,4 +1,4 @@
-"""`qtopic` and its commands. Each one teaches itself with --help."""
+"""Define `qtopic`, the group of all commands."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import click
 from queryable_app.commands.common import with_exit_codes
 
 _MODULES: Final = {
-    "get": "read",
+    "get": "get",
     "produce": "produce",
     "run": "run",
     "scale": "scale",
     "standby": "scale",
-    "status": "read",
+    "status": "status",
 }
 
 
 class _Commands(click.Group):
-    """A command is imported when it is used: what all of them stand on takes longer to import than a read takes."""
+    """Import a command when it is used: importing all of them takes longer than a read."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)
@@ -40,13 +40,12 @@ class _Commands(click.Group):
         """A Kafka topic as a queryable key-value store.
 
         \b
-        qtopic run -f examples/demo.yaml     starts everything on this machine
-        qtopic get user-1                    reads one key
-        qtopic status                        shows how far each copy is
-        qtopic scale 3                       changes the number of nodes while they answer
+        qtopic run -f examples/demo.yaml     start everything on this machine
+        qtopic get user-1                    read one key
+        qtopic status                        show the position and the lag of each replica
+        qtopic scale 3                       change the number of nodes while they answer
         """
     ),
 )
 @click.version_option(package_name="queryable-topics")
-def qtopic() -> None:
-    pass
+def qtopic() -> None: ...

@@ -1,4 +1,4 @@
-"""`qtopic produce`: text becomes records in the topic's own formats."""
+"""`qtopic produce`: write text as records in the topic's formats."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ Record = tuple[bytes, bytes | None]
 @click.command(
     name="produce",
     help=with_exit_codes(
-        """Writes one record, or one for each line of standard input, and prints where it went.
+        """Write one record, or one for each line of standard input, and print its partition and offset.
 
-        A line is JSON with `key` and `value`, as a scan answers them; a `value` of null deletes the key. The topic, its
-        formats and its Kafka are those of the newest `qtopic run`, unless they are given.
+        A line is JSON with `key` and `value`, as in the result of a scan; a `value` of null deletes the key. By default
+        the topic, its formats and its Kafka are those of the newest `qtopic run`.
 
         \b
         qtopic produce user-1 '{"page": "/"}'
@@ -54,12 +54,12 @@ Record = tuple[bytes, bytes | None]
 )
 @click.argument("key", required=False)
 @click.argument("value", required=False)
-@click.option("--delete", is_flag=True, help="Deletes KEY, with a record without a value.")
+@click.option("--delete", is_flag=True, help="Delete KEY: write a tombstone.")
 @click.option(
-    "-f", "--file", type=click.Path(path_type=Path), help="The resource that says topic and formats."
+    "-f", "--file", type=click.Path(path_type=Path), help="A QueryableTopic with the topic and its formats."
 )
-@click.option("--topic", help="Another topic; its keys are strings and its values are JSON.")
-@click.option("--kafka", metavar="HOST:PORT", help="Another Kafka than the run's.")
+@click.option("--topic", help="Another topic, with string keys and JSON values.")
+@click.option("--kafka", metavar="HOST:PORT", help="Another Kafka.")
 @DATA
 @JSON
 def produce_command(
@@ -92,7 +92,7 @@ def produce_command(
 
 
 def _spec(file: Path | None, topic: str | None, bootstrap: str, data: Path | None) -> TopicSpec:
-    """Topic and formats: from the file, by the topic's name alone, or those of the run."""
+    """Return the topic and its formats: from the file, from the topic's name, or from the run."""
     if file is not None:
         return load_resource(file).spec
     if topic is not None:
@@ -102,7 +102,7 @@ def _spec(file: Path | None, topic: str | None, bootstrap: str, data: Path | Non
 
 
 def _record(spec: TopicSpec, key: str, value: str | None) -> Record:
-    """A record as it was typed: values of text formats as they are, others as JSON."""
+    """Return the record that was typed: a value of a text format verbatim, any other one as JSON."""
     typed = key_codec(spec.key_format).from_text(key)
     if value is None:
         return typed, None

@@ -1,4 +1,4 @@
-"""`qtopic run`: the file and the options become a run, and what can go wrong becomes a sentence and an exit code."""
+"""`qtopic run`: start a run from a file and options, and turn each error into a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class _Duration(click.ParamType[float]):
 @click.command(
     name="run",
     help=with_exit_codes(
-        """Runs a view on this machine until Ctrl-C: a Kafka of its own, the topic, and the nodes.
+        """Run a view on this machine until Ctrl-C, with its own Kafka, the topic, and the nodes.
 
-        FILE is the same QueryableTopic that a cluster takes. When the nodes answer, DIR/run.json says where they are.
+        FILE is a QueryableTopic, as you apply it to a cluster. Once the nodes answer, DIR/run.json has their addresses.
 
         \b
         qtopic run -f topic.yaml
@@ -57,42 +57,42 @@ class _Duration(click.ParamType[float]):
     default="embedded",
     show_default=True,
     metavar="embedded|file|HOST:PORT",
-    help="`embedded` starts a Kafka, whatever address the file names; `file` uses that address.",
+    help="`embedded` starts a Kafka and ignores the file's address; `file` uses that address.",
 )
 @click.option("--nodes", type=click.IntRange(1, 64), help="How many nodes.  [default: spec.replicas]")
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Keeps records and rows between runs.  [default: gone at the end]",
+    help="Keep records and rows here between runs.  [default: a temporary directory]",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65_000),
     default=8080,
     show_default=True,
-    help="The first node's port; the others follow. 0 takes free ones.",
+    help="The port of the first node; the others use the next ones. 0 takes any free ports.",
 )
 @click.option(
     "--partitions",
     type=click.IntRange(1, 1000),
     default=4,
     show_default=True,
-    help="Of the topic, when the embedded Kafka makes it.",
+    help="How many partitions the topic gets if the embedded Kafka creates it.",
 )
 @click.option(
     "--topic-wait",
     type=_Duration(),
     default="5m",
     show_default=True,
-    help="How long a topic on another Kafka is waited for.",
+    help="How long to wait for a topic that another Kafka does not have yet.",
 )
 @click.option(
     "--produce-examples",
     type=click.IntRange(0, 10_000),
     default=0,
     metavar="RATE",
-    help="Produces RATE example records (page views) a second to the topic.",
+    help="Produce RATE example records (page views) a second to the topic.",
 )
 def run_command(
     file: Path,

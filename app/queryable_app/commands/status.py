@@ -1,0 +1,76 @@
+"""`qtopic status`: show the replicas of each node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from queryable_app.commands.common import DATA, JSON, UNREACHABLE, URL, fail, with_exit_codes
+from queryable_app.commands.view import view_at
+
+
+@click.command(
+    name="status",
+    help=with_exit_codes(
+        """Show every replica of every node: its position, the end offset of its partition, and its lag.
+
+        \b
+        qtopic status
+        qtopic status --url http://127.0.0.1:8080
+        qtopic status --json
+        """
+    ),
+)
+@URL
+@DATA
+@JSON
+def status_command(urls: tuple[str, ...], data: Path | None, as_json: bool) -> None:
+    with view_at(urls, data) as view:
+        statuses = view.statuses()
+    if as_json:
+        click.echo(json.dumps([{"url": url, "status": status} for url, status in statuses.items()]))
+    else:
+        Console().print(_table(statuses))
+    if all(status is None for status in statuses.values()):
+        fail(UNREACHABLE, f"no node answers ({', '.join(statuses)}): start them with `qtopic run`")
+
+
+def _table(statuses: Mapping[str, dict[str, Any] | None]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("NODE", "PARTITION", "ROLE", "POSITION", "END", "LAG", "PROGRESS"):
+        table.add_column(name, justify="right" if name in ("PARTITION", "POSITION", "END", "LAG") else "left")
+    for url, status in statuses.items():
+        if status is None:
+            table.add_row(url, "", "", "", "", "", "does not answer")
+            continue
+        for replica in status["partitions"]:
+            table.add_row(
+                str(status.get("name", url)),
+                str(replica["partition"]),
+                replica["role"],
+                _known(replica["position"]),
+                _known(replica["end"]),
+                _known(replica["lagRecords"]),
+                _progress(replica),
+            )
+    return table
+
+
+def _progress(replica: Mapping[str, Any]) -> str:
+    if replica["failed"]:
+        return f"failed: {replica['failed']}"
+    rate, remaining = replica["recordsPerSecond"], replica["remainingSeconds"]
+    progress = f"{replica['phase']} {100 * replica['progress']:.0f} %"
+    if replica["complete"] or remaining is None:
+        return progress
+    return f"{progress}, {rate:,.0f} records/s, {remaining:.0f} s left"
+
+
+def _known(number: int | None) -> str:
+    return "?" if number is None or number < 0 else str(number)

@@ -1,0 +1,83 @@
+"""Read a view for a command, through the client: each address is tried once, since a command's caller decides on retries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import click
+
+from queryable_app.client.attempts import Operation, Response
+from queryable_app.client.exceptions import DeadlineExceeded, Unreachable
+from queryable_app.client.operations import Operations
+from queryable_app.client.options import ReadSettings, parse_options
+from queryable_app.client.sync_client import ThreadTransport, http_client
+from queryable_app.commands.common import described_run
+
+T = TypeVar("T")
+
+SILENCE_MS: Final = 30_000
+"""How long a command waits for a node that has accepted its request."""
+
+_CONNECTIONS_MAX: Final = 64
+
+
+class View:
+    """The nodes at some addresses, and the view that they serve."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        connections = min(len(urls) + 3, _CONNECTIONS_MAX)  # a key has a few replicas besides
+        self._operations = Operations([url.rstrip("/") for url in urls], time.monotonic, retries=False)
+        self._transport = ThreadTransport(http_client(connections), connections)
+
+    def get(self, key: str, settings: ReadSettings) -> Response:
+        """Return a node's own response to the read of a key. Raises QueryableTopicError.
+
+        Only a read that waits for freshness has a short deadline by default. Another one fails when no node says anything.
+        """
+        silence_is_failure = settings.deadline_ms is None and not settings.waits
+        if silence_is_failure:
+            settings = replace(settings, deadline_ms=SILENCE_MS)
+        try:
+            return self._run(self._operations.get_response(typed_key(key), settings))
+        except DeadlineExceeded as error:
+            if silence_is_failure and error.address is None:
+                raise Unreachable(error.detail, error.advice) from error
+            raise
+
+    def statuses(self, timeout_ms: int = SILENCE_MS) -> Mapping[str, dict[str, Any] | None]:
+        """Return the status of the node at each address, None if it does not answer."""
+        settings = parse_options({"deadline_ms": timeout_ms}, ReadSettings())
+        return self._run(self._operations.status_of_urls(settings))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._transport.close()
+
+    def _run(self, operation: Operation[T]) -> T:
+        return self._transport.run_operation(operation)
+
+
+def view_at(urls: Sequence[str], data: Path | None) -> View:
+    """Return the view at these addresses, or that of the run over `data`."""
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise click.UsageError(f"{url} is not an address; it begins with http:// or https://")
+    return View(urls or [node["url"] for node in described_run(data)["nodes"]])
+
+
+def typed_key(typed: str) -> str | bytes:
+    """Return a key as it was typed. Bytes of the terminal that are no UTF-8 are the record key itself."""
+    try:
+        typed.encode()
+    except UnicodeEncodeError:
+        return typed.encode(errors="surrogateescape")
+    return typed
