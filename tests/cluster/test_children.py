@@ -155,7 +155,7 @@ def test_what_a_user_adds_to_a_selector_is_taken_away(namespace: Namespace) -> N
     edit = json.dumps({"spec": {"selector": {"of": "mine"}}})
     namespace.kubectl("patch", "service", "selects", "--type=merge", "--patch", edit)
 
-    assert difference(wanted, namespace.get("Service", "selects")) == "spec.selector.of is too much"
+    assert difference(wanted, namespace.get("Service", "selects")) == "spec.selector.of is not allowed"
     apply(namespace, wanted)
     assert difference(wanted, namespace.get("Service", "selects")) is None
 

@@ -95,7 +95,7 @@ def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(FakeApi(port=1).kubeconfig())
     with operator_process(tmp_path / "log", str(tmp_path / "kubeconfig")) as operator:
         assert operator.popen.wait(60) == 1
-        assert "The cluster is not there" in operator.log
+        assert "The cluster is unreachable" in operator.log
         assert "http://127.0.0.1:1" in operator.log
         assert "Traceback" not in operator.log
 
@@ -126,7 +126,7 @@ def test_permissions_that_are_missing_are_all_said_at_once(
     with operator_process(tmp_path / "log", kubeconfig, "--namespaces=a, b") as operator:
         assert operator.popen.wait(60) == 1
         assert operator.log.splitlines() == [
-            "The operator's service account may not",
+            "The operator's service account lacks these permissions:",
             *(
                 line
                 for namespace in ("a", "b")

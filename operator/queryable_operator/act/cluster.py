@@ -254,7 +254,9 @@ class Cluster:
             "spec": {"resourceAttributes": {**attributes, "namespace": namespace or ""}},
         }
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        answer = await self._in_thread(f"ask whether we may {verb} {resource}", "POST", path, None, body)
+        answer = await self._in_thread(
+            f"review the permission to {verb} {resource}", "POST", path, None, body
+        )
         return bool(answer["status"]["allowed"])
 
     async def _read(self, doing: str, path: str) -> Manifest:

@@ -114,7 +114,7 @@ class Executor:
             live = await self.cluster.get(ref.kind, self.key[0], ref.name)
             if live is not None and not is_owned(live, uid):
                 self.observer.name_conflicts.add(ref)
-                raise StaleObservation(f"{ref.kind} {ref.name} is somebody else's")
+                raise StaleObservation(f"{ref.kind} {ref.name} belongs to another owner")
         why = None if live is None else difference(wanted, live)
         if live is not None and (why is None or self._normalized.get(ref) == _digests(wanted, live)):
             return False
@@ -125,10 +125,10 @@ class Executor:
         if ref in expect_unchanged and live is not None:
             # no watch shows an object without our label, and restoring the label is the purpose
             if observed is None and names.VIEW_LABEL in (live["metadata"].get("labels") or {}):
-                raise StaleObservation(f"{ref.kind} {ref.name} had not been seen yet")
+                raise StaleObservation(f"{ref.kind} {ref.name} was not observed yet")
             version = live["metadata"]["resourceVersion"]
         if ref.name not in self._last_refusals:
-            self.log.info("Applying %s %s: %s", ref.kind, ref.name, why or "it is not there")
+            self.log.info("Applying %s %s: %s", ref.kind, ref.name, why or "it does not exist")
         try:
             answer = await self.cluster.apply(self.key[0], wanted, version)
         except ClusterError as error:
@@ -140,7 +140,7 @@ class Executor:
         self._remember_normalized(ref, wanted, answer)
         if drifted:
             self._corrected_at[ref] = time.monotonic()
-            message = f"{ref.kind} {ref.name} was put back: {why}"
+            message = f"{ref.kind} {ref.name} was corrected: {why}"
             await self.post(Event("Normal", "DriftCorrected", message), observation.observed.resource)
         return True
 
@@ -161,7 +161,7 @@ class Executor:
             live = await self.cluster.get(ref.kind, self.key[0], ref.name)
             if live is not None and not is_owned(live, resource["metadata"]["uid"]):
                 self.observer.name_conflicts.add(ref)
-                raise StaleObservation(f"{ref.kind} {ref.name} is somebody else's")
+                raise StaleObservation(f"{ref.kind} {ref.name} belongs to another owner")
 
     async def _send_update(self, tell: NodeUpdate, observation: Observation) -> None:
         node = observation.nodes.get((tell.revision, tell.ordinal))
@@ -176,7 +176,7 @@ class Executor:
                 await self.nodes.send_read_settings(node, token, tell.read)
         except NodeRefused as error:
             refused = str(error)
-        self._log_once(f"tell node {tell.ordinal} of r{tell.revision} what to follow", refused)
+        self._log_once(f"update node {tell.ordinal} of r{tell.revision}", refused)
 
     async def _delete(self, ref: Ref, observation: Observation, *, force: bool = False) -> None:
         if (uid := _uid(observation, ref)) is None:
@@ -191,7 +191,7 @@ class Executor:
         kafka = resource["spec"]["kafka"]
         if observation.kafka is None:
             secret = kafka.get("secretRef", {}).get("name")
-            cleaned = CleanupResult(refused=f"there is no Secret {secret} to reach Kafka with")
+            cleaned = CleanupResult(refused=f"the Secret {secret} with the Kafka settings does not exist")
         else:
             identity = identity_of(resource)
             cleaned = await self.topics.clean(identity, kafka["bootstrapServers"], observation.kafka)

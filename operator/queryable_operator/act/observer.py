@@ -166,7 +166,7 @@ class Observer:
         if reference := kafka.get("secretRef"):
             live = await self.cluster.get("Secret", self.key[0], reference["name"])
             if live is None:
-                wrong = f"there is no Secret {reference['name']}"
+                wrong = f"the Secret {reference['name']} does not exist"
             else:
                 digest = hashlib.sha256(json.dumps(live.get("data"), sort_keys=True).encode()).hexdigest()
                 config |= _decoded(live)
@@ -182,7 +182,7 @@ class Observer:
         if "deletionTimestamp" in resource["metadata"]:
             return None
         if settings.wrong is not None or settings.config is None:
-            return KafkaSettingsInvalid(settings.wrong or "there are no settings")
+            return KafkaSettingsInvalid(settings.wrong or "the settings are missing")
         spec = resource["spec"]
         bootstrap_servers = spec["kafka"]["bootstrapServers"]
         return await self.topics.seen(self.key[0], bootstrap_servers, settings.config, spec["topic"])

@@ -70,9 +70,9 @@ async def check(cluster: Cluster, namespaces: Sequence[str], lease: tuple[str, s
             )
         denied = await _denied(cluster, list(permissions(namespaces, lease)))
     except ClusterError as error:
-        raise PreflightFailed(f"The cluster is not there, or does not know us: {error}") from error
+        raise PreflightFailed(f"The cluster is unreachable or rejects the credentials: {error}") from error
     if denied:
-        raise PreflightFailed("\n".join(["The operator's service account may not", *denied]))
+        raise PreflightFailed("\n".join(["The operator's service account lacks these permissions:", *denied]))
 
 
 async def _denied(cluster: Cluster, wanted: Sequence[Permission]) -> list[str]:

@@ -194,7 +194,7 @@ async def _clean(admin: Any, identity: Identity) -> CleanupResult:
             if code not in (0, _UNKNOWN_TOPIC):
                 return CleanupResult(f"the topic {topic} cannot be deleted: {for_code(code).__name__}")
     if left := await _groups(admin, is_ours) + await _dead_letter_topics(admin, is_ours):
-        return CleanupResult(f"still there: {', '.join(sorted(left)[:5])}")
+        return CleanupResult(f"not deleted: {', '.join(sorted(left)[:5])}")
     unproven = await _groups(admin, may_be_ours) + await _dead_letter_topics(admin, may_be_ours)
     return CleanupResult(unproven=tuple(sorted(unproven)))
 
@@ -226,7 +226,7 @@ async def _admin(kafka: KafkaConnection) -> AsyncIterator[Any]:
     try:
         admin = AIOKafkaAdminClient(**client_arguments(kafka))
     except (OSError, ValueError) as error:  # includes OpenSSL's errors
-        raise KafkaSettingsError(f"the certificates of Kafka's settings cannot be used: {error}") from error
+        raise KafkaSettingsError(f"the certificates in the Kafka settings are invalid: {error}") from error
     try:
         await admin.start()
         yield admin
@@ -241,5 +241,5 @@ def _reason(error: Exception, bootstrap_servers: str) -> str:
     if isinstance(error, TimeoutError):
         return f"Kafka at {bootstrap_servers} does not answer in time"
     if isinstance(error, KafkaConnectionError):
-        return f"Kafka at {bootstrap_servers} cannot be reached, or does not take the connection settings"
+        return f"Kafka at {bootstrap_servers} is unreachable or rejects the connection settings"
     return f"Kafka at {bootstrap_servers}: {type(error).__name__}: {error}"[:300]

@@ -88,9 +88,7 @@ def record_of(live: Manifest) -> RevisionRecord:
             disk_format=int(annotations[_DISK_FORMAT]),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as e:
-        raise ValueError(
-            f"ConfigMap {live['metadata']['name']} is not as the operator wrote it: {e!r}"
-        ) from e
+        raise ValueError(f"ConfigMap {live['metadata']['name']} is invalid: {e!r}") from e
     placement = record.placement
     if not placement.partitions == len(placement.hydrating) == record.partitions:
         raise ValueError(

@@ -62,17 +62,17 @@ def plan_deletion(observed: Observed) -> Plan:
         forced = tuple(
             ref for live in live_revisions for ref in stuck_pods(live, observed.hosts, observed.now)
         )
-        status = _status(observed, "Its pods are ending.")
+        status = _status(observed, "The pods are terminating.")
         return Plan(delete=delete, force_delete=forced, status=status, requeue_seconds=1.0)
     if retain or observed.kafka_cleaned or not (live_revisions or _may_have_revisions(observed)):
         return Plan(delete=delete, events=_retained_in_kafka(observed), remove_finalizer=True)
     refused = observed.kafka_cleanup_error
     if refused is None or not _has_waited_for_kafka(observed):
-        why = f"Kafka cannot be cleaned up: {refused}" if refused else "Kafka is being cleaned up."
+        why = f"The cleanup in Kafka fails: {refused}" if refused else "The cleanup in Kafka is in progress."
         status = _status(observed, why, refused is not None)
         return Plan(delete=delete, clean_kafka=True, status=status, requeue_seconds=2.0)
     left = names.application_id(metadata["namespace"], view, 1, str(metadata["uid"])).replace(".r1-", ".r*-")
-    message = f"Groups and dead-letter topics called {left} may be left in Kafka: {refused}"
+    message = f"Groups and dead-letter topics named {left} may be left in Kafka: {refused}"
     return Plan(delete=delete, events=(Event("Warning", _CLEANUP_FAILED, message),), remove_finalizer=True)
 
 
@@ -82,8 +82,8 @@ def _retained_in_kafka(observed: Observed) -> tuple[Event, ...]:
         return ()
     more = f" and {len(unproven) - _NAMED_MAX} more" if len(unproven) > _NAMED_MAX else ""
     message = (
-        f"Left in Kafka, since a view of this name in another cluster may own it: "
-        f"{', '.join(unproven[:_NAMED_MAX])}{more}. Delete it if there is no such view"
+        f"Left in Kafka, since a view with this name in another cluster may own it: "
+        f"{', '.join(unproven[:_NAMED_MAX])}{more}. Delete it if no such view exists"
     )
     return (Event("Warning", _CLEANUP_FAILED, message),)
 

@@ -242,7 +242,7 @@ def _replace_lost_nodes(pass_: ReconcilePass, view: View, live: LiveRevision, re
         if placements.host_is_lost(view, pod, placement_inputs)
     }
     events = tuple(
-        Event("Warning", "NodeReplaced", f"{ref.name} does not come back, and is made anew elsewhere.")
+        Event("Warning", "NodeReplaced", f"{ref.name} is lost and is replaced on another host.")
         for ref in refs
         if ref.kind == "Pod"
     )
@@ -265,7 +265,7 @@ def _recreation_events(
 
 
 def _recreation_event(ref: Ref) -> Event:
-    return Event("Normal", "DriftCorrected", f"{ref.kind} {ref.name} was deleted, and is made again.")
+    return Event("Normal", "DriftCorrected", f"{ref.kind} {ref.name} was deleted and is recreated.")
 
 
 def _remove_revision(pass_: ReconcilePass, live: LiveRevision) -> Plan:

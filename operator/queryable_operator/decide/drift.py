@@ -54,7 +54,7 @@ def _in_value(wanted: Any, live: Any, path: _Path) -> str | None:
         return None
     if isinstance(wanted, bool | int) and isinstance(live, bool | int):
         return f"{_words(path)} is {_shown(live)} and should be {_shown(wanted)}"
-    return f"{_words(path)} is not as it was set"
+    return f"{_words(path)} differs"
 
 
 def _in_mapping(wanted: Mapping[str, Any], live: Mapping[str, Any], path: _Path) -> str | None:
@@ -65,7 +65,7 @@ def _in_mapping(wanted: Mapping[str, Any], live: Mapping[str, Any], path: _Path)
             return found
     if path and path[-1].partition("[")[0] in _WHOLE:
         for name in sorted(live.keys() - wanted.keys()):
-            return f"{_words((*path, name))} is too much"
+            return f"{_words((*path, name))} is not allowed"
     return None
 
 

@@ -34,8 +34,8 @@ def _of_phases(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Event
     phases = (old.get("phase"), new.get("phase"))
     active, candidate = _revision(new, "active"), _revision(new, "candidate")
     if phases == ("Provisioning", "Hydrating"):
-        yield _normal("Provisioned", f"The nodes of {active} are there.")
-        yield _normal("HydrationStarted", f"{active} reads the topic.")
+        yield _normal("Provisioned", f"The nodes of {active} are scheduled.")
+        yield _normal("HydrationStarted", f"{active} hydrates from the topic.")
     if phases in (("Hydrating", "Ready"), ("Failed", "Ready")):
         yield _normal("HydrationComplete", f"{active} is complete and serves.")
     if candidate and candidate != _revision(old, "candidate"):
@@ -45,9 +45,9 @@ def _of_phases(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Event
     if "failedHash" in new and new["failedHash"] != old.get("failedHash"):
         yield Event("Warning", "RolloutFailed", _rollout_failed(new))
     if phases[0] == "CuttingOver" and active != _revision(old, "active"):
-        yield _normal("CutOver", f"{active} serves; {_revision(old, 'active')} is taken away.")
+        yield _normal("CutOver", f"{active} serves; {_revision(old, 'active')} is being removed.")
     if _revision(old, "previous") and not _revision(new, "previous"):
-        yield _normal("Retired", f"{_revision(old, 'previous')} is gone.")
+        yield _normal("Retired", f"{_revision(old, 'previous')} was removed.")
     if active and active == _revision(old, "active") and _moved(old, new):
         yield _normal("PlacementChanged", f"{active} follows placement {new['placementEpoch']}.")
 
@@ -56,7 +56,9 @@ def _rollout_failed(new: Mapping[str, Any]) -> str:
     """Return the reason of the newest failed revision in the history, as a message."""
     history = new.get("history") or ()
     ended: Mapping[str, Any] = next((entry for entry in history if entry.get("outcome") == "Failed"), {})
-    return f"{ended.get('revision')} was given up, and {_revision(new, 'active')} stays active: {ended.get('reason')}"
+    return (
+        f"{ended.get('revision')} failed, and {_revision(new, 'active')} stays active: {ended.get('reason')}"
+    )
 
 
 def _of_conditions(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Event]:

@@ -138,9 +138,9 @@ def _immutable_field_error(view: View, record: RevisionRecord | None) -> str | N
     there, storage = record.spec.get("storage", {}), view.raw["storage"]
     for field in ("storageClassName", "ephemeral"):
         if field in there and there.get(field) != storage.get(field):
-            return f"spec.storage.{field}: it cannot be changed; make a new resource"
+            return f"spec.storage.{field}: the field is immutable; create a new resource"
     if "size" in there and quantity(storage["size"]) < quantity(there["size"]):
-        return "spec.storage.size: a volume cannot become smaller; make a new resource"
+        return "spec.storage.size: a volume cannot shrink; create a new resource"
     return None
 
 

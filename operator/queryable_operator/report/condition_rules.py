@@ -65,14 +65,14 @@ _SEVERITY: Final = (
 def _available(inputs: StatusInputs) -> Condition:
     kind, state, active = "Available", inputs.state, inputs.active
     if state.active is None:
-        return Condition(kind, False, "NoRevision", "There is no revision yet.")
+        return Condition(kind, False, "NoRevision", "No revision exists yet.")
     if inputs.suspended:
-        return Condition(kind, False, "Suspended", "spec.suspended is set: there are no nodes.")
+        return Condition(kind, False, "Suspended", "spec.suspended is set: no nodes run.")
     name = names.revision_text(active.number)
     if is_available(active):
         return Condition(kind, True, "Serving", f"{name} serves every partition.")
     if state.phase == "Failed":
-        return Condition(kind, False, "Failed", f"{name} has never served, and cannot hydrate.")
+        return Condition(kind, False, "Failed", f"{name} cannot hydrate and has never served.")
     never = conditions_by_type(inputs.status).get(kind, {}).get("reason") in (
         "NoRevision",
         "Hydrating",
@@ -80,7 +80,7 @@ def _available(inputs: StatusInputs) -> Condition:
     )
     reason = "Hydrating" if never or state.phase in ("Provisioning", "Hydrating") else "NodesAway"
     message = (
-        f"Not every partition of {name} has a complete copy on a ready node.{_first_pod_problem(active)}"
+        f"Not every partition of {name} has a complete replica on a ready node.{_first_pod_problem(active)}"
     )
     return Condition(kind, False, reason, message)
 
@@ -92,21 +92,27 @@ def _progressing(inputs: StatusInputs) -> Condition:
     if state.active is None:
         reason, message = _waiting_for_topic(inputs.observed.topic) or (
             "SpecInvalid",
-            "The spec cannot be followed.",
+            "The spec is invalid.",
         )
         return Condition(kind, False, reason, message)
     if inputs.suspended and state.phase != "Retiring":
-        return Condition(kind, False, "Suspended", "spec.suspended is set: volumes are kept.")
+        return Condition(
+            kind, False, "Suspended", "spec.suspended is set: no nodes run; their volumes are retained."
+        )
     if state.phase == "Failed":
         failure = permanent_failure(inputs.active)
         return Condition(kind, False if failure else None, *_reason_and_message(failure))
     if under_way := _under_way(inputs):
         return Condition(kind, True, *under_way)
     if inputs.wrong is not None:
-        return Condition(kind, False, "SpecInvalid", "The last spec that could be followed is followed.")
+        return Condition(
+            kind, False, "SpecInvalid", "The spec is invalid; the last valid one stays in effect."
+        )
     if state.failed_hash is not None:
-        return Condition(kind, False, "RolloutFailed", "The last change of the spec is not carried out.")
-    return Condition(kind, False, "Settled", "Everything is as it was asked for.")
+        return Condition(
+            kind, False, "RolloutFailed", "The last change of the spec failed and is not in effect."
+        )
+    return Condition(kind, False, "Settled", "Everything is as the spec asks.")
 
 
 def _under_way(inputs: StatusInputs) -> tuple[str, str] | None:
@@ -123,18 +129,18 @@ def _under_way(inputs: StatusInputs) -> tuple[str, str] | None:
             + _first_ingest_failure(inputs.live(state.candidate)),
         )
     if state.phase == "CuttingOver" and state.candidate:
-        return "CuttingOver", f"The Service is turned to {names.revision_text(state.candidate.number)}."
+        return "CuttingOver", f"The Service switches to {names.revision_text(state.candidate.number)}."
     if state.phase == "Provisioning":
         return "Provisioning", f"Waiting for the pods of {name}.{_first_pod_problem(active)}"
     if state.phase == "Hydrating" and state.active:
         said = f"{hydrated_partitions(active)} of {state.active.partitions} partitions are hydrated."
         return "Hydrating", said + _first_pod_problem(active)
     if state.previous is not None:
-        return "Retiring", f"{names.revision_text(state.previous.number)} is being taken away."
+        return "Retiring", f"{names.revision_text(state.previous.number)} is being removed."
     if inputs.moving:
-        return "MovingCopies", "Copies move to other nodes."
+        return "MovingCopies", "Replicas move to other nodes."
     if inputs.rolling:
-        return "Rolling", "Pods are made anew, one after the other."
+        return "Rolling", "Pods restart one after the other."
     if inputs.view is not None and (away := inputs.view.spec.replicas - len(active.ready)) > 0:
         return "NodesAway", f"{away} of {inputs.view.spec.replicas} nodes are not ready."
     return None
@@ -147,50 +153,48 @@ def _degraded(inputs: StatusInputs) -> Condition:
     there = conditions_by_type(inputs.status).get("Degraded", {})
     if there.get("reason") in _REPORTED_BY_NODES and not has_reported(inputs.active):
         return Condition("Degraded", None, "", "")
-    return Condition("Degraded", False, "AsWanted", "There is nothing wrong.")
+    return Condition("Degraded", False, "AsWanted", "No problem is known.")
 
 
 def _hydrated(inputs: StatusInputs) -> Condition:
     kind, state, active = "Hydrated", inputs.state, inputs.active
     if state.phase == "Failed":
-        return Condition(kind, False, "Failed", "Copies cannot be built.")
+        return Condition(kind, False, "Failed", "Replicas cannot hydrate.")
     if state.active is None or state.phase in ("Provisioning", "Hydrating"):
-        return Condition(kind, False, "Hydrating", "Copies are being built from the topic.")
+        return Condition(kind, False, "Hydrating", "Replicas hydrate from the topic.")
     if active.record and any(active.record.placement.hydrating):
-        return Condition(kind, False, "MovingCopies", "Copies are being built on other nodes.")
+        return Condition(kind, False, "MovingCopies", "Replicas hydrate on other nodes.")
     if any(said.complete < said.copies for said in active.node_statuses.values()):
-        return Condition(kind, False, "Hydrating", "A node builds copies again.")
-    return Condition(kind, True, "Complete", "Every copy is complete.")
+        return Condition(kind, False, "Hydrating", "A node hydrates replicas again.")
+    return Condition(kind, True, "Complete", "Every replica is complete.")
 
 
 def _partitions_in_sync(inputs: StatusInputs) -> Condition:
     kind, state, topic = "PartitionsInSync", inputs.state, inputs.observed.topic
     record = inputs.active.record
     if state.active is None or record is None or inputs.view is None or not isinstance(topic, TopicFound):
-        return Condition(kind, None, "Unknown", "The topic has not been seen yet.")
+        return Condition(kind, None, "Unknown", "The topic was not observed yet.")
     if record.spec.get("topic") != inputs.view.spec.topic:
-        return Condition(kind, None, "Unknown", "The spec names another topic now.")
+        return Condition(kind, None, "Unknown", "The spec names another topic than the active revision.")
     if record.partitions == topic.partitions:
-        return Condition(kind, True, "InSync", "The topic has the partitions that the view was made for.")
+        return Condition(kind, True, "InSync", "The topic has as many partitions as the active revision.")
     then = {
-        "Redeploy": "A new revision is made for them.",
-        "Alert": "Those beyond are not read; set redeployNonce to make a new revision.",
+        "Redeploy": "A new revision follows.",
+        "Alert": "The additional ones are not read; change spec.redeployNonce for a new revision.",
     }[inputs.view.on_partitions_changed]
-    message = (
-        f"The topic has {topic.partitions} partitions, and the view was made for {record.partitions}. {then}"
-    )
+    message = f"The topic has {topic.partitions} partitions, and the active revision was made for {record.partitions}. {then}"
     return Condition(kind, False, "PartitionsChanged", message)
 
 
 def _partitioner_matches(inputs: StatusInputs) -> Condition:
     kind, said = "PartitionerMatches", inputs.active.node_statuses.values()
     if not said:
-        return Condition(kind, None, "Unknown", "No node has said it yet.")
+        return Condition(kind, None, "Unknown", "No node has reported yet.")
     if any(one.mismatches > 0 for one in said):
         declared = next(one.partitioner for one in said if one.mismatches > 0)
-        message = f"There are keys in other partitions than {declared} puts them in; they are not found by their key."
+        message = f"Some keys are in other partitions than {declared} assigns; point reads do not find them."
         return Condition(kind, False, "PartitionerMismatch", message)
-    return Condition(kind, True, "Matches", "Every key is where the partitioner puts it.")
+    return Condition(kind, True, "Matches", "Every key is in the partition that the partitioner assigns.")
 
 
 def _spec_valid(inputs: StatusInputs) -> Condition:
@@ -201,8 +205,8 @@ def _spec_valid(inputs: StatusInputs) -> Condition:
         return Condition(kind, False, *_reason_and_message(failure))
     there = conditions_by_type(inputs.status).get(kind, {})
     if there.get("reason") in REASONS and _desires_active(inputs) and not has_reported(inputs.active):
-        return Condition(kind, None, "Unknown", "No node has said yet whether the spec can be followed.")
-    return Condition(kind, True, "Valid", "The spec is followed.")
+        return Condition(kind, None, "Unknown", "No node has reported yet whether it can follow the spec.")
+    return Condition(kind, True, "Valid", "The spec is valid and in effect.")
 
 
 def _spec_refused(inputs: StatusInputs) -> IngestFailure | None:
@@ -224,7 +228,7 @@ def _desires_active(inputs: StatusInputs) -> bool:
 def _paused(inputs: StatusInputs) -> Condition:
     if inputs.paused:
         return Condition("Paused", True, "Paused", "spec.paused is set: nothing is changed.")
-    return Condition("Paused", False, "NotPaused", "Changes are carried out.")
+    return Condition("Paused", False, "NotPaused", "Changes take effect.")
 
 
 _RULES: Final[tuple[Callable[[StatusInputs], Condition], ...]] = (
@@ -244,7 +248,7 @@ _RULES: Final[tuple[Callable[[StatusInputs], Condition], ...]] = (
 def _name_conflict(inputs: StatusInputs) -> str | None:
     name_conflicts = sorted(f"{ref.kind} {ref.name}" for ref in inputs.observed.name_conflicts)
     return (
-        f"Somebody else has {', '.join(name_conflicts[:_SHOWN_MAX])}; delete or rename it."
+        f"Other owners use the names of {', '.join(name_conflicts[:_SHOWN_MAX])}; delete or rename those objects."
         if name_conflicts
         else None
     )
@@ -253,7 +257,7 @@ def _name_conflict(inputs: StatusInputs) -> str | None:
 def _record_lost(inputs: StatusInputs) -> str | None:
     if not inputs.lost_record:
         return None
-    return "The active revision's ConfigMap is gone, and the spec is another one now: put it back, or wait."
+    return "The active revision's ConfigMap is missing, and the spec has changed since: restore the spec, or wait."
 
 
 def _rollout_failed(inputs: StatusInputs) -> str | None:
@@ -261,10 +265,8 @@ def _rollout_failed(inputs: StatusInputs) -> str | None:
         return None
     name, failure = names.revision_text(inputs.active.number), inputs.state.failure
     if failure is not None:
-        return (
-            f"The last change of the spec cannot be carried out, and {name} stays active: {failure.message}"
-        )
-    return f"The last change of the spec did not hydrate in time, and {name} stays active. Change the spec."
+        return f"The last change of the spec failed, and {name} stays active: {failure.message}"
+    return f"The last change of the spec did not hydrate in time, and {name} stays active: change the spec."
 
 
 def _copy_failed(inputs: StatusInputs) -> str | None:
@@ -272,7 +274,7 @@ def _copy_failed(inputs: StatusInputs) -> str | None:
     if not failed:
         return None
     shown = [f"partition {p}: {failed[p]}" for p in sorted(failed)[:_SHOWN_MAX]]
-    return f"Copies do not go on: {'; '.join(shown)}"
+    return f"Replicas have stopped: {'; '.join(shown)}"
 
 
 def _ingest_failed(inputs: StatusInputs) -> str | None:
@@ -290,7 +292,7 @@ def _disk_full(inputs: StatusInputs) -> str | None:
     if not paused:
         return None
     nodes = ", ".join(str(ordinal) for ordinal in paused[:_SHOWN_MAX])
-    return f"The disks of nodes {nodes} are fuller than storage.highWaterPercent: nothing new is taken in."
+    return f"The disks of nodes {nodes} are fuller than spec.storage.highWaterPercent: ingest is paused."
 
 
 def _nodes_not_ready(inputs: StatusInputs) -> str | None:
@@ -305,7 +307,7 @@ def _nodes_not_ready(inputs: StatusInputs) -> str | None:
     ]
     if not away:
         return None
-    return f"Nodes that are not ready: {', '.join(str(o) for o in away[:_SHOWN_MAX])}.{_first_pod_problem(active)}"
+    return f"Nodes not ready: {', '.join(str(o) for o in away[:_SHOWN_MAX])}.{_first_pod_problem(active)}"
 
 
 def _topic_rule(reason: str) -> Callable[[StatusInputs], str | None]:
@@ -348,18 +350,18 @@ def _first_ingest_failure(live: LiveRevision) -> str:
 
 
 def _reason_and_message(failure: IngestFailure | None) -> tuple[str, str]:
-    return (failure.reason, failure.message) if failure else ("Unknown", "Nothing is known.")
+    return (failure.reason, failure.message) if failure else ("Unknown", "The reason is unknown.")
 
 
 def _waiting_for_topic(topic: TopicObservation | None) -> tuple[str, str] | None:
     match topic:
         case None:
-            return "LookingForTopic", "The topic is being looked for."
+            return "LookingForTopic", "The topic is being looked up."
         case TopicMissing():
-            return "TopicNotFound", "The topic does not exist. It is looked for again and again."
+            return "TopicNotFound", "The topic does not exist. The operator keeps looking it up."
         case KafkaUnreachable(reason):
-            return "KafkaAway", f"Kafka is away: {reason}"
+            return "KafkaAway", f"Kafka is unreachable: {reason}"
         case KafkaSettingsInvalid(reason):
-            return "SettingsWrong", f"Kafka's settings cannot be used: {reason}"
+            return "SettingsWrong", f"The Kafka settings are invalid: {reason}"
         case TopicFound():
             return None

@@ -248,18 +248,18 @@ def _start_candidate(state: RolloutState, facts: ObservedFacts) -> RolloutState:
 
 
 def _replace_candidate(state: RolloutState, facts: ObservedFacts) -> RolloutState:
-    return _start_candidate(_drop_candidate(state, facts, "Replaced", "The spec was changed again."), facts)
+    return _start_candidate(_drop_candidate(state, facts, "Replaced", "The spec changed again."), facts)
 
 
 def _cancel(state: RolloutState, facts: ObservedFacts) -> RolloutState:
-    reason = "The view was suspended." if facts.suspended else "The spec was put back."
+    reason = "The view was suspended." if facts.suspended else "The spec was reverted."
     return _drop_candidate(state, facts, "Replaced", reason)
 
 
 def _fail(state: RolloutState, facts: ObservedFacts) -> RolloutState:
     assert state.candidate is not None
     failed, candidate_failure = state.candidate.spec_hash, facts.candidate_failure
-    deadline = f"It was not hydrated within {facts.rollout.hydration_deadline_seconds:.0f} s."
+    deadline = f"It did not hydrate within {facts.rollout.hydration_deadline_seconds:.0f} s."
     dropped = _drop_candidate(
         state, facts, "Failed", candidate_failure.message if candidate_failure else deadline
     )

@@ -42,7 +42,7 @@ def check_requirements(spec: Mapping[str, Any]) -> None:
     killed."""
     heap = spec["ingest"]["driverMemory"]
     if _heap_bytes(heap) < _HEAP_MIN_MIB * _MIB:
-        raise SpecError(f"spec.ingest.driverMemory: Spark does not start with less than {_HEAP_MIN_MIB}m")
+        raise SpecError(f"spec.ingest.driverMemory: Spark needs at least {_HEAP_MIN_MIB}m")
     for container in CONTAINERS:
         path = f"spec.podTemplate.resources.{container}"
         given = _given(spec, container)
@@ -53,8 +53,8 @@ def check_requirements(spec: Mapping[str, Any]) -> None:
                 raise SpecError(f"{path}.requests.{name}: {asked} is more than the limit of {limit}")
         if container == "ingest" and limits.get("memory", math.inf) <= _heap_bytes(heap):
             raise SpecError(
-                f"{path}.limits.memory: {given['limits']['memory']} has no room for the JVM's heap, "
-                f"spec.ingest.driverMemory {heap}, and some {_INGEST_MIB}Mi beside it"
+                f"{path}.limits.memory: {given['limits']['memory']} is too little for the JVM's heap, "
+                f"spec.ingest.driverMemory {heap}, and about {_INGEST_MIB}Mi beside it"
             )
 
 

@@ -97,7 +97,7 @@ def view_of(resource: Manifest) -> View:
 def _view(identity: Identity, annotations: Mapping[str, str], given: Mapping[str, Any]) -> View:
     size = len(json.dumps(given))
     if size > SPEC_CHARACTERS_MAX:
-        raise SpecError(f"spec: {size} characters as JSON, and at most {SPEC_CHARACTERS_MAX} fit the nodes")
+        raise SpecError(f"spec: {size} characters as JSON, and the limit is {SPEC_CHARACTERS_MAX}")
     raw = with_defaults(given)
     spec = parse_spec(raw)
     _check_kafka(raw["kafka"])

@@ -55,7 +55,7 @@ def test_an_edit_is_put_back_and_an_event_says_so(operator: Operating) -> None:
     assert live["data"] == {"one": "1"}
     (event,) = operator.api.all("Event")
     assert event["reason"] == "DriftCorrected"
-    assert event["message"] == "ConfigMap v-r1 was put back: data.one is not as it was set"
+    assert event["message"] == "ConfigMap v-r1 was corrected: data.one differs"
 
 
 @pytest.mark.parametrize(("fight_seconds", "put_back"), [(3600.0, 1), (0.0, 3)])

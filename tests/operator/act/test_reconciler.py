@@ -119,7 +119,7 @@ def test_a_secret_that_is_missing_is_said_without_any_value(operator: Operating)
 
     asyncio.run(rounds())
     first, second = operator.observed
-    assert first.topic == KafkaSettingsInvalid("there is no Secret client")
+    assert first.topic == KafkaSettingsInvalid("the Secret client does not exist")
     assert (first.kafka_secret_digest, len(second.kafka_secret_digest)) == ("", 64)
     assert "hunter2" not in repr(second)
     assert password not in json.dumps(operator.api.all("Event"))

@@ -104,7 +104,7 @@ def test_the_first_revision_is_named_before_anything_of_it_is_made() -> None:
         (None, "LookingForTopic", []),
         (TopicMissing(), "TopicNotFound", ["TopicNotFound"]),
         (KafkaUnreachable("no answer"), "KafkaAway", []),
-        (KafkaSettingsInvalid("there is no Secret kafka"), "SettingsWrong", []),
+        (KafkaSettingsInvalid("the Secret kafka does not exist"), "SettingsWrong", []),
     ],
 )
 def test_nothing_begins_before_the_topic_is_seen(topic: Any, reason: str, events: list[str]) -> None:
@@ -213,7 +213,7 @@ def test_a_new_secret_rolls_pods_and_a_missing_one_does_not() -> None:
     )
     rotated = writes(plan(replace(observed, kafka_secret_digest="new"), SETTINGS), observed)
     missing = writes(
-        plan(replace(observed, topic=KafkaSettingsInvalid("there is no Secret k")), SETTINGS), observed
+        plan(replace(observed, topic=KafkaSettingsInvalid("the Secret k does not exist")), SETTINGS), observed
     )
 
     hashes = [

@@ -82,7 +82,7 @@ def test_nodes_that_are_away_are_worse_than_a_wrong_spec() -> None:
     for ordinal in range(3):
         observed = not_ready(observed, ordinal)
 
-    assert message(observed).startswith("Not every partition of r1 has a complete copy")
+    assert message(observed).startswith("Not every partition of r1 has a complete replica")
 
 
 def test_a_refusal_by_nodes_that_serve_is_the_specs() -> None:

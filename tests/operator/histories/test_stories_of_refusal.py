@@ -61,7 +61,7 @@ def test_a_refused_candidate_is_forgotten_when_the_spec_is_put_right(right: dict
     assert status(history)["active"]["revision"] == ("r3" if right else "r1")
     assert condition(history, "SpecValid") == ("True", "Valid")
     assert condition(history, "Degraded") == ("False", "AsWanted")
-    assert status(history)["message"] == "Everything is as it was asked for."
+    assert status(history)["message"] == "Everything is as the spec asks."
     assert not {"failedHash", "failure"} & status(history).keys()
 
 
@@ -165,5 +165,5 @@ def test_refused_kafka_settings_stop_at_the_first_pod_of_a_view_that_serves() ->
     change(history, kafka=kafka())
     history.settle()
 
-    assert status(history)["message"] == "Everything is as it was asked for."
+    assert status(history)["message"] == "Everything is as the spec asks."
     assert reasons(history).count("KafkaSettingsRefused") == 1

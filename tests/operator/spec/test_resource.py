@@ -87,7 +87,7 @@ def test_annotations_are_kept() -> None:
         ({"tls": {"secretRef": {"name": "a"}}}, "spec.tls: TLS is not in this version yet"),
         ({"ingest": {"batch": "1s"}}, "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s"),
         ({"ingest": {"executors": 2}}, "spec.ingest.executors: Spark on several machines is not in this version yet"),
-        ({"ingest": {"driverMemory": "256m"}}, "spec.ingest.driverMemory: Spark does not start with less than 512m"),
+        ({"ingest": {"driverMemory": "256m"}}, "spec.ingest.driverMemory: Spark needs at least 512m"),
         ({"kafka": SASL}, "spec.kafka.config: sasl.mechanism is not set"),
         ({"kafka": PATH}, "spec.kafka.config: ssl.truststore.location names a file"),
         ({"kafka": {**PATH, "secretRef": {"name": "a"}}}, "spec.kafka.config: ssl.truststore.location names a file"),
@@ -101,7 +101,7 @@ def test_annotations_are_kept() -> None:
         ),
         (
             {"podTemplate": {"resources": {"ingest": LIMITS}}},
-            "spec.podTemplate.resources.ingest.limits.memory: 512Mi has no room for the JVM's heap",
+            "spec.podTemplate.resources.ingest.limits.memory: 512Mi is too little for the JVM's heap",
         ),
         (
             {"podTemplate": {"resources": {"serve": {"requests": {"cpu": "two"}}}}},
@@ -109,7 +109,7 @@ def test_annotations_are_kept() -> None:
         ),
         (
             {"podTemplate": {"annotations": {"a": "x" * SPEC_CHARACTERS_MAX}}},
-            "spec: 300106 characters as JSON, and at most 300000 fit the nodes",
+            "spec: 300106 characters as JSON, and the limit is 300000",
         ),
     ],
     ids=lambda value: value.split(":")[0] if isinstance(value, str) else "spec",
