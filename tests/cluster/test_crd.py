@@ -92,8 +92,8 @@ RULES: list[tuple[str, dict[str, Any]]] = [
 # What a change of STORED breaks.
 STORED: Mapping[str, Any] = {**SMALL, "storage": {"size": "2Gi", "storageClassName": "fast"}}
 CHANGES: list[tuple[str, dict[str, Any]]] = [
-    ("a volume cannot become smaller", {"storage": {"size": "1Gi", "storageClassName": "fast"}}),
-    ("a volume cannot become smaller", {"storage": {"size": "2000M", "storageClassName": "fast"}}),
+    ("a volume cannot shrink", {"storage": {"size": "1Gi", "storageClassName": "fast"}}),
+    ("a volume cannot shrink", {"storage": {"size": "2000M", "storageClassName": "fast"}}),
     ("storageClassName cannot be changed", {"storage": {"size": "2Gi", "storageClassName": "slow"}}),
     ("storageClassName cannot be changed", {"storage": {"size": "2Gi"}}),
     ("storageClassName cannot be changed", {}),
@@ -227,7 +227,7 @@ def test_what_cannot_change_is_refused(stored: Namespace, sentence: str, spec: d
 
     assert answer.status == 422
     assert sentence in answer.sentences
-    assert "make a new resource" in answer.sentences
+    assert "create a new resource" in answer.sentences
 
 
 def test_a_volume_may_grow(stored: Namespace) -> None:

@@ -29,8 +29,6 @@ OPERATOR_LABELS: Final = {
 }
 """On the operator's own pods, whatever the chart's release is called."""
 
-PROMOTE_ANNOTATION: Final = f"{GROUP}/promote"
-
 DEAD_LETTER_SUFFIX: Final = ".dead-letter"
 """The end of a dead-letter topic's name, after the application id."""
 

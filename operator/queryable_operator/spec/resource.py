@@ -48,7 +48,6 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    promotion: Literal["Automatic", "Manual"]
     hydration_deadline_seconds: float
     max_lag: int
     stable_seconds: float
@@ -59,7 +58,6 @@ class Rollout:
 class View(Identity):
     """Describe what a resource asks for."""
 
-    annotations: Mapping[str, str]
     raw: Mapping[str, Any]
     """`spec`, with the schema's defaults filled in."""
 
@@ -74,7 +72,7 @@ class View(Identity):
 
     def following(self, spec: Mapping[str, Any]) -> View:
         """Return this resource with another spec, that of an earlier revision."""
-        return _view(self, self.annotations, spec)
+        return _view(self, spec)
 
 
 def identity_of(resource: Manifest) -> Identity:
@@ -90,11 +88,10 @@ def identity_of(resource: Manifest) -> Identity:
 
 def view_of(resource: Manifest) -> View:
     """Parse a resource. Raises SpecError; its message begins with the path of the field."""
-    annotations = resource["metadata"].get("annotations", {})
-    return _view(identity_of(resource), annotations, resource["spec"])
+    return _view(identity_of(resource), resource["spec"])
 
 
-def _view(identity: Identity, annotations: Mapping[str, str], given: Mapping[str, Any]) -> View:
+def _view(identity: Identity, given: Mapping[str, Any]) -> View:
     size = len(json.dumps(given))
     if size > SPEC_CHARACTERS_MAX:
         raise SpecError(f"spec: {size} characters as JSON, and the limit is {SPEC_CHARACTERS_MAX}")
@@ -103,19 +100,17 @@ def _view(identity: Identity, annotations: Mapping[str, str], given: Mapping[str
     _check_kafka(raw["kafka"])
     check_requirements(raw)
     rollout = raw["rollout"]
-    if rollout["promotion"] == "Manual":
-        raise SpecError("spec.rollout.promotion: Manual is not in this version yet; leave the field out")
+    if rollout["promotion"] != "Automatic":  # an earlier CRD accepted another value
+        raise SpecError("spec.rollout.promotion: only Automatic is supported; leave the field out")
     return View(
         namespace=identity.namespace,
         name=identity.name,
         uid=identity.uid,
         generation=identity.generation,
         deleting=identity.deleting,
-        annotations=annotations,
         raw=raw,
         spec=spec,
         rollout=Rollout(
-            promotion=rollout["promotion"],
             hydration_deadline_seconds=_seconds(
                 rollout["hydrationDeadline"], "spec.rollout.hydrationDeadline"
             ),

@@ -190,7 +190,7 @@ class _Woken(Reconcilers):
         ({"status": {"phase": "Pending"}}, False),
         ({"metadata": {"resourceVersion": "99"}}, False),
         ({"metadata": {"generation": 7}}, True),
-        ({"metadata": {"annotations": {names.PROMOTE_ANNOTATION: "r2"}}}, True),
+        ({"metadata": {"annotations": {"example.com/note": "1"}}}, True),
         ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
     ],
 )

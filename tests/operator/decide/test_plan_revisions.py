@@ -21,7 +21,7 @@ from queryable_operator.spec.resource import Identity, Rollout
 
 NOW = 10_000.0
 IDENTITY = Identity("shop", "users", "0b8a3f3e-6a7e-4a43-8f0a-6f1d9a6f3c51", 1, deleting=False)
-ROLLOUT = Rollout("Automatic", 3600, 0, 30, "DeleteCandidate")
+ROLLOUT = Rollout(3600, 0, 30, "DeleteCandidate")
 ACTIVE = RevisionReference(1, "a", 100, 4, "shop.users.r1")
 CANDIDATE = RevisionReference(2, "b", NOW - 60, 4, "shop.users.r2")
 CAUGHT_UP = replace(CANDIDATE, caught_up_since=NOW - 30)

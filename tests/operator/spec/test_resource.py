@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queryable_app.config.topic_spec import SpecError
-from queryable_operator.spec.resource import SPEC_CHARACTERS_MAX, Rollout, identity_of, view_of
+from queryable_operator.spec.resource import SPEC_CHARACTERS_MAX, Rollout, identity_of
 from tests.support.view import FULL, resource, view
 
 SASL = {"bootstrapServers": "kafka:9092", "config": {"security.protocol": "SASL_PLAINTEXT"}}
@@ -19,7 +19,7 @@ def test_a_small_resource_has_every_default() -> None:
     """What the resource leaves out has the schema's default, also before a server has filled it in."""
     small = view()
 
-    assert small.rollout == Rollout("Automatic", 3600.0, 0, 30.0, "DeleteCandidate")
+    assert small.rollout == Rollout(3600.0, 0, 30.0, "DeleteCandidate")
     assert (small.replace_after_seconds, small.image) == (300.0, None)
     assert (small.paused, small.suspended, small.on_partitions_changed) == (False, False, "Redeploy")
     assert small.raw["storage"]["size"] == "10Gi"
@@ -67,14 +67,6 @@ def test_a_view_can_follow_an_earlier_spec() -> None:
     assert earlier.raw["redeployNonce"] == 0
 
 
-def test_annotations_are_kept() -> None:
-    """The annotation that promotes a candidate is seen."""
-    promoted = resource()
-    promoted["metadata"]["annotations"] = {"queryabletopics.io/promote": "r2"}
-
-    assert view_of(promoted).annotations == {"queryabletopics.io/promote": "r2"}
-
-
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
@@ -91,7 +83,7 @@ def test_annotations_are_kept() -> None:
         ({"kafka": SASL}, "spec.kafka.config: sasl.mechanism is not set"),
         ({"kafka": PATH}, "spec.kafka.config: ssl.truststore.location names a file"),
         ({"kafka": {**PATH, "secretRef": {"name": "a"}}}, "spec.kafka.config: ssl.truststore.location names a file"),
-        ({"rollout": {"promotion": "Manual"}}, "spec.rollout.promotion: Manual is not in this version yet"),
+        ({"rollout": {"promotion": "Manual"}}, "spec.rollout.promotion: only Automatic is supported"),
         ({"rollout": {"stable": "9999999999s"}}, "spec.rollout.stable: '9999999999s' is not a duration"),
         ({"replaceAfter": "999999999d"}, "spec.replaceAfter: 999999999d is more than ten years"),
         ({"replaceAfter": "9999999999s"}, "spec.replaceAfter: '9999999999s' is not a duration"),
