@@ -18,7 +18,8 @@ from zlib import crc32
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.store.key_sample import KeySample
-from queryable_app.serve.store.store import SharedMemory, StoreDamaged, StoreUnavailable
+from queryable_app.serve.store.shared_memory import SharedMemory
+from queryable_app.serve.store.store_errors import StoreDamaged, StoreUnavailable
 from queryable_app.wire.disk_format import Identity, ReplicaState
 
 _NAME_FILE = "ROWS"

@@ -11,7 +11,8 @@ from typing import Any
 from queryable_app.placement.assignment import Placement
 from queryable_app.serve.node import Node
 from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
-from queryable_app.serve.store.store import SharedMemory, Store
+from queryable_app.serve.store.shared_memory import SharedMemory
+from queryable_app.serve.store.store import Store
 from queryable_app.wire.disk_format import Identity, ReplicaState, Row, encode_row
 from tests.support.node import APPLICATION_ID, node_settings
 

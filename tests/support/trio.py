@@ -14,7 +14,8 @@ import pytest
 
 from queryable_app.placement.assignment import Placement
 from queryable_app.serve.replication.hydration import PeerHydration
-from queryable_app.serve.store.store import SharedMemory, Store
+from queryable_app.serve.store.shared_memory import SharedMemory
+from queryable_app.serve.store.store import Store
 from queryable_app.wire.checkpoint_files import CheckpointInProgress, Manifest
 from queryable_app.wire.disk_format import Identity, ReplicaState, Row, encode_row
 from tests.support.damage import damage_rows

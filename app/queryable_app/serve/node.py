@@ -53,7 +53,9 @@ from queryable_app.serve.store.disk_guard import DiskGuard
 from queryable_app.serve.store.partitioner_in_use import PartitionerInUse
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
-from queryable_app.serve.store.store import SharedMemory, Store, StoreError, StoreUnavailable
+from queryable_app.serve.store.shared_memory import SharedMemory
+from queryable_app.serve.store.store import Store
+from queryable_app.serve.store.store_errors import StoreError, StoreUnavailable
 from queryable_app.serve.store.sweeper import Sweeper
 from queryable_app.wire.disk_format import Identity
 from queryable_app.wire.serde import key_codec

@@ -7,6 +7,7 @@ body still means what it says; anything else needs a new path.
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -59,6 +60,15 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise Malformed(f"{shown(value)} is not text")
     return value
+
+
+def matching(pattern: re.Pattern[str]) -> Check[str]:
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or pattern.fullmatch(value) is None:
+            raise Malformed(f"{shown(value)} is not allowed")
+        return value
+
+    return check
 
 
 def base64_bytes(value: Any) -> bytes:

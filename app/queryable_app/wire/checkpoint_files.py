@@ -1,11 +1,11 @@
-"""What a copy that moves from node to node consists of, what of it is still missing, and how fast it may go.
+"""Describe a checkpoint that moves between nodes: its files, which of them are missing, and how fast they may be sent.
 
 Strategy: a manifest names every file of a checkpoint with its size and its SHA-256. It comes from another node, so a name is
-checked before it is used as a path and a size before it is believed. Two manifests that name the same file with the same
-digest mean the same bytes: that is how a copy goes on after a lease has ended, or at the same node after its restart.
+checked before it is used as a path, and a size before it is used. If two manifests name the same file with the same digest, the
+bytes are the same: so a fetch continues after a lease has ended, or at the same node after its restart.
 
-SHA-256 because of that identity; as a check alone a CRC would do. With the processor's own instructions it takes 1.7 GB/s on
-the machine of docs/benchmarks.md (blake2b 0.8, zlib's crc32 4.1): a tenth of a core at 150 MB/s.
+The digest is SHA-256 because it identifies files; a CRC would be enough as a check. With the processor's own instructions SHA-256
+takes 1.7 GB/s on the machine of docs/benchmarks.md (blake2b 0.8, zlib's crc32 4.1): a tenth of a core at 150 MB/s.
 """
 
 from __future__ import annotations
@@ -14,28 +14,43 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+
+from queryable_app.wire.checked import (
+    OFFSET_MAX,
+    PARTITION_MAX,
+    Check,
+    field,
+    list_of,
+    matching,
+    offset,
+    partition,
+    text,
+    whole,
+)
+
+T = TypeVar("T")
 
 RANGE_BYTES_MAX: Final = 1 << 20
-"""Of a file, in one answer."""
+"""The most bytes of a file in one response."""
 
 CURRENT: Final = "CURRENT"
 """The file in which RocksDB begins to read."""
 
 _FILES_MAX: Final = 100_000
 _FILE_BYTES_MAX: Final = 1 << 40
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_LEASE: Final = re.compile(r"[0-9a-f]{16}")
+_NAME: Final = matching(re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"))
+_DIGEST: Final = matching(re.compile(r"[0-9a-f]{64}"))
+_LEASE: Final = matching(re.compile(r"[0-9a-f]{16}"))
 
 
 class ManifestError(ValueError):
-    """What another node says of its checkpoint cannot be right."""
+    """Another node described its checkpoint in a way that cannot be right."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInProgress:
-    """A checkpoint whose manifest is not known yet. Whoever waits for it sees that it goes on."""
+    """A checkpoint without a manifest yet. The growing number shows that the peer makes progress."""
 
     lease: str
     bytes_read: int  # for digests
@@ -44,14 +59,9 @@ class CheckpointInProgress:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def from_json(text: str | bytes) -> CheckpointInProgress:
-        try:
-            raw: Mapping[str, Any] = json.loads(text)
-            return CheckpointInProgress(
-                _matching(_LEASE, raw["lease"]), _number(raw["bytes_read"], 0, 1 << 63)
-            )
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise error if isinstance(error, ManifestError) else ManifestError(repr(error)) from None
+    def from_json(json_text: str | bytes) -> CheckpointInProgress:
+        """Parse the JSON, or raise ManifestError."""
+        return _parsed(json_text, _checkpoint_in_progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +73,12 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A checkpoint, held under a lease until it was not used for a while."""
+    """The content of a checkpoint, under its lease."""
 
     lease: str
     application_id: str
     partition: int
-    position: int  # of exactly the rows that are in it
+    position: int  # of exactly the rows in the checkpoint
     format: int  # disk_format.FORMAT_VERSION of the node that made it
     files: tuple[CheckpointFile, ...]
 
@@ -80,23 +90,9 @@ class Manifest:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def from_json(text: str | bytes) -> Manifest:
-        """Raises ManifestError for whatever could not come from a node of this version."""
-        try:
-            raw: Mapping[str, Any] = json.loads(text)
-            files = raw["files"]
-            if len(files) > _FILES_MAX:
-                raise ManifestError(f"has {len(files)} files, and {_FILES_MAX} are allowed")
-            manifest = Manifest(
-                _matching(_LEASE, raw["lease"]),
-                _text(raw["application_id"]),
-                _number(raw["partition"], 0, 1 << 31),
-                _number(raw["position"], -1, 1 << 63),
-                _number(raw["format"], 0, 1 << 31),
-                tuple(_file(file) for file in files),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise error if isinstance(error, ManifestError) else ManifestError(repr(error)) from None
+    def from_json(json_text: str | bytes) -> Manifest:
+        """Parse the JSON, or raise ManifestError if no node of this version could have sent it."""
+        manifest = _parsed(json_text, _manifest)
         names = {file.name for file in manifest.files}
         if len(names) != len(manifest.files):
             raise ManifestError("names a file twice")
@@ -106,26 +102,26 @@ class Manifest:
 
 
 def identical_files(before: Manifest, now: Manifest) -> frozenset[str]:
-    """The names under which both have the same bytes."""
+    """Return the names of the files that have the same bytes in both."""
     return frozenset(file.name for file in set(before.files) & set(now.files))
 
 
 class PartialFile(NamedTuple):
-    """A file, of which the first `start` bytes are there."""
+    """A file whose first `start` bytes are on the disk."""
 
     file: CheckpointFile
     start: int
 
 
 def files_to_fetch(manifest: Manifest, sizes: Mapping[str, int]) -> list[PartialFile]:
-    """Every file with how much of it is there, the ones that take longest first. Whole ones too: they are to be checked."""
-    parts = [PartialFile(file, _believed(sizes.get(file.name, 0), file)) for file in manifest.files]
+    """Return every file with the bytes on the disk, the longest to fetch first. Complete files are included: they are checked."""
+    parts = [PartialFile(file, _start(sizes.get(file.name, 0), file)) for file in manifest.files]
     return sorted(parts, key=lambda part: part.start - part.file.size)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchProgress:
-    """How far a copy from another node is."""
+    """The progress of a checkpoint fetch."""
 
     partition: int
     peer: str  # its address
@@ -135,48 +131,58 @@ class FetchProgress:
 
 
 class RateBudget:
-    """So many bytes a second, whoever sends them. In any span of time no more than that, and what was sent last."""
+    """Limit the bytes a second of all senders together. Any span of time sends at most that, plus the last piece."""
 
     def __init__(self, bytes_per_second: int) -> None:
         self._bytes_per_second = bytes_per_second
         self._free_at = 0.0
 
     def wait(self, now: float) -> float:
-        """Seconds until more may be sent."""
+        """Return the seconds until more may be sent."""
         return max(0.0, self._free_at - now)
 
     def take(self, size: int, now: float) -> float:
-        """Seconds to wait before these bytes are sent; they count from now on."""
+        """Reserve the bytes, and return the seconds to wait before they are sent."""
         begin = max(now, self._free_at)
         self._free_at = begin + size / self._bytes_per_second
         return begin - now
 
 
-def _believed(size: int, file: CheckpointFile) -> int:
-    return size if size <= file.size else 0
+def _start(size: int, file: CheckpointFile) -> int:
+    return size if size <= file.size else 0  # too long: not this file
 
 
-def _file(raw: Mapping[str, Any]) -> CheckpointFile:
-    return CheckpointFile(
-        _matching(_NAME, raw["name"]),
-        _number(raw["size"], 0, _FILE_BYTES_MAX),
-        _matching(_DIGEST, raw["digest"]),
+def _parsed(json_text: str | bytes, check: Check[T]) -> T:
+    try:
+        return check(json.loads(json_text))
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(str(error)) from None
+
+
+def _checkpoint_in_progress(raw: Any) -> CheckpointInProgress:
+    return CheckpointInProgress(field(raw, "lease", _LEASE), field(raw, "bytes_read", whole(0, OFFSET_MAX)))
+
+
+def _manifest(raw: Any) -> Manifest:
+    return Manifest(
+        field(raw, "lease", _LEASE),
+        field(raw, "application_id", text),
+        field(raw, "partition", partition),
+        field(raw, "position", offset),
+        field(raw, "format", whole(0, PARTITION_MAX)),
+        field(raw, "files", _files),
     )
 
 
-def _matching(pattern: re.Pattern[str], value: object) -> str:
-    if not isinstance(value, str) or pattern.fullmatch(value) is None:
-        raise ManifestError(f"{str(value)[:64]!r} is not allowed")
-    return value
+def _files(raw: Any) -> tuple[CheckpointFile, ...]:
+    if isinstance(raw, list) and len(raw) > _FILES_MAX:
+        raise ManifestError(f"has {len(raw)} files, and {_FILES_MAX} are allowed")
+    return tuple(list_of(_file)(raw))
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ManifestError(f"{str(value)[:64]!r} is no text")
-    return value
-
-
-def _number(value: object, low: int, high: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value < high:
-        raise ManifestError(f"{str(value)[:64]} is not allowed")
-    return value
+def _file(raw: Any) -> CheckpointFile:
+    return CheckpointFile(
+        field(raw, "name", _NAME),
+        field(raw, "size", whole(0, _FILE_BYTES_MAX - 1)),
+        field(raw, "digest", _DIGEST),
+    )

@@ -34,7 +34,9 @@ from queryable_app.serve.store.closing import close_when_unused, delete_director
 from queryable_app.serve.store.disk_probe import PROBE_SUFFIX, probe
 from queryable_app.serve.store.replica import Replica, Role
 from queryable_app.serve.store.replicas import Replicas
-from queryable_app.serve.store.store import SharedMemory, Store, StoreDamaged, StoreError, StoreUnavailable
+from queryable_app.serve.store.shared_memory import SharedMemory
+from queryable_app.serve.store.store import Store
+from queryable_app.serve.store.store_errors import StoreDamaged, StoreError, StoreUnavailable
 from queryable_app.wire.disk_format import Identity, ReplicaState
 
 REMOVAL_DELAY_SECONDS: Final = (

@@ -1,16 +1,16 @@
-"""Checkpoints of this node's copies, from which other nodes build theirs.
+"""Serve checkpoints of this node's replicas, from which other nodes hydrate theirs.
 
-Strategy: a checkpoint is a directory of hard links, so it costs nothing but keeps what the store has compacted away. Hence
-leases: a few at once, and each ends when nobody has used it for a while; what a killed process left is gone at the next start.
-RocksDB holds the interpreter while it makes one, so memtables are written out before, in a thread. What then remains takes
-milliseconds, and it happens on the event loop, where nothing is written meanwhile: the position speaks of exactly the
-rows that are there, in both column families.
+Strategy: a checkpoint is a directory of hard links. It costs nothing at first, but it retains files that the store has compacted
+away. So each checkpoint has a lease, which ends when it was unused for a while, and a node has only a few. The next start removes
+what a killed process left. RocksDB holds the interpreter while it makes a checkpoint, so a thread flushes the memtables first.
+The rest takes milliseconds and runs on the event loop, where no write can happen meanwhile: the position matches exactly the
+rows in both column families.
 
-The digests of a large copy take minutes. A lease is there at once, and whoever waits for its manifest is told how far it is, so
-that a node which hangs can be told from one that has much to read.
+The digests of a large replica take minutes. The lease exists at once, and a request for its manifest returns the progress until
+then. So a peer can tell a node that hangs from one that has much to read.
 
-Reading, digests and removal have two threads of their own, a few milliseconds of work at a time, and all leases share one budget
-of bytes a second: reads go first.
+Two threads of their own read, digest and delete files, a few milliseconds at a time. All leases share one budget of bytes a
+second, because reads have priority.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from queryable_app.platform.log import event
 from queryable_app.serve.base.background import Background, guarded
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
-from queryable_app.serve.store.store import Store, StoreError
+from queryable_app.serve.store.store import Store
+from queryable_app.serve.store.store_errors import StoreError
 from queryable_app.wire.checkpoint_files import (
     RANGE_BYTES_MAX,
     CheckpointFile,
@@ -49,7 +50,7 @@ _LEASES_MAX: Final = 8
 _LEASE_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.5
 _WAIT_SECONDS_MAX: Final = 10.0
-_MANIFEST_SECONDS: Final = 0.5  # for so long a question for it waits
+_MANIFEST_SECONDS: Final = 0.5  # a request for the manifest waits this long
 _DIGEST_BYTES: Final = 8 << 20  # at a time
 
 
@@ -62,17 +63,17 @@ class _Lease:
     bytes_read: int = 0
     making: asyncio.Future[Manifest] = field(init=False)
     files: dict[str, CheckpointFile] = field(default_factory=dict)
-    """None of them before all have their digests."""
+    """Empty until all digests are complete."""
 
 
 class Checkpoints(Background):
-    """Runs from `start` to `stop`. Call it from the event loop."""
+    """Make, serve and expire checkpoints from `start` to `stop`. Call it from the event loop."""
 
     def __init__(
         self, directory: Path, application_id: str, replicas: Replicas, mb_per_second_max: int
     ) -> None:
         self.lease_seconds = _LEASE_SECONDS
-        """How long a checkpoint is kept that nobody reads."""
+        """How long an unused lease lasts."""
         self._directory = directory
         self._application_id = application_id
         self._replicas = replicas
@@ -82,7 +83,7 @@ class Checkpoints(Background):
         shutil.rmtree(directory, ignore_errors=True)
 
     def create(self, partition: int, records_min: int) -> CheckpointInProgress:
-        """Raises Failure; not_available also when there are fewer records than make a copy worth while."""
+        """Start a checkpoint. Raise a Failure: not_available also if the replica has fewer than `records_min` records."""
         self._checkpointable(partition, records_min)
         if len(self._leases) >= _LEASES_MAX:
             raise _busy(f"{_LEASES_MAX} checkpoints of this node are being copied already")
@@ -93,7 +94,7 @@ class Checkpoints(Background):
         return CheckpointInProgress(lease_id, 0)
 
     async def manifest(self, lease_id: str) -> Manifest | CheckpointInProgress:
-        """After a moment at the latest. Raises Failure, also when the checkpoint could not be made."""
+        """Return the manifest, or the progress after half a second. Raise a Failure if the checkpoint could not be made."""
         lease = self._lease(lease_id)
         lease.used_at = time.monotonic()
         await asyncio.wait([lease.making], timeout=_MANIFEST_SECONDS)
@@ -111,7 +112,9 @@ class Checkpoints(Background):
             await self._in_thread(
                 _prepare, self._directory, self._checkpointable(partition, records_min).store
             )
-            replica = self._checkpointable(partition, records_min)  # it may have gone, or been emptied
+            replica = self._checkpointable(
+                partition, records_min
+            )  # it may have been removed or emptied meanwhile
             replica.store.checkpoint(lease.path)
             position = replica.position
             files = [await self._described(lease, path) for path in sorted(lease.path.iterdir())]
@@ -130,24 +133,24 @@ class Checkpoints(Background):
         return CheckpointFile(path.name, size, digest.hexdigest())
 
     async def read(self, lease_id: str, name: str, offset: int, length: int) -> bytes:
-        """Less than `length` only where the file has become shorter than it was."""
+        """Return a range of a file. It is shorter than `length` only if the file has shrunk."""
         lease = self._lease(lease_id)
         file = lease.files.get(name)
         if file is None:
             raise Failure(
                 Reason.NO_SUCH_RESOURCE,
                 f"the checkpoint has no file {shown(name)}",
-                "ask for those in its manifest",
+                "ask for a file of its manifest",
             )
         if not (0 <= offset <= file.size and 0 < length <= RANGE_BYTES_MAX):
             raise invalid(
                 "offset, length",
                 f"{offset} and {length} are no range of a file of {file.size} bytes",
-                f"ask for up to {RANGE_BYTES_MAX} bytes that are in the file",
+                f"ask for up to {RANGE_BYTES_MAX} bytes within the file",
             )
         lease.used_at = now = time.monotonic()
         if self._budget.wait(now) > _WAIT_SECONDS_MAX:
-            raise _busy("other copies use all that this node may send")
+            raise _busy("other checkpoint fetches use all that this node may send")
         await asyncio.sleep(self._budget.take(min(length, file.size - offset), now))
         try:
             return await self._in_thread(_read, lease.path / name, offset, min(length, file.size - offset))
@@ -157,6 +160,7 @@ class Checkpoints(Background):
             lease.used_at = time.monotonic()
 
     async def release(self, lease_id: str) -> None:
+        """End the lease and delete its checkpoint."""
         lease = self._lease(lease_id)
         del self._leases[lease_id]
         lease.making.cancel()
@@ -183,14 +187,14 @@ class Checkpoints(Background):
         replica = self._replicas.by_partition.get(partition)
         if replica is None or not replica.writable or not replica.complete:
             raise _no_checkpoint_failure(
-                partition, "there is no copy here that is complete and has not failed"
+                partition, "this node has no replica that is complete and has not failed"
             )
         if replica.damaged is not None:
-            raise _no_checkpoint_failure(partition, "a part of the copy here cannot be read")
+            raise _no_checkpoint_failure(partition, "a part of the replica here cannot be read")
         records = _records(replica.state)
         if records < records_min:
             raise _no_checkpoint_failure(
-                partition, f"it was made from {records} records, which stream at once"
+                partition, f"the replica has only {records} records, which the topic streams at once"
             )
         return replica
 
@@ -205,7 +209,7 @@ class Checkpoints(Background):
 
 
 def _records(state: ReplicaState) -> int:
-    """That would have to be streamed, where none of them has been compacted away since."""
+    """Return how many records ingest would have to read, unless the topic was compacted since."""
     return state.rows + state.deletes + state.null_keys + state.bad + state.dropped
 
 
@@ -215,7 +219,7 @@ def _prepare(directory: Path, store: Store) -> None:
 
 
 def _read_into(digest: Callable[[bytes], None], path: Path, offset: int) -> int:
-    """The next bytes of the file; how many there were."""
+    """Digest the next block of the file, and return its length."""
     block = _read(path, offset, _DIGEST_BYTES)
     digest(block)
     return len(block)
@@ -232,15 +236,15 @@ def _remove(path: Path) -> None:
 
 def _no_checkpoint_failure(partition: int, why: str) -> Failure:
     return Failure(
-        Reason.NOT_AVAILABLE, why, "ask another node, or build the copy from the topic", partition=partition
+        Reason.NOT_AVAILABLE, why, "ask another node, or hydrate from the topic", partition=partition
     )
 
 
 def _no_lease(lease_id: str) -> Failure:
     return Failure(
         Reason.NO_SUCH_RESOURCE,
-        f"there is no checkpoint {shown(lease_id)}: it was released, or not used for a while",
-        "ask for a new one; files that are the same need not be copied again",
+        f"there is no checkpoint {shown(lease_id)}: it was released, or unused for a while",
+        "ask for a new one; identical files need not be copied again",
     )
 
 

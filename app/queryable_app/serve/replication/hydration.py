@@ -1,12 +1,12 @@
-"""Builds a copy from one that another node has, where there is one worth copying. Otherwise the topic builds it.
+"""Hydrate a replica from a peer's checkpoint, if a peer has one worth fetching. Otherwise the topic hydrates it.
 
-Strategy: files come in ranges, several files at once, over connections of their own, so that no forwarded read waits behind a
-megabyte. What is broken off goes on where it ended: at the same range after a lost connection, with the same files after a
-lease has ended or this process has been started anew. A node that is away, refuses, or sends what does not match its own
-manifest is given up for the next one; what was corrupt is thrown away and never opened. How long a node is waited for depends on
-what it shows: one that reads a large copy says how far it is, and one that has given something may come back, unless its
-heartbeats have ended and another node has the copy. When nothing has come for a while from any of them, the stream has the copy:
-it is slower and always there.
+Strategy: files arrive in ranges, several files at once, over connections of their own, so that no forwarded read waits behind a
+megabyte. An interrupted fetch continues where it ended: at the same range after a lost connection, and with the same files after
+a lease has ended or this process has restarted. If a peer is unavailable, refuses, or sends bytes that do not match its manifest,
+the fetch continues at the next peer; corrupt files are deleted and never opened. How long a fetch waits for a peer depends on its
+progress. A peer that still digests a large replica reports its progress. A peer that has sent something may come back, unless its
+heartbeats have ended and another peer has the replica. If no peer sends anything for a while, the topic hydrates the replica: it
+is slower and always available.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ from queryable_app.wire.disk_format import FORMAT_VERSION, Identity
 T = TypeVar("T")
 
 CHECKPOINTS: Final = "/internal/v1/checkpoints"
-_BEING_MADE: Final = 202
+_IN_PROGRESS: Final = 202
 RECORDS_MIN: Final = 50_000
-"""Fewer stream in a quarter of a second, once the stream runs."""
+"""Fewer records stream from the topic in a quarter of a second."""
 
 _FILES_AT_ONCE: Final = 2
-_RANGES_AHEAD: Final = 3  # of a file; a copy is often one large file and some small ones
+_RANGES_AHEAD: Final = 3  # of a file; a checkpoint is often one large file and some small ones
 _FETCHES_AT_ONCE: Final = 2
-_LEASES_MAX: Final = 5  # of one peer, for one copy
-_ANSWER_SECONDS: Final = 5.0  # for what is answered at once, or after half a second at the most
-_MAKING_SECONDS: Final = 5.0  # without progress in a checkpoint that is being made
+_LEASES_MAX: Final = 5  # of one peer, for one fetch
+_ANSWER_SECONDS: Final = 5.0  # a peer answers at once, or after half a second at the most
+_MAKING_SECONDS: Final = 5.0  # without progress of a checkpoint
 _RANGE_SECONDS: Final = 15.0
 _RELEASE_SECONDS: Final = 2.0
 _STALLED_SECONDS: Final = 20.0
 _RETRY_SECONDS: Final = 0.25
-_GONE_SECONDS: Final = 1.0
-_LOOK_SECONDS: Final = 0.1
+_SUSPECTED_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 0.1
 
 
 class _Refused(Exception):
-    """The peer has none to give, or none to us."""
+    """The peer has no checkpoint for this node."""
 
 
 class _Busy(PeerUnavailable):
-    """The peer gives to others all that it may give."""
+    """The peer has no capacity at present."""
 
 
 class _LeaseEnded(Exception):
-    """The peer no longer has this checkpoint."""
+    """The peer no longer has the checkpoint, or a file of it."""
 
 
 class PeerHydration:
-    """Use it from one event loop."""
+    """Fetch checkpoints from peers. Use it from one event loop."""
 
     def __init__(
         self,
@@ -84,64 +84,64 @@ class PeerHydration:
         self.records_min = records_min
         self.stalled_seconds = stalled_seconds
         self.progress: dict[int, FetchProgress] = {}
-        """By partition, the copies that are coming in."""
+        """The running fetches, by partition."""
         self._peers = peers
         self._application_id = application_id
         self._topic = topic
-        self._turns = asyncio.Semaphore(_FETCHES_AT_ONCE)
+        self._fetches = asyncio.Semaphore(_FETCHES_AT_ONCE)
 
     async def fetch(self, partition: int, into: Path, replace_damaged: bool = False) -> bool:
-        """True: `into` is a verified store, ready for Store.open. False: no live peer has one worth copying, or there is a
-        store already, and the stream goes on from what is there. After a cancellation the next call goes on where it was.
-        `replace_damaged`: of the store that is there, closed, however few records there are."""
-        incoming = StagingDirectory(into)
-        async with self._turns:
-            if not replace_damaged and await in_thread(incoming.occupied):
+        """Fetch a verified store to `into` and return True, or return False if a store exists or no peer has one worth fetching.
+
+        After a cancellation the next call continues where this one ended. `replace_damaged` replaces the closed store at `into`,
+        however few records the peer has.
+        """
+        staging = StagingDirectory(into)
+        async with self._fetches:
+            if not replace_damaged and await in_thread(staging.destination_occupied):
                 return False
             try:
-                if await self._fetch(partition, incoming, 1 if replace_damaged else self.records_min):
+                if await self._fetch(partition, staging, 1 if replace_damaged else self.records_min):
                     return True
             finally:
                 self.progress.pop(partition, None)
-            await in_thread(incoming.discard)
+            await in_thread(staging.discard)
             return False
 
-    async def _fetch(self, partition: int, incoming: StagingDirectory, records_min: int) -> bool:
-        interrupted_fetch = await in_thread(incoming.interrupted_fetch)
-        # Their addresses at once: they may leave the placement before it is their turn.
+    async def _fetch(self, partition: int, staging: StagingDirectory, records_min: int) -> bool:
+        interrupted = await in_thread(staging.interrupted_fetch)
+        # Resolve all addresses now: a peer may leave the placement before the fetch gets to it.
         peers = [(ordinal, self._peers.address(ordinal)) for ordinal in self._peers.candidates(partition)]
-        if interrupted_fetch is not None:  # first who has the rest of it
-            peers.sort(key=lambda peer: peer[1] != interrupted_fetch.peer)
+        if interrupted is not None:  # continue at its peer first
+            peers.sort(key=lambda peer: peer[1] != interrupted.peer)
         for number, (ordinal, address) in enumerate(peers, 1):
-            before = (
-                interrupted_fetch.manifest
-                if interrupted_fetch is not None and interrupted_fetch.peer == address
-                else None
-            )
+            before = interrupted.manifest if interrupted is not None and interrupted.peer == address else None
             source = _Source(address, self._peers.node_headers)
-            transfer = _Transfer(self, source, incoming, partition, records_min)
-            gone = partial(self._gone, ordinal, partition, [other for other, _ in peers[number:]])
+            transfer = _Transfer(self, source, staging, partition, records_min)
+            is_lost = partial(self._is_lost, ordinal, partition, [other for other, _ in peers[number:]])
             try:
-                await self._fetch_from(source, _unless(gone, transfer.run(before)), partition, incoming)
+                await self._fetch_from(
+                    source, _unless_lost(is_lost, transfer.run(before)), partition, staging
+                )
                 return True
             except (PeerUnavailable, _Refused) as error:
                 event("peer-copy-given-up", partition=partition, peer=address, reason=str(error))
             except (CorruptCheckpoint, ManifestError) as error:
                 event("peer-copy-thrown-away", partition=partition, peer=address, reason=str(error))
-                await in_thread(incoming.discard)
+                await in_thread(staging.discard)
             except OSError as error:
                 event("peer-copy-thrown-away", partition=partition, peer=address, reason=f"disk: {error}")
                 return False
         return False
 
     async def _fetch_from(
-        self, source: _Source, transfer: Awaitable[Manifest], partition: int, incoming: StagingDirectory
+        self, source: _Source, transfer: Awaitable[Manifest], partition: int, staging: StagingDirectory
     ) -> None:
         identity = Identity(self._application_id, self._topic, partition)
         started = time.monotonic()
         try:
             manifest = await transfer
-            await in_thread(incoming.finish, manifest, identity)
+            await in_thread(staging.finish, manifest, identity)
             event(
                 "copied-from-peer",
                 partition=partition,
@@ -152,38 +152,38 @@ class PeerHydration:
             )
             await source.release()
         except PeerUnavailable:
-            raise  # there is nobody to give it back to
+            raise  # the peer cannot release its lease either
         except Exception:
-            await source.release()  # not when cancelled: then somebody will go on with it
+            await source.release()  # not after a cancellation, because the next fetch may continue
             raise
         finally:
             source.close()
 
-    def _gone(self, ordinal: int, partition: int, others: Sequence[int]) -> bool:
-        """Nothing is heard of the peer, and one of the others has the copy."""
+    def _is_lost(self, ordinal: int, partition: int, others: Sequence[int]) -> bool:
+        """Return whether the peer is suspected and another peer has a complete replica."""
         return ordinal in self._peers.suspected and any(
             self._peers.has_complete_replica(other, partition) for other in others
         )
 
-    def check(self, manifest: Manifest, partition: int) -> None:
-        """That it is of what was asked for, before anything of it is fetched."""
-        said = (manifest.application_id, manifest.partition, manifest.format)
-        if said != (self._application_id, partition, FORMAT_VERSION):
+    def check_manifest(self, manifest: Manifest, partition: int) -> None:
+        """Raise ManifestError if the checkpoint is not the requested one."""
+        found = (manifest.application_id, manifest.partition, manifest.format)
+        if found != (self._application_id, partition, FORMAT_VERSION):
             raise ManifestError(
-                f"is of {said}, and partition {partition} of {self._application_id} was asked for"
+                f"is of {found}, and partition {partition} of {self._application_id} was asked for"
             )
 
 
-async def _unless(gone: Callable[[], bool], transfer: Coroutine[Any, Any, T]) -> T:
-    """Ends it (PeerAway) when the peer has been gone for a second. That it is a suspect for less says little."""
+async def _unless_lost(is_lost: Callable[[], bool], transfer: Coroutine[Any, Any, T]) -> T:
+    """Run the transfer, and raise PeerUnavailable once the peer was lost for a second. A shorter suspicion means little."""
     running = asyncio.create_task(transfer)
-    there_at = time.monotonic()
+    alive_at = time.monotonic()
     try:
-        while not (await asyncio.wait([running], timeout=_LOOK_SECONDS))[0]:
-            if not gone():
-                there_at = time.monotonic()
-            elif time.monotonic() - there_at > _GONE_SECONDS:
-                raise PeerUnavailable("its heartbeats have ended, and another node has the copy")
+        while not (await asyncio.wait([running], timeout=_CHECK_SECONDS))[0]:
+            if not is_lost():
+                alive_at = time.monotonic()
+            elif time.monotonic() - alive_at > _SUSPECTED_SECONDS:
+                raise PeerUnavailable("its heartbeats have ended, and another node has the replica")
         return running.result()
     finally:
         running.cancel()
@@ -191,103 +191,102 @@ async def _unless(gone: Callable[[], bool], transfer: Coroutine[Any, Any, T]) ->
 
 
 class _Transfer:
-    """The files of one partition, from one peer."""
+    """Fetch the files of one partition from one peer."""
 
     def __init__(
         self,
         owner: PeerHydration,
         source: _Source,
-        incoming: StagingDirectory,
+        staging: StagingDirectory,
         partition: int,
         records_min: int,
     ) -> None:
         self._owner = owner
         self._source = source
-        self._incoming = incoming
+        self._staging = staging
         self._partition = partition
         self._records_min = records_min
         self._started_at = self._progress_at = time.monotonic()
-        self._came = 0  # bytes, since then
+        self._received = 0  # bytes
 
     async def run(self, before: Manifest | None) -> Manifest:
-        """Every file is there afterwards, and what its digest says. `before` is what this node was copying from the peer
-        when it was broken off."""
+        """Fetch and check every file. `before` is the manifest of an interrupted fetch from this peer."""
         manifest = before if before is not None and await self._source.has(before) else None
         for _ in range(_LEASES_MAX):
             if manifest is None:
                 manifest = await self._with_retries(self._create)
             try:
-                await self._files(manifest)
+                await self._fetch_files(manifest)
                 return manifest
-            except _LeaseEnded:  # or a file of it is gone
+            except _LeaseEnded:
                 await self._source.release()
                 manifest = None
         raise _Refused(f"{_LEASES_MAX} checkpoints ended before they were copied")
 
     async def _create(self) -> Manifest:
         manifest = await self._source.create(self._partition, self._records_min)
-        self._owner.check(manifest, self._partition)
+        self._owner.check_manifest(manifest, self._partition)
         return manifest
 
-    async def _files(self, manifest: Manifest) -> None:
-        parts = await in_thread(self._incoming.begin, self._source.address, manifest)
+    async def _fetch_files(self, manifest: Manifest) -> None:
+        parts = await in_thread(self._staging.begin, self._source.address, manifest)
         self._progress_at = time.monotonic()
-        there = sum(part.start for part in parts) - self._came
-        self._note(there, manifest)
-        waiting = iter(parts)
+        retained = sum(part.start for part in parts) - self._received
+        self._note_progress(retained, manifest)
+        remaining = iter(parts)
 
-        async def take_turns() -> None:
-            for part in waiting:
-                await self._file(manifest, part, there)
+        async def fetch_next_files() -> None:
+            for part in remaining:
+                await self._fetch_file(manifest, part, retained)
 
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(_FILES_AT_ONCE):
-                    group.create_task(take_turns())
+                    group.create_task(fetch_next_files())
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
-    async def _file(self, manifest: Manifest, part: PartialFile, there: int) -> None:
-        file = await in_thread(self._incoming.open, part)
-        asked_to, coming = file.size, deque[asyncio.Task[bytes]]()
+    async def _fetch_file(self, manifest: Manifest, part: PartialFile, retained: int) -> None:
+        file = await in_thread(self._staging.open, part)
+        requested_to, requests = file.size, deque[asyncio.Task[bytes]]()
         try:
-            while asked_to < part.file.size or coming:
-                while asked_to < part.file.size and len(coming) < _RANGES_AHEAD:
-                    length = min(RANGE_BYTES_MAX, part.file.size - asked_to)
-                    read = partial(self._source.read, manifest.lease, part.file.name, asked_to, length)
-                    coming.append(asyncio.create_task(self._with_retries(read)))
-                    asked_to += length
-                block = await coming.popleft()
+            while requested_to < part.file.size or requests:
+                while requested_to < part.file.size and len(requests) < _RANGES_AHEAD:
+                    length = min(RANGE_BYTES_MAX, part.file.size - requested_to)
+                    read = partial(self._source.read, manifest.lease, part.file.name, requested_to, length)
+                    requests.append(asyncio.create_task(self._with_retries(read)))
+                    requested_to += length
+                block = await requests.popleft()
                 await in_thread(file.append, block)
-                self._came += len(block)
+                self._received += len(block)
                 self._progress_at = time.monotonic()
-                self._note(there, manifest)
+                self._note_progress(retained, manifest)
         finally:
-            for task in coming:
+            for task in requests:
                 task.cancel()
-            await asyncio.gather(*coming, return_exceptions=True)
+            await asyncio.gather(*requests, return_exceptions=True)
         file.check()
 
-    async def _with_retries(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """A peer that has given something may be away for a while; one that is busy, from the beginning."""
+    async def _with_retries(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Retry while the peer is busy, or is unavailable after it has sent something, until it made no progress for a while."""
         while True:
             try:
-                return await ask()
-            except PeerUnavailable as away:
-                worth_waiting = self._came > 0 or isinstance(away, _Busy)
+                return await request()
+            except PeerUnavailable as error:
+                worth_waiting = self._received > 0 or isinstance(error, _Busy)
                 if not worth_waiting or time.monotonic() - self._progress_at > self._owner.stalled_seconds:
                     raise
             await asyncio.sleep(_RETRY_SECONDS)
 
-    def _note(self, there: int, manifest: Manifest) -> None:
-        rate = self._came / max(1e-3, time.monotonic() - self._started_at)
+    def _note_progress(self, retained: int, manifest: Manifest) -> None:
+        rate = self._received / max(1e-3, time.monotonic() - self._started_at)
         self._owner.progress[self._partition] = FetchProgress(
-            self._partition, self._source.address, there + self._came, manifest.size, rate
+            self._partition, self._source.address, retained + self._received, manifest.size, rate
         )
 
 
 class _Source:
-    """A peer's checkpoints. It has connections of its own, so that no read between nodes waits behind a file."""
+    """Call a peer's checkpoint routes over connections of its own, so that no forwarded read waits behind a file."""
 
     def __init__(self, address: str, node_headers: bytes) -> None:
         self.address = address
@@ -296,57 +295,57 @@ class _Source:
         self._lease: str | None = None
 
     async def create(self, partition: int, records_min: int) -> Manifest:
-        """Waits for the manifest for as long as the peer gets on with it."""
+        """Request a checkpoint, and wait for its manifest while the peer makes progress."""
         body = json.dumps({"partition": partition, "recordsMin": records_min}).encode()
-        answer = await self._ask(b"POST", "", body, _ANSWER_SECONDS)
+        answer = await self._request(b"POST", "", body, _ANSWER_SECONDS)
         time_of, bytes_read = asyncio.get_running_loop().time, -1
-        while answer.status == _BEING_MADE:
-            said = CheckpointInProgress.from_json(answer.body)
-            self._lease = said.lease
-            if said.bytes_read > bytes_read:
-                bytes_read, until = said.bytes_read, time_of() + _MAKING_SECONDS
+        while answer.status == _IN_PROGRESS:
+            progress = CheckpointInProgress.from_json(answer.body)
+            self._lease = progress.lease
+            if progress.bytes_read > bytes_read:
+                bytes_read, until = progress.bytes_read, time_of() + _MAKING_SECONDS
             elif time_of() > until:
-                raise PeerUnavailable(f"its checkpoint does not get beyond {bytes_read} bytes")
-            answer = await self._ask(b"GET", f"/{said.lease}", b"", _ANSWER_SECONDS)
+                raise PeerUnavailable(f"its checkpoint stays at {bytes_read} bytes")
+            answer = await self._request(b"GET", f"/{progress.lease}", b"", _ANSWER_SECONDS)
         manifest = Manifest.from_json(answer.body)
         self._lease = manifest.lease
         return manifest
 
     async def has(self, manifest: Manifest) -> bool:
-        """The lease of before is still there; from now on it counts as used."""
+        """Return whether the lease of an interrupted fetch still exists, and renew it."""
         self._lease = manifest.lease
         try:
-            await self._ask(b"GET", f"/{manifest.lease}", b"", _ANSWER_SECONDS)
+            await self._request(b"GET", f"/{manifest.lease}", b"", _ANSWER_SECONDS)
         except _LeaseEnded:
             return False
         return True
 
     async def read(self, lease: str, name: str, offset: int, length: int) -> bytes:
         target = f"/{lease}/files/{name}?offset={offset}&length={length}"
-        answer = await self._ask(b"GET", target, b"", _RANGE_SECONDS)
+        answer = await self._request(b"GET", target, b"", _RANGE_SECONDS)
         if len(answer.body) != length:
             raise CorruptCheckpoint(f"{len(answer.body)} bytes of {name} came, and {length} were asked for")
         return answer.body
 
     async def release(self) -> None:
-        """As a courtesy: it ends by itself as well."""
+        """Release the lease early. Otherwise it expires."""
         if self._lease is not None:
             lease, self._lease = self._lease, None
             with suppress(PeerUnavailable, _Refused, _LeaseEnded):
-                await self._ask(b"DELETE", f"/{lease}", b"", _RELEASE_SECONDS)
+                await self._request(b"DELETE", f"/{lease}", b"", _RELEASE_SECONDS)
 
-    async def _ask(self, method: bytes, target: str, body: bytes, seconds: float) -> PeerResponse:
+    async def _request(self, method: bytes, target: str, body: bytes, seconds: float) -> PeerResponse:
         deadline = asyncio.get_running_loop().time() + seconds
         path = (CHECKPOINTS + target).encode()
         answer = await self._client.request(method, path, self._headers, body, deadline)
-        if answer.status in (200, _BEING_MADE):
+        if answer.status in (200, _IN_PROGRESS):
             return answer
-        said = f"it answered {answer.status}: {answer.body[:300].decode(errors='replace')}"
+        why = f"it answered {answer.status}: {answer.body[:300].decode(errors='replace')}"
         if answer.status == Reason.OVERLOADED.status:
-            raise _Busy(said)
+            raise _Busy(why)
         if answer.status == Reason.NO_SUCH_RESOURCE.status:
-            raise _LeaseEnded(said)
-        raise _Refused(said)
+            raise _LeaseEnded(why)
+        raise _Refused(why)
 
     def close(self) -> None:
         self._client.close()

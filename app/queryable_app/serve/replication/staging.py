@@ -1,15 +1,15 @@
-"""The directory in which a copy from another node arrives, beside the place where it will stand.
+"""Stage a checkpoint from a peer in a directory beside the store's own, and rename it into place once it is verified.
 
-    p0003.incoming/plan.json   from whom it comes, and its manifest
+    p0003.incoming/plan.json   the peer's address and the manifest
     p0003.incoming/files/      the store's files, each written from its beginning to its end
 
-Strategy: the size of a file says how much of it is there, so nothing has to be noted while it arrives, and whatever is cut
-off goes on where it ended. Every file is read or written whole under one digest before the directory is opened as a store.
-Opening changes its files: from then on the plan is gone, and a directory without a plan is worth nothing. The digest says that
-the bytes are the peer's, and RocksDB's own checksums, all of which are held against the rows then, that they were right
-there. Nothing of all this has a path that anybody opens; the last step is the rename to the place where the store is looked for.
+Strategy: the size of a file says how much of it has arrived, so an interrupted fetch continues where it ended. Every file is
+read or written completely under one digest before the directory is opened as a store. Opening changes the files: the plan is
+deleted before, and a staging directory without a plan is discarded. The digest proves that the bytes are the peer's. RocksDB's
+own checksums, which are all verified then, prove that they were right at the peer. No node opens a store in the staging directory
+for reads; the last step is the rename.
 
-Every call blocks: not for the event loop.
+Every call blocks. Do not call them on the event loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from queryable_app.serve.base.atomic_file import write_atomically
-from queryable_app.serve.store.store import SharedMemory, Store, StoreError
+from queryable_app.serve.store.shared_memory import SharedMemory
+from queryable_app.serve.store.store import Store
+from queryable_app.serve.store.store_errors import StoreError
 from queryable_app.wire.checkpoint_files import (
     Manifest,
     PartialFile,
@@ -37,29 +39,31 @@ _VERIFY_CACHE_MB: Final = 8
 
 
 class CorruptCheckpoint(Exception):
-    """What has arrived is not what was said to come."""
+    """The received bytes do not match the manifest."""
 
 
 class InterruptedFetch(NamedTuple):
-    """What an interrupted copy has left."""
+    """The plan that an interrupted fetch left behind."""
 
     peer: str
     manifest: Manifest
 
 
 class StagingDirectory:
-    def __init__(self, into: Path) -> None:
-        self._into = into
-        self._directory = into.with_name(into.name + STAGING_SUFFIX)
+    """Stage the store that will stand at `destination`."""
+
+    def __init__(self, destination: Path) -> None:
+        self._destination = destination
+        self._directory = destination.with_name(destination.name + STAGING_SUFFIX)
         self._files = self._directory / "files"
         self._plan = self._directory / "plan.json"
 
-    def occupied(self) -> bool:
-        """There is a store already in the place where this one would stand."""
-        return self._into.exists() and any(self._into.iterdir())
+    def destination_occupied(self) -> bool:
+        """Return whether a store exists at the destination."""
+        return self._destination.exists() and any(self._destination.iterdir())
 
     def interrupted_fetch(self) -> InterruptedFetch | None:
-        """None also for what cannot be gone on with."""
+        """Return the plan of an interrupted fetch, or None if there is none that can continue."""
         try:
             raw = json.loads(self._plan.read_text())
             return InterruptedFetch(str(raw["peer"]), Manifest.from_json(raw["manifest"]))
@@ -67,9 +71,12 @@ class StagingDirectory:
             return None
 
     def begin(self, peer: str, manifest: Manifest) -> list[PartialFile]:
-        """Keep of an earlier copy what is the same in this one; returns what is to be fetched."""
-        interrupted_fetch = self.interrupted_fetch()
-        same = identical_files(interrupted_fetch.manifest, manifest) if interrupted_fetch else frozenset()
+        """Start or continue a fetch: retain identical files of an interrupted one, and return the files to fetch.
+
+        Raise OSError if the disk has too little space.
+        """
+        interrupted = self.interrupted_fetch()
+        same = identical_files(interrupted.manifest, manifest) if interrupted else frozenset()
         self._files.mkdir(parents=True, exist_ok=True)
         for path in self._files.iterdir():
             if path.name not in same:
@@ -79,25 +86,25 @@ class StagingDirectory:
         left = sum(part.file.size - part.start for part in parts)
         free = shutil.disk_usage(self._files).free
         if left > free:
-            raise OSError(f"{left} bytes are to come, and {free} are free")
+            raise OSError(f"{left} bytes are missing, and {free} are free")
         return parts
 
     def open(self, part: PartialFile) -> StagedFile:
         return StagedFile(self._files / part.file.name, part)
 
     def finish(self, manifest: Manifest, identity: Identity) -> None:
-        """Make a store of the files, which have been checked one by one, and put it in its place, instead of what may be
-        there. It counts as incomplete until it has reached the log's end here. Raises CorruptCopy."""
+        """Open and verify the store, mark it incomplete until it catches up here, and rename it to the destination, in place of
+        a damaged store. Raise CorruptCheckpoint."""
         if self._sizes() != {file.name: file.size for file in manifest.files}:
-            raise CorruptCheckpoint("files are missing, or not of their size")
+            raise CorruptCheckpoint("files are missing or have another size")
         self._plan.unlink()
         try:
-            # With a cache of its own: the node's may have the same blocks, from when they were whole.
+            # Use a separate cache: the node's cache may have the same blocks from before they were damaged.
             store = Store.open(self._files, identity, SharedMemory(_VERIFY_CACHE_MB, _VERIFY_CACHE_MB))
             try:
                 if store.state.position != manifest.position:
                     raise CorruptCheckpoint(
-                        f"the store is at position {store.state.position}, and {manifest.position} was said"
+                        f"the store is at position {store.state.position}, and its manifest says {manifest.position}"
                     )
                 store.verify()
                 store.apply((), replace(store.state, complete=False))
@@ -105,9 +112,9 @@ class StagingDirectory:
                 store.close()
         except StoreError as error:
             raise CorruptCheckpoint(str(error)) from error
-        if self._into.exists():
-            self._into.rename(self._directory / "before")
-        self._files.rename(self._into)
+        if self._destination.exists():
+            self._destination.rename(self._directory / "before")
+        self._files.rename(self._destination)
         self.discard()
 
     def _sizes(self) -> dict[str, int]:
@@ -118,7 +125,7 @@ class StagingDirectory:
 
 
 class StagedFile:
-    """A file that grows by what is appended to it. What is there already is read for the digest."""
+    """Append to one staged file. The constructor reads the bytes on the disk for the digest."""
 
     def __init__(self, path: Path, part: PartialFile) -> None:
         self.size = part.start
@@ -138,5 +145,6 @@ class StagedFile:
         self.size += len(block)
 
     def check(self) -> None:
+        """Raise CorruptCheckpoint if the complete file does not match the manifest."""
         if (self.size, self._digest.hexdigest()) != (self._expected.size, self._expected.digest):
-            raise CorruptCheckpoint(f"{self._expected.name} is not what its digest says")
+            raise CorruptCheckpoint(f"{self._expected.name} does not match its digest")

@@ -1,4 +1,4 @@
-"""How a store ends: when nobody reads it any more. Until then RocksDB keeps its directory locked, even if it is closed."""
+"""Close a store once nothing reads it: until then RocksDB keeps its directory locked, even after `close`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import asyncio
 import shutil
 from math import inf
 from pathlib import Path
+from typing import Final
 
 from queryable_app.serve.base.background import in_thread
 from queryable_app.serve.store.store import Store
 
+_POLL_SECONDS: Final = 0.05
+
 
 async def wait_until_unused(store: Store, seconds: float = inf) -> None:
-    """Until nobody reads it step by step. Asked again and again, since iterators end wherever they are dropped."""
+    """Wait until no iterator and no thread uses the store. This polls, because an iterator may end when it is collected."""
     time_of = asyncio.get_running_loop().time
     until = time_of() + seconds
     while store.in_use and time_of() < until:  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def close_when_unused(store: Store) -> None:
-    """Also when this is cancelled. In a thread: after a write that found the disk full, RocksDB takes a second to close."""
+    """Close the store, also if cancelled. Use a thread: after a write to a full disk RocksDB takes a second to close."""
     try:
         store.cancel_compaction()
         await wait_until_unused(store)

@@ -1,7 +1,7 @@
-"""Keeps the disk from filling up: above the high-water mark ingest pauses, and reads go on.
+"""Pause ingest while the disk is fuller than the high-water mark. Reads continue.
 
-Strategy: one look a second at the file system of the data directory, as `df` shows it, so that whatever else is on it
-counts too. What follows from a look is decided in policy/disk_mark.py.
+Strategy: once a second, measure the file system of the data directory as `df` does, so that other files on it count too.
+`policy/disk_mark.py` decides what follows.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _LOOK_SECONDS: Final = 1.0
 
 
 def used_percent(directory: Path) -> float:
-    """Of what this process may use: the blocks that are reserved for root are nobody's."""
+    """Return the used share of what this process may use, without the blocks that are reserved for root."""
     usage = shutil.disk_usage(directory)
     return 100 * usage.used / max(1, usage.used + usage.free)
 
 
 class DiskGuard(Background):
-    """Runs from `start` to `stop`. `pause` is called on each change."""
+    """Measure the disk from `start` to `stop`, and call `pause` on each change."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class DiskGuard(Background):
         self._mark = DiskMark()
         self.high_water_percent = high_water_percent
         self.used_percent = -1.0
-        """As of the last look; -1 before the first."""
+        """The last measurement; -1 before the first."""
 
     @property
     def paused(self) -> Pause:
@@ -74,7 +74,7 @@ class DiskGuard(Background):
             self._pause(self._mark.paused)
 
     async def start(self) -> None:
-        """Knows how full it is before anything is read."""
+        """Measure once before ingest begins, then at intervals."""
         self._directory.mkdir(parents=True, exist_ok=True)
         self.look()
         await super().start()

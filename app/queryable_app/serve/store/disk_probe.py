@@ -1,7 +1,7 @@
-"""Whether a store can be opened again: the same operations as RocksDB's, on a file that is removed at once.
+"""Probe whether a store can be opened again, with the operations that RocksDB needs.
 
-Strategy: closing a store ends its reads, and opening it needs descriptors and room on the disk. A store that cannot be written
-still answers reads, so it is closed only after this probe shows that opening it will succeed.
+Strategy: closing a store ends its reads, and opening it needs descriptors and disk space. A store that refuses writes still
+answers reads, so it is closed only after this probe shows that opening it will succeed.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 PROBE_SUFFIX: Final = ".probe"
-_DESCRIPTORS: Final = 32  # of a store's log, manifest, new tables and their directories
+_DESCRIPTORS: Final = 32  # for a store's log, manifest, new tables and their directories
 _WRITTEN_BYTES: Final = 4096
 
 
 def probe(path: Path, room_bytes: int) -> None:
-    """Raise OSError if a file at `path` cannot take so many bytes, or if too few descriptors are left."""
+    """Raise OSError if a file at `path` cannot take `room_bytes`, or if too few descriptors are left."""
     opened: list[int] = []
     try:
         opened.append(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC, 0o600))

@@ -1,10 +1,10 @@
-"""How many keys a store has, without reading it: a sample of its keys is kept while rows are written.
+"""Estimate how many keys a store has, from a sample that writes keep up to date.
 
-Strategy: a key is in the sample when the low bits of its hash are zero. An update finds itself there, a delete takes itself out,
-and only keys that can be read count. When the sample grows beyond its bound, one more bit must be zero, and half of it goes.
-The count is exact up to `SAMPLE_MAX` keys, and beyond that within a few percent (3 % standard deviation), however many updates,
-deletes and expired rows there are. The sample is in memory alone, with Python's own hash, which is the cheapest. After a start
-it is made again by walking the rows, and until then there is no count.
+Strategy: a key is in the sample if the low bits of its hash are zero. An update replaces its entry, a delete removes it, and only
+readable keys count. When the sample exceeds its bound, one more bit must be zero, which removes half of it. The count is exact up
+to `SAMPLE_MAX` keys, and has a standard deviation of 3 % beyond, whatever the number of updates, deletes and expired rows. The
+sample is only in memory, with Python's own hash, which is the cheapest. After a start there is no count until a walk over the
+rows has rebuilt the sample.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ SAMPLE_MAX: Final = 2048
 
 
 class KeySample:
+    """Sample the keys of one store."""
+
     def __init__(self, whole: bool) -> None:
         self.whole = whole
-        """Every key of the store has had its chance: the store was empty, or it was walked."""
+        """True once the sample has seen every key: the store was empty, or a walk is complete."""
         self.mask = 0
-        """`hash(key) & mask` is 0 for the keys that `note` must see."""
+        """Call `note` for the keys whose `hash(key) & mask` is 0."""
         self._expiry_ms: dict[int, int] = {}  # by the key's hash; 0: never
         self._expires = False  # one of them does
 
     def note(self, key: bytes, stored: bytes) -> None:
-        """Take in a row as it was written, or as it was found."""
+        """Add a row that was written, or found by a walk."""
         hashed = hash(key)
         if hashed & self.mask:
             return
         if len(stored) < ROW_HEADER.size:
-            return  # it is no row, which a read of it says
+            return  # malformed, which a read of it reports
         flags, _, _, expiry_ms = ROW_HEADER.unpack_from(stored)
         if flags & TOMBSTONE:
             self._expiry_ms.pop(hashed, None)
@@ -43,11 +45,11 @@ class KeySample:
             self._expiry_ms = {h: expiry for h, expiry in self._expiry_ms.items() if not h & mask}
 
     def forget(self, key: bytes) -> None:
-        """Take in that the row has been removed."""
+        """Remove a deleted row."""
         self._expiry_ms.pop(hash(key), None)
 
     def count(self, now_ms: int) -> int | None:
-        """Return about how many keys can be read, or None while that is not known."""
+        """Estimate how many keys are readable, or return None while a walk is still needed."""
         if not self.whole:
             return None
         sampled = self._expiry_ms

@@ -18,7 +18,8 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.platform.log import event
 from queryable_app.policy.freshness import absent, next_offset
 from queryable_app.policy.retries import Retry, next_retry
-from queryable_app.serve.store.store import Store, StoreError, StoreUnavailable
+from queryable_app.serve.store.store import Store
+from queryable_app.serve.store.store_errors import StoreError, StoreUnavailable
 from queryable_app.wire.disk_format import ReplicaState
 
 Role = Literal["active", "standby", "hydrating"]
@@ -79,8 +80,8 @@ class Replica:
             raise absent(self, self.absent)
         raise Failure(
             Reason.NOT_AVAILABLE,
-            f"the copy of partition {self.partition} could not be opened: {self.failed}",
-            "ask again when what stopped it is mended, see /v1/status",
+            f"the replica of partition {self.partition} could not be opened: {self.failed}",
+            "repair the cause and ask again, see /v1/status",
             partition=self.partition,
         )
 

@@ -1,10 +1,8 @@
-"""One RocksDB per copy of a partition: rows, and what the copy knows of itself, always written together.
+"""Keep the rows and the state of one replica in one RocksDB.
 
-Strategy: every write is one WriteBatch over both column families, so that a position never speaks of rows that are not
-there. Nothing is synced to disk: after a crash RocksDB recovers a prefix of its batches, and the log refills the rest
-from the position in that prefix. Both families are flushed together, or the small one would keep old WAL files alive.
-
-All stores of a node share one block cache and one budget for memtables.
+Strategy: every write is one WriteBatch over both column families, so the position on disk always matches the rows. Nothing is
+synced to disk: after a crash RocksDB recovers a prefix of its batches, and ingest reads the rest again from the position in that
+prefix. Both families are flushed together, because otherwise the small one would keep old WAL files alive.
 """
 
 from __future__ import annotations
@@ -20,22 +18,19 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any, Final
 
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    Checkpoint,
-    DBCompressionType,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-    WriteBufferManager,
-)
+from rocksdict import Checkpoint, Rdict, ReadOptions, WriteBatch
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.platform.log import event
-from queryable_app.policy.descriptor_plan import STORE_FILES_MIN
 from queryable_app.serve.store.key_sample import KeySample
+from queryable_app.serve.store.shared_memory import SharedMemory, rocksdb_options
+from queryable_app.serve.store.store_errors import (
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+    is_damage,
+    open_failure,
+)
 from queryable_app.wire.disk_format import (
     FORMAT_VERSION,
     META,
@@ -49,55 +44,15 @@ from queryable_app.wire.disk_format import (
 )
 
 _MB: Final = 1 << 20
-_MEMTABLE_BYTES_MIN: Final = 2 * _MB
 _META_MEMTABLE_BYTES: Final = 4 * _MB
-_ARENA_BLOCK_BYTES: Final = 64 * 1024  # the default of 1 MB would be paid by every idle store, twice
 _RETRY_MS: Final = 1000
-_WAL_BYTES_MAX: Final = 64 * _MB  # what is read again after a crash, before the store answers
 _VERIFY_AHEAD_BYTES: Final = _MB
 _VERIFY_ROWS: Final = 64
-_VERIFY_STEP_SECONDS: Final = 0.0005  # so long RocksDB holds the interpreter
-
-
-class StoreError(Exception):
-    """The store cannot be used. The message says why, and what to do."""
-
-
-class StoreUnavailable(StoreError):
-    """The store cannot be opened or written at present. A later attempt may succeed: a full disk, a lock, no descriptors."""
-
-
-class StoreDamaged(StoreError):
-    """What is on disk is not whole. No restart mends it: the copy has to be made anew."""
-
-
-class SharedMemory:
-    """What the stores of one node share: a block cache, a budget for memtables, and how many files each may keep open."""
-
-    def __init__(
-        self,
-        block_cache_mb: int = 128,
-        write_buffer_mb: int = 64,
-        stores: int = 1,
-        files_max: int = STORE_FILES_MIN,
-    ) -> None:
-        self.files_max = files_max
-        """Table files that each store keeps open. Beyond them a read opens the file again."""
-        self.block_cache_bytes = block_cache_mb * _MB
-        self.cache = Cache(self.block_cache_bytes)
-        self.write_buffers = WriteBufferManager(write_buffer_mb * _MB, False)
-        self._write_buffer_bytes = write_buffer_mb * _MB
-        self.memtable_bytes = 0
-        self.share(stores)
-
-    def share(self, stores: int) -> None:
-        """A share for each, since the manager only ever flushes the store that is being written to: full memtables of
-        quiet stores would make the busy one flush at every write. Stores that are open keep what they have."""
-        self.memtable_bytes = max(_MEMTABLE_BYTES_MIN, self._write_buffer_bytes // max(1, stores))
+_VERIFY_STEP_SECONDS: Final = 0.0005  # for this long RocksDB holds the interpreter
 
 
 class Store:
-    """Use `Store.open`. Calls are synchronous, short, and made from the event loop's thread alone."""
+    """Read and write one store. Use `Store.open`. Call it only from the event loop's thread; calls are synchronous and short."""
 
     def __init__(self, path: Path, db: Rdict, identity: Identity, state: ReplicaState, last_bad: Any) -> None:
         self.path = path
@@ -105,40 +60,38 @@ class Store:
         self.state = state
         self.last_bad: dict[str, Any] | None = last_bad
         self.damaged: str | None = None
-        """Why some of it can never be read again; None as far as is known."""
+        """Why some rows are unreadable for good; None if no damage is known."""
         self.keys = KeySample(whole=state == ReplicaState())
-        """About how many keys there are. Of a store that has rows already it says so when the sweeper has walked them."""
+        """The estimate of the number of keys. A store that opens with rows has none until the sweeper has walked them."""
         self._db = db
         self._meta = db.get_column_family_handle(META)
         self._closed = False
         self._iterators = 0
-        self._said_unreadable = False
+        self._unreadable_logged = False
         self._threads: set[int] = set()
 
     @staticmethod
     def open(path: Path, identity: Identity, memory: SharedMemory) -> Store:
-        """Create the store or open it; refuse one of another version or with another one's rows."""
+        """Open or create the store. Refuse another disk format, and rows of another partition, topic or application."""
         path.mkdir(parents=True, exist_ok=True)
-        rows = _options(memory, memory.memtable_bytes)
+        rows = rocksdb_options(memory, memory.memtable_bytes)
         try:
             # Without `column_families` a re-opened store silently falls back to an 8 MB cache and no bloom filter.
-            families = {ROWS: rows, META: _options(memory, _META_MEMTABLE_BYTES)}
+            families = {ROWS: rows, META: rocksdb_options(memory, _META_MEMTABLE_BYTES)}
             db = Rdict(str(path), rows, column_families=families)
-        except Exception as error:  # rocksdict raises nothing more particular
-            raise _not_opened(path, str(error)) from error
+        except Exception as error:  # rocksdict raises nothing more specific
+            raise open_failure(path, str(error)) from error
         try:
             capacity = db.property_int_value("rocksdb.block-cache-capacity")
             if capacity != memory.block_cache_bytes:
-                raise StoreError(
-                    f"{path}: RocksDB did not take the options it was given; it caches {capacity} bytes"
-                )
+                raise StoreError(f"{path}: RocksDB ignored its options; it caches {capacity} bytes")
             return _checked(path, db, identity)
         except BaseException:
             db.close()
             raise
 
     def get(self, disk_key: bytes) -> bytes | None:
-        """Stored bytes: row header and value. Like every read it raises a Failure when a block cannot be read."""
+        """Return the row header and value, or None. Like every read, raise a Failure if a block is unreadable."""
         try:
             stored: bytes | None = self._db.get(disk_key)
         except Exception as error:
@@ -155,9 +108,9 @@ class Store:
     def rows(
         self, start: bytes | None = None, stop: bytes | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """`[start, stop)` in the order of disk keys. The view is that of the first step, whatever is written meanwhile.
+        """Iterate over the rows of `[start, stop)` in disk key order, as they were at the first step.
 
-        The bounds are compared here: rocksdict encodes the ones in ReadOptions as if the store were not raw.
+        The loop compares the bounds itself: rocksdict encodes bounds in ReadOptions as if the store were not raw.
         """
         self._iterators += 1
         try:
@@ -182,7 +135,7 @@ class Store:
             self._iterators -= 1
 
     def _check_end(self, last: Any, reverse: bool) -> None:
-        """There is nothing behind `last`, or it cannot be read, and this says so: rocksdict's `items` end in the same way."""
+        """Raise if an unreadable block follows `last`: rocksdict's `items` ends there as if the rows had ended."""
         steps = self._db.iter()
         try:
             if reverse:
@@ -193,29 +146,32 @@ class Store:
                 steps.prev() if reverse else steps.next()
             steps.status()
         finally:
-            del steps  # or an error would keep the store open
+            del steps  # otherwise an error would keep the store open
 
     def _unreadable(self, error: Exception) -> Failure:
-        """Of this copy; another one may answer."""
-        if not self._closed and not self._said_unreadable:
-            self._said_unreadable = True
+        """Log an unreadable block once, and return the Failure that makes the caller try another replica."""
+        if not self._closed and not self._unreadable_logged:
+            self._unreadable_logged = True
             event("unreadable", partition=self.identity.partition, path=self.path, reason=str(error))
         self._note_damage(error)
         return Failure(
             Reason.NOT_AVAILABLE,
-            f"a part of the copy of partition {self.identity.partition} on this node cannot be read",
+            f"a part of the replica of partition {self.identity.partition} on this node cannot be read",
             "ask another node; the log of this one has the reason",
             partition=self.identity.partition,
             retry_after_ms=_RETRY_MS,
         )
 
     def _note_damage(self, error: Exception) -> None:
-        if not self._closed and self.damaged is None and _is_damage(str(error)):
+        if not self._closed and self.damaged is None and is_damage(str(error)):
             self.damaged = str(error)
 
     def verify(self) -> None:
-        """Hold every block of the rows against its checksum. Raises StoreDamaged. 0.3 s of a core for a million rows,
-        with the interpreter for half a millisecond at a time: not for the event loop. What is in the cache is not read."""
+        """Check every block of the rows against its checksum, or raise StoreDamaged. Blocks in the cache are not read.
+
+        A million rows take 0.3 s of a core. The call holds the interpreter for half a millisecond at a time, so do not call it
+        on the event loop.
+        """
         options = ReadOptions()
         options.set_readahead_size(_VERIFY_AHEAD_BYTES)
         keys, last = self._db.keys(read_opt=options), None
@@ -223,9 +179,9 @@ class Store:
         while some := deque(islice(keys, _VERIFY_ROWS), maxlen=1):
             last = some[0]
             if time.perf_counter() > rest_at:
-                time.sleep(0)  # whoever waits is next
+                time.sleep(0)  # let other threads run
                 rest_at = time.perf_counter() + _VERIFY_STEP_SECONDS
-        del keys  # or an error would keep the store open
+        del keys  # otherwise an error would keep the store open
         try:
             self._check_end(last, reverse=False)
         except Exception as error:
@@ -234,7 +190,7 @@ class Store:
     def apply(
         self, puts: Iterable[tuple[bytes, bytes]], state: ReplicaState, last_bad: dict[str, Any] | None = None
     ) -> None:
-        """Rows and the state that speaks of them, in one batch."""
+        """Write rows and the matching state in one batch."""
         batch = WriteBatch(raw_mode=True)
         put, note, mask = batch.put, self.keys.note, self.keys.mask
         for key, stored in puts:
@@ -250,7 +206,7 @@ class Store:
             self.last_bad = last_bad
 
     def delete(self, disk_keys: Iterable[bytes]) -> None:
-        """Remove rows that nobody can read any more. The position does not change."""
+        """Delete dead rows. The position does not change."""
         batch = WriteBatch(raw_mode=True)
         for key in disk_keys:
             batch.delete(key)
@@ -258,7 +214,7 @@ class Store:
         self._write(batch)
 
     def clear(self) -> None:
-        """Forget everything: rows, counters and position. What is left is an empty copy of nobody's topic."""
+        """Delete all rows, and reset the counters, the position and the topic id."""
         batch = WriteBatch(raw_mode=True)
         last = next(self.rows(reverse=True), None)
         if last is not None:
@@ -272,7 +228,7 @@ class Store:
         self.keys = KeySample(whole=True)
 
     def set_topic_id(self, topic_id: str) -> None:
-        """From now on these are rows of this very topic, not of one made again under the same name."""
+        """Bind the rows to this topic id, which a topic recreated under the same name does not have."""
         identity = replace(self.identity, topic_id=topic_id)
         batch = WriteBatch(raw_mode=True)
         batch.put(META_IDENTITY_KEY, _identity_json(identity), self._meta)
@@ -280,17 +236,20 @@ class Store:
         self.identity = identity
 
     def compact(self, start: bytes, stop: bytes) -> None:
-        """Give the space of deleted rows back. Takes long, and lets other threads run: not for the event loop."""
-        with self._in_thread(), suppress(Exception):  # cancelled, or a broken disk: the next write says so
+        """Reclaim the space of deleted rows. Slow; do not call it on the event loop."""
+        with (
+            self._in_thread(),
+            suppress(Exception),
+        ):  # cancelled, or a broken disk, which the next write reports
             self._db.compact_range(start, stop)
 
     def cancel_compaction(self) -> None:
-        """The last thing before `close`: RocksDB starts no other one."""
+        """Cancel compactions for good. Call it right before `close`."""
         self._db.cancel_all_background(False)
 
     @property
     def in_use(self) -> bool:
-        """Rows are being read step by step, or a thread is at work. Until that ends RocksDB keeps the directory locked."""
+        """True while an iterator or a thread uses the store. Until then RocksDB keeps the directory locked."""
         return self._iterators > 0 or bool(self._threads)
 
     @contextmanager
@@ -302,79 +261,55 @@ class Store:
             self._threads.discard(get_ident())
 
     def flush(self) -> None:
-        """Write memtables out. Lets other threads run: not for the event loop."""
+        """Flush the memtables. Slow; do not call it on the event loop."""
         with (
             self._in_thread(),
             suppress(Exception),
-        ):  # closed meanwhile, or a broken disk: what comes next says so
+        ):  # closed meanwhile, or a broken disk, which the next write reports
             self._db.flush()
 
     def checkpoint(self, path: Path) -> None:
-        """The store as it is now, at a path that is not there yet: hard links, and small files written anew. Holds all
-        threads, for milliseconds after a `flush` and for as long as that would take otherwise."""
+        """Write the present content to a new directory, as hard links and small files. Holds all threads: for milliseconds right
+        after a `flush`, otherwise for as long as a flush takes."""
         try:
             Checkpoint(self._db).create_checkpoint(str(path))
-        except Exception as error:  # rocksdict raises nothing more particular
+        except Exception as error:  # rocksdict raises nothing more specific
             raise StoreError(f"{self.path}: no checkpoint can be made ({error})") from error
 
     def size_bytes(self) -> int:
-        """On disk, the write-ahead log counted by what it protects."""
+        """Return the bytes of the table files and of the rows that are only in the write-ahead log."""
         files = self._db.property_int_value("rocksdb.total-sst-files-size") or 0
         return files + self.unflushed_bytes()
 
     def unflushed_bytes(self) -> int:
-        """In memtables: what opening the store again writes out."""
+        """Return the bytes in memtables, which the next opening of the store writes out."""
         return self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
 
     def close(self) -> None:
-        """Write memtables out first: the next start then has no log to read. The handle of a column family would keep
-        the store open and locked."""
+        """Flush the memtables, so that the next start has no write-ahead log to read, and close. An open column family handle
+        would keep the store locked."""
         if self._closed:
             return
         self._closed = True
-        with suppress(Exception):  # then the log is read after all
+        with suppress(Exception):  # then the next start reads the write-ahead log
             self._db.flush()
         del self._meta
-        with suppress(Exception):  # RocksDB says that it is shutting down, and is closed
+        with suppress(Exception):  # RocksDB raises that it is shutting down, and closes
             self._db.close()
 
     def _write(self, batch: WriteBatch) -> None:
         try:
             self._db.write(batch)
-        except Exception as error:  # rocksdict raises nothing more particular
-            self._note_damage(error)  # that a compaction came to
+        except Exception as error:  # rocksdict raises nothing more specific
+            self._note_damage(error)  # a compaction may have found it
             if self.damaged is not None:
                 raise StoreDamaged(f"{self.path} is damaged and cannot be written ({error})") from error
-            # RocksDB refuses every later write as well, until the store is opened anew; reads go on.
+            # RocksDB refuses all later writes until the store is opened again. Reads continue.
             raise StoreUnavailable(f"{self.path} cannot be written ({error})") from error
 
 
-def _options(memory: SharedMemory, memtable_bytes: int) -> Options:
-    table = BlockBasedOptions()
-    table.set_block_cache(memory.cache)
-    table.set_bloom_filter(10, False)
-    table.set_cache_index_and_filter_blocks(True)
-    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_block_based_table_factory(table)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_manager(memory.write_buffers)
-    options.set_write_buffer_size(memtable_bytes)
-    options.set_arena_block_size(_ARENA_BLOCK_BYTES)
-    options.set_atomic_flush(True)
-    options.set_max_total_wal_size(_WAL_BYTES_MAX)
-    options.set_max_open_files(memory.files_max)
-    options.set_max_background_jobs(2)
-    options.set_keep_log_file_num(2)
-    options.set_max_log_file_size(_MB)
-    options.set_stats_dump_period_sec(0)
-    return options
-
-
 def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
-    """The opened store, once its version and owner are known to be right."""
+    """Return the open store if its disk format and identity are right."""
     meta = db.get_column_family(META)
     version = meta.get(META_FORMAT_KEY)
     if version is None:
@@ -384,12 +319,14 @@ def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
             )
         meta[META_IDENTITY_KEY] = _identity_json(identity)
         meta[META_STATE_KEY] = ReplicaState().encode()
-        meta[META_FORMAT_KEY] = str(FORMAT_VERSION).encode()  # last: without it the store counts as new
+        meta[META_FORMAT_KEY] = str(
+            FORMAT_VERSION
+        ).encode()  # last: a store without a format version counts as new
         return Store(path, db, identity, ReplicaState(), None)
     if version != str(FORMAT_VERSION).encode():
         raise StoreError(
             f"{path} has on-disk format {version.decode(errors='replace')}, and this version writes {FORMAT_VERSION}: "
-            f"run the version that wrote it, or delete the directory to build the copy again from the topic"
+            f"run the version that wrote it, or delete the directory to hydrate the replica again from the topic"
         )
     try:
         raw_identity: Any = meta[META_IDENTITY_KEY]
@@ -399,7 +336,7 @@ def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
         raw_bad = meta.get(META_LAST_BAD_KEY)
         last_bad = json.loads(raw_bad) if raw_bad else None
     except Exception as error:
-        raise _not_opened(path, f"Corruption: its own state is unreadable, {error!r}") from error
+        raise open_failure(path, f"Corruption: its own state is unreadable, {error!r}") from error
     if replace(owner, topic_id=identity.topic_id) != identity:
         raise StoreError(
             f"{path} holds partition {owner.partition} of topic {owner.topic!r} for {owner.application_id}, not "
@@ -410,23 +347,9 @@ def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
 
 
 def _raw(items: Any) -> Iterator[tuple[bytes, bytes]]:
-    """In a raw store keys and values are bytes; the package's types do not know."""
+    """Narrow rocksdict's types: keys and values of a raw store are bytes."""
     return items  # type: ignore[no-any-return]
 
 
 def _identity_json(identity: Identity) -> bytes:
     return json.dumps(asdict(identity)).encode()
-
-
-def _is_damage(error: str) -> bool:
-    return "Corruption" in error or "No such file" in error
-
-
-def _not_opened(path: Path, error: str) -> StoreError:
-    if "lock hold" in error or "While lock file" in error:
-        return StoreUnavailable(f"{path} is in use by another process; stop it first ({error})")
-    if _is_damage(error):
-        return StoreDamaged(
-            f"{path} is damaged ({error}); delete the directory, and the copy is built again from the topic"
-        )
-    return StoreUnavailable(f"{path} cannot be opened ({error}); mend the disk or its permissions")

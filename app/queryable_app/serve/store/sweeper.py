@@ -1,13 +1,13 @@
-"""Takes away rows that nobody can read any more: expired ones, and old tombstones.
+"""Delete dead rows: expired ones, and old tombstones.
 
-Strategy: a pass walks every store in steps of at most 2 ms, and rests nine times as long after each, so that it never takes
-more than a tenth of the loop. Between looking at a row and deleting it the loop is not given back, so no newer row of
-the key can come between. After a pass that deleted much, the range is compacted in a thread, and the space is free.
+Strategy: a pass walks every store in steps of at most 2 ms and rests nine times as long after each, so it takes at most a tenth
+of the event loop. A step deletes rows without yielding to the loop, so no newer row of a key can arrive between the check and the
+delete. After a pass that deleted many rows, a thread compacts the range and frees the space.
 
-A pass sees every key. So the pass that completes a store's estimate of its keys comes right after the store was opened.
+A pass sees every key. So right after a store was opened, one pass completes the estimate of its keys.
 
-Tombstones stay while keys may be in several partitions: without its tombstone, an older record of another partition
-would come back to life.
+While keys may be in several partitions, tombstones stay: without its tombstone an older record in another partition would become
+visible again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from queryable_app.errors import Failure
 from queryable_app.serve.base.background import Background, guarded
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
-from queryable_app.serve.store.store import Store, StoreError
+from queryable_app.serve.store.store import Store
+from queryable_app.serve.store.store_errors import StoreError
 from queryable_app.wire.disk_format import ROW_HEADER, TOMBSTONE, TOMBSTONE_RETENTION_MS
 
 STEP_SECONDS: Final = 0.002
@@ -33,11 +34,11 @@ _PASS_SECONDS_MAX: Final = 600.0
 
 
 class Sweeper(Background):
-    """Runs from `start` to `stop`."""
+    """Sweep all replicas from `start` to `stop`."""
 
     def __init__(self, replicas: Replicas, ttl_ms: int | None) -> None:
         self._replicas = replicas
-        # Rows are gone for readers at once; their space may take another quarter of their lives.
+        # Expired rows are invisible at once. Their space may stay for another quarter of their time to live.
         wanted = _PASS_SECONDS_MAX if ttl_ms is None else ttl_ms / 4000
         self._pass_seconds = min(max(wanted, _PASS_SECONDS_MIN), _PASS_SECONDS_MAX)
         self._walked: WeakSet[Store] = WeakSet()
@@ -55,11 +56,11 @@ class Sweeper(Background):
                 next_pass = time.monotonic() + self._pass_seconds
 
     def _is_uncounted(self, store: Store) -> bool:
-        """True once for each store that is opened with rows. If that walk fails, the next pass repeats it."""
+        """Return True once for each store that opened with rows. If that walk fails, the next pass repeats it."""
         return not store.keys.whole and store not in self._walked
 
     async def sweep(self, replica: Replica) -> int:
-        """One pass over one copy; returns how many rows it deleted."""
+        """Walk one replica, and return how many rows were deleted."""
         next_key: bytes | None = b""
         walked = replica.store if replica.opened else None
         if walked is not None:
@@ -76,7 +77,7 @@ class Sweeper(Background):
         except StoreError as error:
             replica.note_write_failure(error)
         except Failure:
-            pass  # the copy has left the node
+            pass  # the replica was removed
         else:
             if walked is not None and replica.opened and replica.store is walked:
                 walked.keys.whole = True
@@ -85,7 +86,7 @@ class Sweeper(Background):
         return deleted
 
     def _step(self, store: Store, start: bytes) -> tuple[list[bytes], bytes | None]:
-        """Delete what is dead from `start` on; returns it, and where to go on, or None at the end."""
+        """Delete dead rows from `start` on. Return their keys and the next key to look at, or None at the end."""
         now_ms = time.time_ns() // 1_000_000
         tombstones_before_ms = 0 if self._replicas.partitioning.scattered else now_ms - TOMBSTONE_RETENTION_MS
         deadline = time.monotonic() + STEP_SECONDS
@@ -110,6 +111,6 @@ async def _compact(store: Store, start: bytes, stop: bytes) -> None:
     try:
         await asyncio.shield(compacting)
     except asyncio.CancelledError:
-        store.cancel_compaction()  # the node is stopping, and the store is about to be closed
+        store.cancel_compaction()  # the node stops and closes the store
         await asyncio.wait([compacting])
         raise

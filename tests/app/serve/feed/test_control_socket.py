@@ -17,7 +17,7 @@ from queryable_app.contract import CONTROL_SOCKET, GENERATION_FILE, ROW_SOCKET, 
 from queryable_app.serve.api.status import readiness, status_json
 from queryable_app.serve.feed.control_socket import LINE_BYTES_MAX, data_loss_reason
 from queryable_app.serve.node import Node
-from queryable_app.serve.store.store import StoreUnavailable
+from queryable_app.serve.store.store_errors import StoreUnavailable
 from queryable_app.wire.row_frames import ACK, encode_end, encode_hello
 from tests.support.node import open_node, put, slice_frame, slice_payload
 from tests.support.waiting import until

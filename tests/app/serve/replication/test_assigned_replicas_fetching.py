@@ -11,7 +11,8 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.policy.freshness import Consistency, ReadOptions
 from queryable_app.serve.api.status import readiness, status_json
 from queryable_app.serve.reads.point import Reads
-from queryable_app.serve.store.store import SharedMemory, Store
+from queryable_app.serve.store.shared_memory import SharedMemory
+from queryable_app.serve.store.store import Store
 from queryable_app.wire.disk_format import Identity, ReplicaState
 from tests.support.following import PARTITIONS, fill, node_running, other_of, path_of, placed
 from tests.support.node import APPLICATION_ID

@@ -15,7 +15,9 @@ import pytest
 
 from queryable_app.serve.replication import checkpoints
 from queryable_app.serve.replication.checkpoints import Checkpoints
-from queryable_app.serve.store.store import SharedMemory, Store, StoreError
+from queryable_app.serve.store.shared_memory import SharedMemory
+from queryable_app.serve.store.store import Store
+from queryable_app.serve.store.store_errors import StoreError
 from queryable_app.wire.checkpoint_files import CheckpointInProgress, Manifest
 from queryable_app.wire.disk_format import Identity
 from tests.support.served import Served, served

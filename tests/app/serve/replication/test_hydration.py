@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from queryable_app.errors import Failure
-from queryable_app.serve.store.store import SharedMemory, Store
+from queryable_app.serve.store.shared_memory import SharedMemory
+from queryable_app.serve.store.store import Store
 from queryable_app.wire.checkpoint_files import FetchProgress, Manifest
 from queryable_app.wire.disk_format import ReplicaState
 from tests.support.trio import (

@@ -17,7 +17,8 @@ import pytest
 from queryable_app.serve.replication import checkpoints, hydration
 from queryable_app.serve.replication.checkpoints import Checkpoints
 from queryable_app.serve.replication.staging import StagedFile, StagingDirectory
-from queryable_app.serve.store.store import SharedMemory, Store
+from queryable_app.serve.store.shared_memory import SharedMemory
+from queryable_app.serve.store.store import Store
 from queryable_app.wire.disk_format import ReplicaState
 from tests.support.bad_node import FaultyNode
 from tests.support.served import Served
@@ -112,7 +113,7 @@ def test_a_peer_that_hangs_and_has_the_only_copy_is_waited_for(
     slow_trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It goes on where it was."""
-    monkeypatch.setattr(hydration, "_GONE_SECONDS", 0.0)
+    monkeypatch.setattr(hydration, "_SUSPECTED_SECONDS", 0.0)
     peers, asked_for = slow_trio.nodes[2].node.peers, list[int]()
     monkeypatch.setattr(peers, "has_complete_replica", lambda ordinal, partition: asked_for.append(ordinal))
     fetching = slow_trio.nodes[2].begin(slow_trio.new_hydration(stalled_seconds=30).fetch(0, slow_trio.into))

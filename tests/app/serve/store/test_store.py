@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from rocksdict import Options, Rdict
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.serve.store.store import SharedMemory, Store, StoreDamaged, StoreError
+from queryable_app.serve.store.shared_memory import SharedMemory
+from queryable_app.serve.store.store import Store
+from queryable_app.serve.store.store_errors import StoreDamaged, StoreError
 from queryable_app.wire.disk_format import META, META_FORMAT_KEY, Identity, ReplicaState
 from tests.support.damage import damage_rows
 

@@ -1,0 +1,67 @@
+"""Configure RocksDB: the memory that all stores of a node share, and the options of each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, WriteBufferManager
+
+from queryable_app.policy.descriptor_plan import STORE_FILES_MIN
+
+_MB: Final = 1 << 20
+_MEMTABLE_BYTES_MIN: Final = 2 * _MB
+_ARENA_BLOCK_BYTES: Final = 64 * 1024  # every idle store would pay RocksDB's default of 1 MB twice
+_WAL_BYTES_MAX: Final = 64 * _MB  # read again after a crash, before the store answers
+
+
+class SharedMemory:
+    """Share one block cache and one memtable budget between a node's stores, and limit the files that each keeps open."""
+
+    def __init__(
+        self,
+        block_cache_mb: int = 128,
+        write_buffer_mb: int = 64,
+        stores: int = 1,
+        files_max: int = STORE_FILES_MIN,
+    ) -> None:
+        self.files_max = files_max
+        """The number of table files that each store keeps open. A read of another file opens it again."""
+        self.block_cache_bytes = block_cache_mb * _MB
+        self.cache = Cache(self.block_cache_bytes)
+        self.write_buffers = WriteBufferManager(write_buffer_mb * _MB, False)
+        self._write_buffer_bytes = write_buffer_mb * _MB
+        self.memtable_bytes = 0
+        self.share(stores)
+
+    def share(self, stores: int) -> None:
+        """Divide the memtable budget between the stores that are opened from now on.
+
+        RocksDB's manager flushes only the store that is being written. Without shares the full memtables of idle stores would
+        make a busy store flush at every write.
+        """
+        self.memtable_bytes = max(_MEMTABLE_BYTES_MIN, self._write_buffer_bytes // max(1, stores))
+
+
+def rocksdb_options(memory: SharedMemory, memtable_bytes: int) -> Options:
+    """Return the options of one column family."""
+    table = BlockBasedOptions()
+    table.set_block_cache(memory.cache)
+    table.set_bloom_filter(10, False)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_manager(memory.write_buffers)
+    options.set_write_buffer_size(memtable_bytes)
+    options.set_arena_block_size(_ARENA_BLOCK_BYTES)
+    options.set_atomic_flush(True)
+    options.set_max_total_wal_size(_WAL_BYTES_MAX)
+    options.set_max_open_files(memory.files_max)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(_MB)
+    options.set_stats_dump_period_sec(0)
+    return options
