@@ -279,7 +279,7 @@ class Faults:
                 (node._gaps, "_quiet"),
                 (node.disk_guard, "look"),
                 (node.watchdog, "look"),
-                (node.assigned_replicas, "_look_at"),
+                (node.assigned_replicas, "_check"),
                 (node.replicas, "measure"),
             )
         )

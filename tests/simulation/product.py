@@ -20,7 +20,7 @@ import queryable_app.serve.api.peer_reads
 import queryable_app.serve.kafka.end_offsets
 import queryable_app.serve.kafka.gaps
 import queryable_app.serve.reads.scans
-import queryable_app.serve.replication.assigned_replicas
+import queryable_app.serve.replication.replica_builder
 import queryable_app.serve.store.replica
 from queryable_app.platform import clock as moments
 from queryable_app.policy.attempts import Attempts, Step
@@ -69,7 +69,7 @@ def inside(world: World) -> Iterator[None]:
     put(queryable_app.serve.reads.scans, "BATCH_ROWS", 4)
     put(queryable_app.serve.api.peer_reads, "_ROWS_MAX", 5)
     put(Store, "open", staticmethod(open_store))
-    put(queryable_app.serve.replication.assigned_replicas, "probe", world.disks.probe)
+    put(queryable_app.serve.replication.replica_builder, "probe", world.disks.probe)
     put(queryable_app.serve.store.replica, "random", world.rng("jitter").random)
 
     begin, step = Attempts.__init__, Attempts.step

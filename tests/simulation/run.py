@@ -161,7 +161,7 @@ class _Run:
             ):
                 return f"{host} holds {set(node.replicas.by_partition)}, and lets go {set(node.replicas.removing)}"
             tasks = [part._running for part in background_of(node)] + [
-                node.assigned_replicas._looking,
+                node.assigned_replicas._checks,
                 node._measuring,
             ]
             if any(task is None or task.done() for task in tasks):

@@ -101,6 +101,6 @@ async def node_running(
 
 
 def other_of(node: Node) -> OtherNode:
-    other = node.assigned_replicas._hydration
+    other = node.assigned_replicas._builder.hydration
     assert isinstance(other, OtherNode)
     return other

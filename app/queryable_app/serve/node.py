@@ -46,9 +46,10 @@ from queryable_app.serve.kafka.group_positions import GroupOffsets
 from queryable_app.serve.kafka.producer import Producer
 from queryable_app.serve.peers.forwarded_reads import ForwardedReads
 from queryable_app.serve.peers.peers import Peers
-from queryable_app.serve.replication.assigned_replicas import AssignedReplicas, role_of, store_path
+from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
 from queryable_app.serve.replication.checkpoints import Checkpoints
 from queryable_app.serve.replication.hydration import PeerHydration
+from queryable_app.serve.replication.replica_builder import role_of, store_path
 from queryable_app.serve.store.disk_guard import DiskGuard
 from queryable_app.serve.store.partitioner_in_use import PartitionerInUse
 from queryable_app.serve.store.replica import Replica

@@ -171,7 +171,7 @@ def test_a_node_that_starts_knows_what_was_decided_while_it_was_away(
 ) -> None:
     """Before it answers the first request: by the placement that it has, it might ask only nodes that hold nothing any
     more."""
-    monkeypatch.setattr(assigned_replicas, "_FIRST_ASK_SECONDS", 10)
+    monkeypatch.setattr(assigned_replicas, "_FIRST_FETCH_SECONDS", 10)
     before = Placement(1, "tests.users.r1", (), ((0,), (1,)), ((), ()))
     after = Placement(4, "tests.users.r1", (), ((0,), (2,)), ((), ()))
     with three_nodes(tmp_path, before, after, whole=2) as nodes:

@@ -77,7 +77,7 @@ def test_a_fetch_ends_when_its_copy_is_placed_elsewhere(tmp_path: Path) -> None:
             node.assigned_replicas.follow(placed(3, [[0], [1], [0]]))
             await until(
                 "it has ended",
-                lambda: not node.assigned_replicas._ending and not node.assigned_replicas._building,
+                lambda: not node.assigned_replicas._removals and not node.assigned_replicas._builds,
             )
             assert not path_of(node, 1).exists()
             assert node.replicas.removing == {}
@@ -186,7 +186,7 @@ def test_a_pause_takes_partitions_out_of_what_is_wanted(tmp_path: Path) -> None:
             node.assigned_replicas.pause("hydrating")
             assert node.replicas.partitions_to_ingest() == [0]
             replica = node.replicas.by_partition[2]
-            await until("the fetch has stopped", lambda: not node.assigned_replicas._building)
+            await until("the fetch has stopped", lambda: not node.assigned_replicas._builds)
             assert replica.absent is not None
             assert replica.absent.startswith("waits for room on the disk")
             node.assigned_replicas.pause("all")

@@ -136,7 +136,7 @@ def test_a_copy_that_is_taken_up_while_its_directory_is_deleted_begins_anew(tmp_
             replica.accepts_slices = True
             node.slices.apply(slice_payload(put(9, b"z", b"1"), partition=1))
             assert replica.store.get(b"z") is not None
-            assert node.assigned_replicas._ending == {}
+            assert node.assigned_replicas._removals == {}
 
     asyncio.run(run())
 

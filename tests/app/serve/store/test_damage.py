@@ -13,8 +13,8 @@ import pytest
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.platform.clock import monotonic_ms
-from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
 from queryable_app.serve.replication.hydration import PeerHydration
+from queryable_app.serve.replication.replica_builder import fail_unopened
 from queryable_app.serve.store.replica import Replica
 from tests.support.served import Served
 from tests.support.trio import LARGE, ROWS, Trio, complete
@@ -206,7 +206,7 @@ def test_a_copy_that_could_not_be_opened_is_fetched_once_another_node_has_it(
         assert store is not None
         store.close()
         (path / "CURRENT").write_text("no manifest")
-        AssignedReplicas._fail(replica, f"{path} is damaged")
+        fail_unopened(replica, f"{path} is damaged")
 
     first.on_loop(ruin)
     trio.fill(1)
