@@ -42,7 +42,7 @@ from queryable_app.serve.feed.slices import Slices
 from queryable_app.serve.feed.watchdog import Watchdog
 from queryable_app.serve.kafka.end_offsets import EndOffsets
 from queryable_app.serve.kafka.gaps import OffsetGaps
-from queryable_app.serve.kafka.group_positions import GroupOffsets
+from queryable_app.serve.kafka.group_offsets import GroupOffsets
 from queryable_app.serve.kafka.producer import Producer
 from queryable_app.serve.peers.forwarded_reads import ForwardedReads
 from queryable_app.serve.peers.peers import Peers

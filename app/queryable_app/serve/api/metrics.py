@@ -54,7 +54,9 @@ class _NodeCollector(Collector):
         streaming = float(ingest.state == "streaming")
         yield _gauge("qt_ingest_streaming", "1 while records stream in.", streaming)
         yield _gauge(
-            "qt_kafka_away", "1 while Kafka does not answer.", float(self._node.end_offsets.away is not None)
+            "qt_kafka_away",
+            "1 while Kafka does not answer.",
+            float(self._node.end_offsets.unavailable is not None),
         )
         yield _gauge(
             "qt_placement_epoch", "Of the placement that the node follows.", self._node.placement.epoch

@@ -37,7 +37,7 @@ def status_json(node: Node) -> dict[str, Any]:
             "inUse": replicas.partitioning.algorithm,
             "mismatches": counts_by_algorithm(replicas.mismatches),
         },
-        "kafka": {"away": node.end_offsets.away},
+        "kafka": {"away": node.end_offsets.unavailable},
         "ingest": {
             "state": ingest.state,
             "mode": ingest.mode,

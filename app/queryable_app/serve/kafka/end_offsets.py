@@ -1,10 +1,10 @@
-"""Where the log ends, as Kafka says: what freshness is measured against.
+"""Look up the end offsets of this node's replicas, against which freshness is measured.
 
-Strategy: one loop asks for the ends of all partitions of this node, at intervals and at once when a strong read waits. A
-caller is answered by a look-up that began after it came, and all who wait meanwhile share the next one. The end is the
-last stable offset (read_committed): what readers may see.
+Strategy: one loop looks up the end offsets of all replicas, at intervals and at once when a strong read waits. A strong read uses
+only a lookup that began after the read, because an earlier one may miss records that were acknowledged in between. All reads that
+wait share the next lookup. The end offset is the last stable offset (read_committed): what consumers may see.
 
-Kafka may be away for as long as it likes. It is said once when it goes and once when it is back.
+Kafka may be unavailable for any time. The log has one line when that begins and one when it ends.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from queryable_app.serve.base.background import Background
 from queryable_app.serve.base.kafka_client import LazyKafkaClient
 from queryable_app.serve.store.replicas import Replicas
 
-_AWAY_SECONDS_MIN: Final = 0.2  # between attempts while Kafka is away, doubled up to the maximum
-_AWAY_SECONDS_MAX: Final = 1.0  # reads that ask for freshness are refused for so long after Kafka is back
+_RETRY_SECONDS_MIN: Final = 0.2  # between lookups while Kafka is unavailable, doubled up to the maximum
+_RETRY_SECONDS_MAX: Final = 1.0  # for this long after Kafka is back, strong reads are still refused
 
 
 class EndOffsets(Background):
-    """Runs from `start` to `stop`. `arguments` are those of an aiokafka client."""
+    """Look up end offsets from `start` to `stop`. `arguments` are those of an aiokafka client."""
 
     def __init__(self, arguments: dict[str, Any], topic: str, replicas: Replicas, interval_ms: int) -> None:
         self._topic = topic
@@ -38,79 +38,79 @@ class EndOffsets(Background):
         self._consumer = LazyKafkaClient(
             lambda: AIOKafkaConsumer(**arguments, group_id=None, isolation_level="read_committed")
         )
-        self._asked: asyncio.Future[dict[int, int]] | None = None
-        self._answering: asyncio.Future[dict[int, int]] | None = None
-        self._wanted = asyncio.Event()
-        self.away: str | None = None
-        """Why Kafka cannot be asked at present; None when it answers."""
+        self._next: asyncio.Future[dict[int, int]] | None = None  # of reads that wait for the next lookup
+        self._running_lookup: asyncio.Future[dict[int, int]] | None = None  # of reads that it answers
+        self._wake = asyncio.Event()
+        self.unavailable: str | None = None
+        """Why Kafka does not answer; None while it does."""
 
     async def _close(self) -> None:
-        self._answer_failed("the node is stopping")
+        self._fail_waiting("the node is stopping")
         await self._consumer.drop()
 
-    async def ends(self, partitions: Iterable[int]) -> dict[int, int]:
-        """The ends as of now or later. The caller brings its own deadline; raises KafkaAway."""
+    async def latest(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the end offsets as of now or later, or raise KafkaUnavailable. The caller sets the deadline."""
         if self._running is None:
             raise KafkaUnavailable("this node does not ask Kafka")
-        if self._asked is None:
-            self._asked = asyncio.get_running_loop().create_future()
-            self._wanted.set()
-        ends = await asyncio.shield(self._asked)
-        wanted = {partition: ends.get(partition) for partition in partitions}
-        if None in wanted.values():
-            raise KafkaUnavailable("a copy has left this node meanwhile")
-        return {partition: end for partition, end in wanted.items() if end is not None}
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+            self._wake.set()
+        ends = await asyncio.shield(self._next)
+        found = {partition: ends.get(partition) for partition in partitions}
+        if None in found.values():
+            raise KafkaUnavailable("a replica was removed from this node meanwhile")
+        return {partition: end for partition, end in found.items() if end is not None}
 
     async def _run(self) -> None:
-        pause = _AWAY_SECONDS_MIN
-        if self._answering is not None:  # this part is started again, and nothing else answers them
-            self._answer_failed("the look-up was broken off")
+        pause = _RETRY_SECONDS_MIN
+        if self._running_lookup is not None:  # the loop was restarted, and nothing else answers these reads
+            self._fail_waiting("the lookup was interrupted")
         while True:
-            self._wanted.clear()
+            self._wake.clear()
             try:
                 await self._look_up()
             except (KafkaError, OSError, TimeoutError) as error:
                 why = str(error) or type(error).__name__
-                if self.away is None:
+                if self.unavailable is None:
                     event("kafka-away", reason=why)
-                    pause = _AWAY_SECONDS_MIN
-                self.away = why
-                self._answer_failed(why)
+                    pause = _RETRY_SECONDS_MIN
+                self.unavailable = why
+                self._fail_waiting(why)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _AWAY_SECONDS_MAX)
+                pause = min(2 * pause, _RETRY_SECONDS_MAX)
                 continue
-            if self.away is not None:
+            if self.unavailable is not None:
                 event("kafka-back")
-                self.away = None
+                self.unavailable = None
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_seconds):
-                    await self._wanted.wait()
+                    await self._wake.wait()
 
     async def _look_up(self) -> None:
         consumer = await self._consumer.connected()
-        self._answering, self._asked = self._asked, None
-        # As the question finds them: replicas come, go and begin anew meanwhile. Of one that the topic has no partition
-        # for, Kafka's refusal would be one for all.
-        there = self._replicas.topic_partitions or self._replicas.partitions
-        held = {
-            p: (replica, replica.incarnation)
-            for p, replica in self._replicas.by_partition.items()
-            if p < there
+        self._running_lookup, self._next = self._next, None
+        # Replicas are added, removed and started over during the lookup. A partition that the topic does not have is left out,
+        # because Kafka would refuse the whole lookup.
+        partitions = self._replicas.topic_partitions or self._replicas.partitions
+        incarnations = {
+            partition: (replica, replica.incarnation)
+            for partition, replica in self._replicas.by_partition.items()
+            if partition < partitions
         }
-        as_of_ms = monotonic_ms()  # before the question: what is there then is below the answer
-        asked = [TopicPartition(self._topic, partition) for partition in held]
-        ends = {where.partition: end for where, end in (await consumer.end_offsets(asked)).items()}
+        as_of_ms = monotonic_ms()  # before the request: records that exist now are below the answer
+        requested = [TopicPartition(self._topic, partition) for partition in incarnations]
+        ends = {where.partition: end for where, end in (await consumer.end_offsets(requested)).items()}
         for partition, end in ends.items():
-            replica, incarnation = held[partition]
+            replica, incarnation = incarnations[partition]
             if replica.incarnation is incarnation:
                 replica.note_end_offset(as_of_ms, end)
-        if self._answering is not None:
-            self._answering.set_result(ends)
-            self._answering = None
+        if self._running_lookup is not None:
+            self._running_lookup.set_result(ends)
+            self._running_lookup = None
 
-    def _answer_failed(self, why: str) -> None:
-        for asked in (self._answering, self._asked):
-            if asked is not None:
-                asked.set_exception(KafkaUnavailable(why))
-                asked.exception()  # seen, also when everybody who asked has given up
-        self._answering = self._asked = None
+    def _fail_waiting(self, why: str) -> None:
+        for waiting in (self._running_lookup, self._next):
+            if waiting is not None:
+                waiting.set_exception(KafkaUnavailable(why))
+                waiting.exception()  # mark it as retrieved, even if every read was cancelled
+        self._running_lookup = self._next = None

@@ -1,9 +1,9 @@
-"""Moves a position over offsets at which there is no record to be read.
+"""Move a position over gaps: offsets without a readable record.
 
-Strategy: transaction markers, aborted records and compacted ones never arrive as rows, so a copy would stay short of the
-log's end for ever. When a partition is quiet below its end, Kafka is asked to show what is there. If a consumer gets
-from the position to an offset beyond it without seeing a record, all in between is proven empty, and the position moves.
-A record that is seen means that ingest has work to do; the question is not asked again until that record has arrived.
+Strategy: transaction markers, aborted records and compacted ones never arrive as rows, so a replica would stay below the end
+offset for ever. When no slice has arrived for a while below the end offset, a consumer reads from the position. If it reaches a
+later offset without a record, the offsets in between are proven empty, and the position moves. If it finds a record, ingest has
+to bring that record, and the next proof waits until it has arrived.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
 
 _LOOK_SECONDS: Final = 0.1
-_QUIET_SECONDS: Final = 0.3  # without a slice for that long a partition may have a gap
-_SHOWN_MS_MAX: Final = 1000  # how long Kafka may take to show what is there
-_AWAY_SECONDS: Final = 2.0
-_FETCH_BYTES_MAX: Final = 64 * 1024  # one record is enough; Kafka sends a larger one all the same
+_QUIET_SECONDS: Final = 0.3  # a partition without a slice for this long may have a gap
+_PROOF_MS_MAX: Final = 1000
+_RETRY_SECONDS: Final = 2.0
+_FETCH_BYTES_MAX: Final = 64 * 1024  # one record is enough; Kafka sends a larger one too
 
 
 class OffsetGaps(Background):
-    """Runs from `start` to `stop`. `arguments` are those of an aiokafka client."""
+    """Prove gaps empty from `start` to `stop`. `arguments` are those of an aiokafka client."""
 
     def __init__(self, arguments: dict[str, Any], topic: str, replicas: Replicas) -> None:
         self._topic = topic
@@ -57,11 +57,11 @@ class OffsetGaps(Background):
                 try:
                     await self._prove(replica)
                 except (KafkaError, OSError, TimeoutError):
-                    # log_end says that Kafka is away; records that are gone are for the control socket to judge.
+                    # `end_offsets` reports an unavailable Kafka, and the control socket handles lost records.
                     refused = True
                     await self._consumer.drop()
             if refused:
-                await asyncio.sleep(_AWAY_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     def _quiet(self, now: float) -> Sequence[Replica]:
         return [
@@ -84,10 +84,10 @@ class OffsetGaps(Background):
             consumer.assign([where])
             consumer.seek(where, begin)
             try:
-                deadline = time.monotonic() + _SHOWN_MS_MAX / 1000
+                deadline = time.monotonic() + _PROOF_MS_MAX / 1000
                 while reached < end and time.monotonic() < deadline:
-                    shown = await consumer.getmany(where, timeout_ms=100, max_records=1)
-                    if records := shown.get(where):
+                    fetched = await consumer.getmany(where, timeout_ms=100, max_records=1)
+                    if records := fetched.get(where):
                         reached = records[0].offset
                         if replica.incarnation is incarnation:
                             replica.pending_record_offset = reached

@@ -1,7 +1,7 @@
-"""Writes to Kafka the records that clients post.
+"""Write the records that clients post to Kafka.
 
-Strategy: an idempotent producer that waits for all replicas, connected when it is first needed. A posted record has a
-deadline, and the answer says whether it may have been written all the same.
+Strategy: one idempotent producer, which waits for all in-sync replicas, connects when it is first needed. A posted record has a
+deadline. After the deadline the answer says whether the record may have been written.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.kafka_client import LazyKafkaClient
 
 DEADLINE_SECONDS: Final = 10.0
-_RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # the broker has the last word; this only bounds what is tried
+_RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # the broker's limit decides; this one only bounds the client
 _RETRY_MS: Final = 1000
 
 
 class Producer:
-    """Needs no start. `arguments` are those of an aiokafka client."""
+    """Send records. `arguments` are those of an aiokafka client."""
 
     def __init__(self, arguments: dict[str, Any], topic: str) -> None:
         self._topic = topic
@@ -39,7 +39,7 @@ class Producer:
     async def send(
         self, key: bytes, value: bytes | None, partition: int, deadline_seconds: float = DEADLINE_SECONDS
     ) -> int:
-        """The record's offset, once every replica that must have it has it. Raises Failure."""
+        """Send a record, and return its offset once all in-sync replicas have it. Raise a Failure."""
         handed_over = False
         try:
             async with asyncio.timeout(deadline_seconds):
@@ -57,7 +57,7 @@ class Producer:
                 partition=partition,
             ) from None
         except (KafkaError, OSError) as error:
-            await self._producer.drop()  # an idempotent producer may not go on after some of its errors
+            await self._producer.drop()  # an idempotent producer cannot continue after some errors
             raise Failure(
                 Reason.NOT_AVAILABLE,
                 f"Kafka did not take the record: {error}",
@@ -74,7 +74,7 @@ def _late(partition: int, handed_over: bool) -> Failure:
     if handed_over:
         return Failure(
             Reason.DEADLINE_EXCEEDED,
-            "Kafka has not confirmed the record in time; it may be written all the same",
+            "Kafka has not confirmed the record in time; it may have been written",
             "read the key, or send the record again: written twice it is one row",
             partition=partition,
         )

@@ -287,7 +287,7 @@ class Reads:
         hosted = [partition for partition in partitions if partition in self.replicas.by_partition]
         try:
             async with asyncio.timeout_at(deadline):
-                return await self.node.end_offsets.ends(hosted)
+                return await self.node.end_offsets.latest(hosted)
         except TimeoutError:
             why = "Kafka did not return the end offsets in time"
         except KafkaUnavailable as unavailable:

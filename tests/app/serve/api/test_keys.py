@@ -292,9 +292,9 @@ class _LogEnd:
 
     def __init__(self, ends: dict[int, int] | None) -> None:
         self.answer = ends
-        self.away = None
+        self.unavailable = None
 
-    async def ends(self, partitions: list[int]) -> dict[int, int]:
+    async def latest(self, partitions: list[int]) -> dict[int, int]:
         if self.answer is None:
             raise KafkaUnavailable("no route")
         return {p: self.answer[p] for p in partitions}

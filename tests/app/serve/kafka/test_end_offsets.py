@@ -21,7 +21,7 @@ from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.policy.freshness import next_offset
 from queryable_app.serve.api.status import status_json
-from queryable_app.serve.kafka.group_positions import GroupOffsets
+from queryable_app.serve.kafka.group_offsets import GroupOffsets
 from queryable_app.serve.node import Node
 from tests.support.kafka import KafkaForTests, embedded_kafka
 from tests.support.node import APPLICATION_ID, NOBODY, bad, node_settings, open_node, put, slice_payload
@@ -83,7 +83,7 @@ def test_a_strong_reader_gets_the_end_as_of_its_question(
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
             for count in range(1, 6):
                 await produce(kafka.bootstrap, topic, b"v")
-                assert await node.end_offsets.ends([0]) == {0: count}
+                assert await node.end_offsets.latest([0]) == {0: count}
 
     asyncio.run(run())
 
@@ -104,10 +104,10 @@ def test_a_look_up_under_way_does_not_answer_who_comes_later(
 
         monkeypatch.setattr(AIOKafkaConsumer, "end_offsets", held_up)
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-            earlier = asyncio.create_task(node.end_offsets.ends([0]))
+            earlier = asyncio.create_task(node.end_offsets.latest([0]))
             await under_way.wait()
             await produce(kafka.bootstrap, topic, b"v")
-            later = asyncio.create_task(node.end_offsets.ends([0]))
+            later = asyncio.create_task(node.end_offsets.latest([0]))
             await asyncio.sleep(0)
             go_on.set()
             assert (await earlier, await later) == ({0: 0}, {0: 1})
@@ -122,7 +122,7 @@ def test_callers_that_wait_share_one_look_up(
 
     async def run() -> None:
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-            await node.end_offsets.ends([0])
+            await node.end_offsets.latest([0])
             asked = 0
             look_up = AIOKafkaConsumer.end_offsets
 
@@ -132,7 +132,7 @@ def test_callers_that_wait_share_one_look_up(
                 return await look_up(self, partitions)
 
             monkeypatch.setattr(AIOKafkaConsumer, "end_offsets", counted)
-            await asyncio.gather(*(node.end_offsets.ends([0]) for _ in range(100)))
+            await asyncio.gather(*(node.end_offsets.latest([0]) for _ in range(100)))
             assert asked <= 2
 
     asyncio.run(run())
@@ -217,7 +217,7 @@ def test_a_record_that_is_there_is_never_skipped(tmp_path: Path, kafka: KafkaFor
             await until("the record's offset", lambda: replica.position == 2)
             await until("a later end", lambda: replica.end_offset == 5)
             for _ in range(10):  # as many look-ups of the end as it takes for a wrong proof to show
-                await node.end_offsets.ends([0])
+                await node.end_offsets.latest([0])
                 await asyncio.sleep(0.05)
             assert (replica.position, replica.complete) == (2, False)
 
@@ -235,7 +235,7 @@ def test_an_open_transaction_is_not_part_of_the_log(tmp_path: Path, kafka: Kafka
             await sender.begin_transaction()
             await sender.send_and_wait(topic, b"v", key=b"k", partition=0)
             async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-                assert await node.end_offsets.ends([0]) == {0: 0}
+                assert await node.end_offsets.latest([0]) == {0: 0}
                 await sender.commit_transaction()  # the marker follows a moment later
                 await until("the marker", lambda: node.replicas.by_partition[0].end_offset == 2)
 
@@ -251,8 +251,8 @@ def test_without_kafka_a_node_starts_and_says_so_once(
         async with node_on(tmp_path, NOBODY, "users") as node:
             for _ in range(2):
                 with pytest.raises(KafkaUnavailable):
-                    await node.end_offsets.ends([0])
-            assert node.end_offsets.away is not None
+                    await node.end_offsets.latest([0])
+            assert node.end_offsets.unavailable is not None
 
     asyncio.run(run())
     assert capfd.readouterr().err.count('"event": "kafka-away"') == 1
@@ -273,12 +273,12 @@ def test_a_killed_broker_is_noticed_and_found_again(
 
     async def run() -> None:
         async with node_on(tmp_path, own_kafka.bootstrap, "users") as node:
-            await node.end_offsets.ends([0])
+            await node.end_offsets.latest([0])
             own_kafka.kill()
-            await until("away", lambda: node.end_offsets.away is not None)
+            await until("away", lambda: node.end_offsets.unavailable is not None)
             await asyncio.to_thread(own_kafka.start)
-            await until("back", lambda: node.end_offsets.away is None, 40)
-            assert await node.end_offsets.ends([0]) == {0: 0}
+            await until("back", lambda: node.end_offsets.unavailable is None, 40)
+            assert await node.end_offsets.latest([0]) == {0: 0}
 
     asyncio.run(run())
     logged = capfd.readouterr().err
@@ -292,7 +292,7 @@ def test_a_posted_record_has_its_offset(tmp_path: Path, kafka: KafkaForTests, to
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
             assert await node.producer.send(b"k", b"v", 0) == 0
             assert await node.producer.send(b"k", None, 0) == 1
-            assert await node.end_offsets.ends([0]) == {0: 2}
+            assert await node.end_offsets.latest([0]) == {0: 2}
 
     asyncio.run(run())
 
@@ -469,15 +469,15 @@ def test_what_asks_kafka_follows_the_copies(tmp_path: Path, kafka: KafkaForTests
         await node.start()
         try:
             node.slices.apply(slice_payload(put(0, b"k", b"v")))
-            assert await node.end_offsets.ends([0]) == {0: 1}
+            assert await node.end_offsets.latest([0]) == {0: 1}
             await positions.commit()
 
             node.assigned_replicas.follow(replace(placement, epoch=2, serving=((1,), (0,))))
             replica = node.replicas.by_partition[1]
             await until("the end is known", lambda: replica.opened and replica.end_offset == 2)
-            assert await node.end_offsets.ends([1]) == {1: 2}
+            assert await node.end_offsets.latest([1]) == {1: 2}
             with pytest.raises(KafkaUnavailable):
-                await node.end_offsets.ends([0])
+                await node.end_offsets.latest([0])
             replica.accepts_slices = True
             node.slices.apply(slice_payload(put(0, b"k", b"v"), put(1, b"k", b"v"), partition=1))
             await positions.commit()

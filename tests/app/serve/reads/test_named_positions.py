@@ -148,12 +148,12 @@ def test_a_strong_read_follows_a_partitioner_that_changes_while_it_waits(tmp_pat
     with served(tmp_path, partitions=6) as node:
         asked: list[set[int]] = []
 
-        async def ends(partitions: list[int]) -> dict[int, int]:
+        async def latest(partitions: list[int]) -> dict[int, int]:
             asked.append({*partitions})
             node.node.replicas.partitioner.note_mismatched(frozenset({"murmur2", "crc32"}))
             return {partition: 0 for partition in partitions}
 
-        node.node.end_offsets.ends = ends  # type: ignore[method-assign, assignment]
+        node.node.end_offsets.latest = latest  # type: ignore[method-assign, assignment]
         with node.client() as http:
             assert http.get(f"/v1/keys/{KEY}?consistency=strong").json()["reason"] == "key_not_found"
     assert asked == [{ASSUMED}, {WRITTEN}]

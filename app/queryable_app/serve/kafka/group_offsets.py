@@ -1,8 +1,7 @@
-"""Tells Kafka how far this node is, under the application's group, so that every lag tool can show it.
+"""Commit this node's positions under the application's consumer group, so that lag tools show them.
 
-Strategy: for show alone. Nobody ever reads these offsets back, the positions in the stores are the truth; a cluster that
-does not let us commit costs one line in the log and nothing else. The consumer that commits is assigned its partitions
-and paused, so it fetches nothing.
+Strategy: the node never reads these offsets back, because the positions in the stores are authoritative. A cluster that refuses
+the commit costs one line in the log. The consumer that commits has its partitions assigned and paused, so it fetches nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _COMMIT_SECONDS: Final = 5.0
 
 
 class GroupOffsets(Background):
-    """Runs from `start` to `stop`. `arguments` are those of an aiokafka client."""
+    """Commit positions from `start` to `stop`. `arguments` are those of an aiokafka client."""
 
     def __init__(
         self, arguments: dict[str, Any], topic: str, application_id: str, replicas: Replicas
@@ -40,34 +39,34 @@ class GroupOffsets(Background):
         await self._consumer.drop()
 
     async def _run(self) -> None:
-        said = False
+        logged = False
         while True:
             await asyncio.sleep(_COMMIT_SECONDS)
             try:
                 await self.commit()
             except (KafkaError, OSError, TimeoutError) as error:
-                if not said:
+                if not logged:
                     event("group-not-committed", group=self._application_id, reason=str(error))
-                    said = True
+                    logged = True
                 await self._consumer.drop()
             else:
-                said = False
+                logged = False
 
     async def commit(self) -> None:
-        """Commit the positions that have changed since the last time."""
+        """Commit the positions that changed since the last commit."""
         now = {
             partition: (replica.incarnation, replica.position)
             for partition, replica in self._replicas.by_partition.items()
             if replica.position >= 0
         }
         changed = {
-            TopicPartition(self._topic, partition): said[1]
-            for partition, said in now.items()
-            if self._committed.get(partition) != said
+            TopicPartition(self._topic, partition): position
+            for partition, (incarnation, position) in now.items()
+            if self._committed.get(partition) != (incarnation, position)
         }
         if changed:
             consumer = await self._consumer.connected()
-            if not consumer.assignment() >= changed.keys():  # the node has got copies since
+            if not consumer.assignment() >= changed.keys():  # replicas were added since
                 self._pause_all(consumer)
             await consumer.commit(changed)
             self._committed = now
