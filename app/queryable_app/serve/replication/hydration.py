@@ -305,7 +305,7 @@ class _Source:
             if progress.bytes_read > bytes_read:
                 bytes_read, until = progress.bytes_read, time_of() + _MAKING_SECONDS
             elif time_of() > until:
-                raise PeerUnavailable(f"its checkpoint stays at {bytes_read} bytes")
+                raise PeerUnavailable(f"its checkpoint does not get beyond {bytes_read} bytes")
             answer = await self._request(b"GET", f"/{progress.lease}", b"", _ANSWER_SECONDS)
         manifest = Manifest.from_json(answer.body)
         self._lease = manifest.lease
