@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
 from queryable_app.wire import row_frames as frames
 from queryable_app.wire.disk_format import Row, encode_row
-from queryable_app.wire.partitioners import ALGORITHMS, partition_for
+from queryable_app.wire.partitioners import count_mismatches
 from tests.integration.system import System, serving
 
 
@@ -72,15 +72,13 @@ class PlainIngest(threading.Thread):
                 rows.sendall(self.slice_of(partition, messages))
 
     def slice_of(self, partition: int, messages: list[Any]) -> bytes:
-        mismatches = [0, 0, 0]
         found = []
         for message in messages:
             key, when = message.key(), message.timestamp()[1]
-            for i, algorithm in enumerate(ALGORITHMS):
-                mismatches[i] += partition_for(key, algorithm, self.partitions) != partition
             stored = encode_row(Row(message.offset(), when, 0, message.value()))
             found.append(frames.SliceRow(key, stored, frames.ROW, message.offset()))
         first, last = messages[0].offset(), messages[-1].offset()
+        mismatches = count_mismatches([row.disk_key for row in found], partition, self.partitions)
         header = frames.SliceHeader(
             partition, first, last, messages[-1].timestamp()[1], len(found), 0, 0, 0, *mismatches
         )

@@ -1,4 +1,4 @@
-"""Producers that do not agree on where a key belongs."""
+"""Keys are found whichever partitioners the producers use."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ KEYS = [f"key-{n}".encode() for n in range(200)]
 
 
 @pytest.mark.parametrize(("name", "algorithm"), [("consistent_random", "crc32"), ("fnv1a_random", "fnv1a")])
-def test_the_producers_partitioner_is_found_out(
-    kafka: Any, tmp_path: Path, name: str, algorithm: str
-) -> None:
-    """A topic that librdkafka wrote is read by the hash that it used."""
+def test_the_producers_partitioner_is_detected(kafka: Any, tmp_path: Path, name: str, algorithm: str) -> None:
+    """Nodes look for keys by the hash that librdkafka used."""
     topic = f"by-{algorithm}"
     topics.create(kafka.bootstrap, topic, 6)
     topics.produce(kafka.bootstrap, topic, [(k, b"1") for k in KEYS], partitioner=name)
@@ -30,10 +28,8 @@ def test_the_producers_partitioner_is_found_out(
         assert all(system.value(k.decode()) == 1 for k in KEYS)
 
 
-def test_a_position_is_held_before_anything_contradicts_the_assumed_partitioner(
-    kafka: Any, tmp_path: Path
-) -> None:
-    """The first keys of an FNV-1a producer, read by their positions through either node while nothing has been ingested."""
+def test_position_is_respected_before_the_first_partitioner_mismatch(kafka: Any, tmp_path: Path) -> None:
+    """The first keys of an FNV-1a producer are read by their positions, through either node, before ingest has any record."""
     topic = "first-moments"
     topics.create(kafka.bootstrap, topic, 6)
     with (
@@ -80,8 +76,8 @@ def _in_flight(system: Any, node: int) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith("qt_requests_in_flight "))
 
 
-def test_a_key_in_several_partitions_answers_with_its_newest_record(kafka: Any, tmp_path: Path) -> None:
-    """Mixed producers: the newest record wins wherever it is, a tombstone too, and the mismatch is visible."""
+def test_key_in_several_partitions_answers_with_its_newest_record(kafka: Any, tmp_path: Path) -> None:
+    """With mixed producers the newest record wins wherever it is, a tombstone too, and the mismatch is visible."""
     topic = "mixed"
     topics.create(kafka.bootstrap, topic, 6)
     topics.produce(kafka.bootstrap, topic, [(k, b'"java"') for k in KEYS])
@@ -107,8 +103,8 @@ def test_a_key_in_several_partitions_answers_with_its_newest_record(kafka: Any, 
         assert "qt_partitioner_mismatches_total" in system.get("/metrics").text
 
 
-def test_a_declared_partitioner_that_is_wrong_hides_nothing(kafka: Any, tmp_path: Path) -> None:
-    """Rows that contradict the declared partitioner are found all the same."""
+def test_wrong_declared_partitioner_hides_nothing(kafka: Any, tmp_path: Path) -> None:
+    """Reads find the rows that do not follow the declared partitioner, and the node logs the mismatch."""
     topic = "declared"
     topics.create(kafka.bootstrap, topic, 6)
     topics.produce(kafka.bootstrap, topic, [(k, b"1") for k in KEYS], partitioner="consistent_random")

@@ -26,7 +26,7 @@ from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node
 from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
 from queryable_app.wire.disk_format import Row, encode_row
-from queryable_app.wire.partitioners import ALGORITHMS, partition_for
+from queryable_app.wire.partitioners import count_mismatches
 from queryable_app.wire.row_frames import NULL_KEY, ROW, SliceHeader, SliceRow, encode_slice
 from tests.simulation.clock import Process
 from tests.simulation.topic import Topic
@@ -220,26 +220,23 @@ class Ingest:
 
 def _slice(records: list[LogRecord], partitions: int) -> bytes:
     rows = []
-    mismatches = [0, 0, 0]
     for record in records:
         if record.key is None:
             rows.append(SliceRow(b"", b"", NULL_KEY, record.offset))
             continue
-        for index, algorithm in enumerate(ALGORITHMS):
-            mismatches[index] += partition_for(record.key, algorithm, partitions) != record.partition
         stored = encode_row(Row(record.offset, record.timestamp_ms, 0, record.value))
         rows.append(SliceRow(record.key, stored, ROW, record.offset))
     first, last = records[0], records[-1]
-    null_keys = sum(record.key is None for record in records)
+    keys = [record.key for record in records if record.key is not None]
     header = SliceHeader(
         first.partition,
         first.offset,
         last.offset,
         last.timestamp_ms,
         len(rows),
-        null_keys,
+        len(records) - len(keys),
         0,
         0,
-        *mismatches,
+        *count_mismatches(keys, first.partition, partitions),
     )
     return encode_slice(header, rows)[4:]

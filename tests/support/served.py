@@ -25,7 +25,7 @@ from queryable_app.serve.api.app import create_app
 from queryable_app.serve.http.fast_lane import FastLane, protocol_class
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
-from queryable_app.wire.partitioners import ALGORITHMS, partition_for
+from queryable_app.wire.partitioners import count_mismatches, partition_for, sum_of_mismatches
 
 T = TypeVar("T")
 
@@ -109,15 +109,12 @@ class Served:
         def write() -> tuple[int, int]:
             replica = self.node.replicas.by_partition[where]
             offset = max(0, replica.position)
-            mismatches = tuple(
-                count + (partition_for(key, algorithm, partitions) != where)
-                for algorithm, count in zip(ALGORITHMS, replica.state.mismatches, strict=True)
-            )
+            of_record = count_mismatches([key], where, partitions)
             state = replace(
                 replica.state,
                 position=offset + 1,
                 rows=replica.state.rows + 1,
-                mismatches=mismatches,  # type: ignore[arg-type]
+                mismatches=sum_of_mismatches((replica.state.mismatches, of_record)),
             )
             row = Row(offset, now_ms() if timestamp_ms is None else timestamp_ms, expiry_ms, value)
             replica.apply([(self.node.codec.to_disk(key), encode_row(row))], state)

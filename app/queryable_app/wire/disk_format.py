@@ -64,7 +64,7 @@ class ReplicaState:
     bad: int = 0
     dropped: int = 0
     last_timestamp_ms: int = -1
-    mismatches: tuple[int, int, int] = (0, 0, 0)  # rows whose partition contradicts murmur2, crc32, fnv1a
+    mismatches: tuple[int, int, int] = (0, 0, 0)  # of the algorithms murmur2, crc32, fnv1a
 
     def encode(self) -> bytes:
         return _STATE.pack(

@@ -25,7 +25,8 @@ from queryable_app.serve.peers.peers import DEADLINE_HEADER
 from queryable_app.serve.reads.coverage import readable_local_replicas, within_deadline
 from queryable_app.serve.reads.multi_get import VALUE_BYTES_MAX, rows_of_keys, values_too_large
 from queryable_app.serve.reads.peer_reads import COUNT, COVER, KEYS, ROWS, refusal_to_json
-from queryable_app.serve.reads.point import Reads, not_hosted_here, progress_of
+from queryable_app.serve.reads.point import Reads, not_hosted_here
+from queryable_app.serve.reads.replica_progress import progress_of
 from queryable_app.serve.reads.scans import Bounds, count_local, local_rows
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.checked import (

@@ -18,8 +18,9 @@ from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, Reason
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import ReadOptions, absent
 from queryable_app.serve.reads.peer_reads import Positions, ReplicasLost
-from queryable_app.serve.reads.point import Reads, ReplicaProgress, not_hosted_here, progress_of
+from queryable_app.serve.reads.point import Reads, not_hosted_here
 from queryable_app.serve.reads.remote_search import RemoteSearch
+from queryable_app.serve.reads.replica_progress import ReplicaProgress, progress_of
 from queryable_app.serve.reads.scans import gather_or_cancel
 from queryable_app.serve.store.replica import Replica
 

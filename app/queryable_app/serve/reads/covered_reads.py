@@ -24,7 +24,7 @@ from queryable_app.serve.reads.multi_get import (
     values_too_large,
 )
 from queryable_app.serve.reads.peer_reads import Positions
-from queryable_app.serve.reads.point import Reads, stored_row
+from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.scans import (
     Batches,
     Bounds,
@@ -35,20 +35,21 @@ from queryable_app.serve.reads.scans import (
     newest_of_each_key,
     within_budget,
 )
+from queryable_app.serve.reads.stored_row import stored_row
 from queryable_app.wire.http_text import Answer
 
 _STREAM_SECONDS_MIN: Final = 1.0
 
 
 def covered_rows(
-    reads: Reads, covered: Coverage, bounds: Bounds, deadline: float, share: AnswerReservation | None
+    reads: Reads, covered: Coverage, bounds: Bounds, deadline: float, reservation: AnswerReservation | None
 ) -> Batches:
     """Yield the rows of all covered partitions in key order, one row for each key, which may be a tombstone.
 
-    `share` takes the size of the batches that are being read. A stream has none: there are few streams, and one that has begun
-    cannot start over. Each batch of a stream has as much time as the first.
+    `reservation` takes the size of the batches that are being read. A stream has none: there are few streams, and a stream that
+    has begun cannot start over. Each batch of a stream has as much time as the first.
     """
-    may_start_over = share is not None
+    may_start_over = reservation is not None
     local, peers = list(covered.local.values()), reads.node.peers
     remaining = deadline - asyncio.get_running_loop().time()
     seconds = remaining / 2 if may_start_over else max(_STREAM_SECONDS_MIN, remaining)
@@ -66,14 +67,14 @@ def covered_rows(
         )
         for ordinal, positions in covered.remote.items()
     ]
-    if share is not None:
-        sources = [within_budget(source, share) for source in sources]
+    if reservation is not None:
+        sources = [within_budget(source, reservation) for source in sources]
     batches = sources[0] if len(sources) == 1 else merge_sources(sources, bounds.reverse)
     return newest_of_each_key(batches) if reads.partitioning.scattered else batches
 
 
 async def look_up_keys(
-    reads: Reads, covered: Coverage, keys: Keys, deadline: float, share: AnswerReservation
+    reads: Reads, covered: Coverage, keys: Keys, deadline: float, reservation: AnswerReservation
 ) -> Rows:
     """Return the newest row of each key, from all covered partitions at once. Raises Failure if the values are too large."""
     rows: Rows = {}
@@ -82,7 +83,7 @@ async def look_up_keys(
     def add(batch: list[RawRow]) -> None:
         nonlocal size
         grown = merge_newest(rows, batch)
-        share.take(grown)
+        reservation.take(grown)
         size += grown
         if size > VALUE_BYTES_MAX:
             raise values_too_large()
@@ -106,7 +107,7 @@ async def look_up_keys(
     try:
         await gather_or_cancel((look_up_here(), *(look_up_at(*each) for each in covered.remote.items())))
     except BaseException:
-        share.release(size)  # the read may start over
+        reservation.release(size)  # the read may start over
         raise
     return rows
 
@@ -117,7 +118,7 @@ async def find_rows(
     options: ReadOptions,
     deadline: float,
     partial: bool | None,
-    share: AnswerReservation,
+    reservation: AnswerReservation,
 ) -> tuple[list[KeyLookup], Rows, Coverage]:
     """Look the keys up wherever they may be, and return the lookups, the rows found, and the replicas that were read.
 
@@ -127,10 +128,10 @@ async def find_rows(
         partitioning = reads.partitioning
         lookups = plan_lookups(record_keys, reads.node.codec, partitioning)
         keys = keys_by_partition(lookups, partitioning.partitions)
-        rows, covered = await _find_planned(reads, keys, options, deadline, partial, share)
+        rows, covered = await _find_planned(reads, keys, options, deadline, partial, reservation)
         if reads.partitioning == partitioning:
             return lookups, rows, covered
-        share.end()
+        reservation.end()
 
 
 async def _find_planned(
@@ -139,10 +140,10 @@ async def _find_planned(
     options: ReadOptions,
     deadline: float,
     partial: bool | None,
-    share: AnswerReservation,
+    reservation: AnswerReservation,
 ) -> tuple[Rows, Coverage]:
     async def look_up(covered: Coverage) -> Rows:
-        return await look_up_keys(reads, covered, keys, deadline, share)
+        return await look_up_keys(reads, covered, keys, deadline, reservation)
 
     partitions = {*keys, *options.min_positions}
     return await read_partitions(reads, partitions, options, deadline, partial, look_up)
@@ -155,10 +156,10 @@ async def read_key_across_partitions(
     deadline: float,
     form: str,
     if_none_match: str | None,
-    share: AnswerReservation,
+    reservation: AnswerReservation,
 ) -> Answer:
     """Answer a point read that several partitions decide: those that may hold the key, and those whose positions it names."""
-    lookups, rows, covered = await find_rows(reads, [record_key], options, deadline, None, share)
+    lookups, rows, covered = await find_rows(reads, [record_key], options, deadline, None, reservation)
     raw = rows.get(lookups[0].disk_key)
     newest = None if raw is None else stored_row(*raw)
     return reads.answer(newest, covered.progress, 1, form, if_none_match)

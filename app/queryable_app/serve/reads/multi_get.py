@@ -15,8 +15,8 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.admission import YieldSlot
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.peer_frames import RawRow
-from queryable_app.serve.reads.point import StoredRow, stored_row
 from queryable_app.serve.reads.scans import key_json
+from queryable_app.serve.reads.stored_row import StoredRow, stored_row
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ROW_HEADER_SIZE
 from queryable_app.wire.partitioners import Partitioning
@@ -113,7 +113,7 @@ def items_json(
     unknown: Collection[int],
     codec: KeyCodec,
     format: ValueFormat,
-    share: AnswerReservation,
+    reservation: AnswerReservation,
 ) -> list[Piece]:
     """Return one JSON item for each lookup, with commas between them.
 
@@ -132,7 +132,7 @@ def items_json(
         value: Piece = memoryview(row.stored)[ROW_HEADER_SIZE:]
         if format != "json":
             value = value_to_json(bytes(value), format)
-            share.take(len(value))
+            reservation.take(len(value))
         size += len(value)
         if size > VALUE_BYTES_MAX:
             raise values_too_large()

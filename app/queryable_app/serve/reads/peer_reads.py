@@ -26,7 +26,7 @@ from queryable_app.serve.peers.peers import (
     may_wait_for_freshness,
     remaining_ms,
 )
-from queryable_app.serve.reads.point import ReplicaProgress
+from queryable_app.serve.reads.replica_progress import ReplicaProgress
 from queryable_app.serve.reads.scans import Bounds
 
 T = TypeVar("T")

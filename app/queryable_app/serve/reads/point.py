@@ -24,10 +24,11 @@ from queryable_app.policy.freshness import (
     ReadOptions,
     freshness_failure,
     lag_ms,
-    lag_records,
     next_offset,
 )
 from queryable_app.serve.node import Node
+from queryable_app.serve.reads.replica_progress import ReplicaProgress, positions_text, progress_of
+from queryable_app.serve.reads.stored_row import StoredRow, stored_row
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE, ReplicaState
 from queryable_app.wire.http_text import JSON, Answer, header_text, matches_etag, problem_answer
@@ -39,42 +40,6 @@ _RECORD: Final = b"etag: %b\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp
 _STREAMING_LAG_MS_MAX: Final = 2000  # the lag of a replica that streams is measured as a second at most
 _REPLY_RESERVE_SECONDS: Final = 0.01  # the position of a replica is a better answer than "deadline exceeded"
 _NO_POSITIONS: Final[Mapping[int, int]] = {}
-
-
-class ReplicaProgress(NamedTuple):
-    """The position of a replica, and how far it lags."""
-
-    partition: int
-    position: int
-    role: str
-    lag_records: int
-    lag_ms: int
-    complete: bool
-
-
-class StoredRow(NamedTuple):
-    """A row as the store has it. Rows of one key compare by age: the greatest is the newest."""
-
-    timestamp_ms: int
-    offset: int
-    partition: int
-    expiry_ms: int
-    tombstone: bool
-    stored: bytes
-
-    def is_live(self, now_ms: int) -> bool:
-        """Return whether the row is neither a tombstone nor expired."""
-        return not self.tombstone and not 0 < self.expiry_ms <= now_ms
-
-    @property
-    def value(self) -> bytes:
-        return self.stored[ROW_HEADER_SIZE:]
-
-
-def stored_row(partition: int, stored: bytes) -> StoredRow:
-    """Decode the bytes that a store has for a key."""
-    flags, offset, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(stored)
-    return StoredRow(timestamp_ms, offset, partition, expiry_ms, bool(flags & TOMBSTONE), stored)
 
 
 class _CacheEntry(NamedTuple):
@@ -368,23 +333,6 @@ class Reads:
             self.replicas.placement.epoch,
             hops,
         )
-
-
-def progress_of(replica: Replica, now_ms: int) -> ReplicaProgress:
-    """Return the progress of a replica at a moment of `platform/clock.py`."""
-    return ReplicaProgress(
-        replica.partition,
-        next_offset(replica),
-        replica.role,
-        lag_records(replica),
-        lag_ms(replica, now_ms),
-        replica.complete,
-    )
-
-
-def positions_text(progress: Sequence[ReplicaProgress]) -> str:
-    """Return the positions as `Qt-Position` has them and `min-position` takes them."""
-    return ",".join(f"{replica.partition}:{replica.position}" for replica in progress)
 
 
 def not_hosted_here(partition: int) -> Failure:

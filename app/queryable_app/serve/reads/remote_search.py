@@ -12,7 +12,8 @@ from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.peers.client import PeerUnavailable
 from queryable_app.serve.reads import peer_reads
 from queryable_app.serve.reads.peer_reads import CoverAnswer
-from queryable_app.serve.reads.point import Reads, ReplicaProgress
+from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.reads.replica_progress import ReplicaProgress
 
 _NO_ANSWER: Final = CoverAnswer({}, {})
 

@@ -208,19 +208,19 @@ def key_json(codec: KeyCodec, record_key: bytes) -> bytes:
     return text if encoding is None else b'%b,"keyEncoding":"%b"' % (text, encoding.encode())
 
 
-async def within_budget(batches: Batches, share: AnswerReservation) -> Batches:
-    """Yield the same batches, and take the size of each from the share while it is being read."""
+async def within_budget(batches: Batches, reservation: AnswerReservation) -> Batches:
+    """Yield the same batches, and take the size of each from the reservation while it is being read."""
     async with aclosing(batches):
         async for batch in batches:
             size = sum([len(stored) for _, _, stored in batch])
-            share.take(size)
+            reservation.take(size)
             try:
                 yield batch
             finally:
-                share.release(size)
+                reservation.release(size)
 
 
-async def page(batches: Batches, lines: ToLines, limit: int, share: AnswerReservation) -> Page:
+async def page(batches: Batches, lines: ToLines, limit: int, reservation: AnswerReservation) -> Page:
     """Return the first `limit` rows, or fewer if they are large or the memory for answers is used up."""
     items: list[bytes] = []
     last_key: bytes | None = None
@@ -231,14 +231,14 @@ async def page(batches: Batches, lines: ToLines, limit: int, share: AnswerReserv
                 for disk_key, line in lines(batch):
                     if len(items) == limit or size > PAGE_BYTES_MAX:
                         return Page(items, last_key)
-                    share.take(len(line))
+                    reservation.take(len(line))
                     items.append(line)
                     last_key = disk_key
                     size += len(line)
     except BaseException as error:
         if items and isinstance(error, Failure) and error.reason is Reason.OVERLOADED:
             return Page(items, last_key)
-        share.release(size)  # the read may start over with other nodes
+        reservation.release(size)  # the read may start over with other nodes
         raise
     return Page(items, None)
 

@@ -1,4 +1,4 @@
-"""What answers take of a node's memory: one bound for an answer over all nodes, and one for all answers under way."""
+"""The memory of answers is bounded: for one answer over all nodes, and for all running answers of a node."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ NDJSON = {"accept": "application/x-ndjson"}
 
 
 def text_of(size: int) -> bytes:
-    """A JSON text that does not compress."""
+    """Return a JSON text of this size that does not compress."""
     return b'"%b"' % os.urandom(size // 2).hex().encode()
 
 
-def nothing_is_taken(cluster: Cluster) -> bool:
+def nothing_is_reserved(cluster: Cluster) -> bool:
     return all(node.node.answer_budget.taken == 0 for node in cluster.nodes)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """60 values of 50 KB over three nodes."""
+    """Start three nodes with 60 values of 50 KB."""
     with Cluster(tmp_path_factory.mktemp("cluster"), 1) as started:
         for number in range(60):
             started.put(b"key-%02d" % number, text_of(50_000))
@@ -54,10 +54,10 @@ KEYS = [f"key-{number:02d}" for number in range(60)]
 
 
 @pytest.mark.parametrize("keys", [KEYS, ["key-00"] * 60], ids=["over all nodes", "one key again and again"])
-def test_one_bound_for_the_values_of_all_nodes(
+def test_values_of_all_nodes_together_are_bounded(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, keys: list[str]
 ) -> None:
-    """A multi-get whose values are below the bound on each node, and above it together, is 413."""
+    """A multi-get answers 413 if its values exceed the bound together, though not on any node alone."""
     for module in (covered_reads, multi_get):
         monkeypatch.setattr(module, "VALUE_BYTES_MAX", 2_000_000)
     for node in cluster.nodes:
@@ -65,12 +65,12 @@ def test_one_bound_for_the_values_of_all_nodes(
             refused = http.post("/v1/multi-get", json={"keys": keys})
             assert (refused.status_code, refused.json()["reason"]) == (413, "too_large")
             assert http.post("/v1/multi-get", json={"keys": keys[:20]}).status_code == 200
-    eventually("all is given back", lambda: nothing_is_taken(cluster))
+    eventually("all memory is released", lambda: nothing_is_reserved(cluster))
 
 
 @contextmanager
 def memory_left(node: Served, size: int) -> Iterator[None]:
-    """Other answers have taken all but so many bytes."""
+    """Let other answers reserve all but `size` bytes."""
     budget = node.node.answer_budget
     others = budget.bytes_max - size
     node.on_loop(lambda: budget.take_over_limit(others))
@@ -92,10 +92,8 @@ SendTo = Callable[[httpx.Client], httpx.Response]
     ],
     ids=["multi-get", "scan", "prefix"],
 )
-def test_large_answers_for_which_there_is_no_memory_are_told_to_come_back(
-    cluster: Cluster, ask: SendTo
-) -> None:
-    """429 with Retry-After while other answers have taken the budget; small answers are given all the same."""
+def test_large_answer_without_memory_is_refused(cluster: Cluster, ask: SendTo) -> None:
+    """The node answers 429 with Retry-After while other answers use the budget, and still answers small reads."""
     node = cluster.nodes[0]
     with node.client() as http:
         assert ask(http).status_code == 200
@@ -106,11 +104,11 @@ def test_large_answers_for_which_there_is_no_memory_are_told_to_come_back(
             small = http.post("/v1/multi-get", json={"keys": KEYS[:1]})
             assert (small.status_code, small.json()["items"][0]["found"]) == (200, True)
         assert ask(http).status_code == 200
-    eventually("all is given back", lambda: nothing_is_taken(cluster))
+    eventually("all memory is released", lambda: nothing_is_reserved(cluster))
 
 
-def test_a_page_ends_where_the_memory_ends(cluster: Cluster) -> None:
-    """It is shorter than its limit, and its cursor goes on; together the pages have every row once."""
+def test_page_ends_early_when_memory_runs_out(cluster: Cluster) -> None:
+    """The page is shorter than its limit, and its cursor continues; together the pages have every row once."""
     node = cluster.nodes[0]
     with node.client() as http, memory_left(node, 6_000_000):
         first = http.get("/v1/scan").json()
@@ -129,11 +127,11 @@ def test_a_page_ends_where_the_memory_ends(cluster: Cluster) -> None:
                 cursor = f"cursor={page['cursor']}"
     assert keys == KEYS
     assert cursor
-    eventually("all is given back", lambda: nothing_is_taken(cluster))
+    eventually("all memory is released", lambda: nothing_is_reserved(cluster))
 
 
-def test_rows_of_keys_come_in_batches(cluster: Cluster) -> None:
-    """A node answers another one with about as many bytes as it asks for, and says how many keys those were."""
+def test_peer_returns_rows_of_keys_in_batches(cluster: Cluster) -> None:
+    """A node returns about as many bytes as its peer asks for, and the number of keys that they answer."""
     partition = partition_for(b"key-00", "murmur2", 6)
     keys = [key for key in KEYS if partition_for(key.encode(), "murmur2", 6) == partition]
     body: dict[str, Any] = {
@@ -149,8 +147,8 @@ def test_rows_of_keys_come_in_batches(cluster: Cluster) -> None:
         assert head == {"answered": len(keys)} == {"answered": len(rows)}
 
 
-def test_a_stream_needs_no_share(cluster: Cluster) -> None:
-    """It has one batch of each node in memory, however much other answers have taken."""
+def test_stream_reserves_no_memory(cluster: Cluster) -> None:
+    """A stream keeps one batch of each node in memory, however much other answers have reserved."""
     node = cluster.nodes[0]
     with node.client() as http, memory_left(node, 10_000):
         assert len(http.get("/v1/scan", headers=NDJSON).text.splitlines()) == 60
@@ -164,7 +162,7 @@ def peak_bytes(pid: int) -> int:
 
 @contextmanager
 def process_between(directory: Path, owners: int) -> Iterator[tuple[httpx.Client, int, list[Served]]]:
-    """A real serve process without replicas, and nodes with one partition each."""
+    """Start a real serve process without replicas, and nodes with one partition each."""
     with ExitStack() as stack:
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(owners + 1)]
         ports = [listener.getsockname()[1] for listener in listeners]
@@ -217,9 +215,9 @@ def _answers(http: httpx.Client) -> bool:
         return False
 
 
-def test_gathered_answers_stay_below_the_limit_of_the_container(tmp_path: Path) -> None:
-    """Many large multi-gets over two nodes at once: some are told to come back, and the process keeps within what the
-    operator gives its container."""
+def test_gathered_answers_stay_below_the_container_limit(tmp_path: Path) -> None:
+    """Many large multi-gets over two nodes at once: some get 429, and the process stays below the memory limit that the
+    operator sets."""
     limit = requirements({}, "serve")["limits"]["memory"]
     assert limit.endswith("Mi")
     names = [b"key-%05d" % number for number in range(500)]

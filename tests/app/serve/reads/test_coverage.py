@@ -1,4 +1,4 @@
-"""Reads over several partitions on real stores, when a copy here turns out to be damaged in the middle of one."""
+"""Reads over several partitions find another replica when a local one turns out to be damaged in the middle of the read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = [os.urandom(2000).hex() for _ in KEYS]
 
 @pytest.fixture
 def trio(tmp_path: Path) -> Iterator[Trio]:
-    """The first two have the same rows, and the first one has come to no damage yet."""
+    """Start three nodes, of which the first two have the same rows and no damage yet."""
     puts = [
         (key.encode(), encode_row(Row(n, 1, 0, f'"{value}"'.encode())))
         for n, (key, value) in enumerate(zip(KEYS, VALUES, strict=True))
@@ -37,8 +37,8 @@ def trio(tmp_path: Path) -> Iterator[Trio]:
 
 
 @pytest.mark.parametrize("what", ["multi-get", "page", "count"])
-def test_a_read_that_comes_to_damage_here_is_answered_by_another_node(trio: Trio, what: str) -> None:
-    """All of it, within the same request; the copy here is known to be damaged from then on."""
+def test_read_that_finds_damage_is_answered_by_another_node(trio: Trio, what: str) -> None:
+    """The same request returns all rows, and the local replica is marked as damaged from then on."""
     trio.damage(0)
     with trio.nodes[0].client() as client:
         match what:
@@ -57,8 +57,8 @@ def test_a_read_that_comes_to_damage_here_is_answered_by_another_node(trio: Trio
 
 
 @pytest.mark.parametrize("what", ["multi-get", "page", "count"])
-def test_where_all_copies_are_damaged_a_read_says_so(trio: Trio, what: str) -> None:
-    """It is not available, never a part."""
+def test_read_fails_if_all_replicas_are_damaged(trio: Trio, what: str) -> None:
+    """The read answers not_available, never a part of the rows."""
     for ordinal in (0, 1):
         trio.damage(ordinal)
     with trio.nodes[0].client() as client:

@@ -1,4 +1,4 @@
-"""Values above what is sent in one piece, read through a node that does not host them."""
+"""A node forwards values that are larger than one piece of an answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 def through_a_relay(
     directory: Path, untaken_bytes_max: int = 128 << 20
 ) -> Iterator[tuple[Served, Served, Relay]]:
-    """A node without replicas, the owner of the one partition, and what carries all bytes between them."""
+    """Start a node without replicas, the owner of the only partition, and a relay for all bytes between them."""
     with ExitStack() as stack:
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         between = stack.enter_context(relay(listeners[1].getsockname()))
@@ -48,7 +48,7 @@ def through_a_relay(
 def test_large_value_of_another_node_crosses_the_network_once(
     tmp_path: Path, options: str, size: int
 ) -> None:
-    """The bytes between the nodes are those of one answer."""
+    """The nodes exchange about as many bytes as one answer has."""
     value = b'"%b"' % (b"x" * size)
     with through_a_relay(tmp_path) as (caller, owner, between), caller.client() as http:
         owner.put(b"large", value)
@@ -61,8 +61,8 @@ def test_large_value_of_another_node_crosses_the_network_once(
     assert size <= crossed < size + 100_000, crossed
 
 
-def test_large_values_of_another_node_that_clients_do_not_take_are_bounded(tmp_path: Path) -> None:
-    """While one client leaves too much untaken, a large value is refused to another one; what it took is given back."""
+def test_forwarded_values_that_clients_do_not_read_are_bounded(tmp_path: Path) -> None:
+    """While one client leaves too many response bytes unread, another one gets 429 for a large value."""
     value = b'"%b"' % (b"x" * 8_000_000)
     with (
         through_a_relay(tmp_path, untaken_bytes_max=9_000_000) as (caller, owner, _),

@@ -1,4 +1,4 @@
-"""Reads that name a position: it is reached before an answer says anything, in whatever partition it is."""
+"""A read that names a position waits until it is reached, in whatever partition it is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.three_nodes import TOKEN, Cluster
 from tests.support.waiting import eventually
 
 KEY = "key-1"
-"""Every partitioner puts it in a partition of its own, on a node of its own."""
+"""Each partitioner puts it in a different partition, and each of these is on a different node."""
 ASSUMED, CRC32, WRITTEN = (partition_for(KEY.encode(), name, 6) for name in ("murmur2", "crc32", "fnv1a"))
 
 
@@ -24,7 +24,7 @@ def hosts(cluster: Cluster, partition: int) -> int:
 
 
 def forget_mismatches(node: Served) -> None:
-    """As in the first moments of a view: the node has no record that contradicts murmur2, and heard of none."""
+    """Put the node back into the first moments of a view, when no mismatch of murmur2 is known."""
     replicas = node.node.replicas
 
     def forget() -> None:
@@ -35,12 +35,12 @@ def forget_mismatches(node: Served) -> None:
 
 
 def waits(node: Served, partition: int) -> bool:
-    """Whether a read waits for the replica of the partition."""
+    """Return whether a read waits for the replica of the partition."""
     return bool(node.node.replicas.by_partition[partition]._waiting)
 
 
 def read(http: httpx.Client, kind: str, options: str) -> Any:
-    """The value of KEY; None when the answer says that it is not there."""
+    """Return the value of KEY; None if the answer says that it is absent."""
     if kind == "point":
         answer = http.get(f"/v1/keys/{KEY}?{options}")
         assert answer.status_code in (200, 404), answer.text
@@ -52,8 +52,8 @@ def read(http: httpx.Client, kind: str, options: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["point", "multi-get"])
 @pytest.mark.parametrize("caller", [ASSUMED, CRC32, WRITTEN], ids=["looks here", "looks elsewhere", "has it"])
-def test_named_position_elsewhere_is_held(tmp_path: Path, caller: int, kind: str) -> None:
-    """A key that an FNV-1a producer wrote is found by its position while the nodes still assume murmur2."""
+def test_named_position_elsewhere_is_respected(tmp_path: Path, caller: int, kind: str) -> None:
+    """A key of an FNV-1a producer is found by its position while the nodes still assume murmur2."""
     with Cluster(tmp_path, 1) as cluster:
         cluster.put(KEY.encode(), b"1", partition=WRITTEN)
         asked = hosts(cluster, caller)
@@ -68,7 +68,7 @@ def test_named_position_elsewhere_is_held(tmp_path: Path, caller: int, kind: str
 @pytest.mark.parametrize("kind", ["point", "multi-get"])
 @pytest.mark.parametrize("caller", [ASSUMED, WRITTEN], ids=["another node", "this node"])
 def test_named_position_elsewhere_is_waited_for(tmp_path: Path, caller: int, kind: str) -> None:
-    """The read waits at the node that hosts the named partition, and then looks for the key where it is."""
+    """The read waits at the node that hosts the named partition, and then finds the key there."""
     with Cluster(tmp_path, 1) as cluster:
         asked, owner = cluster.nodes[hosts(cluster, caller)], cluster.nodes[hosts(cluster, WRITTEN)]
         values: list[Any] = []
@@ -86,8 +86,8 @@ def test_named_position_elsewhere_is_waited_for(tmp_path: Path, caller: int, kin
 
 
 @pytest.mark.parametrize("kind", ["point", "multi-get", "scan", "count"])
-def test_named_position_that_is_not_reached_is_said(tmp_path: Path, kind: str) -> None:
-    """503 not_fresh_enough, with the partition and by how much, for every kind of read."""
+def test_read_fails_if_a_named_position_is_not_reached(tmp_path: Path, kind: str) -> None:
+    """Every kind of read answers 503 not_fresh_enough, with the partition and the number of missing records."""
     with Cluster(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, WRITTEN)].client() as http:
         options = f"min-position={WRITTEN}:7&deadline-ms=2000"
         match kind:
@@ -104,24 +104,24 @@ def test_named_position_that_is_not_reached_is_said(tmp_path: Path, kind: str) -
         assert ("partial=allow" in problem["advice"]) is (kind != "point")
 
 
-def test_every_named_position_is_held(tmp_path: Path) -> None:
-    """One that is reached does not stand for another one that is not."""
+def test_every_named_position_is_respected(tmp_path: Path) -> None:
+    """A read fails if one of two named positions is not reached."""
     with Cluster(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, WRITTEN)].client() as http:
         cluster.put(b"a", b"1", partition=CRC32)
         refused = http.get(f"/v1/keys/{KEY}?min-position={CRC32}:1,{WRITTEN}:1&deadline-ms=2000")
         assert (refused.json()["reason"], refused.json()["missing"]) == ("not_fresh_enough", [WRITTEN])
 
 
-def test_a_part_of_a_multi_get_finds_nothing_absent_while_a_position_is_not_reached(tmp_path: Path) -> None:
-    """With partial=allow a key that was not found is null, since it may be in the partition of that position."""
+def test_partial_multi_get_reports_no_key_absent_while_a_position_is_not_reached(tmp_path: Path) -> None:
+    """With partial=allow, `found` is null: the key may be in the partition of that position."""
     with Cluster(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, WRITTEN)].client() as http:
         options = f"min-position={WRITTEN}:1&deadline-ms=2000&partial=allow"
         answer = http.post(f"/v1/multi-get?{options}", json={"keys": [KEY]}).json()
     assert (answer["missing"], answer["items"][0]["found"]) == ([WRITTEN], None)
 
 
-def test_named_position_is_not_left_to_chance_by_route_local(tmp_path: Path) -> None:
-    """A node that may ask no other one refuses a position in a partition that it does not host."""
+def test_local_read_refuses_a_position_of_another_node(tmp_path: Path) -> None:
+    """A node that may not forward refuses a position in a partition that it does not host."""
     with Cluster(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, ASSUMED)].client() as http:
         refused = http.get(f"/v1/keys/{KEY}?min-position={WRITTEN}:1&route=local")
         assert (refused.status_code, refused.json()["partition"]) == (421, WRITTEN)
@@ -132,8 +132,8 @@ def test_named_position_is_not_left_to_chance_by_route_local(tmp_path: Path) -> 
         assert (forwarded.status_code, forwarded.json()["partition"]) == (421, WRITTEN)
 
 
-def test_positions_that_are_reached_cost_no_waiting(tmp_path: Path) -> None:
-    """An absent key is answered as of every named position, and of its own partition."""
+def test_position_that_is_reached_costs_no_waiting(tmp_path: Path) -> None:
+    """The answer for an absent key states every named position, and that of the key's partition."""
     with Cluster(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, ASSUMED)].client() as http:
         cluster.put(b"other", b"1")
         where = partition_for(b"other", "murmur2", 6)
@@ -143,8 +143,8 @@ def test_positions_that_are_reached_cost_no_waiting(tmp_path: Path) -> None:
         assert stated == {str(where): "1", str(ASSUMED): "0"}
 
 
-def test_a_strong_read_follows_a_partitioner_that_changes_while_it_waits(tmp_path: Path) -> None:
-    """It learns the end of the partition in which the key is looked for from then on."""
+def test_strong_read_follows_a_partitioner_that_changes_while_it_waits(tmp_path: Path) -> None:
+    """The read fetches the end offset of the partition that holds the key from then on."""
     with served(tmp_path, partitions=6) as node:
         asked: list[set[int]] = []
 

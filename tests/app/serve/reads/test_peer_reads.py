@@ -1,4 +1,4 @@
-"""What another node's answer means, and that anything else is as if it were not there."""
+"""Answers of peers are parsed, and a malformed answer counts as none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.peer_frames import encode_rows
 from queryable_app.serve.peers.client import PeerUnavailable
 from queryable_app.serve.reads.peer_reads import _cover_answer, _rows_answer, parse_answer, refusal_to_json
-from queryable_app.serve.reads.point import ReplicaProgress
+from queryable_app.serve.reads.replica_progress import ReplicaProgress
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -23,8 +23,8 @@ STANDING = ReplicaProgress(3, 9, "standby", -1, 5, True)
 REFUSED = Failure(Reason.NOT_AVAILABLE, "why", "what to do", partition=4, retry_after_ms=None)
 
 
-def test_what_is_covered_comes_back_as_it_went() -> None:
-    """Standings and refusals."""
+def test_cover_answer_survives_encoding() -> None:
+    """Progress and refusals are the same after encoding and parsing."""
     said = encode_rows({"standings": [STANDING], "refused": [refusal_to_json(4, REFUSED)]})
     covered = parse_answer(said, _cover_answer)
     assert covered.progress == {3: STANDING}
@@ -51,14 +51,14 @@ def test_what_is_covered_comes_back_as_it_went() -> None:
         ),
     )
 )
-def test_any_head_is_understood_or_away(head: dict[str, object]) -> None:
-    """Whatever is in it, nothing else than PeerAway is raised."""
+def test_any_head_is_parsed_or_refused(head: dict[str, object]) -> None:
+    """Parsing raises PeerUnavailable and nothing else, whatever the head has."""
     for understand in (_cover_answer, _rows_answer):
         with suppress(PeerUnavailable):
             parse_answer(encode_rows(head), understand)
 
 
-def test_more_rows_without_rows_are_no_answer() -> None:
-    """Where they would go on is not known."""
+def test_answer_without_rows_must_be_the_last() -> None:
+    """An answer without rows that announces more is malformed: the next request would not know where to start."""
     with pytest.raises(PeerUnavailable, match="no rows, and more of them"):
         parse_answer(encode_rows({"last": False}), _rows_answer)

@@ -1,6 +1,6 @@
-"""Every option of a read, on every kind of read, at a node that hosts the partitions and at one that does not.
+"""Every kind of read honours or refuses every option, at a node that hosts the partitions and at one that does not.
 
-An option is honoured or refused. A path that drops one answers 200 here.
+A path that drops an option answers 200 here, and the test fails.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Every partition has its one replica on one of three nodes, and is some records behind a log that no Kafka serves."""
+    """Start three nodes with one replica of each partition, all of which lag. There is no Kafka."""
     with Cluster(tmp_path_factory.mktemp("options"), 1) as nodes:
         nodes.put(KEY.encode(), b"1")
         for node in nodes.nodes:
@@ -63,7 +63,7 @@ def fall_behind(replicas: Any) -> None:
 
 @pytest.fixture(params=["hosts the key", "does not"])
 def http(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[httpx.Client]:
-    """A client of the node that hosts the key's partition, and of another one."""
+    """Connect to the node that hosts the key's partition, or to another one."""
     owner = cluster.placement.serving[WHERE][0]
     node = cluster.nodes[owner if request.param == "hosts the key" else (owner + 1) % 3]
     with node.client() as client:
@@ -85,7 +85,7 @@ def read(http: httpx.Client, kind: str, option: str, value: str, as_header: bool
 
 
 def read_all(http: httpx.Client, option: str, value: str) -> dict[tuple[str, str], httpx.Response]:
-    """The answers to every kind of read, with the option as a parameter and as a header, all at once."""
+    """Send every kind of read at once, with the option as a parameter and as a header; return the answers."""
     asked = [(kind, place) for kind in KINDS for place in ("parameter", "header")]
     with ThreadPoolExecutor(len(asked)) as pool:
         answers = pool.map(lambda each: read(http, each[0], option, value, each[1] == "header"), asked)
@@ -93,14 +93,14 @@ def read_all(http: httpx.Client, option: str, value: str) -> dict[tuple[str, str
 
 
 def test_read_without_options_is_answered(http: httpx.Client) -> None:
-    """The nodes answer every kind of read, so that a refusal below is the option's."""
+    """Every kind of read succeeds without options, so a refusal in the next tests is due to the option."""
     answers = read_all(http, "route", "forward")
     assert {status_of(answer) for answer in answers.values()} == {(200, "")}
 
 
 @pytest.mark.parametrize("option", UNMET)
 def test_option_that_no_replica_meets_is_refused(http: httpx.Client, option: str) -> None:
-    """Every kind of read answers 503 not_fresh_enough, at whichever node."""
+    """Every kind of read answers 503 not_fresh_enough, at either node."""
     said = {asked: status_of(answer) for asked, answer in read_all(http, option, UNMET[option]).items()}
     assert said == dict.fromkeys(said, (503, "not_fresh_enough"))
 

@@ -1,4 +1,4 @@
-"""The stages of a read over many rows."""
+"""The stages of a read over many rows end together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queryable_app.serve.reads.scans import merge_sources
 
 
 class Away(Exception):
-    """As of a node that has gone."""
+    """Stand for the failure of a node."""
 
 
 async def _slow(closed: list[str]) -> AsyncGenerator[list[RawRow], None]:
@@ -30,8 +30,8 @@ async def _failing() -> AsyncGenerator[list[RawRow], None]:
     raise Away
 
 
-def test_a_source_that_fails_ends_the_merge_while_another_is_being_read() -> None:
-    """A source's failure is the merge's own, although another source still waits for its rows; that one is closed."""
+def test_failing_source_ends_the_merge_while_another_is_read() -> None:
+    """The merge raises the failure of one source, and closes another one that still waits for its rows."""
     closed: list[str] = []
 
     async def read() -> None:

@@ -1,0 +1,37 @@
+"""State how far a replica is, as the answers of this node and of its peers do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from queryable_app.policy.freshness import lag_ms, lag_records, next_offset
+from queryable_app.serve.store.replica import Replica
+
+
+class ReplicaProgress(NamedTuple):
+    """The position of a replica, and how far it lags."""
+
+    partition: int
+    position: int
+    role: str
+    lag_records: int
+    lag_ms: int
+    complete: bool
+
+
+def progress_of(replica: Replica, now_ms: int) -> ReplicaProgress:
+    """Return the progress of a replica at a moment of `platform/clock.py`."""
+    return ReplicaProgress(
+        replica.partition,
+        next_offset(replica),
+        replica.role,
+        lag_records(replica),
+        lag_ms(replica, now_ms),
+        replica.complete,
+    )
+
+
+def positions_text(progress: Sequence[ReplicaProgress]) -> str:
+    """Return the positions as `Qt-Position` has them and `min-position` takes them."""
+    return ",".join(f"{replica.partition}:{replica.position}" for replica in progress)
