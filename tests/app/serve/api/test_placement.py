@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,56 +20,41 @@ from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.api.status import readiness
 from queryable_app.serve.base.peer_frames import asked_to_json, decode_rows
 from queryable_app.wire.disk_format import ReplicaState
-from tests.support.served import Served, served
+from tests.support.node_cluster import APPLICATION_ID, TOKEN, NodeCluster
+from tests.support.served import Served
 from tests.support.waiting import eventually
 
-TOKEN = "between-nodes"
 HEADERS = {"qt-node": TOKEN}
 PATH = "/internal/v1/placement"
 KEYS = [f"key-{n:06d}" for n in range(200)]
 
 
-class Two:
-    """Two nodes; at first the first one holds both partitions."""
+class Two(NodeCluster):
+    """Two nodes. At first, node 0 hosts both partitions."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-        addresses = tuple(f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners)
-        self.first = Placement(1, "tests.users.r1", addresses, ((0,), (0,)), ((), ()))
-        token = directory / "token"
-        token.write_text(TOKEN)
-        self.nodes: list[Served] = [
-            stack.enter_context(
-                served(
-                    directory / f"node-{ordinal}",
-                    ordinal=ordinal,
-                    placement=self.first,
-                    listener=listener,
-                    settings={"internal_token_path": str(token)},
-                )
-            )
-            for ordinal, listener in enumerate(listeners)
-        ]
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, [Placement(1, APPLICATION_ID, (), ((0,), (0,)), ((), ()))] * 2)
+        self.first = self.placement
         for node in self.nodes:
             node.node.assigned_replicas.removal_delay_seconds = 0.5
             node.begin(node.node.assigned_replicas.start()).result(10)
 
-    def put(self, ordinal: int, placement: Placement) -> httpx.Response:
+    def put_placement(self, ordinal: int, placement: Placement) -> httpx.Response:
         with self.nodes[ordinal].client(headers=HEADERS) as http:
             return http.put(PATH, content=placement.to_json())
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Two]:
-    with ExitStack() as stack:
-        yield Two(tmp_path, stack)
+    with Two(tmp_path) as nodes:
+        yield nodes
 
 
 def test_a_placement_is_put_and_got(two: Two) -> None:
     """The answer is the epoch that the node has now; a lower or equal one changes nothing."""
     newer = replace(two.first, epoch=4, hydrating=((), (1,)))
-    assert two.put(1, newer).json() == {"epoch": 4}
-    assert two.put(1, replace(two.first, epoch=3)).json() == {"epoch": 4}
+    assert two.put_placement(1, newer).json() == {"epoch": 4}
+    assert two.put_placement(1, replace(two.first, epoch=3)).json() == {"epoch": 4}
     with two.nodes[1].client(headers=HEADERS) as http:
         assert Placement.from_json(http.get(PATH).text) == newer
         assert http.get("/v1/placement").json()["epoch"] == 4
@@ -127,19 +110,22 @@ def test_it_takes_the_nodes_token(two: Two, method: str) -> None:
 
 def test_a_node_that_only_builds_copies_is_ready(two: Two) -> None:
     """Nobody counts on them yet; once it serves one that is not complete, it is not."""
-    assert two.put(1, replace(two.first, epoch=2, hydrating=((), (1,)))).json() == {"epoch": 2}
+    assert two.put_placement(1, replace(two.first, epoch=2, hydrating=((), (1,)))).json() == {"epoch": 2}
     with two.nodes[1].client() as http:
         eventually("it is open", lambda: not http.get("/v1/status").json()["partitions"][0]["absent"])
         assert http.get("/readyz").status_code == 200
         assert http.get("/readyz").json()["hydrating"] == 1
-        two.put(1, replace(two.first, epoch=3, serving=((0,), (1, 0))))
+        two.put_placement(1, replace(two.first, epoch=3, serving=((0,), (1, 0))))
         assert http.get("/readyz").status_code == 503
 
 
 def test_a_newer_placement_spreads_from_node_to_node(two: Two) -> None:
     """One node is told; the other one hears of it in a heartbeat and asks for it."""
     assert (
-        two.put(0, replace(two.first, epoch=5, serving=((0,), (0,)), hydrating=((1,), ()))).status_code == 200
+        two.put_placement(
+            0, replace(two.first, epoch=5, serving=((0,), (0,)), hydrating=((1,), ()))
+        ).status_code
+        == 200
     )
     with two.nodes[1].client() as http:
         eventually("the other follows", lambda: http.get("/v1/placement").json()["epoch"] == 5)
@@ -155,7 +141,7 @@ def test_a_new_copy_is_built_from_the_node_that_has_it(two: Two) -> None:
     target.node.hydration.records_min = 1
     position = source.node.replicas.by_partition[1].position
 
-    two.put(0, replace(two.first, epoch=2, hydrating=((), (1,))))
+    two.put_placement(0, replace(two.first, epoch=2, hydrating=((), (1,))))
 
     eventually("it is open", lambda: 1 in target.node.replicas.by_partition and all_open(target))
     replica = target.node.replicas.by_partition[1]
@@ -196,7 +182,7 @@ def test_a_scan_that_another_node_has_begun_here_ends_here(two: Two) -> None:
     cover = {"partitions": [1], "asked": asked_to_json(ReadOptions(), 1000)}
     with source.client(headers=HEADERS) as http:
         first = http.post("/internal/v1/rows", json=body).content
-        two.put(0, replace(two.first, epoch=2, serving=((0,), (1,))))
+        two.put_placement(0, replace(two.first, epoch=2, serving=((0,), (1,))))
         assert http.post("/internal/v1/rows", json=body).content == first
         head, _ = decode_rows(http.post("/internal/v1/cover", json=cover).content)
         assert [refused["reason"] for refused in head["refused"]] == ["WRONG_OWNER"]
@@ -211,7 +197,7 @@ def test_reads_go_on_while_a_partition_moves(two: Two) -> None:
             60  # until it comes back, however busy the machine is
         )
     both = replace(two.first, serving=((0,), (0, 1)), hydrating=((), ()))
-    two.put(1, replace(both, epoch=2))
+    two.put_placement(1, replace(both, epoch=2))
     eventually("it is open", lambda: two.nodes[1].node.replicas.by_partition[1].opened)
     for node in two.nodes:
         node.on_loop(partial(complete, node))
@@ -244,7 +230,9 @@ def test_reads_go_on_while_a_partition_moves(two: Two) -> None:
         for serving in (((0,), (1,)), ((0,), (1, 0)), ((0,), (0,)), ((0,), (0, 1))):
             epoch += 1
             for ordinal in (1, 0):
-                assert two.put(ordinal, replace(both, epoch=epoch, serving=serving)).status_code == 200
+                assert (
+                    two.put_placement(ordinal, replace(both, epoch=epoch, serving=serving)).status_code == 200
+                )
             for node in two.nodes:  # what comes back in time has its rows, and has to reach the end anew
                 eventually("all are open", partial(all_open, node))
                 node.on_loop(partial(complete, node))

@@ -1,4 +1,4 @@
-"""Rows from node to node."""
+"""Rows and heartbeats survive encoding, and malformed ones are an error."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_rows_come_back_as_they_went(rows: list[tuple[bytes, int, bytes]]) -> None:
-    """Head and rows, any bytes."""
+def test_rows_survive_encoding(rows: list[tuple[bytes, int, bytes]]) -> None:
+    """Keys and values may have any bytes."""
     assert decode_rows(encode_rows({"last": True}, rows)) == ({"last": True}, rows)
 
 
 @given(ROWS.filter(bool), st.data())
-def test_a_cut_answer_never_looks_whole(rows: list[tuple[bytes, int, bytes]], data: st.DataObject) -> None:
-    """It is an error, or has fewer rows at the end of a whole one."""
+def test_truncated_rows_are_never_taken_for_complete(
+    rows: list[tuple[bytes, int, bytes]], data: st.DataObject
+) -> None:
+    """Decoding fails, unless the cut is at the end of a row."""
     raw = encode_rows({}, rows)
     cut = data.draw(st.integers(0, len(raw) - 1))
     try:
@@ -41,8 +43,8 @@ def test_a_cut_answer_never_looks_whole(rows: list[tuple[bytes, int, bytes]], da
 @pytest.mark.parametrize(
     "raw", [b"", b"\x01", b"\x02\x00\x00\x00[]", b"\x01\x00\x00\x00{", b"\xff\xff\xff\xff{}"], ids=repr
 )
-def test_what_is_no_answer_is_an_error(raw: bytes) -> None:
-    """Never an exception of another kind."""
+def test_malformed_rows_are_a_frame_error(raw: bytes) -> None:
+    """Decoding raises no other exception."""
     with pytest.raises(PeerFrameError):
         decode_rows(raw)
 
@@ -55,16 +57,16 @@ def test_what_is_no_answer_is_an_error(raw: bytes) -> None:
     ),
     st.booleans(),
 )
-def test_a_heartbeat_comes_back_as_it_went(
+def test_heartbeat_survives_encoding(
     epoch: int, mismatches: tuple[int, int, int], replicas: dict[int, ReportedReplica], draining: bool
 ) -> None:
-    """With the moment at which it came."""
-    said = encode_heartbeat(epoch, mismatches, replicas, draining)
-    assert decode_heartbeat(said, 7.0) == LastHeartbeat(7.0, epoch, mismatches, replicas, draining)
+    """The decoded heartbeat has its time of arrival."""
+    body = encode_heartbeat(epoch, mismatches, replicas, draining)
+    assert decode_heartbeat(body, 7.0) == LastHeartbeat(7.0, epoch, mismatches, replicas, draining)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "body",
     [
         b"", b"[]", b"null", b"{}", b'{"epoch":1,"mismatches":[0,0],"copies":{}}',
         b'{"epoch":1,"mismatches":[0,0,0],"copies":[]}', b'{"epoch":1,"mismatches":[0,0,0],"copies":{"0":[1]}}',
@@ -72,7 +74,7 @@ def test_a_heartbeat_comes_back_as_it_went(
     ],
     ids=repr,
 )  # fmt: skip
-def test_what_is_no_heartbeat_is_an_error(words: bytes) -> None:
-    """Always the same one."""
+def test_malformed_heartbeat_is_a_frame_error(body: bytes) -> None:
+    """Decoding raises no other exception."""
     with pytest.raises(PeerFrameError):
-        decode_heartbeat(words, 0)
+        decode_heartbeat(body, 0)

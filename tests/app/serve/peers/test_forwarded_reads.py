@@ -7,37 +7,16 @@ import itertools
 import random
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from queryable_app.placement.assignment import Placement
 from queryable_app.wire.partitioners import partition_for
-from tests.support.served import Served, exchange, read_answers, served
+from tests.support.node_cluster import APPLICATION_ID, TOKEN, NodeCluster
+from tests.support.served import Served, exchange, read_answers
 from tests.support.waiting import eventually
 
-TOKEN = "between-nodes"
 MARK = f"Host: x\r\nqt-forwarded: {TOKEN}\r\nqt-deadline-ms: 2000\r\n\r\n"
-
-
-@contextmanager
-def two_nodes(directory: Path) -> Iterator[tuple[Served, Served]]:
-    directory.mkdir(exist_ok=True)
-    (directory / "token").write_text(TOKEN)
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    addresses = tuple(f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners)
-    placement = Placement(1, "tests.users.r1", addresses, ((0,), (1,)), ((), ()))
-    settings = {"internal_token_path": str(directory / "token")}
-    with (
-        served(
-            directory / "0", ordinal=0, placement=placement, listener=listeners[0], settings=settings
-        ) as first,
-        served(
-            directory / "1", ordinal=1, placement=placement, listener=listeners[1], settings=settings
-        ) as second,
-    ):
-        yield first, second
 
 
 def of_partition(partition: int, count: int) -> list[str]:
@@ -55,26 +34,28 @@ def large(number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Served]]:
-    with two_nodes(tmp_path_factory.mktemp("two")) as both:
-        for node in both:
+    placement = Placement(1, APPLICATION_ID, (), ((0,), (1,)), ((), ()))
+    with NodeCluster(tmp_path_factory.mktemp("two"), [placement] * 2) as cluster:
+        first, second = cluster.nodes
+        for node in cluster.nodes:
             node.fill(4000)
         for number, key in enumerate(LARGE_KEYS):
-            both[1].put(key.encode(), large(number))
-        yield both
+            second.put(key.encode(), large(number))
+        yield first, second
 
 
 def get(key: str, *more: str) -> bytes:
     return f"GET /v1/keys/{key} HTTP/1.1\r\nHost: x\r\n{''.join(more)}\r\n".encode()
 
 
-async def ask_often(port: int, keys: list[str], dice: random.Random, leave: float) -> int:
-    """Reads on one connection after the other; now and then the client is gone before its answer."""
+async def read_often(port: int, keys: list[str], dice: random.Random, disconnect_share: float) -> int:
+    """Read the keys, reconnect where the client disconnects before the response, and return the number of responses."""
     right = 0
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         for key in keys:
             writer.write(get(key))
-            if dice.random() < leave:
+            if dice.random() < disconnect_share:
                 writer.transport.abort()
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 continue
@@ -90,37 +71,39 @@ async def ask_often(port: int, keys: list[str], dice: random.Random, leave: floa
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("leave", [0.0, 0.2], ids=["all stay", "some leave"])
-def test_many_forwarded_reads_at_once_are_not_mixed_up(
-    nodes: tuple[Served, Served], seed: int, leave: float
+@pytest.mark.parametrize("disconnect_share", [0.0, 0.2], ids=["all stay", "some disconnect"])
+def test_concurrent_forwarded_reads_are_not_mixed_up(
+    nodes: tuple[Served, Served], seed: int, disconnect_share: float
 ) -> None:
-    """Two thousand over two hundred connections: each gets its own key's value, whoever else goes away."""
+    """Two thousand reads on two hundred connections get their own values, also while other clients disconnect."""
     dice = random.Random(seed)
     keys = [key for key in of_partition(1, 1900) if int(key[4:]) < 4000]
-    forwards = nodes[0].node.forwarded_reads
+    forwarded_reads = nodes[0].node.forwarded_reads
 
-    async def everyone() -> int:
-        clients = (ask_often(nodes[0].port, dice.choices(keys, k=10), dice, leave) for _ in range(200))
+    async def read_all() -> int:
+        clients = (
+            read_often(nodes[0].port, dice.choices(keys, k=10), dice, disconnect_share) for _ in range(200)
+        )
         async with asyncio.TaskGroup() as group:  # if one fails, the others end before this does
             asking = [group.create_task(client) for client in clients]
         return sum(task.result() for task in asking)
 
     before = nodes[0].node.counters.fast_answers
-    right = asyncio.run(everyone())
-    assert right == 2000 if leave == 0 else 1000 < right < 2000
+    right = asyncio.run(read_all())
+    assert right == 2000 if disconnect_share == 0 else 1000 < right < 2000
     assert nodes[0].node.counters.fast_answers - before >= right
-    eventually("nothing is left behind", lambda: not forwards.running)
+    eventually("no read is left", lambda: not forwarded_reads.running)
 
 
 @pytest.mark.parametrize("cut", [1, 40, 99, 100, 101, 5000])
 def test_forwarded_requests_may_be_cut_anywhere(nodes: tuple[Served, Served], cut: int) -> None:
-    """What has come is answered at once, in order, and all of it in the fast lane."""
+    """The fast lane answers every request, in order."""
     keys = [key for key in of_partition(1, 500) if int(key[4:]) < 4000]
     requests = b"".join(f"GET /v1/keys/{key} HTTP/1.1\r\n{MARK}".encode() for key in keys)
     before = nodes[1].node.counters.fast_answers
     with socket.create_connection(("127.0.0.1", nodes[1].port), timeout=10) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        first = requests.index(b"\r\n\r\n") + 4  # a node's first request comes whole
+        first = requests.index(b"\r\n\r\n") + 4  # a node sends its first request whole
         for start in range(first, len(requests), max(cut, len(requests) // 40)):
             connection.sendall(requests[:first] if start == first else b"")
             connection.sendall(requests[start : start + max(cut, len(requests) // 40)])
@@ -132,10 +115,10 @@ def test_forwarded_requests_may_be_cut_anywhere(nodes: tuple[Served, Served], cu
     assert nodes[1].node.counters.fast_answers - before == len(keys)
 
 
-def test_a_forwarded_request_for_another_nodes_key_is_refused_in_its_place(
+def test_refused_request_is_answered_in_its_place(
     nodes: tuple[Served, Served],
 ) -> None:
-    """Between two that are answered; so is one that is no key."""
+    """A key of another node, and a malformed one, are refused between two that are answered."""
     here, elsewhere = of_partition(1, 1)[0], of_partition(0, 1)[0]
     requests = b"".join(
         f"GET /v1/keys/{key} HTTP/1.1\r\n{MARK}".encode() for key in (here, elsewhere, "x?y=z", here)
@@ -148,7 +131,7 @@ def test_a_forwarded_request_for_another_nodes_key_is_refused_in_its_place(
 
 
 def test_large_values_are_forwarded(nodes: tuple[Served, Served]) -> None:
-    """Also many at once, to a client that takes its time."""
+    """Many at once are sent only as fast as the client reads them."""
     with nodes[0].client() as http:
         for number, key in enumerate(LARGE_KEYS):
             assert http.get(f"/v1/keys/{key}").content == large(number)
@@ -156,7 +139,7 @@ def test_large_values_are_forwarded(nodes: tuple[Served, Served]) -> None:
     with socket.create_connection(("127.0.0.1", nodes[1].port), timeout=10) as connection:
         connection.sendall(requests)
         eventually(
-            "the node waits for its reader",
+            "the node waits for the client to read",
             lambda: any(c.write_paused_since is not None for c in nodes[1].protocol.open),
         )
         waiting = [c.transport.get_write_buffer_size() for c in nodes[1].protocol.open]
@@ -167,8 +150,8 @@ def test_large_values_are_forwarded(nodes: tuple[Served, Served]) -> None:
     assert received.count(large(0)) == 60
 
 
-def test_what_a_client_sends_behind_a_forwarded_read_waits_its_turn(nodes: tuple[Served, Served]) -> None:
-    """Answers come in the order of the requests, over both lanes and both nodes."""
+def test_requests_behind_a_forwarded_read_wait(nodes: tuple[Served, Served]) -> None:
+    """Responses have the order of the requests, through the fast lane and FastAPI, from both nodes."""
     away, here = of_partition(1, 1)[0], of_partition(0, 1)[0]
     with socket.create_connection(("127.0.0.1", nodes[0].port), timeout=10) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -182,8 +165,8 @@ def test_what_a_client_sends_behind_a_forwarded_read_waits_its_turn(nodes: tuple
             assert statuses == [b"200", b"200", b"200", b"404", b"200"]
 
 
-def test_a_client_that_sends_no_more_gets_its_forwarded_answer(nodes: tuple[Served, Served]) -> None:
-    """A half-closed connection is answered, and then ends."""
+def test_half_closed_client_gets_its_forwarded_response(nodes: tuple[Served, Served]) -> None:
+    """The node closes the connection after the response."""
     key = of_partition(1, 1)[0]
     with socket.create_connection(("127.0.0.1", nodes[0].port), timeout=10) as connection:
         connection.sendall(get(key))
@@ -194,8 +177,8 @@ def test_a_client_that_sends_no_more_gets_its_forwarded_answer(nodes: tuple[Serv
     assert received.startswith(b"HTTP/1.1 200")
 
 
-def test_a_forwarded_read_says_what_a_local_one_says(nodes: tuple[Served, Served]) -> None:
-    """The same headers and body as through FastAPI, one date, and no word of the connection between the nodes."""
+def test_forwarded_response_is_the_same_through_both_ways(nodes: tuple[Served, Served]) -> None:
+    """The fast lane and FastAPI send the same headers and body, one date, and no header about the peer's connection."""
     key = of_partition(1, 1)[0]
     with nodes[0].client() as http:
         fast = http.get(f"/v1/keys/{key}")

@@ -1,4 +1,4 @@
-"""Several nodes: every one answers for all of them, at most one hop away, and nothing is lost in silence."""
+"""Each of several nodes answers every read, with at most one hop, and names what is missing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from queryable_app.wire.partitioners import Partitioning, partition_for
+from tests.support.node_cluster import TOKEN, NodeCluster, three_nodes
 from tests.support.served import Served, served
-from tests.support.three_nodes import TOKEN, Cluster
 from tests.support.waiting import eventually
 
 NDJSON = {"accept": "application/x-ndjson"}
@@ -21,17 +21,17 @@ KEYS = [f"key-{n:03d}" for n in range(60)]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One copy of each partition; nobody stops a node of it."""
-    with Cluster(tmp_path_factory.mktemp("cluster"), 1) as started:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeCluster]:
+    """Three nodes with one replica of each partition. No test stops a node."""
+    with three_nodes(tmp_path_factory.mktemp("cluster"), 1) as started:
         for number, key in enumerate(KEYS):
             started.put(key.encode(), b"%d" % number)
         yield started
 
 
 @pytest.mark.parametrize("ordinal", [0, 1, 2])
-def test_every_node_answers_every_key(cluster: Cluster, ordinal: int) -> None:
-    """With one hop when another node holds it, and the same answer otherwise."""
+def test_every_node_answers_every_key(cluster: NodeCluster, ordinal: int) -> None:
+    """The answer has one hop if another node hosts the key, and is the same otherwise."""
     with cluster.nodes[ordinal].client() as http:
         answers = {key: http.get(f"/v1/keys/{key}") for key in KEYS}
 
@@ -43,8 +43,8 @@ def test_every_node_answers_every_key(cluster: Cluster, ordinal: int) -> None:
 
 
 @pytest.mark.parametrize("ordinal", [0, 1, 2])
-def test_every_node_answers_for_all_partitions(cluster: Cluster, ordinal: int) -> None:
-    """Scan, range, prefix, stream, count and multi-get gather what the others hold, in order."""
+def test_every_node_answers_for_all_partitions(cluster: NodeCluster, ordinal: int) -> None:
+    """Scan, range, prefix, stream, count and multi-get include the rows of the other nodes, in order."""
     with cluster.nodes[ordinal].client() as http:
         found: list[str] = []
         cursor = ""
@@ -67,8 +67,8 @@ def test_every_node_answers_for_all_partitions(cluster: Cluster, ordinal: int) -
         assert [item["found"] for item in items] == [*(True for _ in KEYS), False]
 
 
-def test_a_forwarded_read_is_what_was_asked(cluster: Cluster) -> None:
-    """Form, entity tag, options and odd keys go with it."""
+def test_forwarded_read_keeps_its_options(cluster: NodeCluster) -> None:
+    """The other node gets the format, entity tag, options and key of the request."""
     for key in (b"\xff/\x00", b"a?b#c", b"", "🦊 x".encode()):
         cluster.put(key, b'{"k":1}')
         path = "/v1/keys/" + "".join(f"%{byte:02X}" for byte in key)
@@ -86,14 +86,14 @@ def test_a_forwarded_read_is_what_was_asked(cluster: Cluster) -> None:
                 assert (absent.status_code, absent.json()["reason"]) == (404, "key_not_found")
 
 
-def other(cluster: Cluster, key: str) -> Served:
-    """A node that does not hold the key."""
+def other(cluster: NodeCluster, key: str) -> Served:
+    """Return a node that does not host the key."""
     owner = cluster.placement.serving[partition_for(key.encode(), "murmur2", 6)][0]
     return cluster.nodes[(owner + 1) % 3]
 
 
-def test_local_and_redirect(cluster: Cluster) -> None:
-    """route=local is wrong_owner elsewhere; route=redirect names the owner's address."""
+def test_route_local_and_redirect(cluster: NodeCluster) -> None:
+    """A node without the key answers wrong_owner to route=local, and the owner's address to route=redirect."""
     node = other(cluster, "key-000")
     with node.client() as http:
         refused = http.get("/v1/keys/key-000?route=local")
@@ -108,8 +108,8 @@ def test_local_and_redirect(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("path", ["heartbeat", "cover", "rows", "keys", "count"])
-def test_what_is_between_nodes_takes_their_token(cluster: Cluster, path: str) -> None:
-    """No token is 401, a wrong one 403; so is a forged mark on a read."""
+def test_internal_paths_need_the_nodes_token(cluster: NodeCluster, path: str) -> None:
+    """Without a token the answer is 401, with a wrong one 403. A forged forwarding header is 403 too."""
     with cluster.nodes[0].client() as http:
         method = "GET" if path == "heartbeat" else "POST"
         assert http.request(method, f"/internal/v1/{path}").json()["reason"] == "unauthenticated"
@@ -121,16 +121,16 @@ def test_what_is_between_nodes_takes_their_token(cluster: Cluster, path: str) ->
             assert broken.json()["reason"] == "invalid_request"
 
 
-def test_a_forwarded_read_is_not_forwarded_again(cluster: Cluster) -> None:
-    """A node that is asked by another one, and does not hold the partition, says wrong_owner."""
+def test_forwarded_read_is_not_forwarded_again(cluster: NodeCluster) -> None:
+    """A node answers 421 to a forwarded read of a partition that it does not host."""
     with other(cluster, "key-000").client() as http:
         answer = http.get("/v1/keys/key-000", headers={"qt-forwarded": TOKEN})
     assert (answer.status_code, answer.json()["reason"]) == (421, "wrong_owner")
 
 
-def test_a_lost_node_leaves_the_others_answering(tmp_path: Path) -> None:
-    """With a standby copy of everything, reads of all kinds go on at once when a node goes away."""
-    with Cluster(tmp_path, 2) as cluster:
+def test_other_nodes_answer_when_a_node_is_lost(tmp_path: Path) -> None:
+    """With a standby of every partition, reads of all kinds succeed at once after a node has ended."""
+    with three_nodes(tmp_path, 2) as cluster:
         for number, key in enumerate(KEYS):
             cluster.put(key.encode(), b"%d" % number)
         with cluster.nodes[0].client() as http:
@@ -142,13 +142,13 @@ def test_a_lost_node_leaves_the_others_answering(tmp_path: Path) -> None:
             items = http.post("/v1/multi-get", json={"keys": KEYS}).json()["items"]
             assert all(item["found"] for item in items)
             eventually(
-                "it is a suspect", lambda: any(p["suspect"] for p in http.get("/v1/status").json()["peers"])
+                "it is suspected", lambda: any(p["suspect"] for p in http.get("/v1/status").json()["peers"])
             )
 
 
-def test_a_partition_that_nobody_answers_is_named(tmp_path: Path) -> None:
-    """not_available, never key_not_found; with partial=allow the rest, marked as such."""
-    with Cluster(tmp_path, 1) as cluster:
+def test_missing_partition_is_named(tmp_path: Path) -> None:
+    """The answer is not_available, never key_not_found. With partial=allow it has the other partitions, and says so."""
+    with three_nodes(tmp_path, 1) as cluster:
         for number, key in enumerate(KEYS):
             cluster.put(key.encode(), b"%d" % number)
         gone = [p for p in range(6) if cluster.placement.serving[p] == (1,)]
@@ -168,9 +168,9 @@ def test_a_partition_that_nobody_answers_is_named(tmp_path: Path) -> None:
             assert {item["found"] for item in items if item["partition"] not in gone} == {True}
 
 
-def test_a_copy_that_is_not_fresh_is_passed_over(tmp_path: Path) -> None:
-    """A node that is behind asks one that is not."""
-    with Cluster(tmp_path, 2) as cluster:
+def test_stale_replica_is_not_read(tmp_path: Path) -> None:
+    """A node whose replica lags too far forwards the read to one that is fresh."""
+    with three_nodes(tmp_path, 2) as cluster:
         cluster.put(b"key-000", b"1")
         where = partition_for(b"key-000", "murmur2", 6)
         behind, fresh = cluster.placement.serving[where]
@@ -184,10 +184,10 @@ def test_a_copy_that_is_not_fresh_is_passed_over(tmp_path: Path) -> None:
             assert http.get("/v1/scan?max-lag-records=10").json()["complete"] is True
 
 
-@pytest.mark.parametrize("lag_is_known", [False, True], ids=["just come back", "just stopped streaming"])
-def test_a_copy_that_does_not_stream_is_not_waited_for_in_vain(tmp_path: Path, lag_is_known: bool) -> None:
-    """A read that needs a position gets it from the copy that has it, before its deadline, whichever node is asked."""
-    with Cluster(tmp_path, 2) as cluster:
+@pytest.mark.parametrize("lag_is_known", [False, True], ids=["just restarted", "just stopped streaming"])
+def test_read_does_not_wait_for_a_replica_that_does_not_stream(tmp_path: Path, lag_is_known: bool) -> None:
+    """The replica that has reached the requested position answers before the deadline, whichever node gets the read."""
+    with three_nodes(tmp_path, 2) as cluster:
         cluster.put(b"key-000", b"1")
         where = partition_for(b"key-000", "murmur2", 6)
         behind, ahead = cluster.placement.serving[where]
@@ -204,14 +204,14 @@ def test_a_copy_that_does_not_stream_is_not_waited_for_in_vain(tmp_path: Path, l
                 assert [item["value"] for item in page["items"]] == [2]
 
 
-def test_nodes_tell_one_another_of_mixed_producers(tmp_path: Path) -> None:
-    """A contradiction that one node has seen makes all nodes look everywhere, and the newest row of any node answers."""
-    with Cluster(tmp_path, 1) as cluster:
+def test_partitioner_mismatch_spreads_to_all_nodes(tmp_path: Path) -> None:
+    """After a mismatch on one node all nodes read every partition, and the newest row answers."""
+    with three_nodes(tmp_path, 1) as cluster:
         cluster.put(b"mixed", b'"old"', partition=0, timestamp_ms=10)
         cluster.put(b"mixed", b'"new"', partition=1, timestamp_ms=20)
         cluster.put(b"mixed", b'"older"', partition=2, timestamp_ms=5)
         for node in cluster.nodes:
-            eventually("it knows", lambda n=node: n.node.replicas.partitioning.algorithm == "scatter")  # type: ignore[misc]
+            eventually("it knows of the mismatch", lambda n=node: n.node.replicas.partitioning.algorithm == "scatter")  # type: ignore[misc]
             with node.client() as http:
                 answer = http.get("/v1/keys/mixed")
                 assert (answer.json(), answer.headers["qt-partition"]) == ("new", "1")
@@ -227,24 +227,22 @@ def test_nodes_tell_one_another_of_mixed_producers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["multi-get", "page", "stream", "count"])
-def test_a_node_that_has_forgotten_of_mixed_producers_is_told_by_whom_it_asks(
-    tmp_path: Path, what: str
-) -> None:
-    """As one that lost its disk, and asks another node before their next heartbeats. No key is missed or counted twice."""
-    with Cluster(tmp_path, 1) as cluster:
+def test_node_learns_of_a_partitioner_mismatch_from_the_nodes_it_reads(tmp_path: Path, what: str) -> None:
+    """It lost its disk, and reads before the next heartbeat. No key is missed or counted twice."""
+    with three_nodes(tmp_path, 1) as cluster:
         where = partition_for(b"mixed", "murmur2", 6)
         asked = next(n for n in range(3) if n not in cluster.placement.serving[where])
         elsewhere = next(p for p in range(6) if p != where and asked not in cluster.placement.serving[p])
         cluster.put(b"mixed", b'"old"', timestamp_ms=10)
         cluster.put(b"mixed", b'"new"', partition=elsewhere, timestamp_ms=20)
         replicas = cluster.nodes[asked].node.replicas
-        eventually("it knows", lambda: replicas.partitioning.algorithm == "scatter")
+        eventually("it knows of the mismatch", lambda: replicas.partitioning.algorithm == "scatter")
 
-        def forget() -> None:
+        def lose_mismatch() -> None:
             replicas.partitioner.mismatched = frozenset()
             replicas.partitioner.partitioning = Partitioning("murmur2", 6)
 
-        cluster.nodes[asked].on_loop(forget)
+        cluster.nodes[asked].on_loop(lose_mismatch)
         with cluster.nodes[asked].client() as http:
             match what:
                 case "multi-get":
@@ -260,9 +258,9 @@ def test_a_node_that_has_forgotten_of_mixed_producers_is_told_by_whom_it_asks(
     assert found == ["new"]
 
 
-def test_rows_of_many_batches_are_merged(tmp_path: Path) -> None:
-    """More rows than nodes send at once come complete and in order, forwards and backwards."""
-    with Cluster(tmp_path, 1) as cluster:
+def test_rows_of_many_batches_are_merged_in_order(tmp_path: Path) -> None:
+    """A scan of more rows than a node sends at once is complete, ascending and descending."""
+    with three_nodes(tmp_path, 1) as cluster:
         for node in cluster.nodes:
             node.fill(20_000)
         with cluster.nodes[2].client() as http:
@@ -291,10 +289,8 @@ def test_rows_of_many_batches_are_merged(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_another_node_no_longer_waits_for_is_not_worked_on(
-    tmp_path: Path, path: str, body: dict[str, Any]
-) -> None:
-    """Its deadline comes with the question, and ends the work on it."""
+def test_internal_read_ends_at_the_callers_deadline(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
+    """The request has the deadline, and the node stops working on it then."""
     token = tmp_path / "token"
     token.write_text(TOKEN)
     with served(tmp_path, partitions=1, settings={"internal_token_path": str(token)}) as node:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
 from queryable_app.policy.failure_detector import PeerHealth
 from queryable_app.serve.peers.pipeline import ReadPipeline
-from tests.support.bad_node import FaultyNode
+from tests.support.faulty_node import FaultyNode
 from tests.support.peer_responses import response
+from tests.support.waiting import until
 
 
 class Outcome:
@@ -27,12 +27,6 @@ class Outcome:
 
     def on_failure(self, ordinal: int) -> None:
         self.got.append((0, b""))
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def test_read_that_arrives_during_a_failing_connection_attempt_gets_another_attempt() -> None:
@@ -60,7 +54,7 @@ def test_read_that_arrives_during_a_failing_connection_attempt_gets_another_atte
             await asyncio.sleep(0)
         await asyncio.sleep(0)  # the attempt has begun
         pipeline.send(b"GET /v1/keys/b HTTP/1.1\r\n\r\n", second, loop.time())
-        await until(lambda: second.got)
+        await until("the second read has an outcome", lambda: second.got)
         pipeline.close()
         return first, second
 
@@ -104,15 +98,15 @@ def test_lost_idle_connection_fails_no_later_read(seconds: float) -> None:
         pipeline._time = lambda: now
         first, second = Outcome(), Outcome()
         pipeline.send(b"GET /v1/keys/a HTTP/1.1\r\n\r\n", first, now)
-        await until(lambda: len(pipeline._connections) == len(served) == 2)
+        await until("both connections are open", lambda: len(pipeline._connections) == len(served) == 2)
         now += seconds
         peer_closes.set()
-        await until(lambda: first.got and not pipeline._connections)
+        await until("both connections are lost", lambda: first.got and not pipeline._connections)
         ended_at = loop.time()
         pipeline.send(b"GET /v1/keys/b HTTP/1.1\r\n\r\n", second, now)
-        await until(lambda: second.got)
+        await until("the second read has an outcome", lambda: second.got)
         pipeline.close()
-        await until(lambda: not served)
+        await until("the server has closed its connections", lambda: not served)
         server.close()
         return first.got, second.got, second_at - ended_at
 
@@ -132,11 +126,11 @@ def test_read_to_a_node_that_refused_just_now_waits_for_the_next_attempt() -> No
         pipeline = ReadPipeline(1, f"http://127.0.0.1:{address[1]}", health)
         first, second = Outcome(), Outcome()
         pipeline.send(b"GET /v1/keys/a HTTP/1.1\r\n\r\n", first, loop.time())
-        await until(lambda: first.got)
+        await until("the first read has an outcome", lambda: first.got)
         pipeline.send(b"GET /v1/keys/b HTTP/1.1\r\n\r\n", second, loop.time())
         back = FaultyNode(socket.create_server(address), "not available")
         try:
-            await until(lambda: second.got)
+            await until("the second read has an outcome", lambda: second.got)
         finally:
             pipeline.close()
             back.stop()

@@ -26,7 +26,7 @@ from queryable_app.wire.partitioners import partition_for
 from queryable_operator.spec.requirements import requirements
 from tests.support.node import node_settings
 from tests.support.served import Served, served
-from tests.support.three_nodes import TOKEN, Cluster
+from tests.support.node_cluster import TOKEN, NodeCluster, three_nodes
 from tests.support.waiting import eventually
 
 NDJSON = {"accept": "application/x-ndjson"}
@@ -37,14 +37,14 @@ def text_of(size: int) -> bytes:
     return b'"%b"' % os.urandom(size // 2).hex().encode()
 
 
-def nothing_is_reserved(cluster: Cluster) -> bool:
+def nothing_is_reserved(cluster: NodeCluster) -> bool:
     return all(node.node.answer_budget.taken == 0 for node in cluster.nodes)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeCluster]:
     """Start three nodes with 60 values of 50 KB."""
-    with Cluster(tmp_path_factory.mktemp("cluster"), 1) as started:
+    with three_nodes(tmp_path_factory.mktemp("cluster"), 1) as started:
         for number in range(60):
             started.put(b"key-%02d" % number, text_of(50_000))
         yield started
@@ -55,7 +55,7 @@ KEYS = [f"key-{number:02d}" for number in range(60)]
 
 @pytest.mark.parametrize("keys", [KEYS, ["key-00"] * 60], ids=["over all nodes", "one key again and again"])
 def test_values_of_all_nodes_together_are_bounded(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, keys: list[str]
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch, keys: list[str]
 ) -> None:
     """A multi-get answers 413 if its values exceed the bound together, though not on any node alone."""
     for module in (covered_reads, multi_get):
@@ -92,7 +92,7 @@ SendTo = Callable[[httpx.Client], httpx.Response]
     ],
     ids=["multi-get", "scan", "prefix"],
 )
-def test_large_answer_without_memory_is_refused(cluster: Cluster, ask: SendTo) -> None:
+def test_large_answer_without_memory_is_refused(cluster: NodeCluster, ask: SendTo) -> None:
     """The node answers 429 with Retry-After while other answers use the budget, and still answers small reads."""
     node = cluster.nodes[0]
     with node.client() as http:
@@ -107,7 +107,7 @@ def test_large_answer_without_memory_is_refused(cluster: Cluster, ask: SendTo) -
     eventually("all memory is released", lambda: nothing_is_reserved(cluster))
 
 
-def test_page_ends_early_when_memory_runs_out(cluster: Cluster) -> None:
+def test_page_ends_early_when_memory_runs_out(cluster: NodeCluster) -> None:
     """The page is shorter than its limit, and its cursor continues; together the pages have every row once."""
     node = cluster.nodes[0]
     with node.client() as http, memory_left(node, 6_000_000):
@@ -130,7 +130,7 @@ def test_page_ends_early_when_memory_runs_out(cluster: Cluster) -> None:
     eventually("all memory is released", lambda: nothing_is_reserved(cluster))
 
 
-def test_peer_returns_rows_of_keys_in_batches(cluster: Cluster) -> None:
+def test_peer_returns_rows_of_keys_in_batches(cluster: NodeCluster) -> None:
     """A node returns about as many bytes as its peer asks for, and the number of keys that they answer."""
     partition = partition_for(b"key-00", "murmur2", 6)
     keys = [key for key in KEYS if partition_for(key.encode(), "murmur2", 6) == partition]
@@ -147,7 +147,7 @@ def test_peer_returns_rows_of_keys_in_batches(cluster: Cluster) -> None:
         assert head == {"answered": len(keys)} == {"answered": len(rows)}
 
 
-def test_stream_reserves_no_memory(cluster: Cluster) -> None:
+def test_stream_reserves_no_memory(cluster: NodeCluster) -> None:
     """A stream keeps one batch of each node in memory, however much other answers have reserved."""
     node = cluster.nodes[0]
     with node.client() as http, memory_left(node, 10_000):

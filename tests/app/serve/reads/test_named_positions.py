@@ -11,7 +11,7 @@ import pytest
 
 from queryable_app.wire.partitioners import Partitioning, partition_for
 from tests.support.served import Served, served
-from tests.support.three_nodes import TOKEN, Cluster
+from tests.support.node_cluster import TOKEN, NodeCluster, three_nodes
 from tests.support.waiting import eventually
 
 KEY = "key-1"
@@ -19,7 +19,7 @@ KEY = "key-1"
 ASSUMED, CRC32, WRITTEN = (partition_for(KEY.encode(), name, 6) for name in ("murmur2", "crc32", "fnv1a"))
 
 
-def hosts(cluster: Cluster, partition: int) -> int:
+def hosts(cluster: NodeCluster, partition: int) -> int:
     return cluster.placement.serving[partition][0]
 
 
@@ -54,7 +54,7 @@ def read(http: httpx.Client, kind: str, options: str) -> Any:
 @pytest.mark.parametrize("caller", [ASSUMED, CRC32, WRITTEN], ids=["looks here", "looks elsewhere", "has it"])
 def test_named_position_elsewhere_is_respected(tmp_path: Path, caller: int, kind: str) -> None:
     """A key of an FNV-1a producer is found by its position while the nodes still assume murmur2."""
-    with Cluster(tmp_path, 1) as cluster:
+    with three_nodes(tmp_path, 1) as cluster:
         cluster.put(KEY.encode(), b"1", partition=WRITTEN)
         asked = hosts(cluster, caller)
         for ordinal, node in enumerate(cluster.nodes):
@@ -69,7 +69,7 @@ def test_named_position_elsewhere_is_respected(tmp_path: Path, caller: int, kind
 @pytest.mark.parametrize("caller", [ASSUMED, WRITTEN], ids=["another node", "this node"])
 def test_named_position_elsewhere_is_waited_for(tmp_path: Path, caller: int, kind: str) -> None:
     """The read waits at the node that hosts the named partition, and then finds the key there."""
-    with Cluster(tmp_path, 1) as cluster:
+    with three_nodes(tmp_path, 1) as cluster:
         asked, owner = cluster.nodes[hosts(cluster, caller)], cluster.nodes[hosts(cluster, WRITTEN)]
         values: list[Any] = []
 
@@ -88,7 +88,7 @@ def test_named_position_elsewhere_is_waited_for(tmp_path: Path, caller: int, kin
 @pytest.mark.parametrize("kind", ["point", "multi-get", "scan", "count"])
 def test_read_fails_if_a_named_position_is_not_reached(tmp_path: Path, kind: str) -> None:
     """Every kind of read answers 503 not_fresh_enough, with the partition and the number of missing records."""
-    with Cluster(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, WRITTEN)].client() as http:
+    with three_nodes(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, WRITTEN)].client() as http:
         options = f"min-position={WRITTEN}:7&deadline-ms=2000"
         match kind:
             case "point":
@@ -106,7 +106,7 @@ def test_read_fails_if_a_named_position_is_not_reached(tmp_path: Path, kind: str
 
 def test_every_named_position_is_respected(tmp_path: Path) -> None:
     """A read fails if one of two named positions is not reached."""
-    with Cluster(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, WRITTEN)].client() as http:
+    with three_nodes(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, WRITTEN)].client() as http:
         cluster.put(b"a", b"1", partition=CRC32)
         refused = http.get(f"/v1/keys/{KEY}?min-position={CRC32}:1,{WRITTEN}:1&deadline-ms=2000")
         assert (refused.json()["reason"], refused.json()["missing"]) == ("not_fresh_enough", [WRITTEN])
@@ -114,7 +114,7 @@ def test_every_named_position_is_respected(tmp_path: Path) -> None:
 
 def test_partial_multi_get_reports_no_key_absent_while_a_position_is_not_reached(tmp_path: Path) -> None:
     """With partial=allow, `found` is null: the key may be in the partition of that position."""
-    with Cluster(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, WRITTEN)].client() as http:
+    with three_nodes(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, WRITTEN)].client() as http:
         options = f"min-position={WRITTEN}:1&deadline-ms=2000&partial=allow"
         answer = http.post(f"/v1/multi-get?{options}", json={"keys": [KEY]}).json()
     assert (answer["missing"], answer["items"][0]["found"]) == ([WRITTEN], None)
@@ -122,7 +122,7 @@ def test_partial_multi_get_reports_no_key_absent_while_a_position_is_not_reached
 
 def test_local_read_refuses_a_position_of_another_node(tmp_path: Path) -> None:
     """A node that may not forward refuses a position in a partition that it does not host."""
-    with Cluster(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, ASSUMED)].client() as http:
+    with three_nodes(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, ASSUMED)].client() as http:
         refused = http.get(f"/v1/keys/{KEY}?min-position={WRITTEN}:1&route=local")
         assert (refused.status_code, refused.json()["partition"]) == (421, WRITTEN)
         forwarded = http.get(
@@ -134,7 +134,7 @@ def test_local_read_refuses_a_position_of_another_node(tmp_path: Path) -> None:
 
 def test_position_that_is_reached_costs_no_waiting(tmp_path: Path) -> None:
     """The answer for an absent key states every named position, and that of the key's partition."""
-    with Cluster(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, ASSUMED)].client() as http:
+    with three_nodes(tmp_path, 1) as cluster, cluster.nodes[hosts(cluster, ASSUMED)].client() as http:
         cluster.put(b"other", b"1")
         where = partition_for(b"other", "murmur2", 6)
         answer = http.get(f"/v1/keys/{KEY}?min-position={where}:1")

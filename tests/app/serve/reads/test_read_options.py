@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from queryable_app.wire.partitioners import partition_for
-from tests.support.three_nodes import Cluster
+from tests.support.node_cluster import NodeCluster, three_nodes
 
 KEY = "key-1"
 WHERE = partition_for(KEY.encode(), "murmur2", 6)
@@ -47,9 +47,9 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeCluster]:
     """Start three nodes with one replica of each partition, all of which lag. There is no Kafka."""
-    with Cluster(tmp_path_factory.mktemp("options"), 1) as nodes:
+    with three_nodes(tmp_path_factory.mktemp("options"), 1) as nodes:
         nodes.put(KEY.encode(), b"1")
         for node in nodes.nodes:
             node.on_loop(lambda node=node: fall_behind(node.node.replicas.by_partition.values()))  # type: ignore[misc]
@@ -62,7 +62,7 @@ def fall_behind(replicas: Any) -> None:
 
 
 @pytest.fixture(params=["hosts the key", "does not"])
-def http(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[httpx.Client]:
+def http(request: pytest.FixtureRequest, cluster: NodeCluster) -> Iterator[httpx.Client]:
     """Connect to the node that hosts the key's partition, or to another one."""
     owner = cluster.placement.serving[WHERE][0]
     node = cluster.nodes[owner if request.param == "hosts the key" else (owner + 1) % 3]

@@ -20,7 +20,7 @@ from queryable_app.serve.replication.staging import StagedFile, StagingDirectory
 from queryable_app.serve.store.shared_memory import SharedMemory
 from queryable_app.serve.store.store import Store
 from queryable_app.wire.disk_format import ReplicaState
-from tests.support.bad_node import FaultyNode
+from tests.support.faulty_node import FaultyNode
 from tests.support.served import Served
 from tests.support.trio import IDENTITY, ROWS, Trio, change_checkpoints, complete, leftovers_are_gone
 from tests.support.waiting import eventually
