@@ -1,4 +1,4 @@
-"""Stands between the operator and the API server, counts what is asked, and can be cut."""
+"""Proxy the operator's requests to the API server, count them, and refuse them on demand."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ _HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length
 
 
 class CountingProxy:
+    """The requests seen so far, and the connections that are open."""
+
     def __init__(self, port: int) -> None:
         self.port = port
         self._lock = Lock()
@@ -33,17 +35,17 @@ class CountingProxy:
 
     @property
     def requests(self) -> list[tuple[str, str]]:
-        """Method and path."""
+        """Return the method and path of each request."""
         with self._lock:
             return list(self._requests)
 
     @property
     def writes(self) -> list[tuple[str, str]]:
-        """Reviews of one's own rights are written, and change nothing."""
+        """Return the requests that change something. Self subject access reviews are posted, but change nothing."""
         return [r for r in self.requests if r[0] != "GET" and not r[1].endswith("selfsubjectaccessreviews")]
 
     def cut(self) -> None:
-        """Whatever is open ends at once, and whoever comes is turned away, until `is_cut` is taken back."""
+        """Close all connections, and refuse new ones until `is_cut` is reset."""
         self.is_cut = True
         with self._lock:
             for connection in self._open:
@@ -65,7 +67,7 @@ class CountingProxy:
 
 @contextmanager
 def counting_proxy(upstream: str) -> Iterator[CountingProxy]:
-    """`upstream`: an API server that asks for no credentials, such as `kubectl proxy`."""
+    """Start a proxy to `upstream`, an API server that needs no credentials, such as `kubectl proxy`."""
     address = urlsplit(upstream)
 
     class Answers(BaseHTTPRequestHandler):
@@ -100,19 +102,19 @@ def counting_proxy(upstream: str) -> Iterator[CountingProxy]:
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                 self.wfile.flush()
             self.wfile.write(b"0\r\n\r\n")
-            answer.read()  # nothing is left, and now http.client knows it
+            answer.read()  # so that http.client sees the end of the response
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _any
 
         def log_message(self, *_: Any) -> None:
-            """Nothing: there are too many."""
+            """Log nothing: there are too many requests."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         request_queue_size = 128
 
         def handle_error(self, *_: Any) -> None:
-            """One of the two sides has gone."""
+            """Ignore a side that has closed its connection."""
 
     server = Server(("127.0.0.1", 0), Answers)
     proxy = CountingProxy(server.server_port)

@@ -1,4 +1,4 @@
-"""A relay in front of a server that counts the bytes of each direction."""
+"""Relay connections to a server, and count the bytes that it sends."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import contextmanager, suppress
 
 
 class Relay:
-    """`answered` are bytes from the server, `asked` bytes to it."""
+    """A relay to one server. `responded` are the bytes from the server."""
 
     def __init__(self, listener: socket.socket, target: tuple[str, int]) -> None:
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self.asked = self.answered = 0
+        self.responded = 0
         self._listener, self._target = listener, target
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._begin(self._accept)
+        self._start_thread(self._accept)
 
-    def _begin(self, work: Callable[..., None], *arguments: object) -> None:
-        self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))
+    def _start_thread(self, target: Callable[..., None], *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=target, args=arguments, daemon=True))
         self._threads[-1].start()
 
     def _accept(self) -> None:
@@ -30,16 +30,14 @@ class Relay:
                 self._open.append(caller)
                 server = socket.create_connection(self._target)
                 self._open.append(server)
-                self._begin(self._pass, caller, server, False)
-                self._begin(self._pass, server, caller, True)
+                self._start_thread(self._pass, caller, server, False)
+                self._start_thread(self._pass, server, caller, True)
 
-    def _pass(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+    def _pass(self, source: socket.socket, sink: socket.socket, from_server: bool) -> None:
         with suppress(OSError):
             while chunk := source.recv(1 << 16):
-                if answers:
-                    self.answered += len(chunk)
-                else:
-                    self.asked += len(chunk)
+                if from_server:
+                    self.responded += len(chunk)
                 sink.sendall(chunk)
             sink.shutdown(socket.SHUT_WR)
 

@@ -1,7 +1,8 @@
-"""What nodes say to one another: questions and heartbeats as JSON; answers as a head in JSON, then rows as they lie on disk.
+"""Encode and decode what nodes send to each other: requests and heartbeats as JSON, rows as they are on disk.
 
-Strategy: an answer is `u32 length | JSON`, then for each row `u32 key length | u32 stored length | u32 partition | key | stored`,
-little-endian as the row socket. Rows are raw, tombstones too: which of them is the newest is for the node that merges.
+Strategy: rows follow a head in JSON. The frame is `u32 length | JSON`, then for each row `u32 key length | u32 stored length |
+u32 partition | key | stored`, little-endian as on the row socket. Rows include tombstones: the node that merges the rows of
+several nodes finds the newest.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ROW: Final = struct.Struct("<III")
 
 
 class PeerFrameError(Exception):
-    """A peer's answer is not what it should be."""
+    """A peer sent a malformed frame."""
 
 
 def encode_rows(head: dict[str, Any], rows: Iterable[RawRow] = ()) -> bytes:
@@ -35,10 +36,11 @@ def encode_rows(head: dict[str, Any], rows: Iterable[RawRow] = ()) -> bytes:
 
 
 def decode_rows(raw: bytes) -> tuple[dict[str, Any], list[RawRow]]:
+    """Raises PeerFrameError."""
     try:
         at = _LENGTH.size + _LENGTH.unpack_from(raw)[0]
         if at > len(raw):
-            raise PeerFrameError("the head is cut off")
+            raise PeerFrameError("the head is truncated")
         head = json.loads(raw[_LENGTH.size : at])
         rows: list[RawRow] = []
         while at < len(raw):
@@ -47,26 +49,26 @@ def decode_rows(raw: bytes) -> tuple[dict[str, Any], list[RawRow]]:
             middle = start + key_length
             at = middle + stored_length
             if at > len(raw):
-                raise PeerFrameError("a row is cut off")
+                raise PeerFrameError("a row is truncated")
             rows.append((raw[start:middle], partition, raw[middle:at]))
     except (struct.error, ValueError, RecursionError) as error:
-        raise PeerFrameError(f"not a peer's answer: {error}") from None
+        raise PeerFrameError(f"malformed rows: {error}") from None
     if not isinstance(head, dict):
-        raise PeerFrameError("the head is no object")
+        raise PeerFrameError("the head is not an object")
     return head, rows
 
 
-def asked_to_json(asked: ReadOptions, remaining_ms: int) -> dict[str, Any]:
+def read_options_to_json(options: ReadOptions, remaining_ms: int) -> dict[str, Any]:
     return {
-        "consistency": asked.consistency.value,
-        "maxLagMs": asked.max_lag_ms,
-        "maxLagRecords": asked.max_lag_records,
-        "minPositions": {str(partition): offset for partition, offset in asked.min_positions.items()},
+        "consistency": options.consistency.value,
+        "maxLagMs": options.max_lag_ms,
+        "maxLagRecords": options.max_lag_records,
+        "minPositions": {str(partition): offset for partition, offset in options.min_positions.items()},
         "deadlineMs": remaining_ms,
     }
 
 
-def asked_from_json(raw: Any) -> ReadOptions:
+def read_options_from_json(raw: Any) -> ReadOptions:
     """Raises Malformed."""
     return ReadOptions(
         field(raw, "consistency", Consistency),
@@ -84,20 +86,21 @@ def encode_heartbeat(
     replicas: Mapping[int, ReportedReplica],
     draining: bool = False,
 ) -> bytes:
-    said = {"epoch": epoch, "mismatches": mismatches, "copies": replicas, "draining": draining}
-    return json.dumps(said, separators=(",", ":")).encode()
+    heartbeat = {"epoch": epoch, "mismatches": mismatches, "copies": replicas, "draining": draining}
+    return json.dumps(heartbeat, separators=(",", ":")).encode()
 
 
-def decode_heartbeat(words: bytes, now: float) -> LastHeartbeat:
+def decode_heartbeat(body: bytes, now: float) -> LastHeartbeat:
+    """Raises PeerFrameError."""
     try:
-        said = json.loads(words)
-        murmur2, crc32, fnv1a = (int(count) for count in said["mismatches"])
+        heartbeat = json.loads(body)
+        murmur2, crc32, fnv1a = (int(count) for count in heartbeat["mismatches"])
         replicas = {
             int(partition): ReportedReplica(int(position), int(lag), bool(complete))
-            for partition, (position, lag, complete) in said["copies"].items()
+            for partition, (position, lag, complete) in heartbeat["copies"].items()
         }
         return LastHeartbeat(
-            now, int(said["epoch"]), (murmur2, crc32, fnv1a), replicas, said.get("draining") is True
+            now, int(heartbeat["epoch"]), (murmur2, crc32, fnv1a), replicas, heartbeat.get("draining") is True
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise PeerFrameError(f"no heartbeat of a node: {error!r}") from None
+        raise PeerFrameError(f"malformed heartbeat: {error!r}") from None

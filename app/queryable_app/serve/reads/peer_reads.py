@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, Reason
 from queryable_app.policy.freshness import ReadOptions
-from queryable_app.serve.base.peer_frames import PeerFrameError, RawRow, asked_to_json, decode_rows
+from queryable_app.serve.base.peer_frames import PeerFrameError, RawRow, decode_rows, read_options_to_json
 from queryable_app.serve.peers.client import PeerUnavailable
 from queryable_app.serve.peers.peers import (
     DEADLINE_HEADER,
@@ -72,7 +72,7 @@ async def cover(
     peers: Peers, ordinal: int, partitions: Sequence[int], options: ReadOptions, deadline: float
 ) -> CoverAnswer:
     """Ask a node which of its replicas may answer, once they are as fresh as `options` ask. Raises PeerUnavailable."""
-    asked = asked_to_json(options, remaining_ms(deadline, FRESHNESS_WAIT_SHARE))
+    asked = read_options_to_json(options, remaining_ms(deadline, FRESHNESS_WAIT_SHARE))
     body = {"partitions": list(partitions), "asked": asked}
     waits = may_wait_for_freshness(options)
     return await _request(peers, ordinal, COVER, body, deadline, _cover_answer, waits)

@@ -18,7 +18,7 @@ from queryable_app.placement.assignment import Placement
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.api.status import readiness
-from queryable_app.serve.base.peer_frames import asked_to_json, decode_rows
+from queryable_app.serve.base.peer_frames import decode_rows, read_options_to_json
 from queryable_app.wire.disk_format import ReplicaState
 from tests.support.node_cluster import APPLICATION_ID, TOKEN, NodeCluster
 from tests.support.served import Served
@@ -179,7 +179,7 @@ def test_a_scan_that_another_node_has_begun_here_ends_here(two: Two) -> None:
     source = two.nodes[0]
     source.fill(len(KEYS))
     body = {"positions": {"1": 0}, "start": None, "stop": None, "reverse": False}
-    cover = {"partitions": [1], "asked": asked_to_json(ReadOptions(), 1000)}
+    cover = {"partitions": [1], "asked": read_options_to_json(ReadOptions(), 1000)}
     with source.client(headers=HEADERS) as http:
         first = http.post("/internal/v1/rows", json=body).content
         two.put_placement(0, replace(two.first, epoch=2, serving=((0,), (1,))))

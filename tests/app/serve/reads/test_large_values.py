@@ -53,9 +53,9 @@ def test_large_value_of_another_node_crosses_the_network_once(
     with through_a_relay(tmp_path) as (caller, owner, between), caller.client() as http:
         owner.put(b"large", value)
         assert http.get("/v1/keys/small").status_code == 404  # the connection is there
-        before = between.answered
+        before = between.responded
         answer = http.get(f"/v1/keys/large{options}")
-        crossed = between.answered - before
+        crossed = between.responded - before
         assert (answer.content == value, answer.headers["qt-hops"]) == (True, "1")
         assert http.get("/v1/keys/large").content == value  # the same connection goes on
     assert size <= crossed < size + 100_000, crossed
