@@ -211,7 +211,7 @@ def test_partitioner_mismatch_spreads_to_all_nodes(tmp_path: Path) -> None:
         cluster.put(b"mixed", b'"new"', partition=1, timestamp_ms=20)
         cluster.put(b"mixed", b'"older"', partition=2, timestamp_ms=5)
         for node in cluster.nodes:
-            eventually("it knows of the mismatch", lambda n=node: n.node.replicas.partitioning.algorithm == "scatter")  # type: ignore[misc]
+            eventually("it scatters", lambda n=node: n.node.replicas.partitioning.algorithm == "scatter")  # type: ignore[misc]
             with node.client() as http:
                 answer = http.get("/v1/keys/mixed")
                 assert (answer.json(), answer.headers["qt-partition"]) == ("new", "1")
