@@ -19,7 +19,7 @@ from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import DEADLINE_MS_MAX, next_offset
 from queryable_app.serve.api.internal import internal_body, refuse_malformed_body
 from queryable_app.serve.api.request import to_response
-from queryable_app.serve.base.peer_frames import RawRow, asked_from_json, encode_rows
+from queryable_app.serve.base.peer_frames import RawRow, encode_rows, read_options_from_json
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import DEADLINE_HEADER
 from queryable_app.serve.reads.coverage import readable_local_replicas, within_deadline
@@ -65,7 +65,7 @@ class _PeerReads:
         """Answer the progress of replicas here, after they have caught up as far as the read requires."""
         body = await internal_body(request, self._node)
         with refuse_malformed_body():
-            options = field(body, "asked", asked_from_json)
+            options = field(body, "asked", read_options_from_json)
             partitions = field(body, "partitions", list_of(whole(0, self._reads.replicas.partitions - 1)))
         deadline = asyncio.get_running_loop().time() + options.deadline_ms / 1000
         replicas, refusals = await readable_local_replicas(

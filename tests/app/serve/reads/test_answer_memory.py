@@ -25,8 +25,8 @@ from queryable_app.serve.reads.multi_get import VALUE_BYTES_MAX
 from queryable_app.wire.partitioners import partition_for
 from queryable_operator.spec.requirements import requirements
 from tests.support.node import node_settings
-from tests.support.served import Served, served
 from tests.support.node_cluster import TOKEN, NodeCluster, three_nodes
+from tests.support.served import Served, served
 from tests.support.waiting import eventually
 
 NDJSON = {"accept": "application/x-ndjson"}

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from queryable_app.wire.partitioners import Partitioning, partition_for
-from tests.support.served import Served, served
 from tests.support.node_cluster import TOKEN, NodeCluster, three_nodes
+from tests.support.served import Served, served
 from tests.support.waiting import eventually
 
 KEY = "key-1"
