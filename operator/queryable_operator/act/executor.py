@@ -70,7 +70,7 @@ class Executor:
             acted |= await self._apply(wanted, observation, plan.expect_unchanged)
         for ref in plan.token_secrets:
             await self._make_token(ref, observation)
-        await asyncio.gather(*(self._send_update(tell, observation) for tell in plan.node_updates))
+        await asyncio.gather(*(self._send_update(update, observation) for update in plan.node_updates))
         for pod in plan.evict:
             if (uid := _uid(observation, Ref("Pod", pod))) is not None:
                 self._log_once(f"evict {pod}", await self.cluster.evict(self.key[0], pod, uid))
@@ -163,20 +163,20 @@ class Executor:
                 self.observer.name_conflicts.add(ref)
                 raise StaleObservation(f"{ref.kind} {ref.name} belongs to another owner")
 
-    async def _send_update(self, tell: NodeUpdate, observation: Observation) -> None:
-        node = observation.nodes.get((tell.revision, tell.ordinal))
-        token = observation.tokens.get(tell.revision)
+    async def _send_update(self, update: NodeUpdate, observation: Observation) -> None:
+        node = observation.nodes.get((update.revision, update.ordinal))
+        token = observation.tokens.get(update.revision)
         if node is None or token is None:
             return
         refused = None
         try:
-            if tell.placement is not None:
-                await self.nodes.send_placement(node, token, tell.placement)
-            if tell.read is not None:
-                await self.nodes.send_read_settings(node, token, tell.read)
+            if update.placement is not None:
+                await self.nodes.send_placement(node, token, update.placement)
+            if update.read is not None:
+                await self.nodes.send_read_settings(node, token, update.read)
         except NodeRefused as error:
             refused = str(error)
-        self._log_once(f"update node {tell.ordinal} of r{tell.revision}", refused)
+        self._log_once(f"update node {update.ordinal} of r{update.revision}", refused)
 
     async def _delete(self, ref: Ref, observation: Observation, *, force: bool = False) -> None:
         if (uid := _uid(observation, ref)) is None:
@@ -191,16 +191,16 @@ class Executor:
         kafka = resource["spec"]["kafka"]
         if observation.kafka is None:
             secret = kafka.get("secretRef", {}).get("name")
-            cleaned = CleanupResult(refused=f"the Secret {secret} with the Kafka settings does not exist")
+            result = CleanupResult(refused=f"the Secret {secret} with the Kafka settings does not exist")
         else:
             identity = identity_of(resource)
-            cleaned = await self.topics.clean(identity, kafka["bootstrapServers"], observation.kafka)
+            result = await self.topics.clean(identity, kafka["bootstrapServers"], observation.kafka)
         self.observer.kafka_cleanup_error, self.observer.kafka_cleaned = (
-            cleaned.refused,
-            cleaned.refused is None,
+            result.refused,
+            result.refused is None,
         )
-        self.observer.kafka_retained = cleaned.unproven
-        self._log_once("clean up in Kafka", cleaned.refused)
+        self.observer.kafka_retained = result.unproven
+        self._log_once("clean up in Kafka", result.refused)
 
     async def _write_status(self, resource: Manifest, status: Mapping[str, Any]) -> Manifest:
         live = resource.get("status", {})

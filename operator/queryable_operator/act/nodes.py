@@ -131,25 +131,31 @@ async def _body(answer: httpx.Response, bytes_max: int) -> bytes:
 
 def parse_node_status(status: Mapping[str, Any], now: float) -> NodeStatus:
     """Parse a node's `/v1/status`."""
-    copies = status["partitions"]
-    lags = [int(copy["lagRecords"]) for copy in copies]
-    waits = [c["remainingSeconds"] for c in copies if not c["complete"] and c["remainingSeconds"] is not None]
+    replicas = status["partitions"]
+    lags = [int(replica["lagRecords"]) for replica in replicas]
+    waits = [
+        c["remainingSeconds"] for c in replicas if not c["complete"] and c["remainingSeconds"] is not None
+    ]
     ingest = status["ingest"]
     return NodeStatus(
         seen=parse_observation(status, now),
         ready=bool(status["ready"]),
         read=dict(status.get("read") or {}),
-        copies=len(copies),
-        complete=sum(bool(copy["complete"]) for copy in copies),
+        replicas=len(replicas),
+        complete=sum(bool(replica["complete"]) for replica in replicas),
         lag_records=-1 if any(lag < 0 for lag in lags) else sum(lags),
-        records_per_second=sum(float(copy["recordsPerSecond"]) for copy in copies),
+        records_per_second=sum(float(replica["recordsPerSecond"]) for replica in replicas),
         remaining_seconds=max(waits, default=None),
         topic_partitions=status["topicPartitions"],
         partitioner=str(status["partitioner"]["inUse"]),
         mismatches=_mismatches(status["partitioner"]),
         disk_paused=status["disk"]["paused"] != "none",
-        failed={int(copy["partition"]): str(copy["failed"]) for copy in copies if copy["failed"] is not None},
-        ingest_failed=str(ingest["detail"]) if ingest["state"] == "failed" else None,
+        failed={
+            int(replica["partition"]): str(replica["failed"])
+            for replica in replicas
+            if replica["failed"] is not None
+        },
+        ingest_error=str(ingest["detail"]) if ingest["state"] == "failed" else None,
         failure=parse_failure(ingest.get("failure")),  # a node of an earlier version has none
     )
 

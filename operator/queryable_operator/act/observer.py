@@ -89,7 +89,7 @@ class Observer:
     _settings: _Settings = field(default_factory=_Settings)
     _said: dict[str, NodeStatus] = field(default_factory=dict)
 
-    async def look(self, resource: Manifest) -> Observation:
+    async def observe(self, resource: Manifest) -> Observation:
         uid = resource["metadata"]["uid"]
         objects = self.watch_cache.objects_of(self.key)
         children, name_conflicts = _split_by_owner(objects, uid, self.key[1])

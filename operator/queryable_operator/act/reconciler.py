@@ -119,7 +119,7 @@ class Reconciler:
             resource = await self._dependencies.cluster.set_finalizers(
                 resource, [*finalizers, names.FINALIZER]
             )
-        observation = await self._observer.look(resource)
+        observation = await self._observer.observe(resource)
         plan = self._dependencies.plan(observation.observed, self._dependencies.settings)
         last_phase, phase = (
             status.get("phase") for status in (resource.get("status", {}), plan.status or {})

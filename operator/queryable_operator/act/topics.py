@@ -24,7 +24,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from queryable_app.config.kafka_settings import KafkaConnection, KafkaSettingsError, kafka_connection
 from queryable_app.platform.kafka_clients import client_arguments
-from queryable_operator.act.isolated import IsolatedCalls
+from queryable_operator.act.isolated_calls import IsolatedCalls
 from queryable_operator.act.resolver import NamespaceLoop, own_search_path, search_path
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import (

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from queryable_operator.decide.actions import Event, Plan
 from queryable_operator.report import conditions
-from queryable_operator.rollout.live import LiveRevision, Pod, revisions_of, seconds_of
+from queryable_operator.rollout.live_revision import LiveRevision, Pod, revisions_of, seconds_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Observed, Ref
 

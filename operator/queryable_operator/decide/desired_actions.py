@@ -22,10 +22,11 @@ from queryable_operator.decide.revision_records import (
     view_of_revision,
 )
 from queryable_operator.rollout import placements
-from queryable_operator.rollout.live import BUILD_INPUTS_ANNOTATION, LiveRevision
+from queryable_operator.rollout.live_revision import BUILD_INPUTS_ANNOTATION, LiveRevision
 from queryable_operator.rollout.placements import PlacementInputs
-from queryable_operator.rollout.revisions import RevisionReference, RolloutState, service_target
+from queryable_operator.rollout.revisions import service_target
 from queryable_operator.rollout.rolling import may_have_outdated_pods, next_to_roll
+from queryable_operator.rollout.rollout_state import RevisionReference, RolloutState
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, Observed, Ref
 from queryable_operator.spec.quantity import quantity
@@ -184,9 +185,9 @@ def _with_build_inputs(stateful_set: Manifest, record: RevisionRecord) -> Manife
 
 def _node_updates(view: View, live: LiveRevision, record: RevisionRecord) -> Iterator[NodeUpdate]:
     """Yield updates for nodes that are behind the observed ConfigMap. A pod that starts now reads at least that placement."""
-    for ordinal, said in sorted(live.node_statuses.items()):
-        placement = record.placement if said.seen.epoch < record.placement.epoch else None
-        read = None if _has_read_settings(view, said.read) else view.raw["read"]
+    for ordinal, node_status in sorted(live.node_statuses.items()):
+        placement = record.placement if node_status.seen.epoch < record.placement.epoch else None
+        read = None if _has_read_settings(view, node_status.read) else view.raw["read"]
         if placement is not None or read is not None:
             yield NodeUpdate(live.number, ordinal, placement, read)
 

@@ -20,7 +20,7 @@ from queryable_operator.decide.desired_actions import ReconcilePass, desired_act
 from queryable_operator.decide.events import events_between
 from queryable_operator.report.status import is_lost, rollout_state_of, service_of, status_of
 from queryable_operator.rollout import placements
-from queryable_operator.rollout.live import LiveRevision, revisions_of
+from queryable_operator.rollout.live_revision import LiveRevision, revisions_of
 from queryable_operator.rollout.progress import (
     has_reported,
     is_available,
@@ -28,13 +28,9 @@ from queryable_operator.rollout.progress import (
     lag,
     permanent_failure,
 )
-from queryable_operator.rollout.revisions import (
-    ObservedFacts,
-    RolloutState,
-    desired_revision,
-    next_rollout_state,
-)
+from queryable_operator.rollout.revisions import desired_revision, next_rollout_state
 from queryable_operator.rollout.rolling import outdated_pods
+from queryable_operator.rollout.rollout_state import ObservedFacts, RolloutState
 from queryable_operator.rollout.status_inputs import StatusInputs
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, Observed, Ref
@@ -54,9 +50,9 @@ def plan(observed: Observed, settings: OperatorSettings) -> Plan:
     there, live_revisions = observed.resource.get("status") or {}, revisions_of(observed)
     service = service_of(observed.children.get(Ref("Service", identity.name)))
     state = rollout_state_of(identity, there, live_revisions, service, observed.now)
-    view, wrong = _effective_view(observed.resource, state, live_revisions)
+    view, spec_error = _effective_view(observed.resource, state, live_revisions)
     if view is None or view.paused or is_lost(there, state):
-        inputs = StatusInputs(observed, settings, identity, view, wrong, state, live_revisions)
+        inputs = StatusInputs(observed, settings, identity, view, spec_error, state, live_revisions)
         return _with_status(Plan(), inputs)
     desired = desired_revision(view, observed.topic, state, live_revisions)
     following = next_rollout_state(state, _facts(observed, view, state, live_revisions, service, desired))
@@ -66,7 +62,7 @@ def plan(observed: Observed, settings: OperatorSettings) -> Plan:
         settings=settings,
         identity=identity,
         view=view,
-        wrong=wrong,
+        spec_error=spec_error,
         state=following,
         live_revisions=live_revisions,
         desired=desired,
@@ -117,18 +113,18 @@ def _effective_view(
     )
     try:
         view = view_of(resource)
-        wrong = _immutable_field_error(view, record)
-        if wrong is None:
+        spec_error = _immutable_field_error(view, record)
+        if spec_error is None:
             return view, None
     except SpecError as error:
-        wrong = str(error)
+        spec_error = str(error)
     if record is None:
-        return None, wrong
+        return None, spec_error
     paused = resource["spec"].get("paused") is True
     try:
-        return view_of({**resource, "spec": {**record.spec, "paused": paused}}), wrong
+        return view_of({**resource, "spec": {**record.spec, "paused": paused}}), spec_error
     except SpecError:
-        return None, wrong
+        return None, spec_error
 
 
 def _immutable_field_error(view: View, record: RevisionRecord | None) -> str | None:

@@ -16,9 +16,9 @@ from queryable_app.wire.disk_format import FORMAT_VERSION
 from queryable_operator.build.settings_map import RevisionRecord
 from queryable_operator.build.workload import ROLL_HASH_ANNOTATION, pod_template
 from queryable_operator.rollout import placements
-from queryable_operator.rollout.live import BuildInputs, LiveRevision
+from queryable_operator.rollout.live_revision import BuildInputs, LiveRevision
 from queryable_operator.rollout.placements import PlacementInputs
-from queryable_operator.rollout.revisions import RevisionReference
+from queryable_operator.rollout.rollout_state import RevisionReference
 from queryable_operator.spec.changes import effective_spec, roll_hash, spec_hash
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.resource import View

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from queryable_app.wire.ingest_failures import REASONS, IngestFailure, one_line
 from queryable_operator.report.conditions import Condition, conditions_by_type
-from queryable_operator.rollout.live import LiveRevision
+from queryable_operator.rollout.live_revision import LiveRevision
 from queryable_operator.rollout.progress import (
     has_reported,
     hydrated_partitions,
@@ -26,7 +26,7 @@ from queryable_operator.spec.observed import (
 
 _NOT_READY_SECONDS: Final = 60.0  # a shorter outage is a restart
 _SHOWN_MAX: Final = 5
-_NEVER_READY: Final = ("Pending", "Provisioning", "Hydrating", "Failed")
+_PHASES_BEFORE_READY: Final = ("Pending", "Provisioning", "Hydrating", "Failed")
 
 
 def evaluate_conditions(inputs: StatusInputs) -> Iterator[Condition]:
@@ -36,9 +36,9 @@ def evaluate_conditions(inputs: StatusInputs) -> Iterator[Condition]:
 
 def worst_message(conditions: Iterable[Mapping[str, Any]]) -> str:
     """Return the message of the worst condition that holds, on one line."""
-    there = {entry["type"]: entry for entry in conditions}
+    by_type = {entry["type"]: entry for entry in conditions}
     for kind, status, reason in _SEVERITY:
-        entry = there.get(kind, {})  # a condition that was carried over may have been edited by a user
+        entry = by_type.get(kind, {})  # a condition that was carried over may have been edited by a user
         holds = status in ("", entry.get("status")) and reason in ("", entry.get("reason"))
         if holds and "message" in entry:
             return one_line(str(entry["message"]))
@@ -73,12 +73,9 @@ def _available(inputs: StatusInputs) -> Condition:
         return Condition(kind, True, "Serving", f"{name} serves every partition.")
     if state.phase == "Failed":
         return Condition(kind, False, "Failed", f"{name} cannot hydrate and has never served.")
-    never = conditions_by_type(inputs.status).get(kind, {}).get("reason") in (
-        "NoRevision",
-        "Hydrating",
-        "Failed",
-    )
-    reason = "Hydrating" if never or state.phase in ("Provisioning", "Hydrating") else "NodesAway"
+    last_reason = conditions_by_type(inputs.status).get(kind, {}).get("reason")
+    has_never_served = last_reason in ("NoRevision", "Hydrating", "Failed")
+    reason = "Hydrating" if has_never_served or state.phase in ("Provisioning", "Hydrating") else "NodesAway"
     message = (
         f"Not every partition of {name} has a complete replica on a ready node.{_first_pod_problem(active)}"
     )
@@ -102,9 +99,9 @@ def _progressing(inputs: StatusInputs) -> Condition:
     if state.phase == "Failed":
         failure = permanent_failure(inputs.active)
         return Condition(kind, False if failure else None, *_reason_and_message(failure))
-    if under_way := _under_way(inputs):
-        return Condition(kind, True, *under_way)
-    if inputs.wrong is not None:
+    if action := _current_action(inputs):
+        return Condition(kind, True, *action)
+    if inputs.spec_error is not None:
         return Condition(
             kind, False, "SpecInvalid", "The spec is invalid; the last valid one stays in effect."
         )
@@ -115,17 +112,17 @@ def _progressing(inputs: StatusInputs) -> Condition:
     return Condition(kind, False, "Settled", "Everything is as the spec asks.")
 
 
-def _under_way(inputs: StatusInputs) -> tuple[str, str] | None:
+def _current_action(inputs: StatusInputs) -> tuple[str, str] | None:
     """Return the reason and message of the action in progress, or None."""
     state, active = inputs.state, inputs.active
     name = names.revision_text(active.number)
     if state.phase == "HydratingCandidate" and state.candidate:
-        there = hydrated_partitions(inputs.live(state.candidate))
+        complete = hydrated_partitions(inputs.live(state.candidate))
         candidate = names.revision_text(state.candidate.number)
         progress = "has caught up" if state.candidate.caught_up_since else "hydrates"
         return (
             "HydratingCandidate",
-            f"{candidate} {progress}: {there} of {state.candidate.partitions} partitions."
+            f"{candidate} {progress}: {complete} of {state.candidate.partitions} partitions."
             + _first_ingest_failure(inputs.live(state.candidate)),
         )
     if state.phase == "CuttingOver" and state.candidate:
@@ -133,8 +130,8 @@ def _under_way(inputs: StatusInputs) -> tuple[str, str] | None:
     if state.phase == "Provisioning":
         return "Provisioning", f"Waiting for the pods of {name}.{_first_pod_problem(active)}"
     if state.phase == "Hydrating" and state.active:
-        said = f"{hydrated_partitions(active)} of {state.active.partitions} partitions are hydrated."
-        return "Hydrating", said + _first_pod_problem(active)
+        progress = f"{hydrated_partitions(active)} of {state.active.partitions} partitions are hydrated."
+        return "Hydrating", progress + _first_pod_problem(active)
     if state.previous is not None:
         return "Retiring", f"{names.revision_text(state.previous.number)} is being removed."
     if inputs.moving:
@@ -147,11 +144,11 @@ def _under_way(inputs: StatusInputs) -> tuple[str, str] | None:
 
 
 def _degraded(inputs: StatusInputs) -> Condition:
-    for trouble in _DEGRADED_RULES:
-        if message := trouble[1](inputs):
-            return Condition("Degraded", True, trouble[0], message)
-    there = conditions_by_type(inputs.status).get("Degraded", {})
-    if there.get("reason") in _REPORTED_BY_NODES and not has_reported(inputs.active):
+    for reason, rule in _DEGRADED_RULES:
+        if message := rule(inputs):
+            return Condition("Degraded", True, reason, message)
+    last = conditions_by_type(inputs.status).get("Degraded", {})
+    if last.get("reason") in _REPORTED_BY_NODES and not has_reported(inputs.active):
         return Condition("Degraded", None, "", "")
     return Condition("Degraded", False, "AsWanted", "No problem is known.")
 
@@ -164,7 +161,7 @@ def _hydrated(inputs: StatusInputs) -> Condition:
         return Condition(kind, False, "Hydrating", "Replicas hydrate from the topic.")
     if active.record and any(active.record.placement.hydrating):
         return Condition(kind, False, "MovingCopies", "Replicas hydrate on other nodes.")
-    if any(said.complete < said.copies for said in active.node_statuses.values()):
+    if any(node.complete < node.replicas for node in active.node_statuses.values()):
         return Condition(kind, False, "Hydrating", "A node hydrates replicas again.")
     return Condition(kind, True, "Complete", "Every replica is complete.")
 
@@ -187,11 +184,11 @@ def _partitions_in_sync(inputs: StatusInputs) -> Condition:
 
 
 def _partitioner_matches(inputs: StatusInputs) -> Condition:
-    kind, said = "PartitionerMatches", inputs.active.node_statuses.values()
-    if not said:
+    kind, nodes = "PartitionerMatches", inputs.active.node_statuses.values()
+    if not nodes:
         return Condition(kind, None, "Unknown", "No node has reported yet.")
-    if any(one.mismatches > 0 for one in said):
-        declared = next(one.partitioner for one in said if one.mismatches > 0)
+    if any(node.mismatches > 0 for node in nodes):
+        declared = next(node.partitioner for node in nodes if node.mismatches > 0)
         message = f"Some keys are in other partitions than {declared} assigns; point reads do not find them."
         return Condition(kind, False, "PartitionerMismatch", message)
     return Condition(kind, True, "Matches", "Every key is in the partition that the partitioner assigns.")
@@ -199,12 +196,12 @@ def _partitioner_matches(inputs: StatusInputs) -> Condition:
 
 def _spec_valid(inputs: StatusInputs) -> Condition:
     kind = "SpecValid"
-    if inputs.wrong is not None:
-        return Condition(kind, False, "SpecInvalid", inputs.wrong)
+    if inputs.spec_error is not None:
+        return Condition(kind, False, "SpecInvalid", inputs.spec_error)
     if failure := _spec_refused(inputs):
         return Condition(kind, False, *_reason_and_message(failure))
-    there = conditions_by_type(inputs.status).get(kind, {})
-    if there.get("reason") in REASONS and _desires_active(inputs) and not has_reported(inputs.active):
+    last = conditions_by_type(inputs.status).get(kind, {})
+    if last.get("reason") in REASONS and _desires_active(inputs) and not has_reported(inputs.active):
         return Condition(kind, None, "Unknown", "No node has reported yet whether it can follow the spec.")
     return Condition(kind, True, "Valid", "The spec is valid and in effect.")
 
@@ -246,11 +243,11 @@ _RULES: Final[tuple[Callable[[StatusInputs], Condition], ...]] = (
 
 
 def _name_conflict(inputs: StatusInputs) -> str | None:
-    name_conflicts = sorted(f"{ref.kind} {ref.name}" for ref in inputs.observed.name_conflicts)
+    conflicts = sorted(f"{ref.kind} {ref.name}" for ref in inputs.observed.name_conflicts)
+    if not conflicts:
+        return None
     return (
-        f"Other owners use the names of {', '.join(name_conflicts[:_SHOWN_MAX])}; delete or rename those objects."
-        if name_conflicts
-        else None
+        f"Other owners use the names of {', '.join(conflicts[:_SHOWN_MAX])}; delete or rename those objects."
     )
 
 
@@ -270,7 +267,7 @@ def _rollout_failed(inputs: StatusInputs) -> str | None:
 
 
 def _copy_failed(inputs: StatusInputs) -> str | None:
-    failed = {p: why for said in inputs.active.node_statuses.values() for p, why in said.failed.items()}
+    failed = {p: why for node in inputs.active.node_statuses.values() for p, why in node.failed.items()}
     if not failed:
         return None
     shown = [f"partition {p}: {failed[p]}" for p in sorted(failed)[:_SHOWN_MAX]]
@@ -278,17 +275,17 @@ def _copy_failed(inputs: StatusInputs) -> str | None:
 
 
 def _ingest_failed(inputs: StatusInputs) -> str | None:
-    for ordinal, said in sorted(inputs.active.node_statuses.items()):
-        failure = said.failure
+    for ordinal, node in sorted(inputs.active.node_statuses.items()):
+        failure = node.failure
         if failure is not None and (not failure.caused_by_spec or _desires_active(inputs)):
             return f"{failure.message} (ingest of node {ordinal})"
-        if failure is None and said.ingest_failed is not None:
-            return f"Ingest of node {ordinal} has failed: {said.ingest_failed}"
+        if failure is None and node.ingest_error is not None:
+            return f"Ingest of node {ordinal} has failed: {node.ingest_error}"
     return None
 
 
 def _disk_full(inputs: StatusInputs) -> str | None:
-    paused = sorted(ordinal for ordinal, said in inputs.active.node_statuses.items() if said.disk_paused)
+    paused = sorted(ordinal for ordinal, node in inputs.active.node_statuses.items() if node.disk_paused)
     if not paused:
         return None
     nodes = ", ".join(str(ordinal) for ordinal in paused[:_SHOWN_MAX])
@@ -297,7 +294,7 @@ def _disk_full(inputs: StatusInputs) -> str | None:
 
 def _nodes_not_ready(inputs: StatusInputs) -> str | None:
     state, view, active = inputs.state, inputs.view, inputs.active
-    if view is None or inputs.suspended or state.phase in _NEVER_READY:
+    if view is None or inputs.suspended or state.phase in _PHASES_BEFORE_READY:
         return None
     now, pods = inputs.observed.now, active.pods
     away = [
@@ -311,11 +308,11 @@ def _nodes_not_ready(inputs: StatusInputs) -> str | None:
 
 
 def _topic_rule(reason: str) -> Callable[[StatusInputs], str | None]:
-    def trouble(inputs: StatusInputs) -> str | None:
+    def rule(inputs: StatusInputs) -> str | None:
         waiting = _waiting_for_topic(inputs.observed.topic)
         return waiting[1] if waiting and waiting[0] == reason and inputs.state.active else None
 
-    return trouble
+    return rule
 
 
 _DEGRADED_RULES: Final[tuple[tuple[str, Callable[[StatusInputs], str | None]], ...]] = (
@@ -336,16 +333,16 @@ _REPORTED_BY_NODES: Final = ("CopyFailed", "IngestFailed", "DiskHighWater")
 def _first_pod_problem(live: LiveRevision) -> str:
     """Return the first pod's problem as a sentence that follows another, or an empty text."""
     for _, pod in sorted(live.pods.items()):
-        if pod.trouble and not pod.ready:
-            return f" {pod.name}: {pod.trouble}"
+        if pod.problem and not pod.ready:
+            return f" {pod.name}: {pod.problem}"
     return ""
 
 
 def _first_ingest_failure(live: LiveRevision) -> str:
     """Return the first ingest failure that may pass, or that not every node has, as a sentence that follows another."""
-    for ordinal, said in sorted(live.node_statuses.items()):
-        if said.ingest_failed is not None:
-            return f" Ingest of node {ordinal} has failed: {said.ingest_failed}"
+    for ordinal, node in sorted(live.node_statuses.items()):
+        if node.ingest_error is not None:
+            return f" Ingest of node {ordinal} has failed: {node.ingest_error}"
     return ""
 
 

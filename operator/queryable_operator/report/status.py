@@ -15,7 +15,7 @@ from queryable_app.wire.ingest_failures import parse_failure
 from queryable_operator.build.workload import application_id_in
 from queryable_operator.report.condition_rules import evaluate_conditions, worst_message
 from queryable_operator.report.conditions import merge_conditions
-from queryable_operator.rollout.live import LiveRevision, seconds_of, text_of
+from queryable_operator.rollout.live_revision import LiveRevision, seconds_of, text_of
 from queryable_operator.rollout.placements import all_nodes_reported
 from queryable_operator.rollout.progress import (
     hydrated_partitions,
@@ -23,7 +23,7 @@ from queryable_operator.rollout.progress import (
     records_per_second,
     remaining_seconds,
 )
-from queryable_operator.rollout.revisions import Phase, RevisionReference, RolloutState
+from queryable_operator.rollout.rollout_state import Phase, RevisionReference, RolloutState
 from queryable_operator.rollout.status_inputs import StatusInputs
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, TopicFound

@@ -13,7 +13,7 @@ from typing import Final
 
 from queryable_app.placement.assignment import DesiredPlacement, Placement, initial_placement, settled
 from queryable_app.placement.controller import NodeObservation, next_step
-from queryable_operator.rollout.live import LiveRevision, Pod
+from queryable_operator.rollout.live_revision import LiveRevision, Pod
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Ref
 from queryable_operator.spec.resource import View
@@ -44,8 +44,8 @@ def latest_placement(
 ) -> Placement | None:
     """Return the latest known placement: the ConfigMap's, or one that nodes follow."""
     told = [record] if record is not None else []
-    for said in live.node_statuses.values():
-        there = said.placement
+    for node_status in live.node_statuses.values():
+        there = node_status.placement
         if there and there.application_id == application_id and there.partitions == partitions:
             told.append(there)
     return max(told, key=lambda placement: placement.epoch, default=None)
@@ -107,8 +107,8 @@ def replicas(view: View, live: LiveRevision, placement: Placement, now: float) -
 
 def is_acknowledged(live: LiveRevision, placement: Placement, now: float) -> bool:
     return not any(
-        said.seen.epoch < placement.epoch and now - said.seen.at < SILENT_AFTER_SECONDS
-        for said in live.node_statuses.values()
+        node_status.seen.epoch < placement.epoch and now - node_status.seen.at < SILENT_AFTER_SECONDS
+        for node_status in live.node_statuses.values()
     )
 
 
@@ -163,7 +163,7 @@ def orphaned_claims(view: View, live: LiveRevision, placement: Placement) -> Ite
 
 
 def node_observations(live: LiveRevision) -> Mapping[int, NodeObservation]:
-    return {ordinal: said.seen for ordinal, said in live.node_statuses.items()}
+    return {ordinal: node_status.seen for ordinal, node_status in live.node_statuses.items()}
 
 
 def _may_be_outdated(live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs) -> bool:
@@ -179,7 +179,9 @@ def all_nodes_reported(live: LiveRevision, now: float) -> bool:
 
 def _reporting_nodes(live: LiveRevision, now: float) -> set[int]:
     return {
-        ordinal for ordinal, said in live.node_statuses.items() if now - said.seen.at < SILENT_AFTER_SECONDS
+        ordinal
+        for ordinal, node_status in live.node_statuses.items()
+        if now - node_status.seen.at < SILENT_AFTER_SECONDS
     }
 
 

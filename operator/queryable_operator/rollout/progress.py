@@ -6,7 +6,7 @@ from typing import Final
 
 from queryable_app.placement.assignment import Placement
 from queryable_app.wire.ingest_failures import IngestFailure
-from queryable_operator.rollout.live import LiveRevision
+from queryable_operator.rollout.live_revision import LiveRevision
 
 _FRESH_SECONDS: Final = 5.0  # how long a node's report about its replicas stays valid
 
@@ -49,9 +49,13 @@ def is_fully_replicated(live: LiveRevision, placement: Placement, nodes: int, re
 
 def has_caught_up(live: LiveRevision, placement: Placement, ordinal: int, now: float) -> bool:
     """Return whether every replica that a node serves is complete and near the end offset."""
-    said = live.node_statuses.get(ordinal)
+    node_status = live.node_statuses.get(ordinal)
     serves = {p for p, serving in enumerate(placement.serving) if ordinal in serving}
-    return said is not None and now - said.seen.at < _FRESH_SECONDS and serves <= said.seen.caught_up
+    return (
+        node_status is not None
+        and now - node_status.seen.at < _FRESH_SECONDS
+        and serves <= node_status.seen.caught_up
+    )
 
 
 def is_caught_up(live: LiveRevision, nodes: int, replicas: int, now: float) -> bool:
@@ -68,9 +72,9 @@ def permanent_failure(live: LiveRevision) -> IngestFailure | None:
     node's machine or its pulled image: then every node must report it.
     """
     failures = [
-        said.failure
-        for ordinal, said in sorted(live.node_statuses.items())
-        if ordinal in live.pods and said.failure is not None
+        node_status.failure
+        for ordinal, node_status in sorted(live.node_statuses.items())
+        if ordinal in live.pods and node_status.failure is not None
     ]
     of_spec = [failure for failure in failures if failure.caused_by_spec]
     if of_spec:
@@ -85,18 +89,22 @@ def has_reported(live: LiveRevision) -> bool:
 
 def lag(live: LiveRevision) -> int | None:
     """Return the summed lag in records, or None unless every node reports it."""
-    lags = [said.lag_records for ordinal, said in live.node_statuses.items() if ordinal in live.pods]
+    lags = [
+        node_status.lag_records for ordinal, node_status in live.node_statuses.items() if ordinal in live.pods
+    ]
     if not lags or len(lags) < len(live.pods) or min(lags) < 0:
         return None
     return sum(lags)
 
 
 def records_per_second(live: LiveRevision) -> float:
-    return sum(said.records_per_second for said in live.node_statuses.values())
+    return sum(node_status.records_per_second for node_status in live.node_statuses.values())
 
 
 def remaining_seconds(live: LiveRevision) -> float | None:
     waits = [
-        said.remaining_seconds for said in live.node_statuses.values() if said.remaining_seconds is not None
+        node_status.remaining_seconds
+        for node_status in live.node_statuses.values()
+        if node_status.remaining_seconds is not None
     ]
     return max(waits, default=None)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from queryable_operator.rollout.live import LiveRevision
-from queryable_operator.rollout.revisions import DesiredRevision, RevisionReference, RolloutState
+from queryable_operator.rollout.live_revision import LiveRevision
+from queryable_operator.rollout.rollout_state import DesiredRevision, RevisionReference, RolloutState
 from queryable_operator.spec.observed import Observed
 from queryable_operator.spec.resource import Identity, View
 from queryable_operator.spec.settings import OperatorSettings
@@ -21,7 +21,7 @@ class StatusInputs:
     view: View | None
     """None: the spec is invalid, and no earlier one is known."""
 
-    wrong: str | None
+    spec_error: str | None
     """Why the spec is not followed."""
 
     state: RolloutState

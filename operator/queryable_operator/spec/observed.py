@@ -62,7 +62,7 @@ class NodeStatus:
     read: Mapping[str, Any]
     """The read settings that the node uses."""
 
-    copies: int
+    replicas: int
     complete: int
     lag_records: int
     """Summed over the node's replicas. -1: unknown."""
@@ -78,7 +78,7 @@ class NodeStatus:
     failed: Mapping[int, str] = field(default_factory=dict)
     """By partition: why its replica stopped."""
 
-    ingest_failed: str | None = None
+    ingest_error: str | None = None
     failure: IngestFailure | None = None
     """Why ingest failed, if waiting cannot fix it."""
 

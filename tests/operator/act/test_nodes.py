@@ -46,27 +46,37 @@ def _with_nodes(use: Callable[[Nodes], Coroutine[Any, Any, T]]) -> T:
 
 
 def _ask(node: Node, token: str = TOKEN, before: dict[str, NodeStatus] | None = None) -> NodeStatus | None:
-    said = _with_nodes(lambda nodes: nodes.ask({node: token}, before or {}))
-    return said.get(1, {}).get(0)
+    node_status = _with_nodes(lambda nodes: nodes.ask({node: token}, before or {}))
+    return node_status.get(1, {}).get(0)
 
 
 def test_a_node_says_how_its_copies_are(running: Served) -> None:
     """A node with two complete copies of an empty topic is ready, caught up, and behind by nothing."""
-    said = _ask(_node(running.port))
-    assert said is not None
-    assert (said.ready, said.copies, said.complete, said.lag_records) == (True, 2, 2, 0)
-    assert said.seen.epoch == 1
-    assert said.seen.caught_up == {0, 1}
-    assert (said.disk_paused, said.failed, said.ingest_failed, said.mismatches) == (False, {}, None, 0)
+    node_status = _ask(_node(running.port))
+    assert node_status is not None
+    assert (node_status.ready, node_status.replicas, node_status.complete, node_status.lag_records) == (
+        True,
+        2,
+        2,
+        0,
+    )
+    assert node_status.seen.epoch == 1
+    assert node_status.seen.caught_up == {0, 1}
+    assert (
+        node_status.disk_paused,
+        node_status.failed,
+        node_status.ingest_error,
+        node_status.mismatches,
+    ) == (False, {}, None, 0)
 
 
 def test_a_copy_that_failed_says_why(running: Served) -> None:
     """By partition, and it is not called caught up."""
     running.on_loop(lambda: running.node.replicas.by_partition[1].fail("the topic was made again"))
-    said = _ask(_node(running.port))
-    assert said is not None
-    assert said.failed == {1: "the topic was made again"}
-    assert said.seen.caught_up == {0}
+    node_status = _ask(_node(running.port))
+    assert node_status is not None
+    assert node_status.failed == {1: "the topic was made again"}
+    assert node_status.seen.caught_up == {0}
 
 
 def test_a_failure_that_waiting_cannot_mend_is_told(running: Served) -> None:
@@ -78,9 +88,9 @@ def test_a_failure_that_waiting_cannot_mend_is_told(running: Served) -> None:
         running.node.ingest_status.failure = failure
 
     running.on_loop(fail)
-    said = _ask(_node(running.port))
-    assert said is not None
-    assert (said.failure, said.ingest_failed) == (failure, "no such column")
+    node_status = _ask(_node(running.port))
+    assert node_status is not None
+    assert (node_status.failure, node_status.ingest_error) == (failure, "no such column")
 
 
 def test_a_placement_is_told_and_followed(running: Served) -> None:
@@ -91,9 +101,9 @@ def test_a_placement_is_told_and_followed(running: Served) -> None:
         await nodes.send_placement(_node(running.port), TOKEN, newer)
 
     _with_nodes(tell)
-    said = _ask(_node(running.port))
-    assert said is not None
-    assert said.seen.epoch == 7
+    node_status = _ask(_node(running.port))
+    assert node_status is not None
+    assert node_status.seen.epoch == 7
 
 
 def test_read_settings_are_told_and_followed(running: Served) -> None:
@@ -104,9 +114,9 @@ def test_read_settings_are_told_and_followed(running: Served) -> None:
         await nodes.send_read_settings(_node(running.port), TOKEN, read)
 
     _with_nodes(tell)
-    said = _ask(_node(running.port))
-    assert said is not None
-    assert (said.read["consistency"], said.read["maxConcurrent"]) == ("any", 7)
+    node_status = _ask(_node(running.port))
+    assert node_status is not None
+    assert (node_status.read["consistency"], node_status.read["maxConcurrent"]) == ("any", 7)
 
 
 def test_a_placement_is_asked_for_when_its_record_is_lost(running: Served) -> None:
@@ -142,8 +152,8 @@ def test_a_node_that_hangs_is_waited_for_a_second(running: Served) -> None:
     before = _ask(_node(running.port))
     assert before is not None
     with socket.create_server(("127.0.0.1", 0)) as hanging:  # it takes connections and answers nothing
-        said = _ask(_node(hanging.getsockname()[1]), before={"it": before})
-    assert said == replace(before, seen=replace(before.seen, caught_up=frozenset()))
+        node_status = _ask(_node(hanging.getsockname()[1]), before={"it": before})
+    assert node_status == replace(before, seen=replace(before.seen, caught_up=frozenset()))
 
 
 def test_another_pod_of_the_same_name_has_said_nothing(running: Served) -> None:
@@ -166,9 +176,9 @@ def test_what_is_no_node_says_nothing(answer: bytes) -> None:
 
         async with await asyncio.start_server(strange, "127.0.0.1", 0) as server:
             nodes = Nodes()
-            said = await nodes.ask({_node(server.sockets[0].getsockname()[1]): TOKEN}, {})
+            node_status = await nodes.ask({_node(server.sockets[0].getsockname()[1]): TOKEN}, {})
             await nodes.close()
-            return said
+            return node_status
 
     assert asyncio.run(ask()) == {}
 
@@ -189,9 +199,9 @@ def test_an_answer_without_end_is_not_kept() -> None:
 
         async with await asyncio.start_server(endless, "127.0.0.1", 0) as server:
             nodes = Nodes()
-            said = await nodes.ask({_node(server.sockets[0].getsockname()[1]): TOKEN}, {})
+            node_status = await nodes.ask({_node(server.sockets[0].getsockname()[1]): TOKEN}, {})
             await nodes.close()
-            return said
+            return node_status
 
     assert asyncio.run(ask()) == {}
 

@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from queryable_app.config.kafka_settings import KafkaConnection
 from queryable_app.local.processes import free_ports
 from queryable_app.platform.kafka_clients import client_arguments
-from queryable_operator.act import isolated, topics
+from queryable_operator.act import isolated_calls, topics
 from queryable_operator.act.topics import CleanupResult, Topics
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import (
@@ -149,7 +149,7 @@ def test_view_that_blocks_its_look_holds_up_no_other(
     """Whatever does not end in the settings of one resource, others are looked at meanwhile, and it is away."""
     kafka.create_topic("operator-beside", 1)
     monkeypatch.setattr(topics, "_LOOK_SECONDS", 0.5)
-    monkeypatch.setattr(isolated, "_CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr(isolated_calls, "_CANCEL_SECONDS", 0.1)
     blocked, goes_on, attempts = threading.Event(), threading.Event(), []
 
     def made(connection: KafkaConnection) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from queryable_operator.decide.actions import Plan
 from queryable_operator.decide.drift import difference
 from queryable_operator.decide.plan import plan
 from queryable_operator.report.conditions import conditions_by_type
-from queryable_operator.rollout.live import text_of
+from queryable_operator.rollout.live_revision import text_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import (
     KafkaSettingsInvalid,
@@ -277,7 +277,7 @@ def node_says(observed: Observed, ordinal: int, **fields: Any) -> Observed:
     [
         ({"disk_paused": True}, "Degraded", "True", "DiskHighWater"),
         ({"failed": {2: "records are gone"}}, "Degraded", "True", "CopyFailed"),
-        ({"ingest_failed": "no credentials"}, "Degraded", "True", "IngestFailed"),
+        ({"ingest_error": "no credentials"}, "Degraded", "True", "IngestFailed"),
         ({"mismatches": 3}, "PartitionerMatches", "False", "PartitionerMismatch"),
         ({"complete": 0}, "Hydrated", "False", "Hydrating"),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from queryable_app.wire.ingest_failures import REASONS
 from queryable_operator.report.conditions import ORDER
-from queryable_operator.rollout.revisions import Phase
+from queryable_operator.rollout.rollout_state import Phase
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "operator" / "queryable_operator"

@@ -10,7 +10,7 @@ import pytest
 from queryable_app.wire.ingest_failures import REASONS, IngestFailure, parse_failure
 from queryable_operator.decide.plan import plan
 from queryable_operator.report.condition_rules import worst_message
-from queryable_operator.rollout.live import LiveRevision, Pod
+from queryable_operator.rollout.live_revision import LiveRevision, Pod
 from queryable_operator.rollout.progress import permanent_failure
 from queryable_operator.spec.observed import Observed
 from tests.operator.decide.test_plan import changed, node_says, said, standing
@@ -88,7 +88,7 @@ def test_nodes_that_are_away_are_worse_than_a_wrong_spec() -> None:
 def test_a_refusal_by_nodes_that_serve_is_the_specs() -> None:
     """Kafka settings roll one pod after the other: the first one that refuses them says so."""
     settings = IngestFailure("KafkaSettingsRefused", "spec.kafka: a setting is wrong")
-    planned = plan(node_says(standing(), 1, failure=settings, ingest_failed=settings.message), SETTINGS)
+    planned = plan(node_says(standing(), 1, failure=settings, ingest_error=settings.message), SETTINGS)
 
     assert said(planned, "SpecValid") == ("False", "KafkaSettingsRefused", settings.message)
     assert said(planned, "Degraded")[:2] == ("True", "IngestFailed")
@@ -106,7 +106,7 @@ def test_a_failure_of_a_candidate_that_may_pass_is_told_while_it_is_waited_for()
         history.run_pass()
         history.pass_time(1)
     observed = history.operator.look()
-    nodes = {n: replace(one, ingest_failed="no topic") for n, one in observed.node_statuses[2].items()}
+    nodes = {n: replace(one, ingest_error="no topic") for n, one in observed.node_statuses[2].items()}
     planned = plan(replace(observed, node_statuses={**observed.node_statuses, 2: nodes}), SETTINGS)
 
     assert planned.status is not None

@@ -13,7 +13,7 @@ from queryable_app.placement.assignment import Placement
 from queryable_operator.build.settings_map import config_map, record_of
 from queryable_operator.decide.actions import Plan
 from queryable_operator.decide.plan import plan
-from queryable_operator.rollout.live import revisions_of, text_of
+from queryable_operator.rollout.live_revision import revisions_of, text_of
 from queryable_operator.rollout.placements import PlacementInputs, lost_nodes
 from queryable_operator.spec.observed import Host, Observed, Ref
 from queryable_operator.spec.resource import view_of

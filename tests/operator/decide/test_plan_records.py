@@ -13,7 +13,7 @@ from queryable_operator.build.settings_map import RevisionRecord, config_map, re
 from queryable_operator.build.workload import application_id_in
 from queryable_operator.decide.actions import Plan
 from queryable_operator.decide.plan import plan
-from queryable_operator.rollout.live import LiveRevision, Pod
+from queryable_operator.rollout.live_revision import LiveRevision, Pod
 from queryable_operator.rollout.placements import domains_seen
 from queryable_operator.spec import names
 from queryable_operator.spec.changes import spec_hash
@@ -42,7 +42,7 @@ def placement() -> Placement:
 
 def turned_round(epoch: int) -> Placement:
     """Another one, in which every partition is somewhere else."""
-    serving = tuple(tuple((ordinal + 1) % 3 for ordinal in copies) for copies in placement().serving)
+    serving = tuple(tuple((ordinal + 1) % 3 for ordinal in replicas) for replicas in placement().serving)
     return replace(placement(), epoch=epoch, serving=serving)
 
 

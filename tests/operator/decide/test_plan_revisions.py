@@ -8,14 +8,13 @@ import pytest
 
 from queryable_app.wire.ingest_failures import IngestFailure
 from queryable_operator.report.status import rollout_state_of
-from queryable_operator.rollout.live import LiveRevision, Pod
-from queryable_operator.rollout.revisions import (
+from queryable_operator.rollout.live_revision import LiveRevision, Pod
+from queryable_operator.rollout.revisions import next_rollout_state, service_target
+from queryable_operator.rollout.rollout_state import (
     DesiredRevision,
     ObservedFacts,
     RevisionReference,
     RolloutState,
-    next_rollout_state,
-    service_target,
 )
 from queryable_operator.spec.resource import Identity, Rollout
 

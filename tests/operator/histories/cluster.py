@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queryable_operator.report.status import service_of
-from queryable_operator.rollout.live import condition, seconds_of, text_of
+from queryable_operator.rollout.live_revision import condition, seconds_of, text_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Ref
 from tests.operator.histories.api import Api, LiveRevision
@@ -39,7 +39,7 @@ class Cluster:
     nodes: dict[str, Node] = field(default_factory=dict)  # by the pod's uid
     disks: dict[str, Disk] = field(default_factory=dict)  # by the uid of the claim, or of the pod
     endpoints: frozenset[str] = frozenset()
-    given_up: list[tuple[Node, int]] = field(default_factory=list)
+    abandoned: list[tuple[Node, int]] = field(default_factory=list)
     groups: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Cluster:
         return {name: Host(self._seems_up(host), host.up, host.zone) for name, host in self.hosts.items()}
 
     def node_updates(self, node: Node, placement: Any) -> None:
-        self.given_up += [(node, partition) for partition in node.follow(placement)]
+        self.abandoned += [(node, partition) for partition in node.follow(placement)]
 
     def lose_host(self, name: str) -> None:
         self.hosts[name].up, self.hosts[name].down_since = False, self.now

@@ -9,7 +9,7 @@ from typing import Any
 from queryable_app.config.topic_spec import duration_ms
 from queryable_operator.build.settings_map import record_of
 from queryable_operator.report.status import service_of
-from queryable_operator.rollout.live import LiveRevision, revisions_of, seconds_of
+from queryable_operator.rollout.live_revision import LiveRevision, revisions_of, seconds_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Observed, Ref
 from tests.operator.histories.cluster import Cluster, is_ready
@@ -64,7 +64,9 @@ class Guarantees:
         """What the operator saw: when a revision was not complete."""
         for number, live in revisions_of(observed).items() if observed else ():
             ready = [live.pods[ordinal].ready for ordinal in live.pods]
-            complete = [said.complete == said.copies for said in live.node_statuses.values()]
+            complete = [
+                node_status.complete == node_status.replicas for node_status in live.node_statuses.values()
+            ]
             if not all(ready) or not all(complete) or len(complete) < len(ready):
                 self.incomplete[number] = observed.now if observed else 0.0
 
@@ -76,7 +78,7 @@ class Guarantees:
         ready = {
             n.ordinal for n in nodes if is_ready(self.cluster.api.objects.get(Ref("Pod", n.pod), _NO_POD))
         }
-        return all(ready & set(copies) for copies in serving)
+        return all(ready & set(replicas) for replicas in serving)
 
     def _service_is_at_an_available_one(self) -> None:
         service = self.cluster.api.get("Service", "users")
@@ -88,8 +90,8 @@ class Guarantees:
         )
 
     def _no_last_copy_was_given_up(self) -> None:
-        given_up, self.cluster.given_up = self.cluster.given_up, []
-        for node, partition in given_up:
+        abandoned, self.cluster.abandoned = self.cluster.abandoned, []
+        for node, partition in abandoned:
             if node.revision in self._kept():
                 assert self._is_safe(node.revision, partition, within=_HUNG_SECONDS), (
                     f"node {node.ordinal} of r{node.revision} gave up the last copy of partition {partition}"
@@ -151,7 +153,7 @@ class Guarantees:
         claim = self.cluster.api.get("PersistentVolumeClaim", f"data-{pod}")
         disk = self.cluster.disks.get(claim["metadata"]["uid"]) if claim else None
         lost = disk is None or (disk.lost_at or self.cluster.now) < self.cluster.now - _TOLERATED_SECONDS
-        return disk is not None and not lost and disk.copies.get(partition, 0.0) >= 1
+        return disk is not None and not lost and disk.replicas.get(partition, 0.0) >= 1
 
     def _turned(self, target: int | None, observed: Observed) -> None:
         there = service_of(observed.children.get(Ref("Service", "users")))
@@ -196,8 +198,8 @@ class Guarantees:
         assert live.record is not None
         for ordinal, pod in live.pods.items():
             serves = {p for p, serving in enumerate(live.record.placement.serving) if ordinal in serving}
-            said = live.node_statuses.get(ordinal)
-            behind = said is None or not serves <= said.seen.caught_up
+            node_status = live.node_statuses.get(ordinal)
+            behind = node_status is None or not serves <= node_status.seen.caught_up
             old = pod.template != template or pod.created < token_made
             assert old or not behind, f"the next pod goes before {pod.name} has caught up"
 
@@ -225,7 +227,7 @@ class Guarantees:
         disk = self.cluster.disks.get(uid)
         if disk is None or disk.lost_at is not None:
             return
-        for partition, there in disk.copies.items():
+        for partition, there in disk.replicas.items():
             assert there < 1 or self._is_safe(number, partition, without=uid), (
                 f"{ref.name} has the last copy of partition {partition}"
             )
@@ -283,8 +285,8 @@ class Guarantees:
 
     # --- helpers
 
-    def note_destroyed(self, revision: int, copies: Mapping[int, float]) -> None:
-        for partition, there in copies.items():
+    def note_destroyed(self, revision: int, replicas: Mapping[int, float]) -> None:
+        for partition, there in replicas.items():
             if there >= 1:
                 self.destroyed[revision, partition] = self.cluster.now
 
@@ -296,7 +298,7 @@ class Guarantees:
             return True
         disks = [d for uid, d in self.cluster.disks.items() if uid != without and self._is_of(d, revision)]
         return any(
-            disk.copies.get(partition, 0.0) >= 1 and (disk.lost_at is None or now - disk.lost_at < within)
+            disk.replicas.get(partition, 0.0) >= 1 and (disk.lost_at is None or now - disk.lost_at < within)
             for disk in disks
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queryable_operator.report.conditions import conditions_by_type
-from queryable_operator.rollout.live import text_of
+from queryable_operator.rollout.live_revision import text_of
 from queryable_operator.spec import names
 from queryable_operator.spec.defaults import with_defaults
 from queryable_operator.spec.observed import Ref
@@ -156,7 +156,7 @@ class History:
             number = (
                 names.revision_number(disk.placement.application_id.rpartition(".")[2].partition("-")[0]) or 0
             )
-            self.guarantees.note_destroyed(number, disk.copies)
+            self.guarantees.note_destroyed(number, disk.replicas)
 
 
 def delete_resource(h: History) -> None:

@@ -24,7 +24,7 @@ class Disk:
 
     uid: str
     host: str
-    copies: dict[int, float] = field(default_factory=dict)
+    replicas: dict[int, float] = field(default_factory=dict)
     placement: Placement | None = None
     lost_at: float | None = None
 
@@ -61,7 +61,7 @@ class Node:
 
     @property
     def ready(self) -> bool:
-        return all(self.disk.copies[p] >= 1 for p in self._serves())
+        return all(self.disk.replicas[p] >= 1 for p in self._serves())
 
     def follow(self, placement: Placement) -> set[int]:
         """Returns the complete copies that it gives up."""
@@ -73,29 +73,29 @@ class Node:
     def hydrate(self, speed: float) -> None:
         if self._sql == NEVER or self._failure or self.full:
             return
-        for partition, there in self.disk.copies.items():
-            self.disk.copies[partition] = min(1.0, there + speed)
+        for partition, there in self.disk.replicas.items():
+            self.disk.replicas[partition] = min(1.0, there + speed)
 
     def says(
         self, now: float, kafka_is_there: bool, asked: bool, lag: int, partitions: int | None
     ) -> NodeStatus:
-        complete = {p for p, there in self.disk.copies.items() if there >= 1}
+        complete = {p for p, there in self.disk.replicas.items() if there >= 1}
         caught_up = frozenset(complete if kafka_is_there and not self.full and not self._failure else ())
         return NodeStatus(
             seen=NodeObservation(now, self.placement.epoch, caught_up),
             ready=self.ready,
             read=dict(self.read),
-            copies=len(self.disk.copies),
+            replicas=len(self.disk.replicas),
             complete=len(complete),
-            lag_records=lag if len(complete) == len(self.disk.copies) else 1000,
+            lag_records=lag if len(complete) == len(self.disk.replicas) else 1000,
             records_per_second=100.0,
-            remaining_seconds=None if len(complete) == len(self.disk.copies) else 30.0,
+            remaining_seconds=None if len(complete) == len(self.disk.replicas) else 30.0,
             topic_partitions=partitions,
             partitioner="murmur2",
             mismatches=0,
             disk_paused=self.full,
             placement=self.placement if asked else None,
-            ingest_failed=self._failure.message if self._failure else None,
+            ingest_error=self._failure.message if self._failure else None,
             failure=self._failure,
         )
 
@@ -116,11 +116,11 @@ class Node:
 
     def _hold(self) -> set[int]:
         holds = set(self.placement.assigned_to(self.ordinal))
-        given_up = {p for p, there in self.disk.copies.items() if there >= 1 and p not in holds}
-        self.disk.copies = {p: self.disk.copies.get(p, 0.0) for p in sorted(holds)}
+        abandoned = {p for p, there in self.disk.replicas.items() if there >= 1 and p not in holds}
+        self.disk.replicas = {p: self.disk.replicas.get(p, 0.0) for p in sorted(holds)}
         self.disk.placement = self.placement
-        return given_up
+        return abandoned
 
 
-def silent(said: NodeStatus) -> NodeStatus:
-    return replace(said, seen=replace(said.seen, caught_up=frozenset()), placement=None)
+def silent(node_status: NodeStatus) -> NodeStatus:
+    return replace(node_status, seen=replace(node_status.seen, caught_up=frozenset()), placement=None)

@@ -118,7 +118,7 @@ def test_a_candidate_that_falls_apart_while_it_cuts_over_takes_nothing_over() ->
             history.cluster.api.delete(Ref("Pod", pod["metadata"]["name"]))
     for disk in history.cluster.disks.values():
         if disk.placement and ".r2-" in disk.placement.application_id:
-            disk.copies = dict.fromkeys(disk.copies, 0.0)
+            disk.replicas = dict.fromkeys(disk.replicas, 0.0)
     until_phase(history, "HydratingCandidate")
     history.run_pass()
 
@@ -283,7 +283,7 @@ def test_a_deleted_child_is_made_again(kind: str) -> None:
         history.guarantees.service_was_touched = True
         if kind == "StatefulSet":
             for node in history.cluster.nodes.values():
-                history.guarantees.note_destroyed(1, node.disk.copies)
+                history.guarantees.note_destroyed(1, node.disk.replicas)
         history.cluster.api.delete(ref)
     history.settle()
 

@@ -11,7 +11,7 @@ import pytest
 from queryable_app.placement.assignment import Placement
 from queryable_app.placement.controller import NodeObservation
 from queryable_operator.build.settings_map import RevisionRecord
-from queryable_operator.rollout.live import LiveRevision, Pod
+from queryable_operator.rollout.live_revision import LiveRevision, Pod
 from queryable_operator.rollout.progress import is_available, is_caught_up, lag
 from queryable_operator.rollout.rolling import next_to_roll
 from queryable_operator.spec.observed import NodeStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queryable_operator.rollout.live import revisions_of
+from queryable_operator.rollout.live_revision import revisions_of
 from queryable_operator.spec.observed import Observed, Ref
 
 

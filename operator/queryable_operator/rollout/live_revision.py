@@ -23,7 +23,7 @@ BUILD_INPUTS_ANNOTATION: Final = f"{names.GROUP}/made-of"
 
 _TEMPLATE_LABEL: Final = "controller-revision-hash"
 # the kubelet alternates between two reasons for one cause; report one of them
-_TROUBLES: Final = {
+_PROBLEMS: Final = {
     "CrashLoopBackOff": "CrashLoopBackOff",
     "CreateContainerConfigError": "CreateContainerConfigError",
     "ErrImagePull": "ImagePullBackOff",
@@ -54,7 +54,7 @@ class Pod:
     volume_is_unreachable: bool = False
     """Whether no host can run it because of its volume's location."""
 
-    trouble: str | None = None
+    problem: str | None = None
     """What keeps it from running, in a few words."""
 
 
@@ -189,7 +189,7 @@ def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
     ready, changed = said.get("status") == "True", seconds_of(said.get("lastTransitionTime"))
     if ready and ending is not None:  # deletion makes a pod unready at once
         ready, changed = False, ending - _grace_seconds(metadata)
-    unscheduled = _unscheduled(manifest)
+    scheduling_problem = _scheduling_problem(manifest)
     return Pod(
         name=name,
         ready=ready,
@@ -198,8 +198,8 @@ def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
         host=manifest.get("spec", {}).get("nodeName"),
         template=labels(manifest).get(_TEMPLATE_LABEL),
         termination_deadline=ending,
-        volume_is_unreachable=_is_placed(claim) and "volume" in unscheduled.lower(),
-        trouble=unscheduled or _waiting(manifest),
+        volume_is_unreachable=_is_bound(claim) and "volume" in scheduling_problem.lower(),
+        problem=scheduling_problem or _container_problem(manifest),
     )
 
 
@@ -209,21 +209,21 @@ def _grace_seconds(metadata: Mapping[str, Any]) -> int:
     return seconds if isinstance(seconds, int) else 0
 
 
-def _unscheduled(manifest: Manifest) -> str:
+def _scheduling_problem(manifest: Manifest) -> str:
     """Return why no host runs the pod, or an empty text."""
     scheduled = condition(manifest, "PodScheduled")
     return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else ""
 
 
-def _is_placed(claim: Manifest) -> bool:
+def _is_bound(claim: Manifest) -> bool:
     """Return whether the claim is bound. An unbound claim does not restrict where a pod runs."""
     return claim.get("status", {}).get("phase") in ("Bound", "Lost")
 
 
-def _waiting(manifest: Manifest) -> str | None:
+def _container_problem(manifest: Manifest) -> str | None:
     """Return why the pod's containers wait, if it is a known problem."""
     for container in manifest.get("status", {}).get("containerStatuses") or ():
         reason = (container.get("state") or {}).get("waiting", {}).get("reason")
-        if reason in _TROUBLES:
-            return _TROUBLES[reason]
+        if reason in _PROBLEMS:
+            return _PROBLEMS[reason]
     return None

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from queryable_operator.act import isolated
-from queryable_operator.act.isolated import IsolatedCalls
+from queryable_operator.act import isolated_calls
+from queryable_operator.act.isolated_calls import IsolatedCalls
 
 
 def test_call_returns_and_raises_as_if_it_ran_here() -> None:
@@ -56,7 +56,7 @@ def test_call_that_waits_is_cancelled_at_its_limit() -> None:
 
 def test_call_that_does_not_end_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """No further call is made while it runs, and afterwards one is."""
-    monkeypatch.setattr(isolated, "_CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr(isolated_calls, "_CANCEL_SECONDS", 0.1)
     goes_on, calls_made = threading.Event(), []
 
     async def blocks() -> None:
