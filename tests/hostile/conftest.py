@@ -1,4 +1,4 @@
-"""A node that hostile and foreign clients call over real sockets.
+"""Provide a node that hostile and foreign clients call over real sockets.
 
 `node` is a real node (stores, event loop, protocol, port) in a thread of the test's process. The node has the 1 000 rows
 `key-000000` → `{"n":0}` to `key-000999`, in two partitions, and takes records over HTTP; there is no Kafka behind it. The
@@ -29,7 +29,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(autouse=True)
 def well(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The node serves another client after whatever the test did, and has logged no defect of its own."""
+    """Check that the node still serves another client after the test, and has logged no defect."""
     if "node" not in request.fixturenames:
         yield
         return

@@ -1,4 +1,4 @@
-"""A serving process whose system gives it few descriptors, and clients that would take them all."""
+"""Test a process with few file descriptors, and clients that would take them all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLIENTS = 400
 
 
 def everything_is_stored(node: ServeProcess, ingest: FakeIngest) -> bool:
-    """False also while the node is too busy with connections to say."""
+    """Return whether every record is stored. False also while the node is too busy to answer."""
     answer = node.client.get("/v1/status")
     return answer.status_code == 200 and all(
         replica["position"] == ingest.ends[replica["partition"]] for replica in answer.json()["partitions"]
@@ -32,7 +32,7 @@ def idle_clients(stack: ExitStack, node: ServeProcess, count: int) -> None:
 
 
 def test_idle_clients_do_not_take_the_descriptors_of_stores_and_ingest(tmp_path: Path) -> None:
-    """With a small limit and more idle clients than it bears, records come in, probes are answered, and nothing fails."""
+    """With more idle clients than descriptors, ingest continues, probes are answered, and nothing fails."""
     with (
         serve_process(tmp_path, descriptors=LIMIT) as node,
         FakeIngest(node) as ingest,
@@ -55,8 +55,9 @@ def test_idle_clients_do_not_take_the_descriptors_of_stores_and_ingest(tmp_path:
         assert node.events("internal-error") == []
 
 
-def test_a_node_that_cannot_accept_waits_for_descriptors_without_spinning(tmp_path: Path) -> None:
-    """While clients take the last descriptors a node closes what it cannot take, and answers as soon as it can."""
+def test_node_without_descriptors_waits_without_spinning(tmp_path: Path) -> None:
+    """While clients take the last descriptors a node closes connections that it cannot accept, and answers as soon as it
+    can."""
     with serve_process(tmp_path, descriptors=72) as node:
         with ExitStack() as stack:
             idle_clients(stack, node, CLIENTS)

@@ -1,4 +1,4 @@
-"""HTTP clients that others wrote, as they are by default, get the answers that a plain socket gets.
+"""Test that common HTTP clients, with their defaults, get the answers that a plain socket gets.
 
 Each client is given the same list of requests, and prints the status and the digest of the body of each answer. Between
 them they offer h2c upgrades, keep connections, send bodies in chunks, wait for 100 Continue, and send many requests at once.
@@ -63,7 +63,7 @@ def said(status: int, body: bytes) -> str:
 
 
 def expected(node: Served, steps: Sequence[Step]) -> list[str]:
-    """What a socket gets on which nothing but the requests themselves is sent."""
+    """Return what a socket gets that sends only the requests."""
     lines = []
     for step in steps:
         body = step.body.read_bytes() if step.body else None
@@ -154,8 +154,8 @@ def test_curl(node: Served, steps: list[Step], tmp_path: Path, version: str) -> 
     assert lines == expected(node, steps)
 
 
-def test_curl_that_insists_on_http_2_is_refused(node: Served) -> None:
-    """A client that speaks HTTP/2 without asking fails at once, and does not hang."""
+def test_curl_with_prior_knowledge_of_http_2_is_refused(node: Served) -> None:
+    """A client that speaks HTTP/2 without an upgrade fails at once, and does not hang."""
     curl = program("curl", "it is the client")
     run = subprocess.run(
         [curl, "--silent", "--http2-prior-knowledge", "--max-time", "20", node.url + "/livez"],

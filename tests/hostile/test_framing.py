@@ -1,4 +1,4 @@
-"""How messages are framed: what is refused, what is bounded, and how long one connection may hold the node."""
+"""Test how messages are framed: what is refused, what is bounded, and how long one connection may block the event loop."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("raw", TAKEN.values(), ids=TAKEN.keys())
-def test_what_has_one_meaning_is_answered(node: Served, raw: bytes) -> None:
+def test_unusual_but_unambiguous_message_is_answered(node: Served, raw: bytes) -> None:
     """A node answers a message that is unusual and has one meaning."""
     with wire(node.port) as connection:
         connection.send(raw)
@@ -118,7 +118,7 @@ def test_what_has_one_meaning_is_answered(node: Served, raw: bytes) -> None:
 
 
 def test_large_body_and_a_head_in_one_packet(node: Served) -> None:
-    """A body before it does not count as part of a request's head."""
+    """A node does not count a body in the same packet as part of the next request's head."""
     body = b'{"keys":["key-000001"]%b}' % (b" " * 100_000)
     sent = request(b"POST", b"/v1/multi-get", body=body) + request(b"GET", b"/v1/count")
     with wire(node.port) as connection:
@@ -128,8 +128,8 @@ def test_large_body_and_a_head_in_one_packet(node: Served) -> None:
         assert (first.status, connection.answer().status) == (200, 200)
 
 
-def test_many_requests_at_once_are_answered(node: Served) -> None:
-    """A node answers a thousand requests that come at once in their order."""
+def test_a_thousand_pipelined_requests_are_answered(node: Served) -> None:
+    """A node answers a thousand requests that arrive at once in their order."""
     with wire(node.port, timeout=60) as connection:
         connection.send(b"".join(request(b"GET", b"/v1/keys/key-%06d" % n) for n in range(1000)))
         connection.half_close()
@@ -148,8 +148,8 @@ BEFORE = {"chunks": CHUNKED, "trailers": CHUNKED + b"0\r\n", "headers": b"GET / 
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_no_input_holds_the_event_loop(node: Served, monkeypatch: pytest.MonkeyPatch, flood: str) -> None:
-    """Whatever one connection sends, the event loop is never in its hands for more than some 10 ms."""
+def test_no_input_blocks_the_event_loop(node: Served, monkeypatch: pytest.MonkeyPatch, flood: str) -> None:
+    """No input of one connection blocks the event loop for more than some 10 ms."""
     protocol = node.protocol
     held_seconds: list[float] = []
     original = protocol.data_received
@@ -181,7 +181,7 @@ def test_no_input_holds_the_event_loop(node: Served, monkeypatch: pytest.MonkeyP
     ("element", "count", "status"),
     [(b'"a"', 3_000_000, 413), (b"0", 150_000, 413), (b"{}", 150_000, 400), (b"[0,0]", 2_000_000, 413)],
 )
-def test_flood_of_values_in_a_body_holds_nothing(
+def test_flood_of_values_in_a_body_is_not_parsed(
     node: Served, monkeypatch: pytest.MonkeyPatch, element: bytes, count: int, status: int
 ) -> None:
     """A node refuses a multi-get of very many small values without parsing them all."""
@@ -203,7 +203,7 @@ def test_flood_of_values_in_a_body_holds_nothing(
     assert max(seconds) < 0.2  # it was 300 to 1000 ms
 
 
-def test_many_commas_in_keys_are_keys(node: Served) -> None:
+def test_commas_inside_keys_are_allowed(node: Served) -> None:
     """A node answers a multi-get whose keys have more commas than there may be keys."""
     body = json.dumps({"keys": ["," * 9000, "key-000001", "," * 9000, 'a"\\,']}).encode()
     with wire(node.port) as connection:

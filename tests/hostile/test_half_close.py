@@ -1,4 +1,4 @@
-"""A client may close its sending side behind its last request, and read its answers."""
+"""Test clients that close their sending side after the last request, and read their answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_request_before_a_half_close_is_answered(
     assert answer.status == (404 if b"nothing" in raw else 200)
 
 
-def test_stream_before_a_half_close_is_whole(node: Served) -> None:
+def test_stream_before_a_half_close_is_complete(node: Served) -> None:
     """A node streams all rows to a client that sends no more."""
     with wire(node.port) as connection:
         connection.send(request(b"GET", b"/v1/scan", b"Accept: application/x-ndjson"))
@@ -72,8 +72,8 @@ def test_half_a_head_is_refused(node: Served) -> None:
     assert (first.status, refusal.status, refusal.reason) == (200, 400, "invalid_request")
 
 
-def test_connection_that_asks_nothing_is_closed(node: Served, tmp_path: Path) -> None:
-    """A node closes a connection on which nothing is to be answered as soon as the client sends no more."""
+def test_half_closed_connection_without_requests_is_closed(node: Served, tmp_path: Path) -> None:
+    """A node closes a connection without open requests as soon as the client sends no more."""
     with wire(node.port, timeout=10) as connection:
         connection.half_close()
         assert connection.answers() == []

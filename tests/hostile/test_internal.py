@@ -1,4 +1,4 @@
-"""Bodies between nodes: what holds the token of the view is still checked, field by field."""
+"""Test bodies between nodes: a sender with the token is still checked, field by field."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def send(node: Served, method: str, path: str, body: bytes) -> WireAnswer:
 
 
 @EVERY_BODY
-def test_whole_body_is_taken(node: Served, method: str, path: str) -> None:
-    """A node takes the body that nodes and the operator send, also with a field of a newer release."""
+def test_complete_body_is_accepted(node: Served, method: str, path: str) -> None:
+    """A node accepts the body that nodes and the operator send, also with a field of a newer release."""
     for body in (BODIES[method, path], {**BODIES[method, path], "ofANewerRelease": 1}):
         assert send(node, method, path, json.dumps(body).encode()).status != 400
 
 
 @EVERY_BODY
 def test_body_without_a_field_is_refused(node: Served, method: str, path: str) -> None:
-    """A node refuses a body that lacks a field, and says which."""
+    """A node refuses a body that lacks a field, and names the field."""
     body = BODIES[method, path]
     for name in body:
         left = {other: value for other, value in body.items() if other != name}
@@ -74,8 +74,8 @@ def test_body_without_a_field_is_refused(node: Served, method: str, path: str) -
         assert (answer.status, answer.json()["detail"]) == (400, f"body: {name} is missing")
 
 
-def test_unknown_settings_of_reads_turn_nothing_off(node: Served) -> None:
-    """A node refuses settings of reads that have none of the fields, and goes on with those it has."""
+def test_read_settings_without_fields_turn_nothing_off(node: Served) -> None:
+    """A node refuses read settings that have none of the fields, and keeps its own."""
     assert send(node, "PUT", "/internal/v1/read", b'{"nope":1}').status == 400
     assert node.node.read_settings.ingest is True
 
@@ -88,7 +88,7 @@ ODD = (
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_body_is_a_defect(node: Served, data: st.DataObject) -> None:
-    """Whatever stands in the place of any value of an internal body, a node does not answer 500."""
+    """Whatever replaces any value of an internal body, a node does not answer 500."""
     method, path = data.draw(st.sampled_from(sorted(BODIES)))
     body = json.loads(json.dumps(BODIES[method, path]))
     holder: Any = body

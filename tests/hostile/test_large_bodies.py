@@ -1,4 +1,4 @@
-"""Bodies that are larger, or more, than a node takes."""
+"""Test bodies that are larger, or more, than a node accepts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MIB = 1 << 20
 BODY = json.dumps({"keys": ["k" * 15_000_000]}).encode()
 
 
-def test_memory_comes_back_after_a_burst_of_large_bodies(tmp_path: Path) -> None:
-    """Forty multi-gets of 15 MB at once: most get 429 at their heads, and the process is soon as small as before."""
+def test_memory_is_released_after_a_burst_of_large_bodies(tmp_path: Path) -> None:
+    """Of forty multi-gets of 15 MB at once most get 429 at their heads, and the process is soon as small as before."""
     with serve_process(tmp_path) as node:
         before = node.memory_bytes()
         statuses: Counter[int] = Counter()
@@ -46,7 +46,7 @@ def test_memory_comes_back_after_a_burst_of_large_bodies(tmp_path: Path) -> None
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Served]:
-    """A node that takes bodies of 200 000 bytes, and 300 000 bytes of them at once."""
+    """A node that accepts bodies of 200 000 bytes, and 300 000 bytes of them at once."""
     bounds = {"body_bytes_max": 200_000, "bodies_bytes_max": 300_000}
     with served(tmp_path / "node", settings=bounds) as running:
         running.put(b"a", b"1")
@@ -54,7 +54,7 @@ def small(tmp_path: Path) -> Iterator[Served]:
 
 
 def padded(size: int) -> bytes:
-    """A good multi-get of this many bytes."""
+    """Return a valid multi-get of this many bytes."""
     return b'{"keys":["a"]' + b" " * (size - 14) + b"}"
 
 
@@ -62,7 +62,7 @@ def head(length: int) -> bytes:
     return b"POST /v1/multi-get HTTP/1.1\r\nHost: node\r\nContent-Length: %d\r\n\r\n" % length
 
 
-def test_a_body_that_is_too_large_is_refused_at_its_head(small: Served) -> None:
+def test_too_large_body_is_refused_at_its_head(small: Served) -> None:
     """A node answers 413 when it knows the length, and reads nothing of the body."""
     with wire(small.port) as connection:
         connection.send(head(200_001))
@@ -71,8 +71,8 @@ def test_a_body_that_is_too_large_is_refused_at_its_head(small: Served) -> None:
     assert (answer.status, answer.reason, answer.headers["connection"]) == (413, "too_large", "close")
 
 
-def test_a_body_without_a_length_has_the_same_bound(small: Served) -> None:
-    """A node answers 413 as soon as chunks are more than a body may be."""
+def test_chunked_body_has_the_same_limit(small: Served) -> None:
+    """A node answers 413 as soon as the chunks exceed the limit of a body."""
     with wire(small.port) as connection:
         connection.send(request(b"POST", b"/v1/multi-get", b"Transfer-Encoding: chunked"))
         connection.send(*(b"4000\r\n" + b" " * 0x4000 + b"\r\n" for _ in range(13)))
@@ -81,8 +81,8 @@ def test_a_body_without_a_length_has_the_same_bound(small: Served) -> None:
     assert (answer.status, answer.reason, answer.headers["connection"]) == (413, "too_large", "close")
 
 
-def test_bodies_that_are_one_too_many_are_refused_at_their_heads(small: Served) -> None:
-    """While a body that is on its way has taken the budget, another gets 429 before it is sent; small ones are answered."""
+def test_body_beyond_the_budget_is_refused_at_its_head(small: Served) -> None:
+    """While one body has reserved the budget, another gets 429 before it is sent; small ones are answered."""
     with wire(small.port) as slow, wire(small.port) as other, wire(small.port) as little:
         slow.send(head(200_000))
         eventually("the first is known", lambda: small.node.body_budget.taken == 200_000)
@@ -102,7 +102,7 @@ def test_bodies_that_are_one_too_many_are_refused_at_their_heads(small: Served) 
     eventually("all is given back", lambda: small.node.body_budget.taken == 0)
 
 
-def test_a_chunked_body_takes_what_has_come(small: Served) -> None:
+def test_chunked_body_reserves_what_has_arrived(small: Served) -> None:
     """Chunks beyond the budget get 429, and the connection ends."""
     with wire(small.port) as slow, wire(small.port) as chunked:
         slow.send(head(200_000))
@@ -115,8 +115,8 @@ def test_a_chunked_body_takes_what_has_come(small: Served) -> None:
     eventually("all is given back", lambda: small.node.body_budget.taken == 0)
 
 
-def test_a_client_that_goes_gives_its_share_back(small: Served) -> None:
-    """The budget is free again when a client closes its connection in the middle of a body, or before its turn."""
+def test_disconnected_client_releases_its_reservation(small: Served) -> None:
+    """The budget is free again when a client disconnects in the middle of a body, or before admission."""
     for sent in (b"", b"{"):
         with wire(small.port) as gone:
             gone.send(head(200_000) + sent)
@@ -127,9 +127,7 @@ def test_a_client_that_goes_gives_its_share_back(small: Served) -> None:
 @pytest.mark.parametrize(
     ("path", "before"), [(b"/v1/multi-get", b'{"keys":['), (b"/v1/records", b'{"key":"a","value":[')]
 )
-def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(
-    node: Served, path: bytes, before: bytes
-) -> None:
+def test_body_of_too_many_values_is_not_parsed(node: Served, path: bytes, before: bytes) -> None:
     """Millions of empty arrays, which would take a second and half a gigabyte to parse, get 413."""
     with wire(node.port) as connection:
         connection.send(request(b"POST", path, body=before + b"[]," * 5_000_000 + b"[]]}"))

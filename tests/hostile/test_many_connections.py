@@ -1,4 +1,4 @@
-"""More connections than a node takes: silent ones, busy ones, and ones that never finish a request's head."""
+"""Test more connections than a node accepts: idle ones, busy ones, and ones that never finish a head."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def asked(node: Served, target: bytes, *header_lines: bytes) -> WireAnswer:
 
 
 def opened(stack: ExitStack, node: Served, count: int, first_bytes: bytes = b"") -> list[socket.socket]:
-    """Open connections, and wait until the node has what they send."""
+    """Open connections, and wait until the node has received what they send."""
     before = len(node.protocol.open)
     made = [
         stack.enter_context(socket.create_connection(("127.0.0.1", node.port), timeout=30))
@@ -62,8 +62,8 @@ def two_sweeps(node: Served) -> None:
     eventually("time has passed", lambda: node.protocol.sweeps >= now + 2)
 
 
-def test_an_idle_connection_makes_room_for_a_new_one(small: Served) -> None:
-    """At the bound a node closes the connection that has been idle for longest, and answers the new one."""
+def test_idle_connection_makes_room_for_a_new_one(small: Served) -> None:
+    """At the limit a node closes the connection that has been idle for longest, and answers the new one."""
     with ExitStack() as stack:
         (oldest,) = opened(stack, small, 1)
         two_sweeps(small)
@@ -76,8 +76,8 @@ def test_an_idle_connection_makes_room_for_a_new_one(small: Served) -> None:
         assert others[0].recv(12) == b"HTTP/1.1 200"
 
 
-def test_a_head_that_does_not_end_makes_room_for_a_new_connection(small: Served) -> None:
-    """Connections that send half a head and stop do not keep other clients out."""
+def test_unfinished_head_makes_room_for_a_new_connection(small: Served) -> None:
+    """Connections that send half a head and stop do not block other clients."""
     with ExitStack() as stack:
         opened(stack, small, BOUND, b"GET /v1/keys/a HTTP/1.1\r\nHos")
         two_sweeps(small)
@@ -87,7 +87,7 @@ def test_a_head_that_does_not_end_makes_room_for_a_new_connection(small: Served)
 
 
 def test_busy_connections_are_not_closed_for_a_new_one(small: Served) -> None:
-    """When all connections are being answered, a new one gets 429 with Retry-After by its first request."""
+    """If all connections are busy, a new one gets 429 with Retry-After by its first request."""
     with ExitStack() as stack:
         busy = opened(stack, small, BOUND, WAITING_READ)
         two_sweeps(small)
@@ -102,8 +102,8 @@ def test_busy_connections_are_not_closed_for_a_new_one(small: Served) -> None:
 
 
 @pytest.mark.parametrize("bytes_sent", [b"", b"GET /v1/keys/a HTTP/1.1\r\nHos", WAITING_READ])
-def test_probes_and_other_nodes_always_get_in(small: Served, bytes_sent: bytes) -> None:
-    """Whatever the connections at the bound do, a node answers probes, metrics and nodes that show the token."""
+def test_probes_and_other_nodes_bypass_the_limit(small: Served, bytes_sent: bytes) -> None:
+    """Whatever the connections at the limit do, a node answers probes, metrics and nodes with the token."""
     with ExitStack() as stack:
         opened(stack, small, BOUND, bytes_sent)
 
@@ -113,16 +113,16 @@ def test_probes_and_other_nodes_always_get_in(small: Served, bytes_sent: bytes) 
         assert beat.status == 200
 
 
-def test_a_wrong_token_does_not_get_in(small: Served) -> None:
-    """A client that only claims to be a node is refused like others at the bound."""
+def test_wrong_token_does_not_bypass_the_limit(small: Served) -> None:
+    """A client with a guessed token is refused like others at the limit."""
     with ExitStack() as stack:
         opened(stack, small, BOUND, WAITING_READ)
 
         assert asked(small, b"/internal/v1/heartbeat", NODE_HEADER.encode() + b": guessed").status == 429
 
 
-def test_probes_get_in_while_newcomers_fill_the_reserve(small: Served) -> None:
-    """Connections over the bound that send nothing make room for a probe, and the node never has more than its reserve."""
+def test_probes_bypass_a_full_reserve(small: Served) -> None:
+    """Silent connections over the limit make room for a probe, and the node never has more than its reserve."""
     with ExitStack() as stack:
         opened(stack, small, BOUND, WAITING_READ)
         for _ in range(3 * CONNECTIONS_RESERVE):

@@ -1,4 +1,4 @@
-"""What a client sends that is not quite HTTP/1.1, or not what this API takes."""
+"""Test requests that are not quite HTTP/1.1, or that this API does not accept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.support.served import Served
 from tests.support.wire import request, wire
 
 
-def test_garbage_gets_a_problem_and_the_end_of_the_connection(node: Served) -> None:
+def test_garbage_gets_400_and_ends_the_connection(node: Served) -> None:
     """A node answers bytes that are not HTTP with 400 and closes the connection."""
     with wire(node.port) as connection:
         connection.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 not HTTP at all\r\n\r\n")
@@ -14,7 +14,7 @@ def test_garbage_gets_a_problem_and_the_end_of_the_connection(node: Served) -> N
     assert (answer.status, answer.reason) == (400, "invalid_request")
 
 
-def test_requests_sent_at_once_are_answered_in_order(node: Served) -> None:
+def test_pipelined_requests_are_answered_in_order(node: Served) -> None:
     """A node answers pipelined requests of both lanes in their order, on one connection."""
     with wire(node.port) as connection:
         connection.send(

@@ -1,4 +1,4 @@
-"""Paths, parameters and bodies that no client of ours sends."""
+"""Test paths, parameters and bodies that no client of this project sends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_encoded_slash_is_no_separator(node: Served, method: bytes, target: byte
 
 @st.composite
 def odd_targets(draw: st.DrawFn) -> bytes:
-    """A route with some characters percent-encoded, doubled, left out, or replaced by any byte."""
+    """Draw a route with some characters percent-encoded, doubled, left out, or replaced by any byte."""
     target = b""
     for character in draw(st.sampled_from(ROUTES)).encode():
         change = draw(
@@ -119,8 +119,8 @@ def test_no_body_is_a_defect(node: Served, target: bytes, body: object, big: boo
     )
 
 
-def test_blanks_around_a_header_mean_nothing(node: Served) -> None:
-    """A node takes spaces and tabs away around the value of a header."""
+def test_blanks_around_a_header_value_are_ignored(node: Served) -> None:
+    """A node strips spaces and tabs around the value of a header."""
     for value in (b"any", b" \tany \t "):
         assert ask(node, b"GET", b"/v1/keys/key-000001", b"Qt-Consistency:" + value).status == 200
     answer = ask(node, b"POST", b"/v1/multi-get", b"Content-Encoding: identity ", body=b'{"keys":[]}')
@@ -137,7 +137,7 @@ def test_unknown_key_encoding_is_refused_everywhere(node: Served, target: bytes)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "latin-1"])
-def test_bodies_are_utf_8(node: Served, encoding: str) -> None:
+def test_body_in_another_encoding_is_refused(node: Served, encoding: str) -> None:
     """A node refuses a body that is JSON in another encoding than UTF-8."""
     body = '{"keys":["käse"]}'.encode(encoding)
     answer = ask(node, b"POST", b"/v1/multi-get", body=body)
@@ -145,7 +145,7 @@ def test_bodies_are_utf_8(node: Served, encoding: str) -> None:
 
 
 def forged(scope: str, key: bytes, order: Order) -> bytes:
-    """Return a cursor with a right checksum, as any client can make one."""
+    """Return a cursor with a valid checksum, as any client can make one."""
     return Cursor(key, order, scope).encode().encode()
 
 
@@ -170,16 +170,16 @@ def forged(scope: str, key: bytes, order: Order) -> bytes:
         (b"/v1/range?to=key-000200&", f"range None {b'key-000200'!r}", b"z"),
     ],
 )
-def test_cursor_does_not_leave_its_query(
+def test_cursor_outside_of_its_query_is_refused(
     node: Served, path: bytes, scope: str, outside: bytes, order: Order
 ) -> None:
-    """A node refuses a cursor at a key that its query does not have, though its checksum is right."""
+    """A node refuses a cursor at a key outside of its query, although its checksum is valid."""
     answer = ask(node, b"GET", path + b"order=%b&cursor=%b" % (order.encode(), forged(scope, outside, order)))
     assert (answer.status, answer.json()["detail"].split(":")[0]) == (400, "cursor")
 
 
-def test_cursor_goes_on_inside_its_query(node: Served) -> None:
-    """A cursor that a node gives out leads to the end of its query."""
+def test_cursor_continues_inside_its_query(node: Served) -> None:
+    """A cursor from a node leads to the end of its query."""
     found: list[str] = []
     cursor = b""
     while True:

@@ -1,4 +1,4 @@
-"""A body belongs to its request, whatever the headers say, and wherever packets end."""
+"""Test that a body belongs to its request, whatever the headers say, and wherever packets end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_body_in_its_own_packet_is_not_a_request(node: Served, nothing_is_delete
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_any_sequence_of_upgrades_is_answered_as_it_was_meant(
+def test_any_sequence_of_upgrades_gets_its_own_answers(
     node: Served, nothing_is_deleted: list[bytes], data: st.DataObject
 ) -> None:
     """Requests with any upgrade headers and bodies, in any packets, get their own answers in their order."""
@@ -109,7 +109,7 @@ def test_any_sequence_of_upgrades_is_answered_as_it_was_meant(
     assert nothing_is_deleted == []
 
 
-def test_bytes_one_by_one(node: Served, nothing_is_deleted: list[bytes]) -> None:
+def test_requests_in_packets_of_one_byte_are_answered(node: Served, nothing_is_deleted: list[bytes]) -> None:
     """A node answers requests that offer an upgrade when every byte is a packet of its own."""
     sent = (
         multi_get("key-000001")

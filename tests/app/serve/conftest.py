@@ -1,4 +1,4 @@
-"""Nodes that copy from each other, for tests that follow one such copy."""
+"""Provide nodes that hydrate from one another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def trio(tmp_path: Path) -> Iterator[Trio]:
 
 @pytest.fixture
 def slow_trio(tmp_path: Path) -> Iterator[Trio]:
-    """A copy takes two to three seconds, so that there is a middle of it."""
+    """A hydration takes two to three seconds, so that a test can act during it."""
     with Trio(tmp_path, mb_per_second=2) as started:
         started.fill(0)
         yield started

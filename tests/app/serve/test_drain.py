@@ -1,4 +1,4 @@
-"""Nodes that are asked to end: real processes, without Kafka and without ingest, behind what stands for a Service."""
+"""Test nodes that end: real processes without Kafka and ingest, behind a stand-in for a Service."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Process:
 
 @contextmanager
 def running(directory: Path, nodes: int = NODES, replicas: int = 2) -> Iterator[list[Process]]:
-    """Nodes that have every key, each partition on `replicas` of them."""
+    """Start nodes that have every key, each partition on `replicas` of them."""
     (directory / "token").write_text("between-nodes")
     ports = free_ports(nodes)
     addresses = [f"http://127.0.0.1:{port}" for port in ports]
@@ -184,8 +184,8 @@ class Service:
 
 
 @pytest.mark.timeout(120)
-def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
-    """Connections that are kept open and new ones, to nodes that end and come back one after the other."""
+def test_rolling_restart_loses_no_request(tmp_path: Path) -> None:
+    """Clients with kept and with new connections lose no request while the nodes restart one after the other."""
     with running(tmp_path) as processes:
         service = Service(processes)
         with service.clients(kept_alive=4, new=2):
@@ -212,8 +212,8 @@ def test_a_rolling_restart_loses_no_request(tmp_path: Path) -> None:
             assert "stopped" in names
 
 
-def test_a_draining_node_says_so_and_answers(tmp_path: Path) -> None:
-    """Everything is answered, with the request to go elsewhere; probes, status and the other nodes are told."""
+def test_draining_node_still_answers(tmp_path: Path) -> None:
+    """A draining node answers everything with `Connection: close`, and reports the drain to probes, status and peers."""
     with running(tmp_path, nodes=2) as (first, second):
         with httpx.Client(base_url=first.url) as http:
             assert "connection" not in http.get(f"/v1/keys/{KEYS[0]}").headers
@@ -243,8 +243,8 @@ def test_a_draining_node_says_so_and_answers(tmp_path: Path) -> None:
         assert first.process.wait(20) == 0
 
 
-def test_asked_twice_a_node_ends_at_once(tmp_path: Path) -> None:
-    """A second signal is from someone who does not want to wait."""
+def test_second_signal_ends_a_node_at_once(tmp_path: Path) -> None:
+    """A second end signal stops a node that drains."""
     with running(tmp_path, nodes=1, replicas=1) as (only,):
         only.settings = replace(only.settings, drain_seconds=600)
         only.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Nodes of a network that has only IPv6."""
+"""Test nodes in a network that has only IPv6."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ KEYS = [f"key-{number}" for number in range(20)]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
-def test_a_node_listens_over_both_families(tmp_path: Path, address: str) -> None:
-    """Where nothing else is said, as in a pod, a node answers over IPv4 and over IPv6."""
+def test_node_listens_over_both_families(tmp_path: Path, address: str) -> None:
+    """By default, as in a pod, a node answers over IPv4 and over IPv6."""
     every_address = NodeSettings.__dataclass_fields__["http_host"].default
     with serve_process(tmp_path, http_host=every_address) as node:
         assert (
@@ -31,7 +31,7 @@ def test_a_node_listens_over_both_families(tmp_path: Path, address: str) -> None
 
 
 def test_nodes_and_clients_talk_over_ipv6(tmp_path: Path) -> None:
-    """Nodes with IPv6 addresses answer for one another, and the Python client reads from each of them."""
+    """Nodes with IPv6 addresses forward reads, and the Python client reads from each of them."""
     with ExitStack() as stack:
         listeners = [socket.create_server(("::1", 0), family=socket.AF_INET6) for _ in range(2)]
         addresses = [f"http://[::1]:{listener.getsockname()[1]}" for listener in listeners]

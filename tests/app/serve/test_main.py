@@ -1,4 +1,4 @@
-"""`python -m queryable_app.serve` as a supervisor runs it, without Kafka and without ingest."""
+"""Test `python -m queryable_app.serve` as a supervisor runs it, without Kafka and without ingest."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def _settings(directory: Path) -> NodeSettings:
 
 @contextmanager
 def _serving(settings: NodeSettings) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process whose port answers, and its address."""
+    """Start a process; return it and its address once it answers."""
     with _started(settings) as process:
         yield process, _answering(settings, process)
 
 
 def _answering(settings: NodeSettings, process: subprocess.Popen[str]) -> str:
-    """The address, once it answers."""
+    """Return the address once the process answers."""
     url = f"http://127.0.0.1:{settings.http_port}"
     deadline = time.monotonic() + 20
     while True:
@@ -66,7 +66,7 @@ def _events(text: str) -> list[dict[str, Any]]:
 
 
 def test_rows_on_disk_are_answered_without_kafka_and_ingest(tmp_path: Path) -> None:
-    """A node answers from its stores as soon as its port is open; SIGTERM ends it cleanly, with one line an event."""
+    """A node answers from its stores as soon as its port is open; SIGTERM ends it cleanly, with one log line an event."""
     node = open_node(tmp_path, 2)
     for partition in range(2):
         node.replicas.by_partition[partition].note_end_offset(1, 1)
@@ -86,16 +86,16 @@ def test_rows_on_disk_are_answered_without_kafka_and_ingest(tmp_path: Path) -> N
     assert {"serving", "ready"} <= set(names)
 
 
-def test_a_killed_node_starts_again(tmp_path: Path) -> None:
-    """kill -9 leaves sockets and locks behind; the next start takes no notice."""
+def test_killed_node_starts_again(tmp_path: Path) -> None:
+    """The sockets and locks that kill -9 leaves do not prevent the next start."""
     settings = _settings(tmp_path)
     for _ in range(2):
         with _serving(settings) as (process, _url):
             process.kill()
 
 
-def test_a_process_that_is_still_ending_is_waited_for(tmp_path: Path) -> None:
-    """As that of a pod which was deleted by force: its successor has all copies as soon as it has gone, and says why it waits."""
+def test_node_waits_for_a_predecessor_that_is_ending(tmp_path: Path) -> None:
+    """After a pod was deleted by force, its successor waits for the old process, logs why, and then has all replicas."""
     before = _settings(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         after = replace(before, http_port=free.getsockname()[1], run_dir=str(tmp_path / "another-run"))
@@ -110,8 +110,8 @@ def test_a_process_that_is_still_ending_is_waited_for(tmp_path: Path) -> None:
         assert [replica.get("failed") for replica in status["partitions"]] == [None, None]
 
 
-def test_a_data_directory_that_stays_in_use_is_said(tmp_path: Path) -> None:
-    """In the end it is refused, with the directory and what to do."""
+def test_data_directory_in_use_is_refused(tmp_path: Path) -> None:
+    """A node ends with a message that names the directory and what to do."""
     with (
         locked_directory(tmp_path),
         pytest.raises(OSError, match=f"{tmp_path} is in use by another process; stop it"),
@@ -120,8 +120,8 @@ def test_a_data_directory_that_stays_in_use_is_said(tmp_path: Path) -> None:
         raise AssertionError("not reached")
 
 
-def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
-    """The node does not start and says which port is taken."""
+def test_port_in_use_is_logged_in_one_line(tmp_path: Path) -> None:
+    """A node does not start, and names the port."""
     settings = _settings(tmp_path)
     with socket.create_server(("127.0.0.1", settings.http_port)), _started(settings) as process:
         _, logged = process.communicate(timeout=20)
@@ -132,8 +132,8 @@ def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
     assert str(settings.http_port) in last["reason"]
 
 
-def test_a_missing_variable_is_named(tmp_path: Path) -> None:
-    """Without its settings a node says which one is missing."""
+def test_missing_variable_is_named(tmp_path: Path) -> None:
+    """A node without a setting names the missing variable."""
     environment = {k: v for k, v in _settings(tmp_path).to_env().items() if k != "QT_SPEC_PATH"}
     command = [sys.executable, "-m", "queryable_app.serve"]
     done = subprocess.run(
@@ -144,8 +144,8 @@ def test_a_missing_variable_is_named(tmp_path: Path) -> None:
     assert "QT_SPEC_PATH is not set" in done.stderr
 
 
-def test_one_damaged_store_does_not_stop_the_others(tmp_path: Path) -> None:
-    """Its copy has failed and says so; keys of other partitions are answered."""
+def test_damaged_store_does_not_stop_the_others(tmp_path: Path) -> None:
+    """The replica with the damaged store fails, and keys of other partitions are answered."""
     node = open_node(tmp_path, 2)
     for partition in range(2):
         node.replicas.by_partition[partition].note_end_offset(1, 1)

@@ -1,4 +1,4 @@
-"""Freshness when the wall clock steps: ages are measured by a clock that does not."""
+"""Test freshness when the wall clock steps: ages come from a monotonic clock."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from queryable_app.serve.reads import point as reads
 from tests.support.served import served
 
 
-def test_a_step_back_of_the_wall_clock_makes_no_old_replica_fresh(
+def test_wall_clock_step_back_does_not_make_an_old_replica_fresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While Kafka is away the lag grows, although the clock on the wall is an hour earlier than it was."""
+    """While Kafka is unavailable the lag grows, although the wall clock steps back by an hour."""
     with served(tmp_path) as node:
         node.put(b"a", b"1")
 
@@ -34,7 +34,7 @@ def test_a_step_back_of_the_wall_clock_makes_no_old_replica_fresh(
         assert 60_000 <= lag_ms < 3_600_000
 
 
-def test_moments_do_not_go_back() -> None:
+def test_monotonic_milliseconds_never_decrease() -> None:
     """A later moment is never smaller than an earlier one."""
     moments = [monotonic_ms() for _ in range(1000)]
     assert moments == sorted(moments)

@@ -1,4 +1,4 @@
-"""What is around every route, where no real client can be made to behave on time."""
+"""Test the guard around every route, where a real client cannot be timed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from starlette.types import Message
 from tests.support.served import served
 
 
-def test_a_connection_that_ends_while_it_is_written_to_is_no_defect(
+def test_connection_closed_during_a_write_is_no_defect(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The event loop may know it before the server does."""
+    """A node ignores that the event loop has closed a connection before uvicorn notices it."""
     scope: dict[str, Any] = {
         "type": "http",
         "http_version": "1.1",

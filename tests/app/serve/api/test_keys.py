@@ -1,4 +1,4 @@
-"""Reads of keys over HTTP: every key, every form, every consistency, and what is wrong with a request."""
+"""Test reads of keys over HTTP: every kind of key, form and consistency, and wrong requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def http(node: Served) -> Iterator[httpx.Client]:
 
 
 def problem(answer: httpx.Response) -> dict[str, Any]:
-    """The body of a failure, which is always of the closed set."""
+    """Return the body of a failure, whose reason is of the closed set."""
     assert answer.headers["content-type"] == "application/problem+json"
     body: dict[str, Any] = answer.json()
     assert {"status", "reason", "title", "detail", "advice"} <= body.keys()
@@ -45,8 +45,8 @@ def problem(answer: httpx.Response) -> dict[str, Any]:
     return body
 
 
-def test_a_value_comes_as_it_was_produced(node: Served, http: httpx.Client) -> None:
-    """The stored JSON, untouched, with what the read says of record and copy."""
+def test_value_is_returned_as_it_was_produced(node: Served, http: httpx.Client) -> None:
+    """A node returns the stored JSON unchanged, with headers on the record and the replica."""
     answer = http.get("/v1/keys/a", headers={"qt-consistency": "bounded"})
 
     assert answer.content == b'{"n": 1}'
@@ -72,8 +72,8 @@ def test_a_value_comes_as_it_was_produced(node: Served, http: httpx.Client) -> N
 
 
 @pytest.mark.parametrize("key", ["nobody", "gone"])
-def test_an_absent_key_says_as_of_when(http: httpx.Client, key: str) -> None:
-    """key_not_found states the position as of which the key is absent, never written or deleted alike."""
+def test_absent_key_states_its_position(http: httpx.Client, key: str) -> None:
+    """key_not_found states the position as of which a key is absent, never written or deleted alike."""
     answer = http.get(f"/v1/keys/{key}")
 
     body = problem(answer)
@@ -103,7 +103,7 @@ ANY_BYTES = [
 
 @pytest.mark.parametrize("key", ANY_BYTES, ids=repr)
 def test_every_byte_string_is_a_key(node: Served, http: httpx.Client, key: bytes) -> None:
-    """Percent-encoded, and by base64url as well."""
+    """A node finds every key, percent-encoded and as base64url."""
     value = json.dumps({"key": key.hex()}).encode()
     node.put(key, value)
     escaped = "".join(f"%{byte:02X}" for byte in key)
@@ -116,8 +116,8 @@ def test_every_byte_string_is_a_key(node: Served, http: httpx.Client, key: bytes
 @pytest.mark.parametrize(
     "target", [b"/v1/keys/a/b", b"/v1/keys/../..", b"/v1//keys/a", b"/%76%31/keys/x%2fy", b"/v1/keys/x//"]
 )
-def test_a_path_is_not_normalised(node: Served, target: bytes) -> None:
-    """Slashes and dots behind /v1/keys/ are bytes of the key; elsewhere they make another path."""
+def test_path_is_not_normalised(node: Served, target: bytes) -> None:
+    """Slashes and dots after /v1/keys/ are bytes of the key; elsewhere they make another path."""
     node.put(b"a/b", b"1")
     node.put(b"../..", b"2")
     node.put(b"x/y", b"3")
@@ -133,8 +133,8 @@ def test_a_path_is_not_normalised(node: Served, target: bytes) -> None:
     assert (body if status == 200 else None) == expected.get(target)
 
 
-def test_a_key_of_a_megabyte_is_asked_for_in_a_body(node: Served, http: httpx.Client) -> None:
-    """It is too long for a request line, which says where it can be asked for."""
+def test_key_of_a_megabyte_is_read_by_multi_get(node: Served, http: httpx.Client) -> None:
+    """A key is too long for a request line, and the refusal names multi-get."""
     key = b"k" * 1_000_000
     node.put(key, b"1")
 
@@ -144,8 +144,8 @@ def test_a_key_of_a_megabyte_is_asked_for_in_a_body(node: Served, http: httpx.Cl
     assert (item["found"], item["value"]) == (True, 1)
 
 
-def test_bytes_are_the_value_alone(http: httpx.Client) -> None:
-    """application/octet-stream is the stored value, and another entity than the JSON."""
+def test_octet_stream_is_the_stored_value(http: httpx.Client) -> None:
+    """application/octet-stream returns the stored bytes, under another entity tag than JSON."""
     as_json = http.get("/v1/keys/a")
     raw = http.get("/v1/keys/a", headers={"accept": "application/octet-stream"})
 
@@ -154,15 +154,15 @@ def test_bytes_are_the_value_alone(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/xml;q=1", "application/json;q=0"])
-def test_a_type_that_is_not_offered_is_refused(http: httpx.Client, accept: str) -> None:
-    """Accept is named, with what there is."""
+def test_unsupported_media_type_is_refused(http: httpx.Client, accept: str) -> None:
+    """A node refuses an Accept that it cannot answer, and names the types that it can."""
     body = problem(http.get("/v1/keys/a", headers={"accept": accept}))
 
     assert (body["reason"], body["detail"].startswith("Accept"), "application/octet-stream" in body["advice"]) == (
         "invalid_request", True, True)  # fmt: skip
 
 
-def test_an_entity_that_is_known_is_not_sent_again(node: Served, http: httpx.Client) -> None:
+def test_matching_entity_tag_gets_304(node: Served, http: httpx.Client) -> None:
     """If-None-Match with the tag, or with *, gets 304 without a body until the record changes."""
     node.put(b"tagged", b"1")
     first = http.get("/v1/keys/tagged")
@@ -176,7 +176,7 @@ def test_an_entity_that_is_known_is_not_sent_again(node: Served, http: httpx.Cli
 
 @pytest.mark.parametrize("path", ["/v1/keys/a", "/v1/keys/nobody", "/v1/scan", "/readyz"])
 def test_head_is_get_without_a_body(http: httpx.Client, path: str) -> None:
-    """Same status and headers."""
+    """HEAD has the status and the headers of GET."""
     got, head = http.get(path), http.head(path)
 
     assert (head.status_code, head.content) == (got.status_code, b"")
@@ -199,8 +199,8 @@ def test_head_is_get_without_a_body(http: httpx.Client, path: str) -> None:
         ("&".join(f"x{n}=1" for n in range(200)), "query", "fewer"),
     ],
 )
-def test_a_wrong_parameter_is_named(http: httpx.Client, query: str, named: str, right: str) -> None:
-    """Unknown ones, with the nearest right one, and wrong values, with what they may be."""
+def test_wrong_parameter_is_named(http: httpx.Client, query: str, named: str, right: str) -> None:
+    """A node names an unknown parameter with the nearest known one, and a wrong value with the allowed ones."""
     body = problem(http.get(f"/v1/keys/a!?{query}"))
 
     assert body["reason"] == "invalid_request"
@@ -208,8 +208,8 @@ def test_a_wrong_parameter_is_named(http: httpx.Client, query: str, named: str, 
     assert right in body["advice"]
 
 
-def test_an_option_may_be_a_header(http: httpx.Client) -> None:
-    """`Qt-` headers say what parameters say, and a misspelt one is refused too."""
+def test_option_may_be_a_header(http: httpx.Client) -> None:
+    """A `Qt-` header means what the parameter means, and a misspelt one is refused."""
     body = problem(http.get("/v1/keys/a", headers={"qt-max-lag": "1"}))
     assert (body["reason"], "Qt-max-lag-ms" in body["advice"]) == ("invalid_request", True)
 
@@ -217,8 +217,8 @@ def test_an_option_may_be_a_header(http: httpx.Client) -> None:
     assert asked.status_code in (200, 503)
 
 
-def test_numbers_are_keys_in_their_format(tmp_path: Path) -> None:
-    """An int key is asked for as a number; what is no number is refused, and stored bytes become JSON numbers."""
+def test_numeric_keys_are_read_in_their_format(tmp_path: Path) -> None:
+    """An int key is a number in the path and in JSON; other text is refused."""
     with served(tmp_path, key={"format": "int"}, value={"format": "double"}) as node, node.client() as http:
         node.put(struct.pack(">i", -7), struct.pack(">d", 2.5))
         node.put(b"odd", struct.pack(">d", 1.0))
@@ -239,8 +239,8 @@ def test_numbers_are_keys_in_their_format(tmp_path: Path) -> None:
 # Consistency.
 
 
-def test_a_copy_that_is_being_built_never_says_not_found(tmp_path: Path) -> None:
-    """bounded is not_available; any finds what is there, and does not know of what is not."""
+def test_hydrating_replica_never_answers_not_found(tmp_path: Path) -> None:
+    """A bounded read is not_available; a read with any finds the rows that are there, and knows nothing of others."""
     with served(tmp_path, partitions=1, complete=False) as node, node.client() as http:
         node.put(b"a", b"1")
 
@@ -256,8 +256,8 @@ def test_a_copy_that_is_being_built_never_says_not_found(tmp_path: Path) -> None
         )
 
 
-def test_a_bound_on_the_lag_is_kept(tmp_path: Path) -> None:
-    """A copy that is further behind than the caller allows says by how much."""
+def test_lag_bound_is_kept(tmp_path: Path) -> None:
+    """A replica that lags more than the read allows is refused with its lag."""
     with served(tmp_path, partitions=1) as node, node.client() as http:
         node.put(b"a", b"1")
         node.on_loop(lambda: node.node.replicas.by_partition[0].note_end_offset(1, 10))
@@ -270,8 +270,8 @@ def test_a_bound_on_the_lag_is_kept(tmp_path: Path) -> None:
         assert http.get("/v1/keys/a?max-lag-records=9&min-position=0:1").json() == 1
 
 
-def test_a_read_waits_for_its_position(tmp_path: Path) -> None:
-    """at-least waits until the copy is there, and says not_fresh_enough at its deadline."""
+def test_read_waits_for_its_position(tmp_path: Path) -> None:
+    """An at-least read waits until the replica has the position, and is not_fresh_enough at its deadline."""
     with served(tmp_path, partitions=1) as node, node.client() as http:
         late = http.get("/v1/keys/a?min-position=0:1&deadline-ms=1000")
         assert problem(late)["reason"] == "not_fresh_enough"
@@ -300,8 +300,8 @@ class _LogEnd:
         return {p: self.answer[p] for p in partitions}
 
 
-def test_a_strong_read_waits_for_the_end_of_the_log(tmp_path: Path) -> None:
-    """It answers once the copy is there, by default too where the view says so, and never with less."""
+def test_strong_read_waits_for_the_end_offset(tmp_path: Path) -> None:
+    """A strong read, also by the view's default, answers once the replica has the end offset, and never earlier."""
     with served(tmp_path, partitions=1, read={"consistency": "strong"}) as node, node.client() as http:
         node.put(b"a", b"1")
         node.node.end_offsets = _LogEnd({0: 1})  # type: ignore[assignment]
@@ -316,8 +316,8 @@ def test_a_strong_read_waits_for_the_end_of_the_log(tmp_path: Path) -> None:
         assert (away["reason"], "no route" in away["detail"]) == ("not_fresh_enough", True)
 
 
-def test_a_strong_read_of_an_empty_partition_answers_at_once(tmp_path: Path) -> None:
-    """A copy that has applied nothing has reached the end of an empty log: there is nothing to wait for."""
+def test_strong_read_of_an_empty_partition_answers_at_once(tmp_path: Path) -> None:
+    """A replica without records has the end offset of an empty log."""
     with served(tmp_path, partitions=1, complete=False) as node, node.client() as http:
         node.on_loop(lambda: node.node.replicas.by_partition[0].note_end_offset(1, 0))
         node.node.end_offsets = _LogEnd({0: 0})  # type: ignore[assignment]
@@ -332,8 +332,8 @@ def test_a_strong_read_of_an_empty_partition_answers_at_once(tmp_path: Path) -> 
 # Several partitions may hold the key.
 
 
-def test_the_newest_row_of_all_partitions_answers(tmp_path: Path) -> None:
-    """Mixed producers: by timestamp, wherever it is; a tombstone too; and every position is stated."""
+def test_newest_row_of_all_partitions_is_returned(tmp_path: Path) -> None:
+    """With mixed producers the newest timestamp wins in any partition, also a tombstone's, and every position is stated."""
     with served(tmp_path, partitions=3) as node, node.client() as http:
         for partition, timestamp in ((0, 10), (1, 30), (2, 20)):
             node.put(b"a", b'"in %d"' % partition, partition=partition, timestamp_ms=timestamp)
@@ -362,8 +362,8 @@ def test_the_newest_row_of_all_partitions_answers(tmp_path: Path) -> None:
 # Many keys at once.
 
 
-def test_multi_get_keeps_order_and_repetition(node: Served, http: httpx.Client) -> None:
-    """An item for each key that was asked for, found or not."""
+def test_multi_get_keeps_order_and_repeated_keys(node: Served, http: httpx.Client) -> None:
+    """Multi-get returns one item for each requested key, found or not."""
     body = http.post("/v1/multi-get", json={"keys": ["nobody", "a", "gone", "a"]}).json()
 
     assert [(i["key"], i["found"]) for i in body["items"]] == [
@@ -374,8 +374,8 @@ def test_multi_get_keeps_order_and_repetition(node: Served, http: httpx.Client) 
     )
 
 
-def test_multi_get_reaches_keys_that_are_no_text(node: Served, http: httpx.Client) -> None:
-    """Keys as base64url, marked in the answer where they are not text."""
+def test_multi_get_reads_keys_that_are_not_text(node: Served, http: httpx.Client) -> None:
+    """Multi-get takes keys as base64url, and marks them in the answer where they are not text."""
     node.put(b"\xff\x01", b"1")
     body = http.post("/v1/multi-get?key-encoding=base64url", json={"keys": ["_wE", "YQ"]}).json()
 
@@ -408,25 +408,25 @@ def test_multi_get_reaches_keys_that_are_no_text(node: Served, http: httpx.Clien
          "twice", "digits", "NaN", "UTF-16", "byte order mark", "no UTF-8", "many keys", "large"],
 )  # fmt: skip
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
-def test_a_wrong_body_is_refused(
+def test_wrong_body_is_refused(
     http: httpx.Client, body: bytes, reason: str, named: str, chunked: bool
 ) -> None:
-    """Whatever is sent, with a length or in chunks, there is a problem that says what is wrong."""
+    """A node refuses every wrong body, with a length or in chunks, and says what is wrong."""
     content = iter([body[:1000], body[1000:]]) if chunked else body
     refused = problem(http.post("/v1/multi-get", content=content))
 
     assert (refused["reason"], named in refused["detail"]) == (reason, True)
 
 
-def test_a_packed_body_is_refused(http: httpx.Client) -> None:
-    """Content-Encoding is not supported, and says so."""
+def test_compressed_body_is_refused(http: httpx.Client) -> None:
+    """A node refuses a body with Content-Encoding."""
     answer = http.post("/v1/multi-get", content=b"x", headers={"content-encoding": "gzip"})
 
     assert problem(answer)["detail"].startswith("Content-Encoding")
 
 
-def test_an_expired_row_is_in_no_answer(tmp_path: Path) -> None:
-    """Point read in both lanes and both forms, multi-get, scan, range, prefix, stream and count agree."""
+def test_expired_row_is_in_no_answer(tmp_path: Path) -> None:
+    """Point reads in both lanes and forms, multi-get, scan, range, prefix, stream and count leave it out."""
     with served(tmp_path, partitions=1) as node, node.client() as http:
         node.put(b"kept", b"1", expiry_ms=now_ms() + 600_000)
         node.put(b"expired", b"2", expiry_ms=now_ms() - 1)

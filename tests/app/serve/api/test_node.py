@@ -1,4 +1,4 @@
-"""What the node says of itself, and what holds for every request."""
+"""Test what a node reports on itself, and what holds for every request."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def http(node: Served) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_status_tells_of_every_copy(http: httpx.Client) -> None:
-    """Positions, lag, progress, counters, and what feeds them."""
+def test_status_describes_every_replica(http: httpx.Client) -> None:
+    """Status has positions, lag, progress and counters of every replica, and the state of ingest."""
     status = http.get("/v1/status").json()
 
     assert (status["applicationId"], status["topic"], status["ready"]) == ("tests.users.r1", "users", True)
@@ -48,7 +48,7 @@ def test_status_tells_of_every_copy(http: httpx.Client) -> None:
 
 
 def test_placement_has_its_epoch_as_entity_tag(node: Served, http: httpx.Client) -> None:
-    """A client that has the epoch already gets 304."""
+    """A client that has the epoch gets 304."""
     answer = http.get("/v1/placement")
 
     assert answer.json()["partitions"][1] == {"partition": 1, "addresses": [node.url], "hydrating": []}
@@ -56,8 +56,8 @@ def test_placement_has_its_epoch_as_entity_tag(node: Served, http: httpx.Client)
     assert http.get("/v1/placement", headers={"if-none-match": '"1"'}).status_code == 304
 
 
-def test_readiness_is_completeness(tmp_path: Path) -> None:
-    """503 with the progress until every copy is complete; alive all the while."""
+def test_node_is_ready_when_every_replica_is_complete(tmp_path: Path) -> None:
+    """Readiness is 503 with the progress until every replica is complete; liveness is 200 throughout."""
     with served(tmp_path, complete=False) as node, node.client() as http:
 
         def complete(partition: int) -> None:
@@ -77,8 +77,8 @@ def test_readiness_is_completeness(tmp_path: Path) -> None:
         assert http.get("/readyz").status_code == 200
 
 
-def test_metrics_are_prometheus(node: Served, http: httpx.Client) -> None:
-    """Reads of both lanes, lag and position of every copy, mismatches, and the process."""
+def test_metrics_are_in_prometheus_format(node: Served, http: httpx.Client) -> None:
+    """Metrics cover reads of both lanes, lag and position of every replica, mismatches and the process."""
     http.get("/v1/keys/a")
     http.get("/v1/keys/nobody?consistency=any")
     http.get("/v1/nope")
@@ -100,8 +100,8 @@ def test_metrics_are_prometheus(node: Served, http: httpx.Client) -> None:
     } <= families.keys()
 
 
-def test_a_rate_comes_to_its_end() -> None:
-    """A copy whose position no longer moves soon has a rate of 0, not a smaller and smaller one."""
+def test_rate_falls_to_zero() -> None:
+    """A replica whose position stops soon has a rate of 0, not an ever smaller one."""
     replica = Replica(0, "active", None)
     replica.records_per_second = 1000.0
     for second in range(60):
@@ -111,8 +111,8 @@ def test_a_rate_comes_to_its_end() -> None:
 
 
 @pytest.mark.parametrize(("path", "asks"), [("/", "/v1/status"), ("/docs", "/openapi.json")])
-def test_the_pages_need_nothing_from_elsewhere(http: httpx.Client, path: str, asks: str) -> None:
-    """One HTML file each, under a policy that allows nothing else."""
+def test_pages_load_nothing_from_other_hosts(http: httpx.Client, path: str, asks: str) -> None:
+    """Each page is one HTML file under a policy that forbids anything else."""
     page = http.get(path)
 
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -138,10 +138,10 @@ def test_the_pages_need_nothing_from_elsewhere(http: httpx.Client, path: str, as
         ("GET", "/v1/keys%ff", Reason.NO_SUCH_RESOURCE, "/v1/keys/{key}"),
     ],
 )
-def test_every_refusal_is_of_the_closed_set(
+def test_every_refusal_has_a_reason_of_the_closed_set(
     http: httpx.Client, method: str, path: str, reason: Reason, said: str
 ) -> None:
-    """Unknown paths and methods are problems that say what there is."""
+    """Unknown paths and methods get problem documents that name the known ones."""
     answer = http.request(method, path)
 
     assert (answer.status_code, answer.headers["content-type"]) == (reason.status, "application/problem+json")
@@ -149,10 +149,10 @@ def test_every_refusal_is_of_the_closed_set(
         assert (answer.json()["reason"], said in answer.json()["advice"]) == (reason.slug, True)
 
 
-def test_a_defect_is_internal_with_an_id_that_is_in_the_log(
+def test_defect_is_internal_with_an_id_that_is_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The caller gets the id and nothing else, in both lanes."""
+    """The client gets only the id, in both lanes."""
 
     def broken(*_: Any) -> None:
         raise RuntimeError("secret details")
@@ -165,8 +165,9 @@ def test_a_defect_is_internal_with_an_id_that_is_in_the_log(
             assert body["detail"].rsplit(" ", 1)[1] in capsys.readouterr().err
 
 
-def test_more_requests_than_allowed_are_told_to_come_back(tmp_path: Path) -> None:
-    """429 with Retry-After; probes and metrics are answered all the same, and there is room again afterwards."""
+def test_requests_over_the_limit_get_429(tmp_path: Path) -> None:
+    """A node answers 429 with Retry-After at its limit of requests, still answers probes and metrics, and has room again
+    afterwards."""
     with served(tmp_path, partitions=1, read={"maxConcurrent": 2}) as node, node.client() as http:
         waiting = "/v1/keys/a?min-position=0:1&deadline-ms=20000"
         readers = [
@@ -187,8 +188,8 @@ def test_more_requests_than_allowed_are_told_to_come_back(tmp_path: Path) -> Non
         assert http.get("/v1/scan").status_code == 200
 
 
-def test_the_bounds_of_the_settings_hold(tmp_path: Path) -> None:
-    """Rows of a page, keys of a multi-get, requests at once: the node's own bounds, and nothing beyond them."""
+def test_limits_of_the_settings_hold(tmp_path: Path) -> None:
+    """A node keeps its limits on rows of a page, keys of a multi-get and requests in flight."""
     bounds = {"page_rows_max": 2, "multi_get_keys_max": 2, "concurrent_max": 1}
     with served(tmp_path, partitions=1, settings=bounds) as node, node.client() as http:
         assert http.get("/v1/scan?limit=2").status_code == 200
@@ -206,15 +207,15 @@ def test_the_bounds_of_the_settings_hold(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded_by_the_settings(tmp_path: Path) -> None:
-    """One cache for all stores, and memtables that share one budget."""
+    """All stores share one cache and one budget of memtables."""
     settings = {"block_cache_mb": 8, "write_buffer_mb": 16}
     with served(tmp_path, partitions=4, settings=settings) as node:
         assert node.node.memory.block_cache_bytes == 8 << 20
         assert 4 * node.node.memory.memtable_bytes <= 16 << 20
 
 
-def test_bodies_together_are_bounded(tmp_path: Path) -> None:
-    """A body that is one too many gets 429 while others are being received, and there is room again when they are gone."""
+def test_bodies_in_flight_are_bounded(tmp_path: Path) -> None:
+    """A body beyond the budget gets 429 while others are received, and there is room again afterwards."""
     body = json.dumps({"keys": ["k" * 500_000]}).encode()
     with served(tmp_path, settings={"bodies_bytes_max": 800_000}) as node, node.client() as http:
         with socket.create_connection(("127.0.0.1", node.port)) as slow:
@@ -230,8 +231,8 @@ def test_bodies_together_are_bounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "target", [b"/v1/keys/large", b"/v1/keys/large?consistency=any"], ids=["plain", "with words"]
 )
-def test_answers_that_nobody_takes_are_bounded(tmp_path: Path, target: bytes) -> None:
-    """While clients leave too much of large answers untaken, others are told to come back; one that is read comes whole."""
+def test_unsent_answers_are_bounded(tmp_path: Path, target: bytes) -> None:
+    """While clients do not read large answers, other requests get 429; an answer that is read is complete."""
     value = b'"%b"' % (b"x" * 8_000_000)
     with served(tmp_path, partitions=1, settings={"untaken_bytes_max": 1_000_000}) as node:
         node.put(b"large", value)

@@ -1,4 +1,4 @@
-"""What the node says of its own routes, held against what they answer."""
+"""Compare the OpenAPI document of a node with its routes and answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def test_every_route_is_described(document: dict[str, Any]) -> None:
-    """Those of the node, none of those between nodes, each under a name of its own."""
+    """The document has every public route under its own name, and no internal route."""
     assert document["paths"].keys() == {
         "/v1/keys/{key}", "/v1/multi-get", "/v1/scan", "/v1/range", "/v1/prefix/{prefix}", "/v1/count",
         "/v1/records", "/v1/records/{key}", "/v1/status", "/v1/placement", "/livez", "/readyz", "/metrics",
@@ -50,8 +50,8 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
     assert len(names) == len(set(names))
 
 
-def test_parameters_of_the_path_are_declared(document: dict[str, Any]) -> None:
-    """Each {name} of a path is a required parameter, and no parameter is there twice."""
+def test_path_parameters_are_declared(document: dict[str, Any]) -> None:
+    """Each {name} of a path is a required parameter, and no parameter is declared twice."""
     for path, operation in operations(document):
         parameters = [(p["in"], p["name"]) for p in operation.get("parameters", [])]
         assert len(parameters) == len(set(parameters))
@@ -59,15 +59,15 @@ def test_parameters_of_the_path_are_declared(document: dict[str, Any]) -> None:
         assert in_path == {piece.split("}")[0] for piece in path.split("{")[1:]}
 
 
-def test_every_route_says_how_it_fails(document: dict[str, Any]) -> None:
-    """As a problem, with the closed set of reasons."""
+def test_every_route_describes_its_failures(document: dict[str, Any]) -> None:
+    """A failure is a problem document with the closed set of reasons."""
     for _, operation in operations(document):
         problem = operation["responses"]["default"]["content"]["application/problem+json"]["schema"]
         assert problem["properties"]["reason"]["enum"] == [reason.slug for reason in Reason]
 
 
-def test_every_schema_is_one(document: dict[str, Any]) -> None:
-    """Of parameters, bodies and answers."""
+def test_every_schema_is_valid(document: dict[str, Any]) -> None:
+    """Schemas of parameters, bodies and answers are valid JSON Schemas."""
     for _, operation in operations(document):
         contents = [answer.get("content", {}) for answer in operation["responses"].values()]
         contents.append(operation.get("requestBody", {}).get("content", {}))
@@ -99,10 +99,10 @@ def test_every_schema_is_one(document: dict[str, Any]) -> None:
         ("GET", "/readyz", "/readyz", None),
     ],
 )
-def test_answers_are_as_described(
+def test_answers_match_their_schemas(
     http: httpx.Client, document: dict[str, Any], method: str, path: str, described: str, body: Any
 ) -> None:
-    """Whether it is an answer or a failure, its body has the fields that its description has, and no others."""
+    """Answers and failures have the fields of their schemas, and no others."""
     answer = http.request(method, path, json=body)
 
     responses = document["paths"][described][method.lower()]["responses"]
@@ -111,8 +111,8 @@ def test_answers_are_as_described(
     Draft202012Validator(schema).validate(answer.json())
 
 
-def test_a_node_that_is_not_ready_is_as_described(tmp_path: Path, document: dict[str, Any]) -> None:
-    """The 503 of the probe is its own answer, not a problem."""
+def test_readiness_of_503_matches_its_schema(tmp_path: Path, document: dict[str, Any]) -> None:
+    """The 503 of the readiness probe is an answer of its own, not a problem document."""
     with served(tmp_path, complete=False) as node, node.client() as http:
         answer = http.get("/readyz")
 

@@ -1,4 +1,4 @@
-"""A placement reaches nodes over HTTP, and reads go on while copies move."""
+"""Test that a placement reaches nodes over HTTP, and that reads continue while replicas move."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def two(tmp_path: Path) -> Iterator[Two]:
         yield nodes
 
 
-def test_a_placement_is_put_and_got(two: Two) -> None:
-    """The answer is the epoch that the node has now; a lower or equal one changes nothing."""
+def test_placement_is_put_and_read(two: Two) -> None:
+    """A node answers the epoch in effect; a lower or equal epoch changes nothing."""
     newer = replace(two.first, epoch=4, hydrating=((), (1,)))
     assert two.put_placement(1, newer).json() == {"epoch": 4}
     assert two.put_placement(1, replace(two.first, epoch=3)).json() == {"epoch": 4}
@@ -91,8 +91,8 @@ def changed(field: str, value: Any) -> dict[str, Any]:
         changed("addresses", []),
     ],
 )
-def test_a_placement_that_is_none_is_refused(two: Two, body: Any) -> None:
-    """As an invalid request; the node goes on with the one it has."""
+def test_malformed_placement_is_refused(two: Two, body: Any) -> None:
+    """A node refuses an invalid placement, and keeps the one it has."""
     with two.nodes[0].client(headers=HEADERS) as http:
         answer = http.put(PATH, content=json.dumps(body))
         assert (answer.status_code, answer.json()["reason"]) == (400, "invalid_request")
@@ -100,16 +100,16 @@ def test_a_placement_that_is_none_is_refused(two: Two, body: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT"])
-def test_it_takes_the_nodes_token(two: Two, method: str) -> None:
-    """No token is 401, another one 403."""
+def test_placement_requires_the_node_token(two: Two, method: str) -> None:
+    """A request without a token gets 401, with another token 403."""
     with two.nodes[0].client() as http:
         assert http.request(method, PATH, content="{}").json()["reason"] == "unauthenticated"
         answer = http.request(method, PATH, content="{}", headers={"qt-node": "x"})
         assert (answer.status_code, answer.json()["reason"]) == (403, "forbidden")
 
 
-def test_a_node_that_only_builds_copies_is_ready(two: Two) -> None:
-    """Nobody counts on them yet; once it serves one that is not complete, it is not."""
+def test_node_that_only_hydrates_is_ready(two: Two) -> None:
+    """Hydrating replicas do not count for readiness; a serving replica that is not complete does."""
     assert two.put_placement(1, replace(two.first, epoch=2, hydrating=((), (1,)))).json() == {"epoch": 2}
     with two.nodes[1].client() as http:
         eventually("it is open", lambda: not http.get("/v1/status").json()["partitions"][0]["absent"])
@@ -119,8 +119,8 @@ def test_a_node_that_only_builds_copies_is_ready(two: Two) -> None:
         assert http.get("/readyz").status_code == 503
 
 
-def test_a_newer_placement_spreads_from_node_to_node(two: Two) -> None:
-    """One node is told; the other one hears of it in a heartbeat and asks for it."""
+def test_newer_placement_spreads_between_nodes(two: Two) -> None:
+    """A node that sees a newer epoch in a heartbeat fetches that placement."""
     assert (
         two.put_placement(
             0, replace(two.first, epoch=5, serving=((0,), (0,)), hydrating=((1,), ()))
@@ -134,8 +134,8 @@ def test_a_newer_placement_spreads_from_node_to_node(two: Two) -> None:
         )
 
 
-def test_a_new_copy_is_built_from_the_node_that_has_it(two: Two) -> None:
-    """Its rows and position are there before ingest has sent anything; it does not count as complete yet."""
+def test_new_replica_hydrates_from_a_peer(two: Two) -> None:
+    """A new replica has rows and position of its peer before ingest sends anything, and is not complete yet."""
     source, target = two.nodes
     source.fill(len(KEYS))
     target.node.hydration.records_min = 1
@@ -161,10 +161,10 @@ def test_a_new_copy_is_built_from_the_node_that_has_it(two: Two) -> None:
         ("count", {"approximate": False}),
     ],
 )
-def test_a_copy_that_is_behind_what_was_said_of_it_is_another_one(
+def test_replica_behind_its_reported_position_does_not_answer(
     two: Two, path: str, body: dict[str, object]
 ) -> None:
-    """It was exchanged or set back since the other node asked how it stands: its rows would not be as of that position."""
+    """A replica that was replaced or reset after it answered cover does not answer as of that position."""
     source = two.nodes[0]
     source.fill(len(KEYS))
     position = source.node.replicas.by_partition[1].position
@@ -174,8 +174,8 @@ def test_a_copy_that_is_behind_what_was_said_of_it_is_another_one(
     assert (there.status_code, behind.status_code) == (200, 421)
 
 
-def test_a_scan_that_another_node_has_begun_here_ends_here(two: Two) -> None:
-    """The next rows of a partition that has left come from where the first ones came; a new read is sent elsewhere."""
+def test_scan_ends_on_the_replica_on_which_it_began(two: Two) -> None:
+    """A removed replica still answers a peer's scan that began on it; a new read goes to another node."""
     source = two.nodes[0]
     source.fill(len(KEYS))
     body = {"positions": {"1": 0}, "start": None, "stop": None, "reverse": False}
@@ -190,8 +190,8 @@ def test_a_scan_that_another_node_has_begun_here_ends_here(two: Two) -> None:
         assert http.post("/internal/v1/rows", json=body).status_code == 421
 
 
-def test_reads_go_on_while_a_partition_moves(two: Two) -> None:
-    """To and fro between two nodes, make before break: points, multi-gets, scans and streams through both never fail."""
+def test_reads_continue_while_a_partition_moves(two: Two) -> None:
+    """While a partition moves between two nodes and back, no point read, multi-get, scan or stream fails on either."""
     for node in two.nodes:
         node.node.assigned_replicas.removal_delay_seconds = (
             60  # until it comes back, however busy the machine is

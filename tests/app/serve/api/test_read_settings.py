@@ -1,4 +1,4 @@
-"""What the resource says of reads reaches a node that runs."""
+"""Test that the resource's read settings reach a running node."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def put(http: httpx.Client, read: Any) -> httpx.Response:
     return http.put(PATH, json=whole, headers=HEADERS)
 
 
-def test_a_node_says_what_it_follows(http: httpx.Client) -> None:
-    """In status and in the answer."""
+def test_node_reports_its_read_settings(http: httpx.Client) -> None:
+    """Status and the answer have the settings in effect."""
     first = {"consistency": "any", "maxLagMs": None, "ingest": False, "maxConcurrent": 512}
     assert http.get("/v1/status").json()["read"] == first
 
@@ -54,8 +54,8 @@ def test_a_node_says_what_it_follows(http: httpx.Client) -> None:
     assert http.get("/v1/status").json()["read"] == second
 
 
-def test_the_next_read_has_the_new_bound(node: Served, http: httpx.Client) -> None:
-    """Plain reads, which the fast lane answers, and reads with options."""
+def test_next_read_has_the_new_bound(node: Served, http: httpx.Client) -> None:
+    """New settings hold for plain reads of the fast lane and for reads with options."""
 
     def grow_old() -> None:
         for replica in node.node.replicas.by_partition.values():
@@ -74,8 +74,8 @@ def test_the_next_read_has_the_new_bound(node: Served, http: httpx.Client) -> No
     assert http.get("/v1/keys/a").status_code == 200
 
 
-def test_writes_are_allowed_and_forbidden(http: httpx.Client) -> None:
-    """Forbidden is 403; allowed, a write fails for want of Kafka."""
+def test_writes_are_allowed_and_forbidden_at_run_time(http: httpx.Client) -> None:
+    """A forbidden write gets 403; an allowed one fails only because Kafka is unavailable."""
     record = {"key": "k", "value": 1}
     assert http.post("/v1/records", json=record).status_code == 403
     put(http, {"ingest": True})
@@ -84,8 +84,8 @@ def test_writes_are_allowed_and_forbidden(http: httpx.Client) -> None:
     assert http.post("/v1/records", json=record).status_code == 403
 
 
-def test_the_next_request_is_counted_against_the_new_bound(node: Served, http: httpx.Client) -> None:
-    """One waits for a record; a second one is refused, or not, as the resource says now."""
+def test_next_request_counts_against_the_new_limit(node: Served, http: httpx.Client) -> None:
+    """While one request waits, a second is refused or not, as the settings now say."""
     partition, offset = node.put(b"a", b"2")
     waiting = f"/v1/keys/a?min-position={partition}:{offset + 2}&deadline-ms=20000"
     with ThreadPoolExecutor() as threads, node.client() as other:
@@ -118,8 +118,8 @@ def test_the_next_request_is_counted_against_the_new_bound(node: Served, http: h
         ({"maxConcurrent": 65_537}, "spec.read.maxConcurrent"),
     ],
 )
-def test_what_is_wrong_changes_nothing(http: httpx.Client, body: Any, field: str) -> None:
-    """400 names the field, and the node goes on as before."""
+def test_wrong_settings_change_nothing(http: httpx.Client, body: Any, field: str) -> None:
+    """A node answers 400 that names the field, and keeps its settings."""
     before = http.get("/v1/status").json()["read"]
     answer = put(http, body)
     assert (answer.status_code, answer.json()["reason"]) == (400, "invalid_request")
@@ -127,8 +127,8 @@ def test_what_is_wrong_changes_nothing(http: httpx.Client, body: Any, field: str
     assert http.get("/v1/status").json()["read"] == before
 
 
-def test_it_is_not_for_clients(http: httpx.Client) -> None:
-    """Without the token of the view's nodes it is refused."""
+def test_read_settings_require_the_node_token(http: httpx.Client) -> None:
+    """A node refuses settings without the token of the view's nodes."""
     assert http.put(PATH, json={"ingest": True}).status_code == 401
     assert http.put(PATH, json={"ingest": True}, headers={"qt-node": "other"}).status_code == 403
     assert http.get("/v1/status").json()["read"]["ingest"] is False

@@ -1,4 +1,4 @@
-"""Writes over HTTP: what goes to the producer, and what is refused. Real Kafka is in the integration tests."""
+"""Test writes over HTTP up to the producer. The integration tests use a real Kafka."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def sent(node: Served) -> Any:
     return node.node.producer.sent  # type: ignore[attr-defined]
 
 
-def test_a_record_is_sent_where_producers_send_it(node: Served, http: httpx.Client) -> None:
-    """The answer is the position that makes a read wait for it."""
+def test_record_is_written_to_the_partition_of_producers(node: Served, http: httpx.Client) -> None:
+    """A read that names the position in the answer waits for the record."""
     answer = http.post("/v1/records", json={"key": "a", "value": {"n": [1, None]}})
 
     partition = partition_for(b"a", "murmur2", 4)
@@ -55,23 +55,23 @@ def test_a_record_is_sent_where_producers_send_it(node: Served, http: httpx.Clie
 
 
 def test_many_records_are_answered_in_order(node: Served, http: httpx.Client) -> None:
-    """An array gets an array; null is a JSON value, not a deletion."""
+    """An array of records gets an array; a value of null is JSON's null, not a deletion."""
     answer = http.post("/v1/records", json=[{"key": "a", "value": None}, {"key": "b", "value": 1}])
 
     assert [item["offset"] for item in answer.json()] == [0, 1]
     assert [(key, value) for key, value, _ in sent(node)] == [(b"a", b"null"), (b"b", b"1")]
 
 
-def test_delete_sends_a_tombstone(node: Served, http: httpx.Client) -> None:
-    """For any key, the empty one too."""
+def test_delete_writes_a_tombstone(node: Served, http: httpx.Client) -> None:
+    """DELETE takes any key, also the empty one."""
     assert http.delete("/v1/records/").status_code == 200
     assert http.delete("/v1/records/a%2Fb").json()["offset"] == 1
 
     assert [(key, value) for key, value, _ in sent(node)] == [(b"", None), (b"a/b", None)]
 
 
-def test_delete_reaches_every_partition_that_holds_the_key(node: Served, http: httpx.Client) -> None:
-    """Mixed producers: older rows elsewhere must not come back when the newest tombstone is forgotten."""
+def test_delete_reaches_every_partition_with_the_key(node: Served, http: httpx.Client) -> None:
+    """With mixed producers, older rows in other partitions do not come back when the newest tombstone expires."""
     for partition in (0, 2, 3):
         node.put(b"mixed", b"1", partition=partition)
 
@@ -99,16 +99,16 @@ def test_delete_reaches_every_partition_that_holds_the_key(node: Served, http: h
         ('[{"key": "a", "value": 1}, 7]', "body"),
     ],
 )
-def test_a_wrong_record_is_refused(node: Served, http: httpx.Client, body: str, named: str) -> None:
-    """The field is named, and nothing is sent of a batch with a wrong record."""
+def test_wrong_record_is_refused(node: Served, http: httpx.Client, body: str, named: str) -> None:
+    """A node names the field, and writes nothing of a batch with a wrong record."""
     answer = http.post("/v1/records", content=body)
 
     assert (answer.status_code, sent(node)) == (400, [])
     assert named in answer.json()["detail"].partition(":")[0]
 
 
-def test_a_value_is_sent_as_it_came(node: Served, http: httpx.Client) -> None:
-    """The bytes that came are checked and not rewritten, in a record and in an array of them."""
+def test_value_is_written_as_it_came(node: Served, http: httpx.Client) -> None:
+    """A node checks the bytes of a value and does not rewrite them, in a record and in an array."""
     for value in json_values("good"):
         sent(node).clear()
         record = b'{"value":\n%b\t, "key" : "a"}' % value
@@ -118,8 +118,8 @@ def test_a_value_is_sent_as_it_came(node: Served, http: httpx.Client) -> None:
         assert [(k, v) for k, v, _ in sent(node)] == [(b"a", bare), (b"b", b"[1]"), (b"a", bare)]
 
 
-def test_a_value_that_ingest_would_skip_is_refused(node: Served, http: httpx.Client) -> None:
-    """No write is acknowledged whose record is a bad one, and nothing is sent of its batch."""
+def test_value_that_ingest_would_skip_is_refused(node: Served, http: httpx.Client) -> None:
+    """A node acknowledges no record that ingest would treat as bad, and writes nothing of its batch."""
     for value in json_values("bad"):
         answer = http.post("/v1/records", content=b'[{"key":"b","value":1},{"key":"a","value":%b}]' % value)
         assert (answer.status_code, sent(node)) == (400, []), shortened(value)
@@ -134,14 +134,14 @@ def test_a_value_that_ingest_would_skip_is_refused(node: Served, http: httpx.Cli
     ],
     ids=["depth", "digits"],
 )
-def test_a_bound_is_named(http: httpx.Client, value: str, said: str) -> None:
-    """The field is named with the bound that it is beyond."""
+def test_exceeded_bound_is_named(http: httpx.Client, value: str, said: str) -> None:
+    """A node names the field and the bound that it exceeds."""
     answer = http.post("/v1/records", content=f'{{"key": "a", "value": {value}}}')
     assert (answer.status_code, answer.json()["detail"]) == (400, said)
 
 
-def test_delete_reaches_partitions_of_which_not_all_is_here_yet(node: Served, http: httpx.Client) -> None:
-    """Mixed producers, and a copy that is being copied: the key may be in it, and the others are not held up."""
+def test_delete_reaches_hydrating_replicas(node: Served, http: httpx.Client) -> None:
+    """With mixed producers, DELETE also writes a tombstone for a hydrating replica, which may have the key."""
     node.put(b"mixed", b"1", partition=0)
     node.put(b"mixed", b"1", partition=2)
     coming = node.node.replicas.by_partition[3]
@@ -153,15 +153,15 @@ def test_delete_reaches_partitions_of_which_not_all_is_here_yet(node: Served, ht
     assert sorted(partition for _, _, partition in sent(node)) == [0, 2, 3]
 
 
-def test_a_batch_has_a_bound(http: httpx.Client) -> None:
-    """1000 records at once."""
+def test_batch_has_a_limit(http: httpx.Client) -> None:
+    """A batch has at most 1000 records."""
     assert http.post("/v1/records", json=[{"key": "a", "value": 1}] * 1000).status_code == 200
     answer = http.post("/v1/records", json=[{"key": "a", "value": 1}] * 1001)
     assert (answer.status_code, answer.json()["reason"]) == (413, "too_large")
 
 
-def test_a_batch_that_fails_says_how_much_was_written(http: httpx.Client) -> None:
-    """The first failure, and how many records are in the topic."""
+def test_failed_batch_states_how_much_was_written(http: httpx.Client) -> None:
+    """The failure is the first record's, with the number of records that are in the topic."""
     records = [{"key": "a", "value": 1}, {"key": "b", "value": "refuse"}, {"key": "c", "value": 1}]
     answer = http.post("/v1/records", json=records)
 
@@ -171,8 +171,8 @@ def test_a_batch_that_fails_says_how_much_was_written(http: httpx.Client) -> Non
     )
 
 
-def test_a_view_that_takes_no_records_says_so(tmp_path: Path) -> None:
-    """403 forbidden, with the field that allows it."""
+def test_view_without_writes_answers_403(tmp_path: Path) -> None:
+    """The refusal names the field that enables writes."""
     with served(tmp_path) as node, node.client() as http:
         for answer in (http.post("/v1/records", json={"key": "a", "value": 1}), http.delete("/v1/records/a")):
             assert (answer.status_code, answer.json()["reason"]) == (403, "forbidden")

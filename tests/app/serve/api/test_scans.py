@@ -1,4 +1,4 @@
-"""Reads over many rows: pages, cursors, order, streams."""
+"""Test reads over many rows: pages, cursors, order, streams, counts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def numbers(page: dict[str, Any]) -> list[int]:
 
 
 def walk(http: httpx.Client, path: str, limit: int) -> list[int]:
-    """All pages."""
+    """Return the items of all pages."""
     found: list[int] = []
     sign, cursor = "&" if "?" in path else "?", ""
     while True:
@@ -68,8 +68,8 @@ def walk(http: httpx.Client, path: str, limit: int) -> list[int]:
         cursor = f"&cursor={page['cursor']}"
 
 
-def test_a_page_says_what_it_is(node: Served, http: httpx.Client) -> None:
-    """Items with key, value, partition, offset and timestamp; and of what the page is."""
+def test_page_describes_its_items_and_coverage(node: Served, http: httpx.Client) -> None:
+    """Items have key, value, partition, offset and timestamp; the page states its coverage."""
     page = http.get("/v1/scan?limit=1").json()
 
     assert page["items"][0].keys() == {"key", "value", "partition", "offset", "timestamp"}
@@ -80,8 +80,8 @@ def test_a_page_says_what_it_is(node: Served, http: httpx.Client) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 100])
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_pages_hold_every_row_once_in_key_order(http: httpx.Client, limit: int, order: str) -> None:
-    """Over all partitions, whatever the size of a page; deleted rows are left out."""
+def test_pages_have_every_row_once_in_key_order(http: httpx.Client, limit: int, order: str) -> None:
+    """Pages of any size cover all partitions, without deleted rows."""
     expected = list(range(len(KEYS)))
 
     assert walk(http, f"/v1/scan?order={order}", limit) == (expected if order == "asc" else expected[::-1])
@@ -98,10 +98,10 @@ def percent(key: bytes) -> str:
     order=st.sampled_from(["asc", "desc"]),
     limit=st.integers(1, 5),
 )
-def test_a_range_holds_what_is_between(
+def test_range_includes_from_and_excludes_to(
     http: httpx.Client, start: bytes | None, stop: bytes | None, order: str, limit: int
 ) -> None:
-    """`from` is in it, `to` is not; either may be open."""
+    """Either end of a range may be open."""
     if start is not None and stop is not None and stop < start:
         start, stop = stop, start
     query = "".join(f"&{n}={percent(k)}" for n, k in (("from", start), ("to", stop)) if k is not None)
@@ -114,8 +114,8 @@ def test_a_range_holds_what_is_between(
 @pytest.mark.parametrize(
     "prefix", [b"", b"a", b"b", b"b\xff", b"\xff", b"\xff\xff", b"a/", b"zzz", b"\xc3"], ids=repr
 )
-def test_a_prefix_holds_what_begins_so(http: httpx.Client, prefix: bytes) -> None:
-    """Any bytes, percent-encoded; the empty prefix is a scan."""
+def test_prefix_returns_the_keys_that_begin_with_it(http: httpx.Client, prefix: bytes) -> None:
+    """A prefix is any bytes, percent-encoded; the empty prefix is a scan."""
     expected = [n for n, key in enumerate(KEYS) if key.startswith(prefix)]
 
     assert walk(http, f"/v1/prefix/{percent(prefix)}", 2) == expected
@@ -151,16 +151,16 @@ def test_numbers_sort_as_numbers(tmp_path: Path) -> None:
         ("/v1/count?approximate=perhaps", "approximate"),
     ],
 )
-def test_a_wrong_parameter_is_named(http: httpx.Client, path: str, named: str) -> None:
-    """With what it may be."""
+def test_wrong_parameter_is_named(http: httpx.Client, path: str, named: str) -> None:
+    """A node names a wrong parameter and its allowed values."""
     answer = http.get(path)
 
     assert (answer.status_code, answer.json()["reason"]) == (400, "invalid_request")
     assert named in answer.json()["detail"].partition(":")[0]
 
 
-def test_a_cursor_belongs_to_its_query(http: httpx.Client) -> None:
-    """Used for another path, bound or order, it is refused."""
+def test_cursor_belongs_to_its_query(http: httpx.Client) -> None:
+    """A node refuses a cursor for another path, bound or order."""
     cursor = http.get("/v1/range?from=a&limit=1").json()["cursor"]
 
     for other in ("/v1/scan?", "/v1/range?from=b&", "/v1/range?from=a&order=desc&", "/v1/prefix/a?"):
@@ -168,8 +168,8 @@ def test_a_cursor_belongs_to_its_query(http: httpx.Client) -> None:
         assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (400, "cursor")
 
 
-def test_a_page_of_large_rows_ends_early(tmp_path: Path) -> None:
-    """A page is bounded in bytes as well; its cursor goes on, and no row is lost."""
+def test_page_of_large_rows_ends_early(tmp_path: Path) -> None:
+    """A page is also bounded in bytes; its cursor continues, and no row is lost."""
     with served(tmp_path, partitions=1) as node, node.client() as http:
         for number in range(6):
             node.put(b"%d" % number, b'{"n":%d,"x":"%b"}' % (number, b"x" * 3_000_000))
@@ -178,8 +178,8 @@ def test_a_page_of_large_rows_ends_early(tmp_path: Path) -> None:
         assert walk(http, "/v1/scan", 100) == list(range(6))
 
 
-def test_a_stream_has_a_row_a_line(http: httpx.Client) -> None:
-    """NDJSON: all rows, or up to limit, each on one line whatever the producer sent."""
+def test_stream_has_one_row_a_line(http: httpx.Client) -> None:
+    """NDJSON has all rows, or up to the limit, each on one line whatever the producer sent."""
     lines = http.get("/v1/scan", headers=NDJSON).text.splitlines()
     assert [json.loads(line)["value"]["n"] for line in lines] == list(range(len(KEYS)))
 
@@ -190,7 +190,7 @@ def test_a_stream_has_a_row_a_line(http: httpx.Client) -> None:
 
 
 def test_count_is_exact_or_an_estimate(http: httpx.Client) -> None:
-    """Both leave deleted rows out; the estimate of a few keys is exact."""
+    """Neither counts deleted rows; the estimate of a few keys is exact."""
     exact, estimate = http.get("/v1/count").json(), http.get("/v1/count?approximate=true").json()
 
     assert (exact["count"], exact["approximate"], exact["complete"]) == (len(KEYS), False, True)
@@ -201,9 +201,9 @@ def estimated_keys(http: httpx.Client) -> Any:
     return http.get("/v1/status").json()["partitions"][0]["estimatedKeys"]
 
 
-def test_an_estimate_counts_keys_and_not_their_versions(tmp_path: Path) -> None:
-    """440 keys in three versions each, a quarter of them deleted: in count, status and metrics. After a start
-    rows are read for it until the sweeper has seen them all, and nothing is guessed."""
+def test_estimate_counts_keys_and_not_their_versions(tmp_path: Path) -> None:
+    """Count, status and metrics estimate live keys, not versions or deleted keys. After a start, rows are read until the
+    sweeper has seen all."""
     with served(tmp_path, partitions=1) as node, node.client() as http:
         for version in range(3):
             for number in range(440):
@@ -218,8 +218,8 @@ def test_an_estimate_counts_keys_and_not_their_versions(tmp_path: Path) -> None:
         assert "qt_store_keys{" not in http.get("/metrics").text
 
 
-def test_an_estimate_counts_a_key_once_where_producers_are_mixed(tmp_path: Path) -> None:
-    """A key that several partitions hold is one key."""
+def test_estimate_counts_a_key_once_with_mixed_producers(tmp_path: Path) -> None:
+    """A key with rows in several partitions is one key."""
     with served(tmp_path, partitions=3) as node, node.client() as http:
         for partition in range(3):
             node.put(b"a", b"1", partition=partition)
@@ -227,8 +227,8 @@ def test_an_estimate_counts_a_key_once_where_producers_are_mixed(tmp_path: Path)
         assert http.get("/v1/count?approximate=true").json()["count"] == 1
 
 
-def test_a_missing_partition_is_never_left_out_in_silence(tmp_path: Path) -> None:
-    """503 that names it; with partial=allow the rest, and the page says what is missing."""
+def test_missing_partition_is_named(tmp_path: Path) -> None:
+    """A read gets 503 that names a missing partition; with partial=allow it gets the rest, and the page names it."""
     with served(tmp_path, partitions=3) as node, node.client() as http:
         node.fill(30)
         node.on_loop(lambda: node.node.replicas.by_partition[1].note_end_offset(1, 10**6))
@@ -246,7 +246,7 @@ def test_a_missing_partition_is_never_left_out_in_silence(tmp_path: Path) -> Non
 
 
 def make_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop is blocked while the deadline passes, so that all that waits for it is due at once."""
+    """Block the event loop past each deadline, so that everything that waits for it is due at once."""
 
     def then_late(request: Request, values: Parameters, reads: Reads) -> tuple[ReadOptions, float]:
         options, deadline = read_options(request, values, reads)
@@ -269,7 +269,7 @@ def make_late(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "when the event loop is late"])
-def test_a_copy_that_does_not_catch_up_in_time_says_so(
+def test_replica_that_does_not_catch_up_in_time_is_not_fresh_enough(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     method: str,
@@ -277,7 +277,7 @@ def test_a_copy_that_does_not_catch_up_in_time_says_so(
     headers: dict[str, str],
     late: bool,
 ) -> None:
-    """Not that the deadline has passed: that is known, and does not say what is missing."""
+    """The failure says what is missing, not that the deadline has passed."""
 
     if late:
         make_late(monkeypatch)
@@ -288,8 +288,8 @@ def test_a_copy_that_does_not_catch_up_in_time_says_so(
         assert (answer.status_code, answer.json()["reason"]) == (503, "not_fresh_enough")
 
 
-def test_a_part_is_read_in_what_the_waiting_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With partial=allow a copy that does not catch up costs half of the time, and the others are in the answer."""
+def test_partial_read_has_time_after_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With partial=allow, waiting for a replica takes half of the time, and the answer has the other partitions."""
     make_late(monkeypatch)
     with served(tmp_path, partitions=2) as node, node.client() as http:
         node.fill(10)
@@ -298,8 +298,8 @@ def test_a_part_is_read_in_what_the_waiting_leaves(tmp_path: Path, monkeypatch: 
         assert part.json()["items"]
 
 
-def test_a_deadline_ends_a_long_read(tmp_path: Path) -> None:
-    """deadline_exceeded, with advice."""
+def test_deadline_ends_a_long_read(tmp_path: Path) -> None:
+    """A long read ends in deadline_exceeded, with advice."""
     with served(tmp_path, partitions=1) as node, node.client() as http:
         node.fill(50_000)
         answer = http.get("/v1/count?deadline-ms=1")
@@ -307,7 +307,8 @@ def test_a_deadline_ends_a_long_read(tmp_path: Path) -> None:
 
 
 def live_versions(node: Served) -> int:
-    """Files that RocksDB keeps for readers: more than one while an iterator is open over an older state."""
+    """Return the number of files that RocksDB keeps for readers: more than one while an iterator is open over an older
+    state."""
     store = node.node.replicas.by_partition[0].store
 
     def look() -> int:
@@ -318,8 +319,8 @@ def live_versions(node: Served) -> int:
     return node.on_loop(look)
 
 
-def test_a_client_that_goes_away_releases_the_store(tmp_path: Path) -> None:
-    """In the middle of a stream: the iterator ends, and nothing of the request is left."""
+def test_disconnected_client_releases_the_store(tmp_path: Path) -> None:
+    """When a client disconnects in the middle of a stream, the iterator closes and the request ends."""
     with served(tmp_path, partitions=1) as node:
         node.fill(50_000, lambda n: b'"%b"' % (b"x" * 200))
         with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
@@ -330,8 +331,8 @@ def test_a_client_that_goes_away_releases_the_store(tmp_path: Path) -> None:
         eventually("the store is released", lambda: live_versions(node) == 1)
 
 
-def test_a_stream_that_breaks_does_not_look_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect in the middle ends the connection without the last chunk."""
+def test_broken_stream_has_no_last_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect in the middle of a stream ends the connection without the last chunk."""
     with served(tmp_path, partitions=1) as node:
         node.fill(5_000)
         node.put(b"key-002000x", b"1")
@@ -342,7 +343,7 @@ def test_a_stream_that_breaks_does_not_look_whole(tmp_path: Path, monkeypatch: p
 
 
 def test_point_reads_are_answered_during_a_scan(tmp_path: Path) -> None:
-    """A long stream leaves the event loop free in between."""
+    """A long stream yields to point reads."""
     with served(tmp_path, partitions=2) as node, node.client() as http:
         node.fill(100_000)
         read = 0

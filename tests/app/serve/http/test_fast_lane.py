@@ -1,4 +1,4 @@
-"""The two ways in give the same answers, and the bounds that need the bytes."""
+"""Test that both lanes give the same answers, and the limits on connections."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def fast_answers(node: Served) -> int:
 
 
 def both(node: Served, target: bytes, *headers: bytes) -> tuple[bytes, bytes]:
-    """The same request down both lanes: a request in two pieces is not the fast lane's."""
+    """Send the same request down both lanes: the fast lane does not take a pipelined request."""
     request = get(target, *headers)
     before = fast_answers(node)
     fast = exchange(node.port, request)
@@ -91,7 +91,7 @@ def comparable(answer: bytes) -> tuple[int, dict[str, str], bytes]:
         unique=True,
     ),
 )
-def test_both_lanes_answer_alike(node: Served, key: bytes, safe: str, headers: list[bytes]) -> None:
+def test_both_lanes_give_the_same_answer(node: Served, key: bytes, safe: str, headers: list[bytes]) -> None:
     """Status, headers and body of a point read are the same in the fast lane as through FastAPI."""
     fast, slow = both(node, b"/v1/keys/" + quote_from_bytes(key, safe).encode(), *headers)
 
@@ -122,15 +122,15 @@ def test_both_lanes_answer_alike(node: Served, key: bytes, safe: str, headers: l
     ],
     ids=repr,
 )
-def test_header_lines_that_mean_something_are_not_plain(header: bytes) -> None:
-    """A header that may change the answer, or that the parser must judge, is left to uvicorn."""
+def test_header_that_may_matter_is_not_plain(header: bytes) -> None:
+    """The fast lane leaves to uvicorn a header that may change the answer or that the parser must judge."""
     block = b"\r\nHost: node\r\n" + header + b"\r\n\r\n"
 
     assert classify_head(block, lambda token: True) is HeadKind.OTHER
 
 
-def test_two_requests_at_once_are_not_one(node: Served) -> None:
-    """Pipelined requests in one piece are answered in order."""
+def test_pipelined_requests_are_answered_in_order(node: Served) -> None:
+    """A node answers requests that arrive in one packet in their order."""
     with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
         connection.sendall(get(b"/v1/keys/a") + get(b"/v1/keys/nobody") + get(b"/v1/keys/a"))
         answers = read_answers(connection, 3)
@@ -138,8 +138,8 @@ def test_two_requests_at_once_are_not_one(node: Served) -> None:
     assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"404", b"200"]
 
 
-def test_lanes_take_turns_on_one_connection(node: Served) -> None:
-    """A kept-alive connection may go from lane to lane, and cut requests anywhere."""
+def test_lanes_alternate_on_one_connection(node: Served) -> None:
+    """A connection may use both lanes, and a request may be split at any byte."""
     request = get(b"/v1/keys/a")
     with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
         for cut in range(1, len(request)):
@@ -153,8 +153,8 @@ def test_lanes_take_turns_on_one_connection(node: Served) -> None:
             assert parsed(read_answers(connection, 1))[0] == 200
 
 
-def test_a_body_that_looks_like_a_request_is_a_body(node: Served) -> None:
-    """Bytes that belong to a message being received never are a request."""
+def test_body_that_looks_like_a_request_is_a_body(node: Served) -> None:
+    """The fast lane takes no bytes of a body as a request."""
     inner = get(b"/v1/keys/a")
     head = b"POST /v1/multi-get HTTP/1.1\r\nHost: node\r\nContent-Length: %d\r\n\r\n" % len(inner)
     before = fast_answers(node)
@@ -183,8 +183,8 @@ def test_a_body_that_looks_like_a_request_is_a_body(node: Served) -> None:
     ],
     ids=repr,
 )
-def test_what_is_not_http_is_a_problem(node: Served, raw: bytes) -> None:
-    """Bytes that the parser refuses get 400 invalid_request as a problem, and the connection ends."""
+def test_malformed_http_gets_a_problem_document(node: Served, raw: bytes) -> None:
+    """Bytes that the parser refuses get 400 invalid_request, and the connection ends."""
     status, headers, body = parsed(exchange(node.port, raw))
 
     assert (status, headers["content-type"], headers["connection"]) == (
@@ -195,7 +195,7 @@ def test_what_is_not_http_is_a_problem(node: Served, raw: bytes) -> None:
     assert b'"invalid_request"' in body
 
 
-def test_garbage_behind_a_request_does_not_take_its_answer(node: Served) -> None:
+def test_request_before_garbage_is_answered(node: Served) -> None:
     """A node answers the request before the bad bytes, then refuses those, and closes the connection."""
     with wire(node.port) as connection:
         connection.send(get(b"/v1/keys/a?consistency=any") + b"\x00garbage\r\n\r\n")
@@ -204,13 +204,13 @@ def test_garbage_behind_a_request_does_not_take_its_answer(node: Served) -> None
     assert (first.status, refusal.status, refusal.headers["connection"]) == (200, 400, "close")
 
 
-def test_a_date_is_in_every_answer(node: Served) -> None:
-    """Fast answers have the Date header that uvicorn keeps current."""
+def test_fast_answer_has_a_date(node: Served) -> None:
+    """Answers of the fast lane have the Date header that uvicorn updates."""
     assert "date" in parsed(exchange(node.port, get(b"/v1/keys/a")))[1]
 
 
-def test_a_client_that_asks_to_upgrade_is_answered(node: Served) -> None:
-    """Clients that offer h2c get HTTP/1.1, on a connection that goes on."""
+def test_upgrade_offer_is_answered_as_http_1_1(node: Served) -> None:
+    """A client that offers h2c gets HTTP/1.1, on a connection that stays open."""
     with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
         connection.sendall(get(b"/v1/keys/a", b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c"))
         assert parsed(read_answers(connection, 1))[0] == 200
@@ -220,7 +220,7 @@ def test_a_client_that_asks_to_upgrade_is_answered(node: Served) -> None:
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A node with bounds that a test can reach."""
+    """A node with limits that a test can reach."""
     bounds = {
         "connections_max": 8,
         "head_bytes_max": 4096,
@@ -251,8 +251,8 @@ def closed_after(connection: socket.socket) -> tuple[bytes, float]:
     ],
     ids=["long target", "many headers", "a header without end"],
 )
-def test_a_head_has_a_bound(strict: Served, flood: bytes) -> None:
-    """Request line and headers beyond the bound get 413 too_large, which the client can read, and the connection ends."""
+def test_head_over_the_limit_gets_413(strict: Served, flood: bytes) -> None:
+    """A client can read the 413 too_large for a request line and headers over the limit; then the connection ends."""
     with socket.create_connection(("127.0.0.1", strict.port), timeout=10) as connection:
         connection.sendall(flood)
         answer, _ = closed_after(connection)
@@ -262,8 +262,8 @@ def test_a_head_has_a_bound(strict: Served, flood: bytes) -> None:
     assert b'"too_large"' in body
 
 
-def test_a_slow_head_is_refused(strict: Served) -> None:
-    """A head that does not come to its end in time gets 400, and the connection ends."""
+def test_slow_head_is_refused(strict: Served) -> None:
+    """A head that is not complete in time gets 400, and the connection ends."""
     with socket.create_connection(("127.0.0.1", strict.port), timeout=10) as connection:
         connection.sendall(b"GET /v1/keys/a HTTP/1.1\r\nHos")
         answer, _ = closed_after(connection)
@@ -271,8 +271,8 @@ def test_a_slow_head_is_refused(strict: Served) -> None:
     assert (parsed(answer)[0], b"did not arrive within 1 s" in answer) == (400, True)
 
 
-def test_a_slow_body_is_refused(strict: Served) -> None:
-    """A body that does not come to its end in time gets 400, and the connection ends."""
+def test_slow_body_is_refused(strict: Served) -> None:
+    """A body that is not complete in time gets 400, and the connection ends."""
     with socket.create_connection(("127.0.0.1", strict.port), timeout=10) as connection:
         connection.sendall(
             b"POST /v1/multi-get?deadline-ms=60000 HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
@@ -286,7 +286,7 @@ def test_a_slow_body_is_refused(strict: Served) -> None:
     "framing", [b"Content-Length: 100\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"]
 )
 def test_half_a_body_is_refused(node: Served, framing: bytes) -> None:
-    """A client that closes its side in the middle of a body gets 400, and the connection ends."""
+    """A client that closes its sending side in the middle of a body gets 400, and the connection ends."""
     with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
         connection.sendall(b"POST /v1/multi-get HTTP/1.1\r\nHost: x\r\n" + framing)
         connection.shutdown(socket.SHUT_WR)
@@ -296,8 +296,8 @@ def test_half_a_body_is_refused(node: Served, framing: bytes) -> None:
     assert b"body: ends before its time" in body
 
 
-def test_half_a_body_does_not_answer_the_request_before_it(node: Served) -> None:
-    """A refusal never stands where the answer of an earlier request belongs."""
+def test_refusal_of_half_a_body_comes_after_earlier_answers(node: Served) -> None:
+    """A node sends the answer of an earlier request before a refusal."""
     waiting = request(
         b"POST", b"/v1/multi-get?min-position=0:99,1:99,2:99&consistency=at-least", body=b'{"keys":["a"]}'
     )
@@ -310,8 +310,8 @@ def test_half_a_body_does_not_answer_the_request_before_it(node: Served) -> None
 
 
 @pytest.mark.parametrize("lane", ["none", "fast", "slow"])
-def test_an_idle_connection_is_closed(strict: Served, lane: str) -> None:
-    """A silent connection ends after its time, whichever lane it used, and not before."""
+def test_idle_connection_is_closed(strict: Served, lane: str) -> None:
+    """A node closes an idle connection after its time, whichever lane it used, and not before."""
     with socket.create_connection(("127.0.0.1", strict.port), timeout=10) as connection:
         if lane != "none":
             connection.sendall(get(b"/v1/keys/a" if lane == "fast" else b"/livez"))
@@ -322,8 +322,8 @@ def test_an_idle_connection_is_closed(strict: Served, lane: str) -> None:
     assert 1.5 < seconds < 30
 
 
-def test_a_busy_connection_is_not_idle(strict: Served) -> None:
-    """A connection that asks now and then stays open, also when uvicorn's own timer was once armed."""
+def test_busy_connection_stays_open(strict: Served) -> None:
+    """A connection with requests stays open beyond the idle time, also after uvicorn's own timer was set."""
     with socket.create_connection(("127.0.0.1", strict.port), timeout=10) as connection:
         connection.sendall(get(b"/livez"))
         assert parsed(read_answers(connection, 1))[0] == 200
@@ -334,8 +334,8 @@ def test_a_busy_connection_is_not_idle(strict: Served) -> None:
             time.sleep(0.2)
 
 
-def test_a_client_that_does_not_read_is_cut_off(strict: Served) -> None:
-    """Answers that nobody takes do not stay in memory for ever."""
+def test_client_that_does_not_read_is_disconnected(strict: Served) -> None:
+    """A node closes a connection whose client does not read its answers."""
     with socket.create_connection(("127.0.0.1", strict.port), timeout=20) as connection:
         for _ in range(4):
             connection.sendall(get(b"/v1/keys/large"))
@@ -346,8 +346,8 @@ def test_a_client_that_does_not_read_is_cut_off(strict: Served) -> None:
         eventually("it is cut off", lambda: not strict.protocol.open, 10)
 
 
-def test_an_expired_row_is_absent_in_both_lanes(node: Served) -> None:
-    """A row whose time has come is key_not_found a moment later."""
+def test_expired_row_is_absent_in_both_lanes(node: Served) -> None:
+    """A row is key_not_found once it has expired."""
     node.put(b"soon", b"1", expiry_ms=now_ms() + 200)
     assert parsed(exchange(node.port, get(b"/v1/keys/soon")))[0] == 200
 

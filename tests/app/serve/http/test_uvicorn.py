@@ -1,4 +1,4 @@
-"""What is extended or overridden below a library's documented surface is the very code that it was written against.
+"""Test that the libraries' internals that the node overrides are the versions it was written against.
 
 A new version that changes that code fails here, before it fails in a node. Read what has changed, run tests/app/serve and
 tests/hostile with it, then write the new digest and, where it is another minor version, the new range in pyproject.toml.
@@ -44,14 +44,14 @@ def _digest(*parts: Any) -> str:
     ],
     ids=["protocol", "server", "admin"],
 )
-def test_overridden_code_is_known(parts: tuple[Any, ...], known: str) -> None:
-    """The installed version has the code below ours that ours was tested with."""
+def test_overridden_code_is_unchanged(parts: tuple[Any, ...], known: str) -> None:
+    """The installed version has the code that the overrides were tested with."""
     assert _digest(*parts) == known
 
 
 @pytest.mark.parametrize("name", ["uvicorn", "aiokafka"])
-def test_the_range_is_what_was_tested(name: str) -> None:
-    """A library that is overridden is pinned to its minor version, and the locked version is the one that is installed."""
+def test_overridden_library_is_pinned(name: str) -> None:
+    """An overridden library is pinned to its minor version, and the installed version is the locked one."""
     project = tomllib.loads((_TOP / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
     wanted_by = [Requirement(text) for texts in extras.values() for text in texts]
