@@ -1,10 +1,10 @@
-"""What the one who starts a node (the operator, `qtopic run`) and the node agree on.
+"""Define the contract between a node and the process that starts it, which is the operator or `qtopic run`.
 
-A node is configured through environment variables alone, one per field of NodeSettings, `QT_` and the field's
-name in capitals. Both processes of a node, serve and ingest, get the same ones.
+Environment variables configure a node: one for each field of NodeSettings, named `QT_` and the field's name in capitals. Both
+processes of a node, serve and ingest, get the same variables.
 
-No secret is in a variable, since many can see a process' environment: the spec, whose `kafka.config` may hold a password,
-the Kafka settings of `kafka.secretRef` and the token between nodes are in files.
+No variable holds a secret, because other processes can read a process's environment. The spec, whose `kafka.config` may hold a
+password, the Kafka settings of `kafka.secretRef` and the token between nodes are in files.
 """
 
 from __future__ import annotations
@@ -23,37 +23,41 @@ ROW_SOCKET: Final = "rows.sock"  # JVM writer tasks → serve: slices of rows
 CONTROL_SOCKET: Final = "control.sock"  # ingest ↔ serve: assignment, positions, state; JSON lines
 CONTROL_PROTOCOL: Final = 1
 
-# What the placer and the nodes say to a node over HTTP.
-NODE_HEADER: Final = "qt-node"  # with the revision's token
-PLACEMENT_PATH: Final = "/internal/v1/placement"  # PUT: Placement.to_json → {"epoch": what the node has now}
-READ_PATH: Final = "/internal/v1/read"  # PUT: spec.read → what the node follows now
+# Requests to a node from the placement controller and from other nodes.
+NODE_HEADER: Final = "qt-node"  # its value is the revision's token
+PLACEMENT_PATH: Final = (
+    "/internal/v1/placement"  # PUT: Placement.to_json → {"epoch": the newest that the node has}
+)
+READ_PATH: Final = "/internal/v1/read"  # PUT: spec.read → the settings that the node applies
 
 # Files inside NodeSettings.data_dir.
 GENERATION_FILE: Final = "generation"
 PLACEMENT_FILE: Final = "placement.json"
 PARTITIONER_MISMATCHES_FILE: Final = "contradicted-partitioners.json"  # below the application's directory
-CHECKPOINTS_DIRECTORY: Final = "checkpoints"  # below the application's own
+CHECKPOINTS_DIRECTORY: Final = "checkpoints"  # below the application's directory
 
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedTopic:
-    """The topic as ingest found it and serve hears of it."""
+    """Describe the topic as ingest reports it to serve."""
 
     id: str
     partitions: int
     earliest: Mapping[int, int]
     latest: Mapping[int, int]
-    """Where readers of committed records have reached the end."""
+    """End offsets for readers of committed records."""
 
 
 class SettingsError(Exception):
-    """A variable is missing or wrong; the message names it and what it should be."""
+    """Report a missing or wrong variable; the message names it and says what it should be."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
+    """Configure a node. Each field is an environment variable."""
+
     name: str
     """The node's own name, e.g. `users-r1-0`."""
 
@@ -61,42 +65,42 @@ class NodeSettings:
     """The node's place in the placement."""
 
     application_id: str
-    """`<namespace>.<name>.r<N>-<ID>`: whose data this is, and the Kafka group that positions are committed under."""
+    """`<namespace>.<name>.r<N>-<ID>`: the owner of the data, and the Kafka group that commits positions."""
 
     spec_path: str
-    """A file with the resource's `spec` as JSON, already validated."""
+    """A file with the resource's validated `spec` as JSON."""
 
     bootstrap_servers: str
-    """Kafka's addresses. They win over the ones in the spec."""
+    """Kafka's addresses, in place of the ones in the spec."""
 
     advertised_url: str
-    """`http://host:port` under which the other nodes reach this one."""
+    """`http://host:port` at which other nodes reach this one."""
 
     data_dir: str
-    """Where the stores are. Kept between starts."""
+    """The directory of the stores. It survives a restart."""
 
     run_dir: str
-    """Where the sockets are. At most 80 characters, since a Unix socket's path is bounded."""
+    """The directory of the sockets. At most 80 characters, because the path of a Unix socket is bounded."""
 
     placement_path: str
-    """A file with the first placement. A newer one on the node's disk wins."""
+    """A file with the first placement. The node prefers a newer one on its disk."""
 
     http_host: str = "::"
-    """The address to listen on. `::` is every address of both families; IPv4's where there is no IPv6. `qtopic run` says
+    """The address to listen on. `::` is every address of IPv6 and IPv4, or of IPv4 on a host without IPv6. `qtopic run` sets
     127.0.0.1."""
 
     http_port: int = DEFAULT_PORT
     """The port to listen on."""
 
     kafka_secret_dir: str = ""
-    """Files with one setting of Kafka's clients each, named as Java clients name it. They win over the spec's
-    `kafka.config`. Empty: there are none."""
+    """A directory with one file for each setting of Kafka's clients, under the setting's Java name. They override the spec's
+    `kafka.config`. Empty: no such settings."""
 
     internal_token_path: str = ""
-    """A file with the revision's token for /internal. Empty: nodes do not talk to each other."""
+    """A file with the revision's token for /internal. Empty: nodes do not call each other."""
 
     cache_dir: str = ""
-    """Where jars and class archives are cached. Empty: `$XDG_CACHE_HOME/queryable-topics`."""
+    """The cache of jars and class archives. Empty: `$XDG_CACHE_HOME/queryable-topics`."""
 
     block_cache_mb: int = 128
     """RocksDB's block cache, shared by all stores of the node."""
@@ -105,41 +109,40 @@ class NodeSettings:
     """RocksDB's memtables, shared by all stores of the node."""
 
     connections_max: int = 1024
-    """Open client connections, where the process may open as many. One more takes the place of an idle one, or is told to
-    come back later."""
+    """Open client connections, if the process may open as many. One more replaces an idle connection or gets 429."""
 
     concurrent_max: int = 512
-    """Requests being answered at once. One more gets 429."""
+    """Requests in progress. One more gets 429."""
 
     head_bytes_max: int = 65_536
-    """Request line and headers together."""
+    """Bytes of a request line and its headers together."""
 
     head_seconds_max: int = 10
-    """From the first byte of a request to the end of its head."""
+    """Seconds from the first byte of a request to the end of its head."""
 
     body_bytes_max: int = 16 * 1024 * 1024
-    """A request's body, unpacked."""
+    """Bytes of one request's body, after decompression."""
 
     bodies_bytes_max: int = 64 * 1024 * 1024
-    """The bodies of the requests under way, together. One more gets 429 at its head. Small ones do not count."""
+    """Bytes of all request bodies in progress, small ones excepted. A request beyond them gets 429 after its head."""
 
     untaken_bytes_max: int = 128 * 1024 * 1024
-    """What large answers take together: what was gathered for them, and what clients have not taken yet. While it is
-    more, requests get 429. The operator gives the container as much memory for it."""
+    """Unsent response bytes of large answers together, and the rows collected for them. Above this, requests get 429. The
+    operator adds as much to the container's memory."""
 
     body_seconds_max: int = 30
-    """From the end of a request's head to the end of its body."""
+    """Seconds from the end of a request's head to the end of its body."""
 
     idle_seconds_max: int = 75
-    """How long a kept-alive connection may be silent."""
+    """Seconds that a kept-alive connection may be idle."""
 
     drain_seconds: int = 0
-    """How long a node that was asked to end still answers, and tells clients and nodes to go elsewhere. Longer than
-    it takes until nobody is sent to it any more: some seconds behind a Service, none on one machine."""
+    """Seconds that a node drains before it stops: it answers, and sends clients and nodes to other nodes. It must be longer than
+    a load balancer takes to stop using the node: some seconds behind a Service, none on one machine."""
 
     peer_copy_mb_per_second_max: int = 150
-    """What the node sends of its copies to nodes that build theirs, together: a quarter of a core, and five times what
-    the topic would give. A link of 1 Gb/s carries 110 and should be told less."""
+    """The rate at which the node sends checkpoints, to all peers together. The default takes a quarter of a core and is five
+    times the rate of ingest. A link of 1 Gb/s carries 110, so set less there."""
 
     page_rows_max: int = 10_000
     """The largest `limit` of a scan."""
@@ -148,10 +151,10 @@ class NodeSettings:
     """Keys in one multi-get."""
 
     log_end_interval_ms: int = 500
-    """How often Kafka is asked for the log's end. It is also the resolution of `Qt-Lag-Ms`."""
+    """The interval of requests for end offsets. It is also the resolution of `Qt-Lag-Ms`."""
 
     topic_wait_seconds: int = 300
-    """How long a missing topic is waited for before the node says that it has failed."""
+    """Seconds to wait for a missing topic before the node fails."""
 
     def to_env(self) -> dict[str, str]:
         return {ENV_PREFIX + f.name.upper(): str(getattr(self, f.name)) for f in fields(self)}
@@ -164,7 +167,7 @@ class NodeSettings:
             text = environ.get(variable)
             if text is None:
                 if field.default is MISSING:
-                    raise SettingsError(f"{variable} is not set; it is the node's {field.name}")
+                    raise SettingsError(f"{variable} is not set; it sets the node's {field.name}")
                 continue
             if field.type == "int":
                 if _WHOLE_NUMBER.fullmatch(text) is None:

@@ -1,8 +1,7 @@
-"""The closed set of ways in which a request can fail.
+"""Define the closed set of reasons why a request fails.
 
-Whoever reads an answer can tell a missing key from missing data, and what to do next from the advice. There
-is no other failure: an exception that is not one of these is a defect, answered as INTERNAL with an id that
-is in the log.
+The reason of an answer tells a missing key from missing data, and its advice says what to do next. Any other exception is a
+defect: its answer is INTERNAL, with an id that the log has too.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ _SHORT.maxstring = 64
 
 
 class Reason(Enum):
-    """Each reason with its HTTP status and its title."""
+    """Name each reason, with its HTTP status and its title."""
 
     INVALID_REQUEST = ("invalid_request", 400, "The request is not valid")
-    UNAUTHENTICATED = ("unauthenticated", 401, "Who is asking is not known")
+    UNAUTHENTICATED = ("unauthenticated", 401, "Authentication is required")
     FORBIDDEN = ("forbidden", 403, "Not allowed")
     KEY_NOT_FOUND = ("key_not_found", 404, "The key does not exist")
-    NO_SUCH_RESOURCE = ("no_such_resource", 404, "There is nothing at this path")
+    NO_SUCH_RESOURCE = ("no_such_resource", 404, "The path does not exist")
     TOO_LARGE = ("too_large", 413, "The request is too large")
-    WRONG_OWNER = ("wrong_owner", 421, "This node does not hold the partition")
-    OVERLOADED = ("overloaded", 429, "The node has all the work it can take")
-    INTERNAL = ("internal", 500, "Something broke on our side")
-    NOT_AVAILABLE = ("not_available", 503, "No complete copy of the partition can answer")
-    NOT_FRESH_ENOUGH = ("not_fresh_enough", 503, "No copy is as fresh as was asked for")
-    DEADLINE_EXCEEDED = ("deadline_exceeded", 504, "The deadline passed before there was an answer")
+    WRONG_OWNER = ("wrong_owner", 421, "This node does not host the partition")
+    OVERLOADED = ("overloaded", 429, "The node has too many requests")
+    INTERNAL = ("internal", 500, "The node has a defect")
+    NOT_AVAILABLE = ("not_available", 503, "No complete replica of the partition can answer")
+    NOT_FRESH_ENOUGH = ("not_fresh_enough", 503, "No replica is as fresh as the request requires")
+    DEADLINE_EXCEEDED = ("deadline_exceeded", 504, "The deadline passed before an answer was ready")
 
     def __init__(self, slug: str, status: int, title: str) -> None:
         self.slug = slug
@@ -39,12 +38,12 @@ class Reason(Enum):
 
 
 REASONS_TO_TRY_ELSEWHERE: Final = (Reason.WRONG_OWNER, Reason.NOT_AVAILABLE, Reason.NOT_FRESH_ENOUGH)
-"""Why one replica cannot answer although another may, beginning with the reason that concerns a caller most."""
+"""Reasons for which another replica may answer, the one that hides the most data first."""
 
 
-@dataclass(eq=False)  # not frozen: the interpreter hangs tracebacks on exceptions
+@dataclass(eq=False)  # not frozen: the interpreter sets tracebacks on exceptions
 class Failure(Exception):
-    """One failed request, ready to become `application/problem+json`."""
+    """Describe one failed request, with the fields of `application/problem+json`."""
 
     reason: Reason
     detail: str
@@ -58,7 +57,7 @@ class Failure(Exception):
         return f"{self.reason.slug}: {self.detail}"
 
     def problem(self) -> dict[str, Any]:
-        """The body of the answer; fields that do not apply are absent."""
+        """Return the body of the answer, without the fields that do not apply."""
         body: dict[str, Any] = {
             "status": self.reason.status,
             "reason": self.reason.slug,
@@ -78,10 +77,10 @@ class Failure(Exception):
 
 
 def invalid(field: str, problem: str, advice: str) -> Failure:
-    """The caller's mistake, naming the field it made it in."""
+    """Return the failure for a field of the request that is wrong."""
     return Failure(Reason.INVALID_REQUEST, f"{field}: {problem}", advice)
 
 
 def shown(value: object) -> str:
-    """Enough of a wrong value to recognise it, never a megabyte of it."""
+    """Return a short piece of a wrong value, for a message."""
     return _SHORT.repr(value)

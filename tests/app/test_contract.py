@@ -1,4 +1,4 @@
-"""A node's settings, as variables."""
+"""Test a node's settings as environment variables."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def small() -> NodeSettings:
 
 
 @given(SETTINGS)
-def test_settings_come_back(settings: NodeSettings) -> None:
-    """A node reads the very settings that whoever starts it has written."""
+def test_settings_survive_the_environment(settings: NodeSettings) -> None:
+    """A node reads the settings that the process which starts it wrote."""
     assert NodeSettings.from_env(settings.to_env()) == settings
 
 
-def test_every_variable_has_the_prefix() -> None:
-    """Every variable is named QT_ and the field's name in capitals."""
+def test_variable_is_the_field_with_a_prefix() -> None:
+    """Every variable is QT_ and the field's name in capitals."""
     assert set(small().to_env()) == {"QT_" + f.name.upper() for f in fields(NodeSettings)}
 
 
-def test_what_is_left_out_has_its_default() -> None:
-    """Only what has no default must be set."""
+def test_absent_variable_has_its_default() -> None:
+    """Only a setting without a default must be set."""
     required = {
         name: text for name, text in small().to_env().items() if getattr(small(), name[3:].lower()) != 8080
     }
@@ -51,13 +51,13 @@ def test_what_is_left_out_has_its_default() -> None:
     assert NodeSettings.from_env(required) == small()
 
 
-def test_other_variables_are_not_looked_at() -> None:
-    """The rest of the environment does not matter."""
+def test_other_variables_are_ignored() -> None:
+    """A variable without a field changes nothing."""
     assert NodeSettings.from_env(small().to_env() | {"PATH": "/bin", "QT_UNKNOWN": "x"}) == small()
 
 
-def test_a_missing_variable_is_named() -> None:
-    """A variable that must be set is named when it is not."""
+def test_missing_variable_is_named() -> None:
+    """The error names the required variable that is not set."""
     environ = small().to_env()
     del environ["QT_APPLICATION_ID"]
     with pytest.raises(SettingsError, match="QT_APPLICATION_ID is not set"):
@@ -67,14 +67,14 @@ def test_a_missing_variable_is_named() -> None:
 @pytest.mark.parametrize(
     "text", ["", "eighty", "8.5", "-1", "--5", " 80", "²", "٤", "1_000", "9" * 10_000], ids=ascii
 )
-def test_a_wrong_number_is_named(text: str) -> None:
-    """A variable that is no whole number is named with what it says."""
+def test_wrong_number_is_named(text: str) -> None:
+    """The error names the variable that is no whole number, and its value."""
     with pytest.raises(SettingsError, match="QT_HTTP_PORT must be a whole number of at most 9 digits, not '"):
         NodeSettings.from_env(small().to_env() | {"QT_HTTP_PORT": text})
 
 
 def test_settings_hold_no_secret() -> None:
-    """No field is for a token or password: those that speak of one are paths."""
+    """No field holds a token or password; fields that name one are paths."""
     secretive = [
         f.name
         for f in fields(NodeSettings)

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition as a manual and as a contract."""
+"""Test the CustomResourceDefinition as documentation and as a contract."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def fields(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[st
         yield from fields(node["items"], f"{path}[]")
 
 
-def test_every_field_is_explained() -> None:
-    """`kubectl explain` has a type and a sentence for every field; metadata's is Kubernetes' own."""
+def test_every_field_has_a_description() -> None:
+    """`kubectl explain` shows a type and a sentence for every field; the one of metadata is from Kubernetes."""
     silent = [
         path
         for path, field in fields(schema(), "")
@@ -36,14 +36,14 @@ def test_every_field_is_explained() -> None:
 
 
 def test_every_default_is_valid() -> None:
-    """A default is of the field's own type and within its bounds."""
+    """A default has the field's type and is within its bounds."""
     for path, field in fields(schema(), ""):
         if "default" in field:
             assert not list(Draft202012Validator(field).iter_errors(field["default"])), path
 
 
-def test_defaults_are_the_ones_that_nodes_use() -> None:
-    """A field that is left out means the same in a cluster, where the schema fills it in, and on one machine."""
+def test_defaults_equal_those_of_nodes() -> None:
+    """An absent field means the same in a cluster, where the schema sets its default, and on one machine."""
 
     def filled(node: Mapping[str, Any]) -> dict[str, Any]:
         known = {n: c for n, c in node.get("properties", {}).items() if "default" in c}
@@ -57,8 +57,8 @@ def test_defaults_are_the_ones_that_nodes_use() -> None:
     assert parse_spec({**filled(spec), **given}) == parse_spec(given)
 
 
-def test_durations_in_defaults_can_be_read() -> None:
-    """Every default of a duration is one that nodes understand."""
+def test_default_durations_are_valid() -> None:
+    """Nodes parse every default of a duration."""
     for path, field in fields(schema(), ""):
         if "ms|s|m|h|d" in field.get("pattern", "") and "default" in field:
             assert duration_ms(field["default"], path) >= 0

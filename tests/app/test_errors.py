@@ -1,4 +1,4 @@
-"""The closed set of failures."""
+"""Test the closed set of failures."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from queryable_app.errors import Failure, Reason, invalid, shown
 
 
-def test_the_set_is_closed() -> None:
-    """Reasons and their statuses are the published ones: a new one is a change of the contract."""
+def test_reasons_and_statuses_are_the_published_ones() -> None:
+    """A new reason or status is a change of the contract with clients."""
     assert {reason.slug: reason.status for reason in Reason} == {
         "invalid_request": 400,
         "unauthenticated": 401,
@@ -28,15 +28,15 @@ def test_the_set_is_closed() -> None:
     }
 
 
-def test_a_problem_says_everything() -> None:
-    """A problem's body has the reason, what happened, what to do, and whatever else is known."""
+def test_problem_has_every_known_field() -> None:
+    """A problem's body has the reason, the detail, the advice and the optional fields that are set."""
     failure = Failure(
         Reason.NOT_AVAILABLE, "what", "do", partition=3, position="3:7", retry_after_ms=500, missing=(3, 4)
     )
     assert failure.problem() == {
         "status": 503,
         "reason": "not_available",
-        "title": "No complete copy of the partition can answer",
+        "title": "No complete replica of the partition can answer",
         "detail": "what",
         "advice": "do",
         "partition": 3,
@@ -46,7 +46,7 @@ def test_a_problem_says_everything() -> None:
     }
 
 
-def test_a_problem_leaves_out_what_does_not_apply() -> None:
+def test_problem_has_no_field_without_a_value() -> None:
     """Fields without a value are absent, and partition 0 is a value."""
     assert set(Failure(Reason.INTERNAL, "what", "do").problem()) == {
         "status",
@@ -62,7 +62,7 @@ def test_a_problem_leaves_out_what_does_not_apply() -> None:
 
 
 def test_invalid_names_its_field() -> None:
-    """The caller's mistake starts with the field it was made in."""
+    """The detail of an invalid request begins with the field."""
     failure = invalid("limit", "is 0", "give 1 to 10000")
     assert (failure.reason, failure.detail, failure.advice) == (
         Reason.INVALID_REQUEST,
@@ -71,14 +71,14 @@ def test_invalid_names_its_field() -> None:
     )
 
 
-def test_a_failure_can_be_raised() -> None:
-    """A failure is an exception that says its reason and detail."""
+def test_failure_can_be_raised() -> None:
+    """A failure is an exception with its reason and detail as text."""
     with pytest.raises(Failure, match=r"^invalid_request: limit: is 0$"):
         raise invalid("limit", "is 0", "give 1 to 10000")
 
 
-def test_a_failure_passes_through_a_context_manager() -> None:
-    """A generator's context manager hangs a traceback on what passes: a failure lets it."""
+def test_failure_passes_through_a_context_manager() -> None:
+    """A generator's context manager can set the traceback of a failure."""
 
     @contextmanager
     def around() -> Iterator[None]:
@@ -92,6 +92,6 @@ def test_a_failure_passes_through_a_context_manager() -> None:
     "value", ["x" * 1_000_000, ["x"] * 1_000_000, {str(i): i for i in range(1000)}, 10**4000, b"x" * 1_000_000, "\ud800"],
     ids=["text", "list", "dict", "int", "bytes", "surrogate"],
 )  # fmt: skip
-def test_what_is_shown_is_short(value: object) -> None:
-    """A wrong value is shown by a piece of it, which every answer can carry."""
+def test_shown_value_is_short(value: object) -> None:
+    """A message shows a short piece of a wrong value."""
     assert len(shown(value).encode()) < 120

@@ -1,4 +1,4 @@
-"""What the image is made from."""
+"""Test what the image is built from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def locked(name: str) -> dict[str, set[str]]:
-    """`package==version ; marker` → digests."""
+    """Return the digests of each `package==version ; marker`."""
     packages: dict[str, set[str]] = {}
     current = ""
     for line in (ROOT / name).read_text().splitlines():
@@ -28,8 +28,8 @@ def locked(name: str) -> dict[str, set[str]]:
     return packages
 
 
-def test_the_image_has_the_packages_that_are_tested() -> None:
-    """The same versions and digests as here, without the tools of development."""
+def test_image_has_the_tested_packages() -> None:
+    """The image has the versions and digests of the tests' environment, without development tools."""
     here, image = locked("requirements.lock"), locked("requirements-image.lock")
     assert {package: here.get(package) for package in image} == image
     names = {package.partition("==")[0] for package in image}
@@ -37,23 +37,23 @@ def test_the_image_has_the_packages_that_are_tested() -> None:
     assert names.isdisjoint({"pytest", "mypy", "ruff", "hypothesis"})
 
 
-def test_the_image_says_which_version_it_is() -> None:
-    """The project's."""
+def test_image_has_the_version_of_the_project() -> None:
+    """The label of the image is the version of the project."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f'image.version="{project["version"]}"' in (ROOT / "Dockerfile").read_text()
 
 
-def test_the_image_names_no_host_and_checks_no_health() -> None:
-    """Packages come from wherever the one who builds it gets them, and Kubernetes asks for health itself."""
+def test_dockerfile_names_no_host_and_no_health_check() -> None:
+    """The build's environment chooses where packages come from, and Kubernetes checks health itself."""
     for file in (ROOT / "Dockerfile", ROOT / "tests" / "cluster" / "kafka" / "Dockerfile"):
         instructions = [line for line in file.read_text().splitlines() if not line.startswith("#")]
         assert not [line for line in instructions if "://" in line or "HEALTHCHECK" in line]
 
 
-def test_jars_whose_times_an_image_does_not_keep_are_refused(
+def test_jar_with_a_fractional_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The archive would not be taken, and nobody would notice but by the clock."""
+    """An image keeps no fraction of a second, and the JVM ignores a class archive whose jar has another time."""
     connector = jars.connector_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", "")))
     for jar in connector:
         (tmp_path / jar.parent.name).mkdir(exist_ok=True)

@@ -111,7 +111,7 @@ def objects(of: View, pods: int | None = None) -> list[Manifest]:
     urls = [names.advertised_url(of.namespace, of.name, 1, o, SETTINGS.cluster_domain) for o in nodes]
     record = RevisionRecord(
         spec=of.raw,
-        placement=initial_placement(application_id, 4, urls, of.spec.copies),
+        placement=initial_placement(application_id, 4, urls, of.spec.replication_factor),
         template=template,
         domains={0: "zone-a"},
         spec_hash=spec_hash(of.raw, 4, disk_format=1),

@@ -1,10 +1,9 @@
-"""Kafka client settings as Java clients name them, in the terms of aiokafka.
+"""Translate the connection settings of Java's Kafka clients for aiokafka.
 
-Strategy: Spark's consumer takes the settings as they are, so the Java names are the contract. Here those that decide how to
-connect are translated; one that aiokafka cannot follow is refused by name, for a connection that is less safe than was
-asked for must not come about. Settings of how a Java client fetches or batches mean nothing here and are left out.
-Certificates are PEM in the setting itself. A path is refused: it means another file in the operator, in a node and on your
-machine, and the author of a resource may not choose what the operator opens.
+Strategy: Spark's consumer takes the settings as they are, so the Java names are the contract. A connection setting that aiokafka
+cannot apply is refused by name: the connection would be less safe than the settings say. Settings for fetching and batching have
+no meaning here and are ignored. Certificates are PEM in the setting itself. A path is refused: it means another file in the
+operator, in a node and on your machine, and the author of a resource must not choose what the operator opens.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-# Possessive: a text of a megabyte that is no list of options takes no longer than to read it once.
+# Possessive quantifiers: the regex reads any text once, also a megabyte that is no list of options.
 _JAAS_OPTION: Final = re.compile(
     r"""\b(\w++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|'((?:[^'\\]|\\.)*+)'|([^\s;"']++))""", re.DOTALL
 )
@@ -25,18 +24,18 @@ _CONTENTS: Final = {
     "ssl.keystore.location": "put the PEM itself into ssl.keystore.certificate.chain and ssl.keystore.key",
     "config.providers": "write the values themselves, or put them into the Secret",
 }
-"""Settings that make a client open a file, and what to write instead."""
+"""Settings that make a client open a file, each with what to write instead."""
 
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
 class KafkaSettingsError(Exception):
-    """A setting cannot be followed; the message names it. It never holds a value that may be secret."""
+    """Report a setting that cannot be applied. The message names it and never holds a value, which may be secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What an SSL context is made of. Empty: the system's certificates, and no certificate of our own."""
+    """Configure an SSL context. Empty: trust the system's certificates, and send none."""
 
     trusted_pem: str = ""
     certificate_pem: str = field(default="", repr=False)
@@ -47,20 +46,21 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class KafkaConnection:
-    """How to reach Kafka: arguments of any aiokafka client, and `tls` when it is encrypted."""
+    """Configure a connection: arguments of any aiokafka client, and `tls` if it is encrypted."""
 
     arguments: Mapping[str, Any] = field(repr=False)
     tls: Tls | None = None
 
 
 def refuse_paths(config: Mapping[str, str]) -> None:
-    """Raise KafkaSettingsError for a setting that names a file. The operator, every node and `qtopic` follow the same rule."""
+    """Raise KafkaSettingsError for a setting that names a file."""
     for name, instead in _CONTENTS.items():
         if name in config:
             raise KafkaSettingsError(f"{name} names a file, which is not read; {instead}")
 
 
 def kafka_connection(bootstrap_servers: str, config: Mapping[str, str]) -> KafkaConnection:
+    """Return how to connect, or raise KafkaSettingsError."""
     refuse_paths(config)
     protocol = _one_of(config, "security.protocol", _PROTOCOLS)
     arguments: dict[str, Any] = {
@@ -98,7 +98,7 @@ def _tls(config: Mapping[str, str]) -> Tls:
     for store in ("ssl.truststore", "ssl.keystore"):
         given = any(f"{store}.{what}" in config for what in ("certificates", "certificate.chain"))
         if given and config.get(f"{store}.type", "JKS") != "PEM":
-            raise KafkaSettingsError(f"{store}.type must be PEM, other kinds are not read by this node")
+            raise KafkaSettingsError(f"{store}.type must be PEM, this node reads no other type")
     algorithm = config.get("ssl.endpoint.identification.algorithm", "https")
     if algorithm not in ("", "https"):
         raise KafkaSettingsError("ssl.endpoint.identification.algorithm must be https, or empty for no check")

@@ -1,8 +1,7 @@
-"""The resource's `spec` as frozen values, or an error that names the field.
+"""Parse a resource's `spec` into frozen values, or raise an error that names the field.
 
-Strategy: the schema in `crds/queryabletopic.yaml` decides what a field may be; here the fields become typed
-values with their defaults, and what crosses fields is checked. A field that this version does not carry out
-yet is refused by name rather than silently ignored.
+Strategy: the schema in `crds/queryabletopic.yaml` checks single fields. This file gives them types and defaults, and checks
+rules across fields. A field that this version does not implement yet is refused by name and never ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, get_args
 
 KeyFormat = Literal["string", "int", "long", "double", "uuid", "bytes", "json"]
 ValueFormat = Literal["json", "string", "int", "long", "double", "uuid", "bytes"]
@@ -22,11 +21,12 @@ ConsistencyName = Literal["any", "bounded", "at-least", "strong"]
 IngestMode = Literal["realtime", "microbatch"]
 
 _DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
-_LAG_MS_MAX: Final = 86_400_000  # as in the schema, and the next one too
+_LAG_MS_MAX: Final = 86_400_000  # as in the schema, like the next one
 _CONCURRENT_MAX: Final = 65_536
+_BATCH_MS_MIN: Final = 5000
 _DURATION_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-# In the contract, not carried out yet: named here so that nobody believes otherwise.
+# In the schema, and not implemented yet.
 _LATER: Final = {
     ("view", "keyBy"): "re-keying",
     ("view", "aggregate"): "aggregates",
@@ -41,11 +41,11 @@ _LATER: Final = {
 
 
 READ_FIELDS: Final = ("consistency", "ingest", "maxConcurrent")
-"""The fields of `spec.read` that a resource always has, since the schema fills them in."""
+"""The fields of `spec.read` that every resource has, because the schema has defaults for them."""
 
 
 class SpecError(Exception):
-    """A field is wrong: the message starts with its path."""
+    """Report a wrong field; the message begins with its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +85,18 @@ class TopicSpec:
     high_water_percent: int = 85
 
     @property
-    def copies(self) -> int:
+    def replication_factor(self) -> int:
+        """Return how many replicas a partition has, active and standby."""
         return 1 + self.standby_replicas
 
     @property
     def stored_format(self) -> ValueFormat:
-        """The format of what is stored: a view with SQL always stores JSON."""
+        """Return the format of stored values; a view with SQL stores JSON."""
         return "json" if self.sql else self.value_format
 
 
 def duration_ms(text: str, path: str) -> int:
+    """Return a duration in milliseconds."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise SpecError(
@@ -108,7 +110,31 @@ def parse_spec_json(text: str) -> TopicSpec:
 
 
 def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
-    """`spec` has passed the schema; what is left are the rules that cross fields."""
+    """Parse a `spec` that has passed the schema, and check the rules across fields."""
+    _refuse_later_features(spec)
+    value_format, value_schema = _value(spec.get("value", {}))
+    replicas, standby_replicas = _node_counts(spec)
+    return TopicSpec(
+        bootstrap_servers=spec["kafka"]["bootstrapServers"],
+        topic=spec["topic"],
+        kafka_config={name: str(value) for name, value in spec["kafka"].get("config", {}).items()},
+        key_format=_one_of(KeyFormat, spec.get("key", {}).get("format", "string"), "spec.key.format"),
+        value_format=value_format,
+        value_schema=value_schema,
+        on_bad_record=_one_of(OnBadRecord, spec.get("onBadRecord", "Skip"), "spec.onBadRecord"),
+        partitioner=_one_of(PartitionerName, spec.get("partitioner", "auto"), "spec.partitioner"),
+        sql=spec.get("transform", {}).get("sql"),
+        ttl_ms=_ttl_ms(spec.get("view", {}).get("ttl")),
+        replicas=replicas,
+        standby_replicas=standby_replicas,
+        read=parse_read(spec.get("read", {})),
+        ingest=_ingest(spec.get("ingest", {})),
+        on_data_loss=_one_of(OnDataLoss, spec.get("onDataLoss", "Fail"), "spec.onDataLoss"),
+        high_water_percent=spec.get("storage", {}).get("highWaterPercent", 85),
+    )
+
+
+def _refuse_later_features(spec: Mapping[str, Any]) -> None:
     for path, feature in _LATER.items():
         node: Any = spec
         for name in path:
@@ -117,70 +143,62 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
             raise SpecError(
                 f"spec.{'.'.join(path)}: {feature} is not in this version yet; leave the field out"
             )
-    key, value, view = spec.get("key", {}), spec.get("value", {}), spec.get("view", {})
-    kind = view.get("kind", "latest")
+    kind = spec.get("view", {}).get("kind", "latest")
     if kind != "latest":
         raise SpecError(
             f"spec.view.kind: {kind!r} is not in this version yet; leave the field out for the latest value"
         )
-    key_format = _one_of(key.get("format", "string"), KeyFormat, "spec.key.format")
-    value_format = _one_of(value.get("format", "json"), ValueFormat, "spec.value.format")
+
+
+def _value(value: Mapping[str, Any]) -> tuple[ValueFormat, str | None]:
+    format: ValueFormat = _one_of(ValueFormat, value.get("format", "json"), "spec.value.format")
     schema = value.get("schema")
-    if schema and value_format != "json":
+    if schema and format != "json":
         raise SpecError(
-            f"spec.value.schema: only JSON values have a schema, and spec.value.format is {value_format!r}"
+            f"spec.value.schema: only JSON values have a schema, and spec.value.format is {format!r}"
         )
-    ingest, transform = spec.get("ingest", {}), spec.get("transform", {})
-    ttl = view.get("ttl")
+    return format, schema
+
+
+def _ttl_ms(ttl: str | None) -> int | None:
     ttl_ms = duration_ms(ttl, "spec.view.ttl") if ttl else None
     if ttl_ms == 0:
         raise SpecError(
             "spec.view.ttl: a row that expires at once can never be read; leave the field out to keep rows"
         )
+    return ttl_ms
+
+
+def _node_counts(spec: Mapping[str, Any]) -> tuple[int, int]:
     replicas, standby = spec.get("replicas", 1), spec.get("standbyReplicas", 0)
     if standby >= replicas:
         raise SpecError(
-            f"spec.standbyReplicas: {standby} standby copies need at least {standby + 1} nodes, "
+            f"spec.standbyReplicas: {standby} standby replicas need at least {standby + 1} nodes, "
             f"and spec.replicas is {replicas}"
         )
+    return replicas, standby
+
+
+def _ingest(ingest: Mapping[str, Any]) -> Ingest:
     batch_ms = duration_ms(ingest.get("batch", "5m"), "spec.ingest.batch")
-    if batch_ms < 5000:
+    if batch_ms < _BATCH_MS_MIN:
         raise SpecError(
             "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s; 5m is the default"
         )
-    return TopicSpec(
-        bootstrap_servers=spec["kafka"]["bootstrapServers"],
-        topic=spec["topic"],
-        kafka_config={k: str(v) for k, v in spec["kafka"].get("config", {}).items()},
-        key_format=cast(KeyFormat, key_format),
-        value_format=cast(ValueFormat, value_format),
-        value_schema=schema,
-        on_bad_record=cast(
-            OnBadRecord, _one_of(spec.get("onBadRecord", "Skip"), OnBadRecord, "spec.onBadRecord")
-        ),
-        partitioner=cast(
-            PartitionerName, _one_of(spec.get("partitioner", "auto"), PartitionerName, "spec.partitioner")
-        ),
-        sql=transform.get("sql"),
-        ttl_ms=ttl_ms,
-        replicas=replicas,
-        standby_replicas=standby,
-        read=parse_read(spec.get("read", {})),
-        ingest=Ingest(
-            cast(IngestMode, _one_of(ingest.get("mode", "realtime"), IngestMode, "spec.ingest.mode")),
-            batch_ms,
-            duration_ms(ingest.get("trigger", "0s"), "spec.ingest.trigger"),
-            ingest.get("maxOffsetsPerTrigger", 100_000),
-            ingest.get("driverMemory", "512m"),
-        ),
-        on_data_loss=cast(OnDataLoss, _one_of(spec.get("onDataLoss", "Fail"), OnDataLoss, "spec.onDataLoss")),
-        high_water_percent=spec.get("storage", {}).get("highWaterPercent", 85),
+    return Ingest(
+        _one_of(IngestMode, ingest.get("mode", "realtime"), "spec.ingest.mode"),
+        batch_ms,
+        duration_ms(ingest.get("trigger", "0s"), "spec.ingest.trigger"),
+        ingest.get("maxOffsetsPerTrigger", 100_000),
+        ingest.get("driverMemory", "512m"),
     )
 
 
 def parse_read(read: Mapping[str, Any]) -> Read:
-    """`spec.read`, which also comes without the rest, to a node that runs; so the schema is not relied upon."""
-    consistency = _one_of(read.get("consistency", "bounded"), ConsistencyName, "spec.read.consistency")
+    """Parse `spec.read`, which a running node also receives alone and without a check by the schema."""
+    consistency: ConsistencyName = _one_of(
+        ConsistencyName, read.get("consistency", "bounded"), "spec.read.consistency"
+    )
     if consistency == "at-least":
         raise SpecError(
             "spec.read.consistency: at-least needs a position with each request and cannot be a default"
@@ -189,7 +207,7 @@ def parse_read(read: Mapping[str, Any]) -> Read:
     if not isinstance(ingest, bool):
         raise SpecError("spec.read.ingest: write true or false")
     return Read(
-        cast(ConsistencyName, consistency),
+        consistency,
         None if max_lag_ms is None else _whole(max_lag_ms, _LAG_MS_MAX, "spec.read.maxLagMs"),
         ingest,
         _whole(read.get("maxConcurrent", 512), _CONCURRENT_MAX, "spec.read.maxConcurrent"),
@@ -202,9 +220,9 @@ def _whole(value: Any, highest: int, path: str) -> int:
     return value
 
 
-def _one_of(value: Any, allowed: Any, path: str) -> str:
-    if value not in get_args(allowed):
-        raise SpecError(
-            f"{path}: {value!r} is not in this version; use one of {', '.join(get_args(allowed))}"
-        )
-    return str(value)
+def _one_of(literal: Any, value: Any, path: str) -> Any:
+    """Return the value, which must be one that the Literal type names."""
+    allowed = get_args(literal)
+    if value not in allowed:
+        raise SpecError(f"{path}: {value!r} is not in this version; use one of {', '.join(allowed)}")
+    return value

@@ -1,11 +1,11 @@
-"""One request to several copies: whom to ask now, when to ask another one as well, when to give up.
+"""Decide which replica one request tries, when to hedge, and when to stop.
 
-Strategy: a state machine without I/O. The driver calls `step` until it is told to wait, and again whenever something
-happened or the wait is over; each copy is asked at most once. The next copy is asked
-- at once when the one before has failed, has refused, or is doubted while another is not;
-- as a hedge, when the one before is later than it usually is. Hedges are paid from a budget that requests fill slowly, so
-  that a system that is slow as a whole is not asked twice for everything;
-- in any case when the one before has used up its share of the time, so that every copy is asked before the deadline.
+Strategy: a state machine without I/O. The driver calls `step` until it returns Wait or Exhausted, and again after the wait or
+after an event. The request goes to each replica at most once, and to the next replica
+- at once, if the last one failed or refused, or if it is unhealthy while another is not;
+- as a hedge, if the last one takes longer than it usually does. Each request adds a little to the budget of hedges, so a system
+  that is slow as a whole does not get every request twice;
+- in any case, if the last one has used its share of the time, so that every replica gets the request before the deadline.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple
 from queryable_app.errors import Failure, Reason
 from queryable_app.policy.failure_detector import PeerHealth
 
-_LOOK_AGAIN_SECONDS: Final = 0.05  # what is known of nodes changes meanwhile, and the budget fills
+_LOOK_AGAIN_SECONDS: Final = 0.05  # meanwhile health changes, and the budget grows
 _OVERLOADED: Final = 429
 _WRONG_OWNER: Final = (
-    421  # it followed another placement than who asked it: nothing that a caller has to know
+    421  # the node follows another placement, which is nothing that the caller needs to know
 )
-_REFUSALS: Final = (_OVERLOADED, 500, 503)  # the more a refusal says to the caller, the later
+_REFUSALS: Final = (_OVERLOADED, 500, 503)  # the most useful refusal for the caller comes last
 
 
 class SendTo(NamedTuple):
@@ -34,14 +34,14 @@ class Wait(NamedTuple):
 
 
 class Exhausted(NamedTuple):
-    refusal: Any  # the answer to pass back when everyone refused; None: there is none
+    refusal: Any  # the answer to return if every replica refused; None: there is none
 
 
 Step = SendTo | Wait | Exhausted
 
 
 class HedgeBudget:
-    """At most `burst` hedges, and then `share` of the requests."""
+    """Allow `burst` hedges, and then one for a `share` of the requests."""
 
     __slots__ = ("_burst", "_share", "_tokens", "hedges", "requests")
 
@@ -63,8 +63,11 @@ class HedgeBudget:
 
 
 class Attempts:
-    """Of one request. `candidates` are ordinals in the order of `routing.route`, without this node. `patience` are
-    seconds before which no hedge makes sense, for reads that wait for freshness themselves."""
+    """Track the attempts of one request.
+
+    `candidates` are ordinals in the order of `routing.route`, without this node. `patience` is the minimum of seconds before a
+    hedge, for reads that wait for freshness.
+    """
 
     __slots__ = (
         "_budget",
@@ -103,20 +106,20 @@ class Attempts:
         if not self._left:
             return Wait(self._deadline) if self._running else self._give_up()
         if self._last not in self._running:
-            return self._ask(now, hedge=False)
+            return self._send(now, hedge=False)
         last = self._health[self._last]
         share_at = self._last_at + (self._deadline - self._last_at) / (len(self._left) + 1)
         if now >= share_at or (last.unhealthy and any(self._health[o].allows(now) for o in self._left)):
-            return self._ask(now, hedge=False)
+            return self._send(now, hedge=False)
         hedge_at = self._last_at + max(self._patience, last.hedge_after)
         if now >= hedge_at:
             if self._budget.take():
-                return self._ask(now, hedge=True)
+                return self._send(now, hedge=True)
             hedge_at = self._deadline
         return Wait(min(hedge_at, share_at, now + _LOOK_AGAIN_SECONDS))
 
     def answered(self, ordinal: int, status: int, answer: Any) -> bool:
-        """True: this is the request's answer. Otherwise the node refused, and the others are to be asked."""
+        """Return whether this answers the request. Otherwise the node refused, and the next replica is due."""
         self.failed(ordinal)
         if status == _WRONG_OWNER:
             return False
@@ -129,11 +132,11 @@ class Attempts:
         return False
 
     def failed(self, ordinal: int) -> None:
-        """Nothing is to be expected of this node any more."""
+        """Record that this node will not answer."""
         if ordinal in self._running:
             self._running.remove(ordinal)
 
-    def _ask(self, now: float, hedge: bool) -> SendTo:
+    def _send(self, now: float, hedge: bool) -> SendTo:
         ordinal = next((o for o in self._left if self._health[o].allows(now)), self._left[0])
         self._left.remove(ordinal)
         self._running.append(ordinal)
@@ -145,7 +148,7 @@ class Attempts:
 
 
 def no_other_replica_failure(refusal: Failure) -> Failure:
-    """When no other node has an answer: why, given why this one has none."""
+    """Return the failure of a request for which no other node has an answer, given this node's refusal."""
     if refusal.reason is not Reason.WRONG_OWNER or refusal.partition is None:
         return refusal
     return unreachable_failure(refusal.partition)

@@ -1,9 +1,8 @@
-"""How full may the disk be before ingest pauses: one decision a look.
+"""Decide when ingest pauses because the disk fills up.
 
-Strategy: at the mark what is still being built pauses, since that is what fills a disk fast, and nobody reads it yet. If that
-does not help in time, or the disk is half of the way from the mark to full, everything pauses: a copy that is behind still
-answers, and one whose disk is full does not. It takes two points below the mark to go on, so that a disk that stands at
-the mark does not switch back and forth.
+Strategy: at the mark, hydrating replicas pause: they fill a disk fast, and no read needs them yet. If that does not help in time,
+or if the disk is half-way from the mark to full, all replicas pause: a replica that lags still answers, and one whose disk is
+full does not. Ingest resumes two points below the mark, so that a disk at the mark does not switch back and forth.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Pause = Literal["none", "hydrating", "all"]
-"""Of which copies ingest is paused."""
+"""The replicas whose ingest is paused."""
 
 RESUME_POINTS: Final = 2.0
 PATIENCE_SECONDS: Final = 30.0
@@ -22,11 +21,11 @@ PATIENCE_SECONDS: Final = 30.0
 class DiskMark:
     paused: Pause = "none"
     above_since: float | None = None
-    """Since when the disk has been above the mark without a break, in the clock of `now`."""
+    """When the disk last rose above the mark, by the clock of `now`."""
 
 
-def look(before: DiskMark, used_percent: float, high_water_percent: float, now: float) -> DiskMark:
-    """What follows from the disk being that full now."""
+def next_mark(before: DiskMark, used_percent: float, high_water_percent: float, now: float) -> DiskMark:
+    """Return the mark after a measurement of the disk."""
     if used_percent < high_water_percent - RESUME_POINTS:
         return DiskMark()
     if used_percent < high_water_percent:

@@ -1,10 +1,9 @@
-"""What a node thinks of another one, from its heartbeats and from how it answers.
+"""Track the health of a peer from its heartbeats and its answers.
 
-Strategy: two questions are kept apart. *Is it there?* is for heartbeats: three that are missed, or a connection that is
-refused or lost, make a node a suspect until it is heard again. *Does it help to ask it?* is for the breaker, which
-opens when requests fail one after the other, whatever the heartbeats say. Either one puts the node last and no more:
-nobody is left out, since there may be nobody else. Moments are given (seconds of any one clock), so a fake clock can
-drive it.
+Strategy: heartbeats tell whether the peer is alive. After three missed ones, or a refused or lost connection, the peer is
+suspected until its next heartbeat. A circuit breaker tells whether requests to it succeed. It opens after failures in a row,
+whatever the heartbeats say. A peer that fails either test comes last in the order of attempts. It stays in the order, because it
+may host the only replica. The caller passes the time (seconds of any one clock), so a test can use a virtual clock.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from collections import deque
 from typing import Final
 
 HEARTBEAT_SECONDS: Final = 0.1
-MISSED_MAX: Final = 3  # heartbeats without an answer, and the node is a suspect
+MISSED_MAX: Final = 3  # after so many in a row the peer is suspected
 
 _FAILURES_MAX: Final = 5
-_REST_SECONDS: Final = 1.0  # an open breaker leaves the node alone for so long
+_REST_SECONDS: Final = 1.0  # an open breaker refuses requests for so long
 
 _HEDGE_SECONDS_MIN: Final = 0.005
 _HEDGE_SECONDS_MAX: Final = 0.25
-_HEDGE_FACTOR: Final = 3  # times the p95: what is that late is one of very few, or never comes
-_HEDGE_SECONDS_FIRST: Final = 0.05  # until the node has answered often enough to tell
-_RECENT: Final = 128
-_LOOK_EVERY: Final = 16
+_HEDGE_FACTOR: Final = 3  # times the p95: a later answer is very rare, or never comes
+_HEDGE_SECONDS_FIRST: Final = 0.05  # until the peer has answered often enough
+_RECENT: Final = 128  # answers in the p95
+_UPDATE_EVERY: Final = 16
 
 
 class Breaker:
-    """Closed; open after failures in a row; half open, for one request at a time, once a heartbeat was answered since."""
+    """Open after failures in a row, half-open for one request at a time after the next heartbeat, closed after an answer."""
 
     __slots__ = ("_failures", "_next_trial_at", "_opened_at", "_probed")
 
@@ -39,11 +38,11 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Half open ones too: a single request shows nothing yet."""
+        """Return whether the breaker is open or half-open."""
         return self._opened_at is not None
 
     def allows(self, now: float) -> bool:
-        """Whether a request should go there while there are others to ask."""
+        """Return whether to prefer this peer to one whose breaker refuses requests."""
         return self._opened_at is None or (self._probed and now >= self._next_trial_at)
 
     def asked(self, now: float) -> None:
@@ -65,48 +64,48 @@ class Breaker:
 
 
 class PeerHealth:
-    """Fed by whoever does the talking; `Attempts` only reads it."""
+    """Hold the health of one peer. Heartbeats and requests update it; `Attempts` reads it."""
 
-    __slots__ = ("_answers", "_missed", "_recent", "breaker", "hedge_after", "suspect")
+    __slots__ = ("_answers", "_missed", "_recent", "breaker", "hedge_after", "suspected")
 
     def __init__(self) -> None:
-        self.suspect = False
+        self.suspected = False
         self.breaker = Breaker()
         self.hedge_after = _HEDGE_SECONDS_FIRST
-        """Seconds without an answer after which another copy is asked as well."""
+        """Seconds without an answer before a hedge."""
         self._missed = 0
         self._answers = 0
         self._recent: deque[float] = deque(maxlen=_RECENT)
 
     @property
     def unhealthy(self) -> bool:
-        """Waiting for it is of little use."""
-        return self.suspect or self.breaker.is_open
+        """Return whether the peer is suspected or its breaker is open."""
+        return self.suspected or self.breaker.is_open
 
     @property
     def timeout_after(self) -> float:
-        """Seconds without an answer, or any other sign of the node, that count as a failure."""
+        """Return the seconds without any sign of the peer that count as a failure."""
         return max(0.1, 2 * self.hedge_after)
 
     def allows(self, now: float) -> bool:
-        """Whether to ask it before those that do not allow it."""
-        return not self.suspect and self.breaker.allows(now)
+        """Return whether to prefer this peer to one that is suspected or whose breaker refuses requests."""
+        return not self.suspected and self.breaker.allows(now)
 
     # Heartbeats.
 
     def heartbeat_answered(self, now: float) -> None:
         self._missed = 0
-        self.suspect = False
+        self.suspected = False
         self.breaker.heartbeat(now)
 
     def heartbeat_missed(self) -> None:
         self._missed += 1
         if self._missed >= MISSED_MAX:
-            self.suspect = True
+            self.suspected = True
 
     def gone(self) -> None:
-        """A connection was refused or lost."""
-        self.suspect = True
+        """Record a refused or lost connection."""
+        self.suspected = True
 
     # Requests.
 
@@ -115,13 +114,13 @@ class PeerHealth:
             self.breaker.asked(now)
 
     def answered(self, seconds: float | None = None) -> None:
-        """`seconds` it took; None for an answer that had reasons of its own to take long."""
+        """Record an answer and its seconds. None: its latency says nothing about the peer."""
         self.breaker.answered()
         if seconds is None:
             return
         self._recent.append(seconds)
         self._answers += 1
-        if self._answers % _LOOK_EVERY == 0:
+        if self._answers % _UPDATE_EVERY == 0:
             p95 = sorted(self._recent)[len(self._recent) * 95 // 100]
             self.hedge_after = min(_HEDGE_SECONDS_MAX, max(_HEDGE_SECONDS_MIN, _HEDGE_FACTOR * p95))
 

@@ -1,8 +1,8 @@
-"""May this copy answer this request? The consistency levels, as one decision.
+"""Decide whether a replica is fresh enough for a read, and parse the read options of a request.
 
-Strategy: `parse_read_options` turns what a caller sent into a frozen value, or names the field that is wrong.
-`freshness_failure` looks at one copy at one moment and says None or why not; waiting for a copy to catch up is for the
-caller, who asks again. The table is in docs/http.md, "Freshness".
+Strategy: `parse_read_options` turns parameters into a frozen value, or names the wrong one. `freshness_failure` checks one
+replica at one moment and returns None or the failure. The caller waits for a replica to catch up, and checks it again. The table
+of consistency levels is in docs/reads.md.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from queryable_app.wire.checked import OFFSET_MAX
 from queryable_app.wire.http_text import optional_choice, parse_position, whole_number
 
 DEADLINE_MS_MAX: Final = 60_000
-LAG_MAX: Final = 10**12  # both in ms and in records: beyond any log, within a double
+LAG_MAX: Final = 10**12  # in ms and in records: above any lag, and exact in a double
 ROUTES: Final = ("forward", "redirect", "local")
 
-# What a read may ask for; as a header each has the prefix `Qt-`.
+# Names of parameters; a header has the prefix `Qt-`.
 READ_OPTION_NAMES: Final = (
     "consistency",
     "max-lag-ms",
@@ -30,7 +30,7 @@ READ_OPTION_NAMES: Final = (
     "route",
 )
 
-_RETRY_MS: Final = 500  # the log's end is looked up that often
+_RETRY_MS: Final = 500  # the interval of requests for end offsets
 _RETRY_INCOMPLETE_MS: Final = 1000
 
 
@@ -43,6 +43,8 @@ class Consistency(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
+    """Hold the options of one read."""
+
     consistency: Consistency = Consistency.BOUNDED
     max_lag_ms: int | None = None  # for bounded and at-least, as is the next one
     max_lag_records: int | None = None
@@ -52,73 +54,73 @@ class ReadOptions:
 
 
 class ReplicaFreshness(Protocol):
-    """What freshness needs to know of a copy."""
+    """Describe a replica as far as freshness depends on it."""
 
     @property
     def partition(self) -> int: ...
     @property
-    def position(self) -> int: ...  # offset of the next record; -1: nothing applied yet
+    def position(self) -> int: ...  # offset of the next record; -1: no record is applied
     @property
     def complete(self) -> bool: ...
     @property
-    def end_offset(self) -> int: ...  # the log's end; -1: unknown
+    def end_offset(self) -> int: ...  # -1: unknown
     @property
-    def fresh_as_of_ms(self) -> int: ...  # it held everything in the log then; -1: never
+    def fresh_as_of_ms(self) -> int: ...  # when it last had every record of the log; -1: never
     @property
     def failed(self) -> str | None: ...  # why it stopped
     @property
-    def absent(self) -> str | None: ...  # why nothing of it is here for the moment
+    def absent(self) -> str | None: ...  # why the node has none of its data
 
 
 def next_offset(replica: ReplicaFreshness) -> int:
-    """A copy that has applied nothing has reached offset 0: an empty log is up to date at once."""
+    """Return the offset of the next record, which is 0 before the first record."""
     return max(replica.position, 0)
 
 
 def position_text(replica: ReplicaFreshness) -> str:
-    """`<partition>:<next offset>`, as in `Qt-Position` and `min-position`."""
+    """Return `<partition>:<next offset>`, as in `Qt-Position` and `min-position`."""
     return f"{replica.partition}:{next_offset(replica)}"
 
 
 def lag_records(replica: ReplicaFreshness) -> int:
-    """Records between the copy and the log's end; -1 when the end is not known."""
+    """Return the records between the position and the end offset; -1 if the end offset is unknown."""
     return -1 if replica.end_offset < 0 else max(0, replica.end_offset - next_offset(replica))
 
 
 def lag_ms(replica: ReplicaFreshness, now_ms: int) -> int:
-    """Return the age up to which the replica holds the whole log; -1 when it never did.
+    """Return the milliseconds since the replica last had every record of the log; -1 if it never had.
 
-    `now_ms` comes from `platform/clock.py`, so that a step of the wall clock makes nothing fresh.
+    `now_ms` comes from `platform/clock.py`, so a step of the wall clock does not change the lag.
     """
     return -1 if replica.fresh_as_of_ms < 0 else max(0, now_ms - replica.fresh_as_of_ms)
 
 
 def freshness_failure(
-    replica: ReplicaFreshness, asked: ReadOptions, now_ms: int, needed_position: int | None
+    replica: ReplicaFreshness, options: ReadOptions, now_ms: int, needed_position: int | None
 ) -> Failure | None:
-    """None when the copy may answer. `needed_position` is from `min-position`, or the log's end for strong."""
-    if asked.consistency is Consistency.ANY:
+    """Return why the replica cannot answer, or None. `needed_position` is from `min-position`, or the end offset for strong."""
+    if options.consistency is Consistency.ANY:
         return None
     if replica.absent is not None:
         return absent(replica, replica.absent)
     if not replica.complete:
         return _not_available(replica)
-    if needed_position is None and asked.consistency is Consistency.STRONG:
-        return _not_fresh(replica, "has come to this node since it was asked where the log ends")
+    if needed_position is None and options.consistency is Consistency.STRONG:
+        return _not_fresh(replica, "was assigned to this node after its request for end offsets")
     if needed_position is not None and next_offset(replica) < needed_position:
         short = needed_position - next_offset(replica)
         return _not_fresh(
             replica, f"is {short} records short of the position {replica.partition}:{needed_position}"
         )
     for bound, lag, unit in (
-        (asked.max_lag_ms, lag_ms(replica, now_ms), "ms"),
-        (asked.max_lag_records, lag_records(replica), "records"),
+        (options.max_lag_ms, lag_ms(replica, now_ms), "ms"),
+        (options.max_lag_records, lag_records(replica), "records"),
     ):
         if bound is None:
             continue
         if lag < 0:
             return _not_fresh(
-                replica, f"may be more than {bound} {unit} behind: the log's end is not known yet"
+                replica, f"may be more than {bound} {unit} behind: the end offset is not known yet"
             )
         if lag > bound:
             return _not_fresh(
@@ -130,7 +132,7 @@ def freshness_failure(
 def absent(replica: ReplicaFreshness, why: str) -> Failure:
     return Failure(
         Reason.NOT_AVAILABLE,
-        f"the copy of partition {replica.partition} {why}",
+        f"the replica of partition {replica.partition} {why}",
         f"retry after {_RETRY_INCOMPLETE_MS} ms; /v1/status shows how far it is",
         partition=replica.partition,
         retry_after_ms=_RETRY_INCOMPLETE_MS,
@@ -143,24 +145,24 @@ def _not_available(replica: ReplicaFreshness) -> Failure:
         if replica.end_offset >= 0
         else str(next_offset(replica))
     )
-    detail = f"the copy of partition {replica.partition} is still being built, at offset {progress}"
+    detail = f"the replica of partition {replica.partition} is still being built, at offset {progress}"
     return _failure(replica, Reason.NOT_AVAILABLE, detail, _RETRY_INCOMPLETE_MS)
 
 
 def _not_fresh(replica: ReplicaFreshness, how_far: str) -> Failure:
-    detail = f"the copy of partition {replica.partition} {how_far}"
+    detail = f"the replica of partition {replica.partition} {how_far}"
     return _failure(replica, Reason.NOT_FRESH_ENOUGH, detail, _RETRY_MS)
 
 
 def _failure(replica: ReplicaFreshness, reason: Reason, detail: str, retry_after_ms: int) -> Failure:
-    """A copy that has stopped does not catch up by waiting: it says why, and names no time to come back."""
+    """Return the failure. A replica that has stopped names the reason and no time to retry, since waiting does not help."""
     stopped = replica.failed is not None
     return Failure(
         reason,
         f"{detail}; it has stopped: {replica.failed}" if stopped else detail,
-        "mend what stopped the copy (see /v1/status), or ask with consistency=any to read what is there"
+        "remove what stopped the replica (see /v1/status), or use consistency=any to read what it has"
         if stopped
-        else f"retry after {retry_after_ms} ms, or ask with consistency=any to read what is there",
+        else f"retry after {retry_after_ms} ms, or use consistency=any to read what it has",
         partition=replica.partition,
         position=position_text(replica),
         retry_after_ms=None if stopped else retry_after_ms,
@@ -170,10 +172,10 @@ def _failure(replica: ReplicaFreshness, reason: Reason, detail: str, retry_after
 def parse_read_options(
     values: Mapping[str, Sequence[str]], defaults: ReadOptions, partitions: int
 ) -> ReadOptions:
-    """`values` has the query's parameters, or the `Qt-` headers without their prefix; other names are ignored.
+    """Parse the query's parameters, or the `Qt-` headers without their prefix. Other names are ignored.
 
-    A bound implies the consistency that has it: `min-position` is for at-least, `max-lag-*` for bounded and beside
-    `min-position`. With another one it would be ignored in silence, so it is refused.
+    A bound implies its consistency: `min-position` implies at-least; `max-lag-*` implies bounded and may stand beside
+    `min-position`. With another consistency a bound would have no effect, so it is refused.
     """
     min_positions = _min_positions(values.get("min-position", ()), partitions)
     max_lag_ms = whole_number(values, "max-lag-ms", 0, LAG_MAX)
@@ -193,10 +195,10 @@ def parse_read_options(
     for name, given in (("max-lag-ms", max_lag_ms), ("max-lag-records", max_lag_records)):
         if given is not None and not has_bounds:
             raise invalid(
-                name, f"means nothing to {consistency.value}", "leave it out, or ask with consistency=bounded"
+                name, f"means nothing to {consistency.value}", "leave it out, or use consistency=bounded"
             )
     if min_positions and consistency is not Consistency.AT_LEAST:
-        advice = "leave it out, or ask with consistency=at-least"
+        advice = "leave it out, or use consistency=at-least"
         raise invalid("min-position", f"means nothing to {consistency.value}", advice)
     if consistency is Consistency.AT_LEAST and not min_positions:
         raise invalid("min-position", "is missing, and at-least needs it", "give it as <partition>:<offset>")
@@ -213,7 +215,7 @@ def parse_read_options(
 
 
 def _min_positions(texts: Sequence[str], partitions: int) -> dict[int, int]:
-    """Repeatable, and joined by commas when it was a header. The highest of a partition counts."""
+    """Parse repeated positions; a header joins them by commas. The highest of a partition counts."""
     positions: dict[int, int] = {}
     for text in (part.strip() for joined in texts for part in joined.split(",")):
         position = parse_position(text)

@@ -1,15 +1,15 @@
-"""Who is refused when there is too much to do: one decision a request, when its turn comes.
+"""Decide which requests a node refuses when it has too many: one decision for each request, when it leaves the queue.
 
-Strategy: a queue that is short again and again is a burst, and whoever is in it gets an answer. One in which everybody has
-waited long for a while is a backlog: it gets no shorter by being served, and only makes every answer late. From then on whoever
-has waited long is refused, until for a while nobody has. What counts is the time that was waited, not how many wait: ten
-requests may be a millisecond of work or a second.
+Strategy: a queue that empties again and again is a burst, and its requests get answers. A queue in which every request has waited
+long for a while is a backlog. It does not shrink by being served, and makes every answer late. From then on, requests that have
+waited long are refused, until for a while none has. The decision uses the time that a request waited and not the length of the
+queue: ten requests may be a millisecond of work or a second.
 
-Where only a few wait, nobody is refused: then it is the requests that are long, or the machine is slow, and not the queue.
-Once there is a backlog both bounds are half as large, so that who is answered hardly waits.
+If few requests wait, none is refused: then requests take long, or the machine is slow, and the queue is not the cause. During a
+backlog both bounds are half as large, so that the requests that get answers hardly wait.
 
-Long reads wait again and again, at each of their pauses, so one more of them makes all of them longer. There is room for it
-while they wait briefly.
+Long reads wait at each of their yields, so one more long read slows down all others. One more is admitted while they wait
+briefly.
 """
 
 from __future__ import annotations
@@ -17,31 +17,29 @@ from __future__ import annotations
 from typing import Final
 
 LONG_WAIT_SECONDS: Final = 0.005
-BACKLOG_SECONDS: Final = 0.1  # also what may be waited in a burst
-WAITING_FEW: Final = (
-    16  # more than a node under no great load has waiting after a moment in which others had the processor
-)
+BACKLOG_SECONDS: Final = 0.1  # also the longest wait in a burst
+WAITING_FEW: Final = 16  # more than wait on a lightly loaded node after the node was descheduled
 LONG_READS_WAITING_FEW: Final = 4
 LONG_YIELD_SECONDS: Final = 0.02
 
 
 def admits_long_read(waiting: int, waited: float) -> bool:
-    """For one more long read, while that many wait to go on, and the one that last did had waited so long."""
+    """Return whether one more long read may start, given how many wait at a yield and how long the last one waited."""
     return waiting < LONG_READS_WAITING_FEW or waited <= LONG_YIELD_SECONDS
 
 
 class Backlog:
-    """`now` is any clock that does not go back."""
+    """Track whether the queue is a backlog. `now` is any monotonic clock."""
 
     __slots__ = ("_all_long_since", "_long_at", "shedding")
 
     def __init__(self) -> None:
         self.shedding = False
-        self._all_long_since: float | None = None  # None: who came last had not waited long
+        self._all_long_since: float | None = None  # None: the last request had not waited long
         self._long_at = 0.0
 
     def admits(self, waited: float, behind: int, now: float) -> bool:
-        """Whether a request whose turn has come is worked on. `behind` are the others that wait."""
+        """Return whether to serve a request that leaves the queue. `behind` is how many still wait."""
         part = 0.5 if self.shedding else 1
         if waited <= part * LONG_WAIT_SECONDS or behind < part * WAITING_FEW:
             self._all_long_since = None

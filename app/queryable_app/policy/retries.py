@@ -1,7 +1,7 @@
-"""When to try again what has failed: bounded, jittered, exponential back-off as a frozen value.
+"""Decide when to retry after a failure: bounded exponential back-off with jitter.
 
-Strategy: a `Retry` describes one series of failures. `next_retry` makes the next value of the series. A failure that comes long
-after the last success starts a new series, so that an old fault does not slow down the recovery from a new one.
+Strategy: a `Retry` is a frozen value that describes one series of failures, and `next_retry` returns the next value. A failure
+long after a success starts a new series, so that an old fault does not delay the recovery from a new one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _DOUBLINGS_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Retry:
+    """Describe a series of failures."""
+
     reason: str
     since: float
     """When the series began, monotonic."""
@@ -29,7 +31,7 @@ class Retry:
 
 
 def retry_delay_seconds(attempts: int, jitter: float) -> float:
-    """Return the pause after so many failed attempts. `jitter`, from 0 to 1, shortens it by up to a half."""
+    """Return the delay after a number of failed attempts. `jitter`, from 0 to 1, shortens it by up to a half."""
     doubled = RETRY_SECONDS_MIN * 2.0 ** min(attempts - 1, _DOUBLINGS_MAX)
     return min(doubled, RETRY_SECONDS_MAX) * (1 - jitter / 2)
 

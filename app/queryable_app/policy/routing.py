@@ -1,8 +1,8 @@
-"""Whom to ask for a partition, in which order.
+"""Return the replicas of a partition in the order to try them.
 
-Strategy: the order only says who is likely to answer; whether a copy may answer it decides itself. So nobody is left
-out: a node that does not answer heartbeats may be the only one that is left, one that was behind may have caught up, and
-a copy that this node takes for unfinished may have been moved by a newer placement.
+Strategy: the order only says which replica is likely to answer, and the replica itself decides whether it can. So no replica is
+left out: a suspected node may be the only one, a replica that lagged may have caught up, and one that this node takes for
+incomplete may serve under a newer placement.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import Final, NamedTuple
 from queryable_app.placement.assignment import Placement
 from queryable_app.policy.freshness import Consistency, ReadOptions
 
-_FAR_BEHIND_MS: Final = 10_000  # a copy older than that comes later, also for a read that names no bound
-_OUTDATED_SECONDS: Final = 1.0  # what a node said longer ago than that says nothing of now
+_FAR_BEHIND_MS: Final = 10_000  # a replica with a larger lag comes later, also for a read without a bound
+_OUTDATED_SECONDS: Final = 1.0  # an older heartbeat is ignored
 
 
 class ReportedReplica(NamedTuple):
-    """How a copy stands, as its node said."""
+    """Describe a replica in a heartbeat."""
 
     position: int
-    lag_ms: int  # -1: not known
+    lag_ms: int  # -1: unknown
     complete: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LastHeartbeat:
-    """What a node said of itself, and when: seconds of the clock that `now` is of."""
+    """Hold the last heartbeat of a node. `at` is in seconds of the clock of `now`."""
 
     at: float
     epoch: int
     mismatches: tuple[int, int, int]
     replicas: Mapping[int, ReportedReplica]  # by partition
-    draining: bool = False  # it still answers, and will end soon
+    draining: bool = False  # it still answers, and stops soon
 
 
 @dataclass(frozen=True, slots=True)
 class PeerStates:
-    """What this node knows of the others, by ordinal."""
+    """Hold what this node knows about the others, by ordinal."""
 
     suspected: frozenset[int] = frozenset()
     heard: Mapping[int, LastHeartbeat] = field(default_factory=dict)
@@ -51,11 +51,13 @@ def route(
     own_ordinal: int,
     view: PeerStates,
     now: float,
-    asked: ReadOptions = ReadOptions(),  # noqa: B008  (frozen)
+    options: ReadOptions = ReadOptions(),  # noqa: B008  (frozen)
 ) -> tuple[int, ...]:
-    """The ordinals to ask: this node first, then copies that serve before those being built, suspects last of each,
-    those that were behind what is asked after the others, nodes that will end soon behind their like, else in the
-    placement's order."""
+    """Return the ordinals to try: first this node, then serving replicas, then hydrating ones.
+
+    Within each group suspected nodes come last. Before them come replicas that do not satisfy the options, and before these
+    draining nodes. The rest keeps the order of the placement.
+    """
 
     def rank(ordinal: int) -> tuple[bool, bool, bool, bool, bool]:
         heard = view.heard.get(ordinal)
@@ -63,7 +65,7 @@ def route(
             ordinal != own_ordinal,
             ordinal not in serving,
             ordinal in view.suspected,
-            _falls_short(heard, partition, asked, now),
+            _falls_short(heard, partition, options, now),
             heard is not None and heard.draining,
         )
 
@@ -71,16 +73,16 @@ def route(
     return tuple(sorted((*serving, *placement.hydrating[partition]), key=rank))
 
 
-def _falls_short(node: LastHeartbeat | None, partition: int, asked: ReadOptions, now: float) -> bool:
-    """Whether the copy there is known to be of no use to this read."""
+def _falls_short(node: LastHeartbeat | None, partition: int, options: ReadOptions, now: float) -> bool:
+    """Return whether the last heartbeat shows that the replica cannot answer this read."""
     if node is None or now - node.at > _OUTDATED_SECONDS:
         return False
     replica = node.replicas.get(partition)
     if replica is None:
-        return True  # it has dropped the copy, or not begun with it
-    if asked.consistency is not Consistency.ANY and not replica.complete:
+        return True  # the node has removed the replica, or not added it yet
+    if options.consistency is not Consistency.ANY and not replica.complete:
         return True
-    if replica.position < asked.min_positions.get(partition, 0):
+    if replica.position < options.min_positions.get(partition, 0):
         return True
-    # Where the lag is not known the node has just come back, with what it had when it went.
-    return not 0 <= replica.lag_ms <= (_FAR_BEHIND_MS if asked.max_lag_ms is None else asked.max_lag_ms)
+    # If the lag is unknown, the node has just restarted, with the data that it had when it stopped.
+    return not 0 <= replica.lag_ms <= (_FAR_BEHIND_MS if options.max_lag_ms is None else options.max_lag_ms)

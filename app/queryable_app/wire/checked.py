@@ -1,8 +1,8 @@
-"""Checks for values that were parsed from another process's JSON: each returns the value, or raises Malformed with its place.
+"""Check values from another process's JSON: return the value, or raise Malformed, which names its place.
 
-Strategy: a body is read field by field, and each field says what it may be. A field that is missing or wrong is refused. A
-field that nothing here reads is ignored: the sender may be of a newer release. So a new field must be one without which the
-body still means what it says; anything else needs a new path.
+Strategy: a reader takes a body field by field, each with its check. A missing or wrong field is refused. An unknown field is
+ignored, because the sender may be of a newer release. So a new field must be one without which the body keeps its meaning;
+anything else needs a new path.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PARTITION_MAX: Final = 2**31 - 1
 
 
 class Malformed(ValueError):
-    """The message begins with the field."""
+    """Report a missing or wrong field; the message begins with it."""
 
 
 def field(raw: Any, name: str, check: Check[T]) -> T:
-    """Return the field of an object, checked."""
+    """Return a checked field of an object."""
     if not isinstance(raw, dict):
         raise Malformed(f"{shown(raw)} is not an object")
     if name not in raw:
@@ -39,7 +39,7 @@ def field(raw: Any, name: str, check: Check[T]) -> T:
 
 def whole(low: int, high: int) -> Check[int]:
     def check(value: Any) -> int:
-        if type(value) is not int or not low <= value <= high:  # True is an int, and no number
+        if type(value) is not int or not low <= value <= high:  # True is an int
             raise Malformed(f"{shown(value)} is not a whole number from {low} to {high}")
         return value
 
@@ -89,7 +89,7 @@ def list_of(check: Check[T]) -> Check[list[T]]:
 
 
 def by_partition(check: Check[T]) -> Check[dict[int, T]]:
-    """An object whose names are partitions, in decimal digits."""
+    """Check an object whose names are partitions in decimal digits."""
 
     def check_all(value: Any) -> dict[int, T]:
         if not isinstance(value, dict):

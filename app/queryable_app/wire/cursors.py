@@ -1,8 +1,8 @@
-"""Where a scan goes on: an opaque text that holds the last key of a page.
+"""Encode the last key of a page as an opaque cursor, with which a scan continues.
 
-Strategy: `version | order | digest of the scope | key | CRC-32`, as base64url. The checksum finds what was
-cut or edited, the scope a cursor that belongs to another query. It is no secret and no signature: all that a
-forged cursor can do is start a scan somewhere else. A node keeps nothing for it, so any node can go on.
+Strategy: `version | order | digest of the scope | key | CRC-32`, as base64url. The checksum detects a truncated or edited cursor,
+and the scope one of another query. A cursor is no secret and no signature: a forged one starts a scan at another key. Nodes
+keep no state for it, so any node can continue.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _TEXT: Final = re.compile(r"[A-Za-z0-9_-]+")
 class Cursor:
     last_key: bytes  # on-disk form
     order: Order
-    scope: str  # what was asked for (path and bounds), so that a cursor cannot be used for another query
+    scope: str  # the path and bounds of its query
 
     def encode(self) -> str:
         if len(self.last_key) > KEY_BYTES_MAX:
             raise Failure(
                 Reason.TOO_LARGE,
-                f"the page ends on a key of {len(self.last_key)} bytes; a cursor holds up to {KEY_BYTES_MAX}",
-                "ask with another limit, or stream all rows with Accept: application/x-ndjson",
+                f"the page ends on a key of {len(self.last_key)} bytes; a cursor takes up to {KEY_BYTES_MAX}",
+                "use another limit, or stream all rows with Accept: application/x-ndjson",
             )
         body = _HEAD.pack(VERSION, _ORDERS.index(self.order), _digest(self.scope)) + self.last_key
         return _to_text(body + _CHECKSUM.pack(crc32(body)))
@@ -52,16 +52,14 @@ def decode_cursor(text: str, scope: str) -> Cursor:
         raise _broken()
     raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     body, checksum = raw[: -_CHECKSUM.size], raw[-_CHECKSUM.size :]
-    # Base64 leaves bits of its last character unused: only the text that was given out is the cursor.
+    # Base64 ignores bits of its last character: accept only the text that `encode` returns.
     if len(body) < _HEAD.size or _CHECKSUM.pack(crc32(body)) != checksum or _to_text(raw) != text:
         raise _broken()
     version, order, digest = _HEAD.unpack_from(body)
     if version != VERSION or order >= len(_ORDERS):
         raise invalid("cursor", "is of another release", "start again without a cursor")
     if digest != _digest(scope):
-        raise invalid(
-            "cursor", "belongs to another query", "send it with the parameters of the page it came from"
-        )
+        raise invalid("cursor", "belongs to another query", "send it with the parameters of its page")
     return Cursor(body[_HEAD.size :], _ORDERS[order], scope)
 
 
@@ -74,6 +72,4 @@ def _digest(scope: str) -> bytes:
 
 
 def _broken() -> Failure:
-    return invalid(
-        "cursor", "is not one that was given out", "send it unchanged, or start again without a cursor"
-    )
+    return invalid("cursor", "is malformed", "send it unchanged, or start again without a cursor")

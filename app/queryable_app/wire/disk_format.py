@@ -1,16 +1,13 @@
-"""What lies on disk: column families, keys, row headers, and the version of it all.
+"""Define the format of the disk: column families, keys, rows, and the version.
 
-Strategy: a store is one RocksDB per partition copy with two column families. `default` holds the rows, under
-the record's key in an order-preserving form and nothing else, so that no key is reserved. `meta` holds the
-copy's own state, written in the same WriteBatch as the rows it speaks of.
+Strategy: each replica has a RocksDB with two column families. `default` has the rows, under the record's key in an
+order-preserving form; no key is reserved. `meta` has the replica's state, in the same WriteBatch as the rows that it describes.
 
-A row is a header followed by the value's bytes. A tombstone (a deleted key, or a row that the view's filter
-dropped) is a header alone, with its flag set: it must outlive older records of the same key that mixed
-producers wrote to another partition. The sweeper removes it a day later, as Kafka's own compaction does; but never while
-keys are looked for in every partition, where that older record would come back to life.
+A row is a header and the value's bytes. A tombstone (a deleted key, or a row that the view's filter dropped) is a header with its
+flag set. It must outlive older records of its key that other producers wrote to another partition. The sweeper removes it after
+a day, like Kafka's compaction, but never while a read covers every partition: the older record would reappear.
 
-The JVM writer (`ingest/writer/RowWriter.java`) builds rows in this very layout, so that serve never copies a
-value.
+The JVM writer (`ingest/writer/RowWriter.java`) builds rows in this layout, so serve copies no value.
 """
 
 from __future__ import annotations
@@ -23,8 +20,8 @@ FORMAT_VERSION: Final = 1
 ROWS: Final = "default"
 META: Final = "meta"
 META_FORMAT_KEY: Final = b"format"  # decimal text of FORMAT_VERSION
-META_IDENTITY_KEY: Final = b"identity"  # JSON of Identity: whose rows these are
-META_STATE_KEY: Final = b"state"  # CopyState, rewritten with every slice
+META_IDENTITY_KEY: Final = b"identity"  # JSON of Identity
+META_STATE_KEY: Final = b"state"  # ReplicaState, rewritten with every slice
 META_LAST_BAD_KEY: Final = b"last-bad"  # JSON of the newest record that could not be decoded
 
 TOMBSTONE: Final = 1
@@ -44,20 +41,20 @@ _FLIPPED: Final = bytes(0xFF - b for b in range(256))
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose rows a store holds. Opening it for anything else is refused."""
+    """Identify the rows of a store. A store with another identity is not opened."""
 
     application_id: str
     topic: str
     partition: int
-    topic_id: str = ""  # empty until Kafka was asked
+    topic_id: str = ""  # empty until Kafka has answered
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """What a copy knows of itself. It changes only together with the rows it speaks of."""
+    """Describe a replica. It changes only together with the rows that it describes."""
 
-    position: int = -1  # offset of the next record to be applied; -1: nothing applied yet
-    complete: bool = False  # it has held everything up to the log's end at least once
+    position: int = -1  # offset of the next record; -1: no record is applied
+    complete: bool = False  # it has reached the end offset at least once
     rows: int = 0
     deletes: int = 0
     null_keys: int = 0
@@ -89,7 +86,7 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row as it is read back."""
+    """Describe a row of a store."""
 
     offset: int
     timestamp_ms: int
@@ -111,10 +108,9 @@ def decode_row(stored: bytes) -> Row:
 
 
 class KeyOrder:
-    """How a record's key bytes become an on-disk key that sorts as its values do, and back.
+    """Name the conversions between a record's key and an on-disk key that sorts by value.
 
-    Bytes that do not have the format's length are kept as they are: they cannot be asked for as a number, but
-    a scan still shows them and nothing is lost.
+    A key without the format's length stays as it is: no number reads it, but a scan still returns it.
     """
 
     PLAIN: Final = "plain"  # string, uuid, bytes, json: bytes sort as they are
@@ -123,7 +119,7 @@ class KeyOrder:
 
 
 def to_disk_key(record_key: bytes, order: str, width: int = 0) -> bytes:
-    """`width` is the format's length in bytes; keys of another length are stored unchanged."""
+    """Return the on-disk key. `width` is the format's length in bytes; a key of another length is unchanged."""
     if order == KeyOrder.PLAIN or len(record_key) != width:
         return record_key
     first = record_key[0]

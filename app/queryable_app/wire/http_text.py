@@ -1,8 +1,7 @@
-"""What goes over the wire, as text: header lines, problems, entity tags, parameters, content negotiation.
+"""Parse parameters and `Qt-` headers, and build answers: header lines, problems, entity tags, content negotiation.
 
-Strategy: an answer's headers are the very bytes that are sent, `name: value\r\n` each, since both ways in (the fast
-lane and FastAPI) send the same answer. Parameters are looked up in a closed list of names, so that a misspelt one is
-refused with the right one rather than ignored.
+Strategy: an answer has its headers as bytes, `name: value\r\n` each, because the fast lane and FastAPI send the same answer.
+Parameters come from a closed list of names, so a misspelt one is refused with the nearest name and never ignored.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ NDJSON: Final = "application/x-ndjson"
 BYTES: Final = "application/octet-stream"
 PROBLEM: Final = "application/problem+json"
 
-PARAMETERS_MAX: Final = 100  # in one query string; a view of 50 partitions needs 50 for min-position
+PARAMETERS_MAX: Final = 100  # a view of 50 partitions needs 50 for min-position
 _OPTION_PREFIX: Final = "qt-"
 _DIGITS_MAX: Final = 19  # of a 64-bit number
 _NO_OPTIONS: Final = ("forwarded", "node")  # between nodes
 
 
 class Answer(NamedTuple):
-    """A finished answer. `headers` has neither a status line nor what the server adds (Date, Connection)."""
+    """Hold an answer. `headers` lacks the status line and what the server adds (Date, Connection)."""
 
     status: int
     headers: bytes
     body: bytes
 
     def header_list(self) -> list[tuple[bytes, bytes]]:
-        """As ASGI wants them."""
+        """Return the headers as ASGI has them."""
         lines = self.headers.split(b"\r\n")[:-1]
         return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
 
@@ -50,7 +49,7 @@ def body_answer(body: bytes, content_type: str, headers: bytes = b"", status: in
 
 
 def problem_answer(failure: Failure, headers: bytes = b"") -> Answer:
-    """`application/problem+json` of one failed request."""
+    """Return the answer of a failed request, as `application/problem+json`."""
     body = json.dumps(failure.problem(), ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
     if failure.retry_after_ms is not None:
         headers += b"retry-after: %d\r\n" % max(1, -(-failure.retry_after_ms // 1000))
@@ -62,29 +61,29 @@ def _content(content_type: str, length: int) -> bytes:
 
 
 def header_text(value: str) -> bytes:
-    """A value that is safe in a header, whatever it was."""
+    """Return a value with `?` for every byte that a header cannot hold."""
     return bytes(byte if 0x20 <= byte < 0x7F else 0x3F for byte in value.encode())
 
 
 def matches_etag(if_none_match: str, etag: str) -> bool:
-    """If-None-Match compares weakly, and `*` matches whatever is there."""
+    """Return whether If-None-Match, which compares weakly, has the tag or `*`."""
     given = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return etag in given or given == ["*"]
 
 
 def negotiate(accept: str, offered: Sequence[str]) -> str:
-    """The type to answer with: what the caller likes best, the first offered one among equals."""
+    """Return the offered type with the highest quality, the first among equals."""
     if not accept.strip():
         return offered[0]
-    likes = dict(_quality(part) for part in accept.split(","))
+    qualities = dict(_quality(part) for part in accept.split(","))
     best, best_quality = "", 0.0
     for name in offered:
         group = name.partition("/")[0] + "/*"
-        quality = likes.get(name, likes.get(group, likes.get("*/*", 0.0)))
+        quality = qualities.get(name, qualities.get(group, qualities.get("*/*", 0.0)))
         if quality > best_quality:
             best, best_quality = name, quality
     if not best:
-        raise invalid("Accept", f"{shown(accept)} is not answered here", f"ask for {' or '.join(offered)}")
+        raise invalid("Accept", f"{shown(accept)} is not available here", f"use {' or '.join(offered)}")
     return best
 
 
@@ -100,7 +99,7 @@ def _quality(part: str) -> tuple[str, float]:
 
 
 def parse_query(query: bytes, allowed: Sequence[str]) -> dict[str, list[str]]:
-    """Parameter → its values, each character one byte (`as_text` and `as_bytes` make them whole)."""
+    """Return the values of each parameter; each character is one byte (see `as_bytes`)."""
     try:
         pairs = parse_qsl(
             query.decode("latin-1"), keep_blank_values=True, encoding="latin-1", max_num_fields=PARAMETERS_MAX
@@ -116,7 +115,7 @@ def parse_query(query: bytes, allowed: Sequence[str]) -> dict[str, list[str]]:
 
 
 def parse_options(headers: Iterable[tuple[bytes, bytes]], allowed: Sequence[str]) -> dict[str, list[str]]:
-    """The `Qt-` headers among `headers`, without their prefix. Names are lower case, as ASGI has them."""
+    """Return the values of each `Qt-` header, without the prefix. ASGI has the names in lower case."""
     values: dict[str, list[str]] = {}
     for raw_name, value in headers:
         if not raw_name.startswith(b"qt-"):
@@ -135,6 +134,7 @@ def as_bytes(value: str) -> bytes:
 
 
 def single(values: Mapping[str, Sequence[str]], name: str) -> str | None:
+    """Return the value, which may be given once, or None if there is none."""
     given = values.get(name, ())
     if len(given) > 1:
         raise invalid(name, f"is given {len(given)} times", "give it once")
@@ -155,6 +155,7 @@ def choice(values: Mapping[str, Sequence[str]], name: str, allowed: Sequence[str
 
 
 def whole_number(values: Mapping[str, Sequence[str]], name: str, low: int, high: int) -> int | None:
+    """Return the value, which must be within the bounds, or None if there is none."""
     text = single(values, name)
     if text is None:
         return None

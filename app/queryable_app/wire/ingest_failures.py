@@ -1,7 +1,7 @@
-"""Failures of ingest that waiting cannot mend: what ingest says of one, and what serve and the operator understand.
+"""Encode and parse permanent failures of ingest, for serve and the operator.
 
-A failure without a reason may pass: ingest tries again. One with a reason is permanent, until the spec, the image or the machine
-changes.
+A failure without a reason is temporary, and ingest retries. One with a reason is permanent until the spec, the image or the
+machine changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REASONS: Final[Mapping[str, Cause]] = {
     "JavaMissing": "node",
     "DescriptorLimitTooLow": "node",
 }
-"""`spec`: every node that runs this spec comes to the same failure. `node`: the image or the machine may be the cause."""
+"""`spec`: every node with this spec fails in the same way. `node`: the image or the machine may be the cause."""
 
 MESSAGE_CHARACTERS_MAX: Final = 2000
 _REASON: Final = re.compile(r"[A-Z][A-Za-z]{0,39}")
@@ -31,16 +31,16 @@ _REASON: Final = re.compile(r"[A-Z][A-Za-z]{0,39}")
 
 @dataclass(frozen=True, slots=True)
 class IngestFailure:
-    """A failure that waiting cannot mend."""
+    """Describe a permanent failure."""
 
     reason: str
-    """One of `REASONS`, or one that a newer node knows."""
+    """One of `REASONS`, or a reason of a newer release."""
 
     message: str
 
     @property
     def caused_by_spec(self) -> bool:
-        """Return whether the spec alone is the cause. Of an unknown reason it is not known."""
+        """Return whether the spec alone is the cause, which only a known reason tells."""
         return REASONS.get(self.reason) == "spec"
 
     def to_json(self) -> dict[str, str]:
@@ -48,7 +48,7 @@ class IngestFailure:
 
 
 def parse_failure(raw: Any) -> IngestFailure | None:
-    """Return the failure that another process has written as JSON. None: it is none, or cannot be understood."""
+    """Return the failure that another process wrote as JSON, or None if it is malformed."""
     if not isinstance(raw, Mapping):
         return None
     reason, message = raw.get("reason"), raw.get("message")
@@ -58,5 +58,5 @@ def parse_failure(raw: Any) -> IngestFailure | None:
 
 
 def one_line(text: str) -> str:
-    """Return a message as one line, for columns and conditions, without the picture that Spark draws of the SQL."""
+    """Return a message as one line, for columns and conditions, without the SQL that Spark appends."""
     return " ".join(text.split("\n== SQL")[0].split())[:MESSAGE_CHARACTERS_MAX]

@@ -1,9 +1,9 @@
-"""What a good JSON value is, at every door: ingest, writes, keys and the Python client keep the same rules.
+"""Parse JSON under one set of rules for ingest, writes, keys and the Python client.
 
-Strategy: Python's own parser decides the grammar, in C. Two bounds that it does not know, depth and the length of a number, are
-checked on the text, also in C: strings are cut out, and what is left is counted. The row writer's `Checks.java` keeps the
-same rules in the JVM; `tests/golden/json_values.json` and a property test compare the two. A value is stored as the text in which
-it came, so the readers here return the text beside the value.
+Strategy: Python's parser checks the grammar, in C. It has no bound for depth or for the length of a number, so both are checked
+on the text, also in C: strings are removed, and brackets and digits are counted. The row writer's `Checks.java` has the same
+rules in the JVM; `tests/golden/json_values.json` and a property test compare the two. A value is stored as its text, so the
+readers here return the text with the value.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from queryable_app.errors import shown
 T = TypeVar("T")
 
 DEPTH_MAX: Final = 100
-"""Arrays and objects that are open at once. Every JSON parser in use takes this many."""
+"""Arrays and objects that are open at once. Every common JSON parser takes this many."""
 NUMBER_CHARACTERS_MAX: Final = 1000
 
-# Each begins where it can end in one pass, so that no text makes them slow.
+# Possessive quantifiers: each regex reads any text in one pass.
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _IN_NUMBERS: Final = bytes(
     48 if byte in b"-+.0123456789eE" else 32 for byte in range(256)
@@ -39,38 +39,38 @@ _TOO_LONG: Final = f"has a number of more than {NUMBER_CHARACTERS_MAX} character
 
 
 class BadJson(ValueError):
-    """What is wrong with a text, in words that go on from its name."""
+    """Report what is wrong with a text, in words that continue a sentence about it."""
 
 
 class JsonText(NamedTuple):
-    """A good JSON value, and the text that it was read from."""
+    """Hold a JSON value and its text."""
 
     value: Any
     text: str
 
 
 def parse_json(raw: bytes, unique_names: bool = False) -> JsonText:
-    """Return the one JSON document in these bytes.
+    """Parse bytes that are one JSON document.
 
-    A value may repeat a name: it is stored as it is. What a node itself acts on may not (`unique_names`).
+    A value that is stored may repeat a name. With `unique_names`, which a node uses for its own requests, it may not.
     """
     text = _decoded(raw)
     try:
         value = (_UNIQUE if unique_names else _ANY).decode(text)
     except (ValueError, RecursionError) as error:
-        raise _words(error) from None
+        raise _bad_json(error) from None
     check_bounds(raw)
     return JsonText(value, text)
 
 
-# A reader takes a text and where it is to begin, and returns what it has read and where that ended.
+# A reader takes a text and a position, and returns the value there and the position after it.
 
 
 def read_json(text: str, at: int) -> tuple[JsonText, int]:
-    """Read the JSON value that begins here."""
+    """Read the JSON value at a position."""
     value, end = _read(text, at)
     piece = text[at:end]
-    if end - at > DEPTH_MAX:  # a shorter text is within both bounds
+    if end - at > DEPTH_MAX:  # a shorter text cannot exceed a bound
         check_bounds(piece.encode())
     return JsonText(value, piece), end
 
@@ -79,22 +79,22 @@ def _read(text: str, at: int) -> tuple[Any, int]:
     try:
         return _ANY.raw_decode(text, at)
     except (ValueError, RecursionError) as error:
-        raise _words(error) from None
+        raise _bad_json(error) from None
 
 
 def read_stored(text: str, at: int) -> tuple[Any, int]:
-    """Read a value that was stored before there was a bound: one that Python's parser cannot take is the bytes of its text."""
+    """Read a stored value, which may be older than the bounds. One too deep for Python's parser is the bytes of its text."""
     try:
         return _ANY.raw_decode(text, at)
     except RecursionError:
         end = skip_deep(text, at)
         return text[at:end].encode(), end
     except ValueError as error:
-        raise _words(error) from None
+        raise _bad_json(error) from None
 
 
 def read_array(text: str, at: int, read: Callable[[str, int], tuple[T, int]]) -> tuple[list[T], int]:
-    """Read the array that begins here, each element with `read`."""
+    """Read the array at a position, each element with `read`."""
     elements: list[T] = []
     at = skip_space(text, at + 1)
     if text[at : at + 1] == "]":
@@ -111,7 +111,7 @@ def read_array(text: str, at: int, read: Callable[[str, int], tuple[T, int]]) ->
 def read_object(
     text: str, at: int, read: Callable[[str, str, int], tuple[T, int]]
 ) -> tuple[dict[str, T], int]:
-    """Read the object that begins here, each member with `read`, which gets its name first. A name that repeats is refused."""
+    """Read the object at a position, each member with `read`, which also gets the name. Refuse a repeated name."""
     members: dict[str, T] = {}
     at = skip_space(text, at + 1)
     if text[at : at + 1] == "}":
@@ -130,11 +130,11 @@ def read_object(
 
 
 def read_document(raw: bytes, read: Callable[[str, int], tuple[T, int]]) -> T:
-    """Read bytes that hold one JSON document, which `read` takes from its first character on."""
+    """Read bytes that are one JSON document, with `read` for its value."""
     text = _decoded(raw)
     found, end = read(text, skip_space(text, 0))
     if (at := skip_space(text, end)) != len(text):
-        raise _words(json.JSONDecodeError("Extra data", text, at))
+        raise _bad_json(json.JSONDecodeError("Extra data", text, at))
     return found
 
 
@@ -142,12 +142,12 @@ def skip_space(text: str, at: int) -> int:
     if text[at : at + 1] not in _SPACES:
         return at
     found = _SPACE.match(text, at)
-    assert found is not None  # it matches nothing as well
+    assert found is not None  # it also matches the empty text
     return found.end()
 
 
 def skip_deep(text: str, at: int) -> int:
-    """Return where the array or object ends that begins here, however deep it is. The text is JSON."""
+    """Return where the array or object at a position ends, however deep it is. The text must be JSON."""
     depth = 0
     for found in _STRING_OR_BRACKET.finditer(text, at):
         character = text[found.start()]
@@ -172,12 +172,12 @@ def _decoded(raw: bytes) -> str:
 
 def _expect(text: str, at: int, character: str) -> int:
     if text[at : at + 1] != character:
-        raise _words(json.JSONDecodeError(f"Expecting {character!r}", text, at))
+        raise _bad_json(json.JSONDecodeError(f"Expecting {character!r}", text, at))
     return at + 1
 
 
 def check_bounds(raw: bytes) -> None:
-    """Refuse a text, which is JSON, for its depth or a number's length."""
+    """Raise BadJson for a JSON text that is too deep or has a number that is too long."""
     deep = raw.count(b"[") + raw.count(b"{") > DEPTH_MAX
     long = len(raw) > NUMBER_CHARACTERS_MAX and _LONG_NUMBER in raw.translate(_IN_NUMBERS)
     if not deep and not long:
@@ -190,14 +190,14 @@ def check_bounds(raw: bytes) -> None:
         raise BadJson(_TOO_DEEP)
 
 
-def _words(error: Exception) -> BadJson:
+def _bad_json(error: Exception) -> BadJson:
     if isinstance(error, BadJson):
         return error
     if isinstance(error, RecursionError):
         return BadJson(_TOO_DEEP)
     if isinstance(error, json.JSONDecodeError):
         return BadJson(f"is not JSON ({error})")
-    return BadJson(_TOO_LONG)  # Python's own bound on digits, which is above ours
+    return BadJson(_TOO_LONG)  # Python's bound on digits, which is above ours
 
 
 def _refuse_constant(name: str) -> NoReturn:

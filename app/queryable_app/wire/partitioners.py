@@ -1,4 +1,4 @@
-"""Compute the partition of a key exactly as producers do, and say which partitions may hold it.
+"""Compute the partition of a key exactly as producers do, and tell which partitions may hold it.
 
 Strategy: three algorithms cover the existing clients. Java, aiokafka, kafka-python, franz-go and KafkaJS hash with murmur2;
 librdkafka, and with it most of Python, Go, .NET, Node and PHP, with CRC-32; Sarama with FNV-1a. A mismatch is a record whose
@@ -21,7 +21,7 @@ ALGORITHMS: Final = ("murmur2", "crc32", "fnv1a")  # the order of MismatchCounts
 SCATTER: Final = "scatter"  # no algorithm: any partition may hold a key
 
 MismatchCounts = tuple[int, int, int]
-"""How many records go against each of ALGORITHMS."""
+"""The records of a mismatch, for each of ALGORITHMS."""
 
 _KAFKA_SEED: Final = 0x9747B28C
 _FNV_OFFSET: Final = 0x811C9DC5

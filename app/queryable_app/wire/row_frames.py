@@ -1,10 +1,8 @@
-"""The row socket's frames: what the JVM writer sends and serve applies.
+"""Encode and decode the frames of the row socket, over which the JVM writer sends slices to serve.
 
-Strategy: a frame is `u32 length | payload`, a payload `u8 type | body`, all little-endian
-(docs/protocols.md has the layout). The reader of the socket cuts payloads out of the stream; here they
-become values. Two ways to read a slice: `puts` for the plain case, a list that goes straight into a
-WriteBatch, and `rows` with everything, for replays and for what is not put. Either returns a whole slice or raises:
-half a slice is never applied.
+Strategy: a frame is `u32 length | payload`, and a payload is `u8 type | body`, all little-endian (docs/protocols.md has the
+layout). `puts` decodes the plain slice into a list for a WriteBatch. `rows` decodes any slice completely, for replays and for
+rows that are not written. Each returns a whole slice or raises: a partial slice is never applied.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ HELLO, SLICE, END = 0, 1, 2
 ACK: Final = b"\x01"
 
 LENGTH: Final = struct.Struct("<I")
-# A slice is sent at 256 KiB, but one row may be as large as Kafka lets a record be.
+# The writer sends a slice at 256 KiB, but one row may be as large as a record in Kafka.
 PAYLOAD_BYTES_MAX: Final = 256 * 1024 * 1024
 
-# A row's kind. Every record of a slice has its row, so that any part of a slice can be counted by itself.
+# A row's kind. Every record of a slice has a row, so that any part of a slice can be counted.
 ROW, BAD, DROPPED, NULL_KEY = 0, 1, 2, 3
 _KINDS: Final = range(4)
 
@@ -35,7 +33,7 @@ _REASON_LENGTH: Final = struct.Struct("<I")
 
 
 class FrameError(Exception):
-    """The other side does not speak the protocol; the connection is of no more use."""
+    """Report a malformed frame; the connection must be closed."""
 
 
 class Hello(NamedTuple):
@@ -106,7 +104,7 @@ def decode_slice_header(payload: bytes) -> SliceHeader:
 
 
 def puts(payload: bytes, header: SliceHeader) -> list[tuple[bytes, bytes]]:
-    """Disk keys and stored bytes of a slice that is no replay and in which every row is to be put: the hot path."""
+    """Return disk keys and stored bytes of a slice that is no replay and writes every row: the hot path."""
     pairs: list[tuple[bytes, bytes]] = []
     unpack, append, end = _ROW_LENGTHS.unpack_from, pairs.append, _SLICE.size
     try:
@@ -123,7 +121,7 @@ def puts(payload: bytes, header: SliceHeader) -> list[tuple[bytes, bytes]]:
 
 
 def rows(payload: bytes, header: SliceHeader) -> list[SliceRow]:
-    """Every row of a slice, also those that are not to be put."""
+    """Return every row of a slice, also those that are not written."""
     found, end = [], _SLICE.size
     try:
         for _ in range(header.rows):
@@ -141,7 +139,7 @@ def rows(payload: bytes, header: SliceHeader) -> list[SliceRow]:
 
 
 def decode_bad(stored: bytes) -> BadRecord:
-    """What a row of kind BAD carries in place of stored bytes."""
+    """Decode the content of a row of kind BAD."""
     try:
         (length,) = _REASON_LENGTH.unpack_from(stored)
     except struct.error:
@@ -157,7 +155,7 @@ def encode_hello(generation: int, task: int, epoch: int, protocol: int = PROTOCO
 
 
 def encode_slice(header: SliceHeader, slice_rows: Iterable[SliceRow]) -> bytes:
-    """`header.rows` is what it says, also when it is wrong: that is for tests to try."""
+    """Encode a slice. A test may pass a header with a wrong number of rows."""
     parts = [_SLICE.pack(SLICE, *header)]
     for row in slice_rows:
         parts += (

@@ -1,9 +1,8 @@
-"""Text and JSON ↔ the bytes of Kafka's serializers, for keys and values.
+"""Convert keys and values between text or JSON and the bytes of Kafka's serializers.
 
-Strategy: one pair of functions knows the scalar formats (string, int, long, double, uuid); keys and values
-differ only in what `bytes` and `json` look like. A key is text in a URL and a JSON value in a body; a value
-is JSON. What a format cannot express is reachable all the same: a key as base64url of its bytes, and an
-answer marks such keys.
+Strategy: one pair of functions converts the scalar formats (string, int, long, double, uuid); keys and values differ only in
+`bytes` and `json`. A key is text in a URL and a JSON value in a body; a value is JSON. A key that its format cannot express is
+base64url of its bytes, and an answer marks it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _DOUBLE: Final = struct.Struct(">d")
 _WIDTHS: Final = {"int": 4, "long": 8, "double": 8}
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
-# Bounded: Python's own parser takes any number of digits, and time for them.
+# Bounded, because Python's own parser takes quadratic time for its digits.
 _WHOLE_NUMBER_TEXT: Final = re.compile(r"-?[0-9]{1,19}")
 _DOUBLE_TEXT: Final = re.compile(
     r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,4})?"
@@ -35,23 +34,23 @@ _DOUBLE_TEXT: Final = re.compile(
 _UUID_TEXT: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BASE64URL_TEXT: Final = re.compile(r"[A-Za-z0-9_-]*={0,2}")
 
-_to_json: Final = json.JSONEncoder(ensure_ascii=False).encode  # made once: `json.dumps` would for every row
+_to_json: Final = json.JSONEncoder(
+    ensure_ascii=False
+).encode  # `json.dumps` would build an encoder for every row
 
-_RAW_KEY_ADVICE: Final = (
-    "write it as its format asks for, or give the key's bytes with key-encoding=base64url"
-)
+_RAW_KEY_ADVICE: Final = "write it in its format, or give the key's bytes with key-encoding=base64url"
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCodec:
-    """A key's shapes: text or JSON from outside, the record's bytes, the on-disk bytes, JSON to outside."""
+    """Convert a key between text or JSON, the record's bytes and the on-disk bytes."""
 
     format: KeyFormat
     order: str
     width: int
 
     def from_url_bytes(self, raw: bytes) -> bytes:
-        """`raw` is a percent-decoded piece of a path or query; returns the record's key."""
+        """Return the record's key for a percent-decoded piece of a path or query."""
         if self.format in ("string", "bytes"):
             return raw
         try:
@@ -68,7 +67,7 @@ class KeyCodec:
         return _encode_text(text, self.format, "key")
 
     def from_json(self, value: object) -> bytes:
-        """An element of a body's `keys`: for int, long and double a number or its text, else text."""
+        """Return the record's key for an element of `keys`: for int, long and double a number or its text, else text."""
         if isinstance(value, str):
             return self.from_text(value)
         if self.format in _WIDTHS:
@@ -79,7 +78,7 @@ class KeyCodec:
 
     @staticmethod
     def from_base64url(text: str) -> bytes:
-        """The record's key itself, whatever the format; padding may be left out."""
+        """Return the record's key, in any format. Padding is optional."""
         bare = text.rstrip("=")
         if not _BASE64URL_TEXT.fullmatch(text) or len(bare) % 4 == 1:
             raise invalid("key", f"{shown(text)} is not base64url", "use A-Z a-z 0-9 - _ without line breaks")
@@ -92,7 +91,7 @@ class KeyCodec:
         return to_record_key(disk_key, self.order, self.width)
 
     def to_json(self, record_key: bytes) -> tuple[bytes, str | None]:
-        """JSON that `from_json` turns into these very bytes, or base64url and the name of that encoding."""
+        """Return JSON that `from_json` converts back, or base64url and the name of that encoding."""
         try:
             number = self.format in _WIDTHS
             value = _decode_number(record_key, self.format) if number else record_key.decode()
@@ -111,7 +110,7 @@ def key_codec(format: KeyFormat) -> KeyCodec:
 
 
 def value_to_json(stored_value: bytes, format: ValueFormat) -> bytes:
-    """The JSON text of a stored value, which has passed the format's check on its way in."""
+    """Return the JSON text of a stored value, which ingest has checked."""
     if format == "json":
         return stored_value
     if format == "bytes":
@@ -122,9 +121,9 @@ def value_to_json(stored_value: bytes, format: ValueFormat) -> bytes:
 
 
 def value_from_json(given: JsonText, format: ValueFormat) -> bytes:
-    """Return the bytes that a producer with the format's serializer sends. Deletion is the caller's to tell apart."""
+    """Return the bytes that a producer with the format's serializer sends. The caller handles deletions."""
     if format == "json":
-        return given.text.encode()  # as it came: nothing is rounded, sorted or shortened
+        return given.text.encode()  # unchanged: no number is rounded, no member sorted
     if format in _WIDTHS and not isinstance(given.value, str):
         return _encode_number(given.value, format, "value")
     if not isinstance(given.value, str):

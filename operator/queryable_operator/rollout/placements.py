@@ -193,7 +193,7 @@ def _addresses(view: View, number: int, cluster_domain: str) -> tuple[str, ...]:
 
 
 def replication_factor(view: View) -> int:
-    return min(view.spec.copies, view.spec.replicas)
+    return min(view.spec.replication_factor, view.spec.replicas)
 
 
 def _domains(view: View, live: LiveRevision, hosts: Mapping[str, Host] | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Java client settings in aiokafka's terms."""
+"""Test the translation of Java client settings for aiokafka."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ JAAS = (
 )
 
 
-def test_plain_text_needs_only_the_servers() -> None:
-    """Settings about fetching and batching mean nothing to a connection."""
+def test_plaintext_needs_only_the_servers() -> None:
+    """Settings for fetching and batching do not change a connection."""
     connection = kafka_connection("a:1, b:2", {"max.poll.records": "5", "isolation.level": "read_committed"})
 
     assert connection.arguments == {"bootstrap_servers": ["a:1", "b:2"], "security_protocol": "PLAINTEXT"}
@@ -23,7 +23,7 @@ def test_plain_text_needs_only_the_servers() -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "scram-sha-512"])
 def test_sasl_takes_user_and_password_from_jaas(mechanism: str) -> None:
-    """The module line of Java clients is read, with quotes and escapes."""
+    """User and password come from the login line of Java clients, with its quotes and escapes."""
     config = {"security.protocol": "SASL_SSL", "sasl.mechanism": mechanism, "sasl.jaas.config": JAAS}
 
     connection = kafka_connection("a:1", config)
@@ -34,8 +34,8 @@ def test_sasl_takes_user_and_password_from_jaas(mechanism: str) -> None:
     assert connection.tls == Tls()
 
 
-def test_tls_in_pem() -> None:
-    """Certificates are in the setting itself; an empty algorithm means no check of the name."""
+def test_certificates_are_pem_in_the_settings() -> None:
+    """Certificates stand in the settings; an empty algorithm turns off the check of the host name."""
     config = {
         "security.protocol": "SSL",
         "ssl.truststore.type": "PEM",
@@ -55,7 +55,7 @@ def test_tls_in_pem() -> None:
 @pytest.mark.parametrize("name", ["ssl.truststore.location", "ssl.keystore.location", "config.providers"])
 @pytest.mark.parametrize("protocol", ["SSL", "PLAINTEXT"])
 def test_setting_that_names_a_file_is_refused(name: str, protocol: str) -> None:
-    """A pipe or a device in the place of a certificate would hold up what opens it; the message says what to write."""
+    """A path could be a pipe or a device that blocks its reader; the message says what to write instead."""
     config = {"security.protocol": protocol, "ssl.truststore.type": "PEM", name: "/proc/self/fd/2"}
     with pytest.raises(KafkaSettingsError, match=rf"{name} names a file, which is not read; \w+") as refused:
         kafka_connection("a:1", config)
@@ -63,8 +63,8 @@ def test_setting_that_names_a_file_is_refused(name: str, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "a=", "a ", 'a="\\', "a='b", '="', "a=\"\\a='", " = "])
-def test_login_line_that_is_none_takes_no_time(text: str) -> None:
-    """A Secret holds a megabyte: the operator reads it once, whatever stands there."""
+def test_malformed_login_line_is_read_in_one_pass(text: str) -> None:
+    """A megabyte that is no login line is refused within a bounded time."""
     config = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
     began = time.process_time()
     with pytest.raises(KafkaSettingsError, match=r"sasl\.jaas\.config has no username"):
@@ -94,14 +94,14 @@ def test_login_line_that_is_none_takes_no_time(text: str) -> None:
     ],
     ids=["protocol", "no mechanism", "mechanism", "no jaas", "jks", "pkcs12"],
 )
-def test_what_cannot_be_followed_is_refused_by_name(config: dict[str, str], named: str) -> None:
-    """A connection that is less safe than was asked for must not come about."""
+def test_unsupported_setting_is_refused_by_name(config: dict[str, str], named: str) -> None:
+    """A connection is never less safe than its settings say."""
     with pytest.raises(KafkaSettingsError, match=named):
         kafka_connection("a:1", config)
 
 
-def test_secrets_do_not_show() -> None:
-    """Nothing that is logged by accident has a password in it."""
+def test_repr_shows_no_secret() -> None:
+    """The repr of a connection has no password in it."""
     config = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",

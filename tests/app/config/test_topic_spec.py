@@ -1,4 +1,4 @@
-"""The resource's spec as frozen values, or an error that names the field."""
+"""Test how a resource's spec becomes frozen values, or an error that names the field."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from queryable_app.config.topic_spec import (
 SMALL: dict[str, Any] = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
 
 
-def test_a_small_spec() -> None:
-    """Kafka and the topic are enough; everything else has its default."""
+def test_small_spec_has_defaults() -> None:
+    """A spec needs Kafka's addresses and the topic; every other field has a default."""
     assert parse_spec(SMALL) == TopicSpec("kafka:9092", "users")
 
 
-def test_a_full_spec() -> None:
-    """Every field that this version carries out is taken over."""
+def test_full_spec_sets_every_field() -> None:
+    """Every field that this version implements reaches the parsed value."""
     spec = {
         "kafka": {
             "bootstrapServers": "a:1,b:2",
@@ -103,8 +103,8 @@ def test_a_full_spec() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_wrong_field_is_named(fields: dict[str, Any], path: str) -> None:
-    """A field that is wrong, or not carried out in this version, is refused by its path."""
+def test_wrong_field_is_named(fields: dict[str, Any], path: str) -> None:
+    """A field that is wrong, or that this version does not implement, is refused by its path."""
     with pytest.raises(SpecError) as error:
         parse_spec(SMALL | fields)
     assert str(error.value).startswith(f"{path}: ")
@@ -113,8 +113,8 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], path: str) -> None:
 @pytest.mark.parametrize(
     "fields", [{"view": {"changes": False}}, {"view": {"indexes": []}}, {"auth": {}}], ids=str
 )
-def test_a_later_feature_that_is_off(fields: dict[str, Any]) -> None:
-    """A later feature that the file turns off, or leaves empty, is no error."""
+def test_later_feature_may_be_turned_off(fields: dict[str, Any]) -> None:
+    """A feature of a later version is accepted if it is turned off or empty."""
     assert parse_spec(SMALL | fields) == parse_spec(SMALL)
 
 
@@ -122,7 +122,7 @@ def test_a_later_feature_that_is_off(fields: dict[str, Any]) -> None:
     ("text", "ms"),
     [("0s", 0), ("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("12h", 43_200_000), ("7d", 604_800_000)],
 )
-def test_durations(text: str, ms: int) -> None:
+def test_duration_is_a_number_and_a_unit(text: str, ms: int) -> None:
     """A duration is a whole number and a unit."""
     assert duration_ms(text, "spec.view.ttl") == ms
 
@@ -131,16 +131,16 @@ def test_durations(text: str, ms: int) -> None:
     st.text(max_size=12)
     | st.sampled_from(("1.5s", "-1s", "s", "1", "1S", "1 s", "1s\n", "٤s", "9" * 5000 + "d"))
 )
-def test_other_durations(text: str) -> None:
-    """Any other text is refused by the path of its field."""
+def test_other_text_is_no_duration(text: str) -> None:
+    """Text that is no duration is refused by the path of its field."""
     try:
         assert duration_ms(text, "spec.view.ttl") >= 0
     except SpecError as error:
         assert str(error).startswith("spec.view.ttl: ")  # noqa: PT017
 
 
-def test_a_view_with_sql_stores_json() -> None:
-    """What the SQL makes of a value of any format is stored as JSON."""
+def test_view_with_sql_stores_json() -> None:
+    """A view with SQL stores JSON, whatever the format of the topic's values."""
     sql = {"transform": {"sql": "SELECT key, value FROM records"}, "value": {"format": "int"}}
     assert (
         parse_spec(SMALL | sql).stored_format,
@@ -151,6 +151,6 @@ def test_a_view_with_sql_stores_json() -> None:
     )
 
 
-def test_copies_are_standbys_and_one() -> None:
-    """A partition has one copy and its standbys."""
-    assert parse_spec(SMALL | {"replicas": 3, "standbyReplicas": 2}).copies == 3
+def test_replication_factor_counts_the_active_replica() -> None:
+    """A partition has one active replica and its standby replicas."""
+    assert parse_spec(SMALL | {"replicas": 3, "standbyReplicas": 2}).replication_factor == 3

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryable_app.policy.disk_mark import PATIENCE_SECONDS, RESUME_POINTS, DiskMark, Pause, look
+from queryable_app.policy.disk_mark import PATIENCE_SECONDS, RESUME_POINTS, DiskMark, Pause, next_mark
 
 MARK = 80.0
 
@@ -18,7 +18,7 @@ def pauses(seen: list[tuple[float, float]], mark: float = MARK) -> list[Pause]:
     now, state, paused = 0.0, DiskMark(), []
     for used, later in seen:
         now += later
-        state = look(state, used, mark, now)
+        state = next_mark(state, used, mark, now)
         paused.append(state.paused)
     return paused
 

@@ -23,18 +23,18 @@ def test_three_missed_heartbeats_make_a_suspect() -> None:
     health.heartbeat_answered(0)
     health.heartbeat_missed()
     health.heartbeat_missed()
-    assert not health.suspect
+    assert not health.suspected
     health.heartbeat_missed()
-    assert health.suspect
+    assert health.suspected
 
 
 def test_a_lost_connection_makes_a_suspect_at_once() -> None:
     """Until the node is heard again."""
     health = PeerHealth()
     health.gone()
-    assert health.suspect
+    assert health.suspected
     health.heartbeat_answered(0)
-    assert not health.suspect
+    assert not health.suspected
 
 
 def test_failures_in_a_row_open_the_breaker() -> None:

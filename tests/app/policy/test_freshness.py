@@ -98,70 +98,70 @@ def test_a_copy_that_may_answer(copy: Replica, asked: ReadOptions, needed_positi
             BOUNDED,
             None,
             Reason.NOT_AVAILABLE,
-            "the copy of partition 3 is still being built, at offset 40 of 100",
+            "the replica of partition 3 is still being built, at offset 40 of 100",
         ),
         (
             Replica(position=-1, complete=False, end_offset=-1),
             STRONG,
             0,
             Reason.NOT_AVAILABLE,
-            "the copy of partition 3 is still being built, at offset 0",
+            "the replica of partition 3 is still being built, at offset 0",
         ),
         (
             Replica(fresh_as_of_ms=NOW_MS - 1001),
             WITHIN_A_SECOND,
             None,
             Reason.NOT_FRESH_ENOUGH,
-            "the copy of partition 3 is 1001 ms behind, 1 more than the 1000 asked for",
+            "the replica of partition 3 is 1001 ms behind, 1 more than the 1000 asked for",
         ),
         (
             Replica(position=89),
             WITHIN_10_RECORDS,
             None,
             Reason.NOT_FRESH_ENOUGH,
-            "the copy of partition 3 is 11 records behind, 1 more than the 10 asked for",
+            "the replica of partition 3 is 11 records behind, 1 more than the 10 asked for",
         ),
         (
             KAFKA_NEVER_ASKED,
             WITHIN_A_SECOND,
             None,
             Reason.NOT_FRESH_ENOUGH,
-            "the copy of partition 3 may be more than 1000 ms behind: the log's end is not known yet",
+            "the replica of partition 3 may be more than 1000 ms behind: the end offset is not known yet",
         ),
         (
             KAFKA_NEVER_ASKED,
             WITHIN_10_RECORDS,
             None,
             Reason.NOT_FRESH_ENOUGH,
-            "the copy of partition 3 may be more than 10 records behind: the log's end is not known yet",
+            "the replica of partition 3 may be more than 10 records behind: the end offset is not known yet",
         ),
         (
             Replica(),
             AT_LEAST,
             103,
             Reason.NOT_FRESH_ENOUGH,
-            "the copy of partition 3 is 3 records short of the position 3:103",
+            "the replica of partition 3 is 3 records short of the position 3:103",
         ),
         (
             Replica(fresh_as_of_ms=NOW_MS - 1001),
             replace(AT_LEAST, max_lag_ms=1000),
             100,
             Reason.NOT_FRESH_ENOUGH,
-            "the copy of partition 3 is 1001 ms behind, 1 more than the 1000 asked for",
+            "the replica of partition 3 is 1001 ms behind, 1 more than the 1000 asked for",
         ),
         (
             Replica(position=99),
             STRONG,
             100,
             Reason.NOT_FRESH_ENOUGH,
-            "the copy of partition 3 is 1 records short of the position 3:100",
+            "the replica of partition 3 is 1 records short of the position 3:100",
         ),
         (
             Replica(),
             STRONG,
             None,
             Reason.NOT_FRESH_ENOUGH,
-            "the copy of partition 3 has come to this node since it was asked where the log ends",
+            "the replica of partition 3 was assigned to this node after its request for end offsets",
         ),
     ],
     ids=[
@@ -189,7 +189,7 @@ def test_a_refusal_says_what_to_do() -> None:
     """A refusal carries the partition, the copy's position, when to come back and what else to ask."""
     failure = refused(Replica(position=89), WITHIN_10_RECORDS)
     assert (failure.partition, failure.position, failure.retry_after_ms) == (3, "3:89", 500)
-    assert failure.advice == "retry after 500 ms, or ask with consistency=any to read what is there"
+    assert failure.advice == "retry after 500 ms, or use consistency=any to read what it has"
 
 
 def test_a_copy_that_stopped_says_why() -> None:

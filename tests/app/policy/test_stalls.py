@@ -11,7 +11,7 @@ from queryable_app.policy.stalls import (
     PATIENCE_SECONDS_MAX,
     StallWatch,
     after_restart,
-    look,
+    next_watch,
     restart_is_due,
 )
 
@@ -21,7 +21,7 @@ def looked(
 ) -> StallWatch:
     """After looks for so long, the position being where it was."""
     for n in range(1, int(seconds / step) + 1):
-        watch = look(watch, watch.position, expected, watch.looked_at + step if n else 0)
+        watch = next_watch(watch, watch.position, expected, watch.checked_at + step if n else 0)
     return watch
 
 
@@ -40,12 +40,12 @@ def test_time_in_which_it_is_not_expected_to_move_does_not_count() -> None:
 
 def test_a_look_that_comes_late_counts_as_one_in_time() -> None:
     """A process that was suspended for an hour has not watched for an hour."""
-    assert not restart_is_due(look(StallWatch(7, 100.0), 7, True, 3700.0))
+    assert not restart_is_due(next_watch(StallWatch(7, 100.0), 7, True, 3700.0))
 
 
 def test_a_position_that_moves_ends_a_stall() -> None:
     """And the next stall is noticed as soon as the first one."""
-    again = look(after_restart(looked(StallWatch(7, 100.0), 60)), 8, True, 500.0)
+    again = next_watch(after_restart(looked(StallWatch(7, 100.0), 60)), 8, True, 500.0)
     assert (again.stalled, again.restarts, again.waited_seconds) == (False, 0, 0.0)
 
 

@@ -30,7 +30,7 @@ def test_a_full_resource_is_read() -> None:
     """Every field that the operator carries out is taken over."""
     full = view(**FULL)
 
-    assert (full.spec.topic, full.spec.copies) == ("page-views", 2)
+    assert (full.spec.topic, full.spec.replication_factor) == ("page-views", 2)
 
 
 def test_a_resource_whose_spec_is_wrong_still_has_an_identity() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from queryable_app.platform.log import event
-from queryable_app.policy.stalls import CHECK_SECONDS, StallWatch, after_restart, look, restart_is_due
+from queryable_app.policy.stalls import CHECK_SECONDS, StallWatch, after_restart, next_watch, restart_is_due
 from queryable_app.serve.base.background import Background
 from queryable_app.serve.store.replica import NO_PENDING_RECORD, Replica
 from queryable_app.serve.store.replicas import Replicas
@@ -58,7 +58,7 @@ class Watchdog(Background):
         due = False
         for partition, replica in self._replicas.by_partition.items():
             of, before = self._watches.get(partition, (None, None))
-            watch = look(
+            watch = next_watch(
                 before if of is replica.incarnation else None, replica.position, self._expected(replica), now
             )
             if before is not None and before.stalled and not watch.stalled:

@@ -311,11 +311,11 @@ class Peers(Background):
             self.on_newer_epoch(ordinal)
 
     def _on_health_change(self, ordinal: int, reason: str) -> None:
-        suspect = self._health[ordinal].suspect
-        if suspect != (ordinal in self.suspected):
+        suspected = self._health[ordinal].suspected
+        if suspected != (ordinal in self.suspected):
             self.suspected ^= {ordinal}
             self._routes.clear()
-            event("peer-away" if suspect else "peer-back", peer=self._peers[ordinal].address, reason=reason)
+            event("peer-away" if suspected else "peer-back", peer=self._peers[ordinal].address, reason=reason)
 
     # Requests.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from queryable_app.platform.log import event
-from queryable_app.policy.disk_mark import DiskMark, Pause, look
+from queryable_app.policy.disk_mark import DiskMark, Pause, next_mark
 from queryable_app.serve.base.background import Background
 
 _LOOK_SECONDS: Final = 1.0
@@ -61,7 +61,7 @@ class DiskGuard(Background):
         self.used_percent = self._used(self._directory)
         before, self._mark = (
             self._mark,
-            look(self._mark, self.used_percent, self.high_water_percent, time.monotonic()),
+            next_mark(self._mark, self.used_percent, self.high_water_percent, time.monotonic()),
         )
         if self._mark.paused != before.paused:
             event(
