@@ -1,13 +1,13 @@
-"""Who holds which partition: a value that the placer computes and every node follows.
+"""Define the placement, which assigns replicas to nodes, and compute its next step.
 
-`serving[p]` lists the nodes (by ordinal) that hold a complete copy of partition p, in the order in which they
-are asked; the first is the active copy, the others are standbys. `hydrating[p]` lists nodes that are building
-one.
+`serving[p]` lists the ordinals of the nodes with a complete replica of partition p, in the order to try them: first the active
+replica, then the standby replicas. `hydrating[p]` lists the nodes that build a replica.
 
-Strategy: `next_placement` is called again and again with what is. It goes one step towards a goal (`placement_goal`), and
-makes before it breaks: a copy is listed in `hydrating` first, in `serving` when it has caught up, and only in a later epoch
-does the one that it replaces go. Copies that are to go stand last in `serving`, so that a placement shows its own goal:
-those in front and those that hydrate. Therefore a change that is under way is not thought over at each step.
+Strategy: the placement controller calls `next_placement` repeatedly with the current state. Each call goes one step towards the
+desired placement (`target`), and makes before it breaks. A new replica is first in `hydrating`, then in `serving` when it has
+caught up, and only a later epoch removes the replica that it replaces. Leaving replicas stand last in `serving`, so a placement
+shows its own target: the first ones in `serving`, and those in `hydrating`. Therefore a step does not plan a running change
+again.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _ADDRESS: Final = re.compile(r"https?://[!-~]{1,300}")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
+    """Assign the replicas of all partitions to nodes."""
+
     epoch: int
     application_id: str
     addresses: tuple[str, ...]  # advertised URL of each node, by ordinal
@@ -40,7 +42,7 @@ class Placement:
         return len(self.serving)
 
     def assigned_to(self, ordinal: int) -> tuple[int, ...]:
-        """The partitions of which this node keeps a copy, complete or not."""
+        """Return the partitions with a replica on this node, complete or not."""
         return tuple(
             p for p in range(self.partitions) if ordinal in self.serving[p] or ordinal in self.hydrating[p]
         )
@@ -59,7 +61,7 @@ class Placement:
 
     @staticmethod
     def from_json(document: str) -> Placement:
-        """Raises ValueError for a document that is no placement."""
+        """Parse a placement, or raise ValueError."""
         return Placement.from_raw(json.loads(document))
 
     @staticmethod
@@ -78,9 +80,9 @@ def _replicas(raw: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def refusal(placement: Placement, present: Placement) -> str | None:
-    """Why a node that follows `present` cannot follow this one; None when it can."""
+    """Return why a node with the placement `present` cannot follow another one, or None if it can."""
     if placement.application_id != present.application_id:
-        return f"it is of {placement.application_id}, and this node is of {present.application_id}"
+        return f"it belongs to {placement.application_id}, and this node to {present.application_id}"
     if placement.partitions != present.partitions or len(placement.hydrating) != present.partitions:
         return f"it has {placement.partitions} partitions, and the view has {present.partitions}"
     if placement.epoch > _EPOCH_MAX or len(placement.addresses) > _NODES_MAX:
@@ -99,20 +101,22 @@ def refusal(placement: Placement, present: Placement) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class DesiredPlacement:
-    """What a placement is to become."""
+    """Describe what a placement must become."""
 
-    addresses: tuple[str, ...]  # of the nodes that shall hold copies, by ordinal
-    replicas: int  # of each partition; no more than there are nodes
-    domains: tuple[str, ...] = ()  # each node's failure domain; empty: every node is its own
-    lost: frozenset[int] = frozenset()  # nodes that do not come back: what they hold is gone
+    addresses: tuple[str, ...]  # of the nodes that may host replicas, by ordinal
+    replicas: int  # of each partition, at most one on a node
+    domains: tuple[str, ...] = ()  # each node's failure domain; empty: every node is its own domain
+    lost: frozenset[int] = frozenset()  # nodes that do not return; their replicas are lost
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or len(self.domains) not in (0, len(self.addresses)):
-            raise ValueError("a partition has at least one copy, and every node a domain or none")
+            raise ValueError(
+                "a partition has at least one replica, and either every node has a domain or none"
+            )
 
     @property
     def nodes(self) -> list[int]:
-        """The ordinals that may get copies."""
+        """Return the ordinals that may host replicas."""
         return [ordinal for ordinal in range(len(self.addresses)) if ordinal not in self.lost]
 
     def domain_of(self, ordinal: int) -> str:
@@ -122,71 +126,71 @@ class DesiredPlacement:
 def initial_placement(
     application_id: str, partitions: int, addresses: Sequence[str], replicas: int, domains: Sequence[str] = ()
 ) -> Placement:
-    """The placement of a view that has no data yet: nothing needs to be made before it serves."""
-    wanted = DesiredPlacement(tuple(addresses), replicas, tuple(domains))
+    """Return the placement of a view without data, in which every replica serves at once."""
+    desired = DesiredPlacement(tuple(addresses), replicas, tuple(domains))
     nothing: tuple[tuple[int, ...], ...] = ((),) * partitions
-    serving = _goal(Placement(0, application_id, wanted.addresses, nothing, nothing), wanted)
-    level_active_replicas(serving, wanted.nodes)
-    return Placement(1, application_id, wanted.addresses, _replicas(serving), nothing)
+    serving = _target(Placement(0, application_id, desired.addresses, nothing, nothing), desired)
+    level_active_replicas(serving, desired.nodes)
+    return Placement(1, application_id, desired.addresses, _replicas(serving), nothing)
 
 
 def next_placement(
-    previous: Placement, wanted: DesiredPlacement, caught_up: Collection[tuple[int, int]]
+    previous: Placement, desired: DesiredPlacement, caught_up: Collection[tuple[int, int]]
 ) -> Placement:
-    """The next step towards what is wanted; `previous` itself when there is none to take now.
+    """Return the next step towards the desired placement, or `previous` itself if no step is possible now.
 
-    `caught_up` are the (partition, ordinal) of the copies that are complete and near the log's end at this moment.
+    `caught_up` has the (partition, ordinal) of each replica that is complete and near the end offset at this moment.
     """
-    if not wanted.nodes:
+    if not desired.nodes:
         return previous
     caught_up = frozenset(caught_up)
     staying: list[list[int]] = []
     leaving: list[list[int]] = []
     hydrating: list[list[int]] = []
-    for partition, goal in enumerate(_goal(previous, wanted)):
-        there = [o for o in previous.serving[partition] if o not in wanted.lost]
-        building = [o for o in previous.hydrating[partition] if o not in wanted.lost]
+    for partition, target in enumerate(_target(previous, desired)):
+        present = [o for o in previous.serving[partition] if o not in desired.lost]
+        building = [o for o in previous.hydrating[partition] if o not in desired.lost]
         joining = [o for o in building if (partition, o) in caught_up]
-        # When all are lost they stay listed: nothing better is known.
-        serving = there + joining or list(previous.serving[partition])
-        staying.append([o for o in goal if o in serving])
-        hydrating.append([o for o in goal if o not in serving])
-        proven = {o for o in there if (partition, o) in caught_up}
-        leaving.append(_still_leaving([o for o in serving if o not in goal], proven, len(goal)))
-    level_active_replicas(staying, wanted.nodes)
+        # If all replicas are lost, they stay listed, because no other node has the data.
+        serving = present + joining or list(previous.serving[partition])
+        staying.append([o for o in target if o in serving])
+        hydrating.append([o for o in target if o not in serving])
+        proven = {o for o in present if (partition, o) in caught_up}
+        leaving.append(_replicas_to_keep([o for o in serving if o not in target], proven, len(target)))
+    level_active_replicas(staying, desired.nodes)
 
     served = [stay + leave for stay, leave in zip(staying, leaving, strict=True)]
     nodes = 1 + max((o for replicas in served + hydrating for o in replicas), default=-1)
     following = Placement(
         previous.epoch,
         previous.application_id,
-        wanted.addresses + previous.addresses[len(wanted.addresses) : nodes],
+        desired.addresses + previous.addresses[len(desired.addresses) : nodes],
         _replicas(served),
         _replicas(hydrating),
     )
     return previous if following == previous else replace(following, epoch=previous.epoch + 1)
 
 
-def settled(placement: Placement, wanted: DesiredPlacement) -> bool:
-    """Whether it is as wanted: nothing would change even if every copy were caught up."""
+def settled(placement: Placement, desired: DesiredPlacement) -> bool:
+    """Return whether the placement is as desired: no step follows even if every replica has caught up."""
     everywhere = {(p, o) for p in range(placement.partitions) for o in range(len(placement.addresses))}
-    return next_placement(placement, wanted, everywhere) is placement
+    return next_placement(placement, desired, everywhere) is placement
 
 
-def _goal(previous: Placement, wanted: DesiredPlacement) -> list[list[int]]:
-    """The copies that each partition should have."""
-    nodes = wanted.nodes
-    replicas = min(wanted.replicas, len(nodes))
-    kept, holders = [], []
+def _target(previous: Placement, desired: DesiredPlacement) -> list[list[int]]:
+    """Return the nodes that should host each partition."""
+    nodes = desired.nodes
+    replicas = min(desired.replicas, len(nodes))
+    retained, hosts = [], []
     for serving, hydrating in zip(previous.serving, previous.hydrating, strict=True):
         intended = (*serving[: max(0, replicas - len(hydrating))], *hydrating)[:replicas]
-        kept.append([o for o in intended if o in nodes])
-        holders.append({*serving, *hydrating}.difference(wanted.lost))
-    return balanced_assignment(kept, holders, nodes, replicas, {o: wanted.domain_of(o) for o in nodes})
+        retained.append([o for o in intended if o in nodes])
+        hosts.append({*serving, *hydrating}.difference(desired.lost))
+    return balanced_assignment(retained, hosts, nodes, replicas, {o: desired.domain_of(o) for o in nodes})
 
 
-def _still_leaving(leaving: Sequence[int], proven: set[int], enough: int) -> list[int]:
-    """Of the copies that are to go, those that cannot go yet: enough others that served before must be caught up."""
+def _replicas_to_keep(leaving: Sequence[int], proven: set[int], enough: int) -> list[int]:
+    """Return the leaving replicas that must stay until enough others, which served before, have caught up."""
     left = list(leaving)
     for ordinal in reversed(leaving):
         if len(proven - {ordinal}) >= enough:

@@ -1,7 +1,7 @@
-"""When the next step of a placement is taken, from what nodes have said: for whoever is the placer.
+"""Decide when a placement takes its next step, from the reports of the nodes.
 
-Strategy: the next step is taken when every node knows the last one, or has been silent for long: no node sends a read to a
-copy that went two steps ago.
+Strategy: the next step comes when every node has the last placement or has been silent for long. So no node sends a read to a
+replica that was removed two steps ago.
 """
 
 from __future__ import annotations
@@ -12,48 +12,48 @@ from typing import Any, Final
 
 from queryable_app.placement.assignment import DesiredPlacement, Placement, next_placement
 
-_FRESH_SECONDS: Final = 3.0  # what a node said of its copies is believed for so long
-_SILENT_SECONDS: Final = 10.0  # a node that says nothing for so long is not waited for
-_CAUGHT_UP_MS: Final = 2_000  # a copy that is further behind takes no other one's place
+_FRESH_SECONDS: Final = 3.0  # how long a report is valid
+_SILENT_SECONDS: Final = 10.0  # after so long a silent node is not waited for
+_CAUGHT_UP_MS: Final = 2_000  # a replica with a larger lag replaces no other
 
 
 @dataclass(frozen=True, slots=True)
 class NodeObservation:
-    """What a node said when it last answered."""
+    """Hold the last report of a node."""
 
-    at: float  # by the placer's clock
+    at: float  # by the placement controller's clock
     epoch: int
     caught_up: frozenset[int]  # partitions
 
 
 def next_step(
-    placement: Placement, wanted: DesiredPlacement, seen: Mapping[int, NodeObservation], now: float
+    placement: Placement, desired: DesiredPlacement, seen: Mapping[int, NodeObservation], now: float
 ) -> Placement:
-    """The placement that comes next; the same while a node that can be heard does not know it yet."""
+    """Return the next placement, or the same one while a responsive node does not have it yet."""
     if any(s.epoch < placement.epoch and now - s.at < _SILENT_SECONDS for s in seen.values()):
         return placement
     caught_up = {
         (partition, ordinal)
-        for ordinal, said in seen.items()
-        if now - said.at < _FRESH_SECONDS
-        for partition in said.caught_up
+        for ordinal, node in seen.items()
+        if now - node.at < _FRESH_SECONDS
+        for partition in node.caught_up
     }
-    return next_placement(placement, wanted, caught_up)
+    return next_placement(placement, desired, caught_up)
 
 
 def unresponsive(seen: NodeObservation) -> NodeObservation:
-    """Of a node that does not answer. No copy elsewhere is given up for those that it had."""
+    """Return the observation of a node that does not answer: none of its replicas counts as caught up."""
     return replace(seen, caught_up=frozenset())
 
 
 def parse_observation(status: Mapping[str, Any], now: float) -> NodeObservation:
-    """From a node's `/v1/status`."""
+    """Parse the answer of a node's `/v1/status`."""
     caught_up = frozenset(
         replica["partition"]
         for replica in status["partitions"]
         if replica["complete"]
         and replica["failed"] is None
-        and not replica.get("damaged")  # a node of an earlier version does not say
+        and not replica.get("damaged")  # absent in an earlier version
         and 0 <= replica["lagMs"] <= _CAUGHT_UP_MS
     )
     return NodeObservation(now, status["epoch"], caught_up)

@@ -1,10 +1,9 @@
-"""Where the copies should be in the end: as balanced as can be, with the fewest copies moved.
+"""Compute where the replicas should be: as balanced as possible, with the fewest replicas moved.
 
-Strategy: keep the copies that are, give each partition what it lacks, then level. Levelling shifts copies along the
-shortest chain of nodes (from an overloaded one, to another, ... to one with at least two less) and ends when there is no
-such chain: as in a flow, nothing more balanced exists then. A direct shift is nearly always possible; chains are
-for what failure domains forbid. Shifts that copy no data come first. Ties go to the lower number, so that the same
-input always has the same goal, and a goal that is reached is its own goal.
+Strategy: keep the present replicas, add what each partition lacks, then level. Levelling moves replicas along the shortest chain
+of nodes (from an overloaded node to another, and so on to a node with at least two fewer) until there is no such chain. As in a
+flow, no placement is then more balanced. A direct move is nearly always possible; failure domains make chains necessary. Moves
+that copy no data come first. Ties go to the lower number, so equal inputs have equal targets, and a target is its own target.
 """
 
 from __future__ import annotations
@@ -12,41 +11,41 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-Loads = dict[int, set[int]]  # node → the partitions that it has, or has first
+Loads = dict[int, set[int]]  # node → the partitions that it hosts, or hosts actively
 Shift = tuple[int, int, int]  # partition, from, to
 Shifts = Callable[[int, set[int]], Iterator[tuple[int, int]]]
-"""From a node to some of the given ones: (partition, to)."""
+"""The possible moves from a node to some of the given ones: (partition, to)."""
 
 
 def balanced_assignment(
-    kept: Sequence[Sequence[int]],
-    holders: Sequence[Collection[int]],
+    retained: Sequence[Sequence[int]],
+    hosts: Sequence[Collection[int]],
     nodes: Sequence[int],
     replicas: int,
     domains: Mapping[int, str],
 ) -> list[list[int]]:
-    """For each partition its `replicas` nodes. `kept` are at most so many, on `nodes`; `holders` have data already."""
-    goal = _Goal(kept, holders, nodes, domains)
-    for partition in range(len(kept)):
-        goal.fill(partition, replicas)
-        goal.spread(partition)
-    _level(goal.on, goal.free_shifts, goal.shift)
-    _level(goal.on, goal.shifts, goal.shift)
-    return goal.replicas
+    """Return the nodes of each partition. `retained` are at most `replicas`, on `nodes`; `hosts` already have the data."""
+    balancer = _Balancer(retained, hosts, nodes, domains)
+    for partition in range(len(retained)):
+        balancer.fill(partition, replicas)
+        balancer.spread(partition)
+    _level(balancer.on, balancer.free_shifts, balancer.shift)
+    _level(balancer.on, balancer.shifts, balancer.shift)
+    return balancer.replicas
 
 
-class _Goal:
+class _Balancer:
     def __init__(
         self,
-        kept: Sequence[Sequence[int]],
-        holders: Sequence[Collection[int]],
+        retained: Sequence[Sequence[int]],
+        hosts: Sequence[Collection[int]],
         nodes: Sequence[int],
         domains: Mapping[int, str],
     ) -> None:
-        self._holders, self._nodes, self._domains = holders, nodes, domains
-        self.replicas = [list(here) for here in kept]
+        self._hosts, self._nodes, self._domains = hosts, nodes, domains
+        self.replicas = [list(here) for here in retained]
         self.on: Loads = {node: set() for node in nodes}
-        for partition, here in enumerate(kept):
+        for partition, here in enumerate(retained):
             for node in here:
                 self.on[node].add(partition)
 
@@ -58,7 +57,7 @@ class _Goal:
             self.on[node].add(partition)
 
     def spread(self, partition: int) -> None:
-        """Copies that share a domain move apart while there is a domain with fewer."""
+        """Move replicas out of a shared domain while another domain has fewer."""
         here = self.replicas[partition]
         while len(here) < len(self._nodes):
             crowds, best = self._crowds(partition), self._best(partition)
@@ -75,7 +74,7 @@ class _Goal:
         self.on[target].add(partition)
 
     def shifts(self, node: int, targets: set[int]) -> Iterator[tuple[int, int]]:
-        """A copy moves within its domain, or to one with fewer copies of its partition."""
+        """Yield the moves within the domain, or to a domain with fewer replicas of the partition."""
         own = self._domains[node]
         for partition in self.on[node]:
             crowds = self._crowds(partition)
@@ -84,27 +83,27 @@ class _Goal:
                     yield partition, target
 
     def free_shifts(self, node: int, targets: set[int]) -> Iterator[tuple[int, int]]:
-        """Those that copy no data: of a copy that is not there yet, or to where there is one already."""
+        """Yield the moves that copy no data: of a replica that does not exist yet, or to a node with the data."""
         for partition, target in self.shifts(node, targets):
-            if target in self._holders[partition] or node not in self._holders[partition]:
+            if target in self._hosts[partition] or node not in self._hosts[partition]:
                 yield partition, target
 
     def _best(self, partition: int) -> int:
-        """The node for one more copy."""
-        crowds, holders = self._crowds(partition), self._holders[partition]
+        """Return the node for one more replica."""
+        crowds, hosts = self._crowds(partition), self._hosts[partition]
         others = (node for node in self._nodes if node not in self.replicas[partition])
         return min(
             others,
-            key=lambda node: (crowds[self._domains[node]], node not in holders, len(self.on[node]), node),
+            key=lambda node: (crowds[self._domains[node]], node not in hosts, len(self.on[node]), node),
         )
 
     def _crowds(self, partition: int) -> Counter[str]:
-        """How many copies of the partition each domain has."""
+        """Count the replicas of the partition in each domain."""
         return Counter(self._domains[node] for node in self.replicas[partition])
 
 
 def level_active_replicas(replicas: Sequence[list[int]], nodes: Sequence[int]) -> None:
-    """Reorders the copies of each partition so that each node is the first of as many. One without copies stays so."""
+    """Reorder the replicas of each partition so that every node has as many active ones as the others."""
     on: Loads = {node: set() for node in nodes}
     for partition, here in enumerate(replicas):
         if here:
@@ -130,9 +129,9 @@ def _level(on: Loads, shifts: Shifts, shift: Callable[[int, int, int], None]) ->
 
 
 def _levelling_chain(on: Loads, shifts: Shifts) -> list[Shift]:
-    """Shifts that take one from a node and give it to one that has at least two less; empty when there are none."""
+    """Return moves from a node to one with at least two fewer partitions, or none."""
     least = min(len(partitions) for partitions in on.values())
-    hopeless: set[int] = set()  # no node that can be reached from these has little enough
+    hopeless: set[int] = set()  # no chain from these ends at a node with few enough
     for start in sorted(on, key=lambda node: (-len(on[node]), node)):
         if len(on[start]) - least < 2:
             break

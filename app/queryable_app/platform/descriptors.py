@@ -1,7 +1,7 @@
-"""How many files and sockets this process may have open.
+"""Raise the limit of open files and sockets of this process.
 
-A soft limit of 1 024 is a common default that protects programs which call select(); none of ours does. Every process
-raises it to the hard limit when it starts, and its children inherit that.
+A soft limit of 1 024 is a common default, which protects programs that call select(); none of ours does. Every process raises it
+to the hard limit at its start, and its children inherit that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 _DESCRIPTORS_MAX: Final = 1 << 20
-"""More than any node uses, and what Linux allows unless told otherwise. A hard limit may be "unlimited"."""
+"""More than any node uses, and the default maximum of Linux. A hard limit may be "unlimited"."""
 
 
 def descriptor_limit() -> int:
@@ -21,7 +21,7 @@ def descriptor_limit() -> int:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit of open descriptors to the hard limit, and return what it is now."""
+    """Raise the soft limit of open descriptors to the hard limit, and return the new limit."""
     soft, hard = descriptor_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     wanted = _DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_MAX)
     if soft < wanted:

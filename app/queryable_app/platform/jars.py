@@ -1,10 +1,9 @@
-"""The JVM libraries that pip does not bring, and the Java that runs them. Nowhere else are Maven coordinates.
+"""Find Java, and fetch the JVM libraries that no Python package brings. All Maven coordinates are in this file.
 
-Strategy: pyspark ships Ivy, and Ivy has a command line, so a Java and the wheel are all that is needed: no
-Maven, no Docker. What was resolved once lies in the cache under its version; a lock keeps parallel callers
-from doing it twice, and a rename makes it appear whole or not at all. Spark's connector is four named jars
-without what they depend on, because pyspark has the rest. What was downloaded is held against `platform/jars.sha256` before
-it counts as there: a mirror, a proxy or an attacker cannot put another jar in its place.
+Strategy: pyspark ships Ivy, and Ivy has a command line, so Java and the wheel suffice: no Maven, no Docker. Resolved jars stay in
+the cache under their version. A lock keeps parallel callers from resolving them twice, and a rename publishes them whole or not
+at all. Spark's connector is four named jars without their dependencies, because pyspark has the rest. Downloads are compared with
+`platform/jars.sha256` before use: a mirror, a proxy or an attacker cannot exchange a jar.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ JAVA_MIN: Final = 17
 IVY_SETTINGS_VARIABLE: Final = "QT_IVY_SETTINGS"
 _RESOLVE_SECONDS_MAX: Final = 900
 DIGESTS_FILE: Final = Path(__file__).with_name("jars.sha256")
-"""As `sha256sum` writes it, of paths below the cache. `make digests` writes it anew after a change of versions."""
+"""The output of `sha256sum` for paths below the cache. `make digests` rewrites it after a change of versions."""
 
 Progress = Callable[[str], None]
 
@@ -44,7 +43,7 @@ class _Jar:
 
 @dataclass(frozen=True, slots=True)
 class _Set:
-    """Jars that are resolved together, into one directory."""
+    """Name jars that are resolved together, into one directory."""
 
     directory: str
     what: str
@@ -52,8 +51,8 @@ class _Set:
     transitive: bool
 
 
-# The connector of the very Spark that is pinned in pyproject.toml. Its token provider was not published in
-# that version; it is loaded but not used, for it serves Kerberos delegation tokens.
+# The connector of the Spark that pyproject.toml pins. Its token provider, for Kerberos delegation tokens, was not published in
+# that version; Spark loads it and does not use it.
 _CONNECTOR: Final = _Set(
     "spark-kafka-4.2.0",
     "Spark's Kafka connector (10 MB)",
@@ -73,7 +72,7 @@ _BROKER: Final = _Set(
         _Jar("org.apache.kafka", "kafka_2.13", "4.3.1"),
         _Jar(
             "org.slf4j", "slf4j-simple", "1.7.36"
-        ),  # without a binding the broker would not say that it is up
+        ),  # without a binding the broker does not log that it is up
     ),
     transitive=True,
 )
@@ -83,15 +82,15 @@ SETS: Final = (_CONNECTOR, _BROKER)
 
 
 class JarsError(Exception):
-    """Java or a library is missing; the message is one sentence that says what to do."""
+    """Report that Java or a library is missing; the message is one sentence that says what to do."""
 
 
 class JavaMissing(JarsError):
-    """There is no Java that can be used. Another one is not downloaded."""
+    """Report that there is no usable Java. None is downloaded."""
 
 
 def cache_dir(setting: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where downloads and what is made of them are kept: the setting, or the user's cache directory."""
+    """Return the directory of downloads and class archives: the setting, or the user's cache directory."""
     if setting:
         return Path(setting)
     base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -99,18 +98,18 @@ def cache_dir(setting: str, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def connector_jars(cache: Path, progress: Progress | None = None) -> list[Path]:
-    """The four jars that Spark needs to read Kafka."""
-    return sorted(_resolved(_CONNECTOR, cache, progress or _say).glob("*.jar"))
+    """Return the four jars with which Spark reads Kafka."""
+    return sorted(_resolved(_CONNECTOR, cache, progress or _print_progress).glob("*.jar"))
 
 
 def broker_jars(cache: Path, progress: Progress | None = None) -> Path:
-    """A directory whose jars are a complete Kafka broker."""
-    return _resolved(_BROKER, cache, progress or _say)
+    """Return a directory whose jars are a complete Kafka broker."""
+    return _resolved(_BROKER, cache, progress or _print_progress)
 
 
 @functools.cache
 def find_java() -> Path:
-    """The Java to run: `$JAVA_HOME`, or else the one on the path."""
+    """Return the Java to run: that of `$JAVA_HOME`, or the one on the PATH."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if not found or not os.access(found, os.X_OK):
@@ -127,7 +126,7 @@ def find_java() -> Path:
 
 
 def java_version(java: Path) -> int:
-    """The major version, such as 17."""
+    """Return the major version, such as 17."""
     match = re.search(r'version "(?:1\.)?(\d+)', java_release(java))
     if match is None:
         raise JarsError(f"{java} does not say its version: set JAVA_HOME to a Java {JAVA_MIN} or newer.")
@@ -136,7 +135,7 @@ def java_version(java: Path) -> int:
 
 @functools.cache
 def java_release(java: Path) -> str:
-    """All that it says of itself: two that say the same are the same."""
+    """Return the output of `java -version`, which identifies a Java."""
     try:
         return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -146,7 +145,7 @@ def java_release(java: Path) -> str:
 
 
 def pyspark_jars() -> Path:
-    """The directory of the jars that pyspark brings."""
+    """Return the directory of pyspark's jars."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JarsError("pyspark is not installed: install queryable-topics[app].")
@@ -155,7 +154,7 @@ def pyspark_jars() -> Path:
 
 @contextmanager
 def locked(cache: Path, name: str) -> Iterator[None]:
-    """One process at a time makes the thing called `name`; the kernel frees the lock when its owner dies."""
+    """Let one process at a time make the file or directory `name` in the cache."""
     cache.mkdir(parents=True, exist_ok=True)
     with file_lock(cache / f".{name}.lock"):
         yield
@@ -167,7 +166,7 @@ def _resolved(wanted: _Set, cache: Path, progress: Progress) -> Path:
         return target
     try:
         with locked(cache, wanted.directory), tempfile.TemporaryDirectory(dir=cache) as scratch:
-            if not target.is_dir():  # another process may have been faster
+            if not target.is_dir():  # unless another process was faster
                 progress(f"Downloading {wanted.what} once, into {target}")
                 jars = download(wanted, cache / "ivy", Path(scratch))
                 _verify(wanted, jars, cache)
@@ -199,7 +198,7 @@ def _verify(wanted: _Set, jars: Path, cache: Path) -> None:
 
 
 def download(wanted: _Set, ivy_cache: Path, scratch: Path) -> Path:
-    """Return a directory with the jars as they came, not verified yet."""
+    """Return a directory with the downloaded jars, which are not verified yet."""
     into = scratch / "jars"
     module = scratch / "ivy.xml"
     module.write_text(_ivy_module(wanted))
@@ -207,7 +206,7 @@ def download(wanted: _Set, ivy_cache: Path, scratch: Path) -> Path:
     if ivy is None:
         raise JarsError("This pyspark ships no Ivy: install the pyspark that queryable-topics asks for.")
     command = [str(find_java()), "-jar", str(ivy), "-cache", str(ivy_cache), "-ivy", str(module)]
-    # Some libraries are published as `bundle`, which is a jar by another name.
+    # Some libraries are published with the type `bundle`, which is a jar too.
     command += ["-confs", "default", "-types", "jar", "bundle"]
     command += ["-retrieve", f"{into}/[artifact]-[revision].[ext]"]
     if settings := os.environ.get(IVY_SETTINGS_VARIABLE):
@@ -236,7 +235,7 @@ def _ivy_module(wanted: _Set) -> str:
 
 
 def _ivy_reason(output: str) -> str:
-    """The line of Ivy's long report that says what was wrong."""
+    """Return the line of Ivy's report that names the error."""
     for pattern in (
         r"Server access [Ee]rror:? (.+)",
         r"UnknownHostException: (.+)",
@@ -245,7 +244,7 @@ def _ivy_reason(output: str) -> str:
         if match := re.search(pattern, output):
             return match[0].strip(": ")
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return lines[-1] if lines else "Ivy said nothing"
+    return lines[-1] if lines else "Ivy reported nothing"
 
 
 def _download_failed(wanted: _Set, why: str) -> str:
@@ -255,5 +254,5 @@ def _download_failed(wanted: _Set, why: str) -> str:
     )
 
 
-def _say(line: str) -> None:
+def _print_progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

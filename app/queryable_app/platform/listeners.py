@@ -1,7 +1,7 @@
-"""Sockets that listen for TCP connections, over IPv4 and IPv6.
+"""Listen for TCP connections over IPv4 and IPv6.
 
-A pod of an IPv6-only cluster has no IPv4 address at all, and a host may have no IPv6. So a listener on every address
-takes both families where the kernel has both, and the one there is otherwise.
+A pod of an IPv6-only cluster has no IPv4 address, and a host may have no IPv6. So a listener on every address takes both families
+if the kernel has both, and otherwise the one that it has.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 
 EVERY_ADDRESS: Final = "::"
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-_IPV4_ONLY: Final = "0.0.0.0"  # noqa: S104  (every address is what is asked for)
+_IPV4_ONLY: Final = "0.0.0.0"  # noqa: S104  (for a listener on every address)
 
 
 def listen(host: str, port: int, backlog: int = 128) -> socket.socket:
-    """Return a socket that listens on an address; an IPv6 address may stand in brackets. Raises OSError."""
+    """Return a socket that listens on an address, or raise OSError. An IPv6 address may stand in brackets."""
     host = host.removeprefix("[").removesuffix("]")
     if host == EVERY_ADDRESS:
         if socket.has_dualstack_ipv6():

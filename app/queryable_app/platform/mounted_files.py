@@ -1,7 +1,6 @@
-"""What is mounted into a node as files: the resource's spec, and the settings of Kafka's clients that are secret.
+"""Read the files that are mounted into a node: the resource's spec, and the secret settings of Kafka's clients.
 
-Strategy: both are read once, at the start; whoever changes them starts the node anew. Messages name a file and never say
-what is in it.
+Strategy: a node reads both once, at its start; a change restarts the node. A message names a file and never shows its content.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _SETTING_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 def read_spec(settings: NodeSettings) -> TopicSpec:
-    """The spec, with the settings of `kafka_secret_dir` laid over its own. Raises SettingsError, SpecError or OSError."""
+    """Return the spec, with the settings of `kafka_secret_dir` over its own. Raise SettingsError, SpecError or OSError."""
     path = Path(settings.spec_path)
     try:
         spec = parse_spec_json(_text(path, _SPEC_BYTES_MAX))
@@ -34,7 +33,7 @@ def read_spec(settings: NodeSettings) -> TopicSpec:
 
 
 def kafka_secret(directory: Path) -> Mapping[str, str]:
-    """A setting for each file. Kubernetes keeps the files in directories that begin with `..`, and links to them."""
+    """Return a setting for each file. Kubernetes keeps the files in directories that begin with `..`, and links to them."""
     config: dict[str, str] = {}
     left = _SECRET_BYTES_MAX
     for file in sorted(directory.iterdir()):
@@ -42,7 +41,7 @@ def kafka_secret(directory: Path) -> Mapping[str, str]:
             continue
         if _SETTING_NAME.fullmatch(file.name) is None:
             raise SettingsError(
-                f"{file} (QT_KAFKA_SECRET_DIR) is not named as a setting of Kafka's clients is"
+                f"{file} (QT_KAFKA_SECRET_DIR) does not have the name of a Kafka client setting"
             )
         try:
             text = _text(file, left)
@@ -59,5 +58,5 @@ def _text(file: Path, bytes_max: int) -> str:
     with file.open("rb") as opened:
         content = opened.read(bytes_max + 1)
     if len(content) > bytes_max:
-        raise SettingsError(f"{file} is too large: {bytes_max} bytes are read, of all such files together")
+        raise SettingsError(f"{file} is too large: all such files together may have {bytes_max} bytes")
     return content.decode()

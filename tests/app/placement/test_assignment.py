@@ -317,7 +317,7 @@ def test_a_change_that_is_taken_back_copies_nothing_more(
 @pytest.mark.parametrize("replicas", [0, -1])
 def test_no_copy_at_all_is_refused(replicas: int) -> None:
     """It would mean to throw everything away."""
-    with pytest.raises(ValueError, match="at least one copy"):
+    with pytest.raises(ValueError, match="at least one replica"):
         DesiredPlacement(addresses(2), replicas)
 
 
