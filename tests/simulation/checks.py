@@ -1,7 +1,7 @@
-"""What must hold of every answer, whatever happens: held against the log itself.
+"""Check every answer against the log itself.
 
-The oracle knows the log with all its times. An answer states the positions as of which it holds; so it can be told, after the
-fact and from outside, whether it was right and as fresh as was asked for.
+The oracle has the log with all its times, and an answer states the positions as of which it holds. Therefore a check can decide
+afterwards whether the answer was right, and as fresh as requested.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from tests.simulation.topic import Topic
 from tests.support.fold import LogRecord
 
 _CLOCK_SECONDS = 0.003  # lags are whole milliseconds
-_TOLD_SECONDS = 2.0  # the end of the log that a new copy is held against may have been told that long before
+_TOLD_SECONDS = 2.0  # the end offset that a new replica is compared with may be that old
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a read asks for."""
+class ReadRequest:
+    """Hold the options of a read."""
 
     consistency: str = "bounded"
     max_lag_ms: int | None = None
     min_positions: Mapping[int, int] = field(default_factory=dict)
 
     def parameters(self) -> list[str]:
-        """For a query string; none for the default."""
+        """Return the query parameters; none for the default."""
         bound = [] if self.max_lag_ms is None else [f"max-lag-ms={self.max_lag_ms}"]
         if self.consistency == "at-least":
             return [*bound, *(f"min-position={p}:{o}" for p, o in self.min_positions.items())]
@@ -33,88 +33,95 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """An answer for one key."""
+class KeyAnswer:
+    """Hold the answer for one key."""
 
     key: bytes
     positions: Mapping[int, int]
     record: tuple[int, int] | None  # partition, offset; None: there is no such key
     value: bytes | None
-    exact: bool  # from one copy, at one moment
+    exact: bool  # from one replica, at one moment
 
 
-class Wrong(Exception):
+class GuaranteeBroken(Exception):
     """A guarantee was broken."""
 
 
-def check_value(topic: Topic, said: Said) -> None:
-    """The answer is the fold of the log at the positions that it states. One that was gathered from several nodes may have later
-    rows in it, of each partition as of any moment since."""
+def check_value(topic: Topic, said: KeyAnswer) -> None:
+    """Check that the answer is the fold of the log at its positions.
+
+    An answer that was gathered from several nodes may have later rows, of each partition as of any later moment.
+    """
     choices = {p: _choices(topic, p, said) for p in said.positions}
     if said.record is None:
         if all(None in records for records in choices.values()):
             return
         newest = [r for records in choices.values() for r in records if r is not None and r.value is None]
         if not any(_may_be_newest(record, choices) for record in newest):
-            raise Wrong(f"{said.key!r} is said not to be there, and is at {said.positions}")
+            raise GuaranteeBroken(f"{said.key!r} is reported as absent, and exists at {said.positions}")
         return
     partition, offset = said.record
     found = [r for r in choices.get(partition, ()) if r is not None and r.offset == offset]
     if not found or not _may_be_newest(found[0], choices):
-        raise Wrong(f"{said.key!r} is not the record {partition}:{offset} as of {said.positions}")
+        raise GuaranteeBroken(f"{said.key!r} is not the record {partition}:{offset} as of {said.positions}")
     if found[0].value != said.value:
-        raise Wrong(f"{said.key!r} has another value than {said.value!r} at {partition}:{offset}")
+        raise GuaranteeBroken(f"{said.key!r} has another value than {said.value!r} at {partition}:{offset}")
 
 
-def check_freshness(topic: Topic, wish: Wish, positions: Mapping[int, int], began: float) -> None:
-    """The copies that answered were as far as was asked for."""
+def check_freshness(
+    topic: Topic, read_request: ReadRequest, positions: Mapping[int, int], began: float
+) -> None:
+    """Check that the replicas that answered were as fresh as requested."""
     for partition, position in positions.items():
         needs = {}
-        if wish.max_lag_ms is not None:
-            moment = began - wish.max_lag_ms / 1000 - _CLOCK_SECONDS
-            needs[f"max-lag-ms={wish.max_lag_ms}"] = topic.end_at(partition, moment)
-        if wish.consistency == "at-least":
-            needs["at-least"] = wish.min_positions.get(partition, 0)
-        if wish.consistency == "strong":
+        if read_request.max_lag_ms is not None:
+            moment = began - read_request.max_lag_ms / 1000 - _CLOCK_SECONDS
+            needs[f"max-lag-ms={read_request.max_lag_ms}"] = topic.end_at(partition, moment)
+        if read_request.consistency == "at-least":
+            needs["at-least"] = read_request.min_positions.get(partition, 0)
+        if read_request.consistency == "strong":
             needs["strong"] = topic.end_at(partition, began)
         for why, needed in needs.items():
             if position < needed:
-                raise Wrong(
-                    f"{why} of partition {partition} needs {needed}, and a copy at {position} answered"
+                raise GuaranteeBroken(
+                    f"{why} of partition {partition} needs {needed}, and a replica at {position} answered"
                 )
 
 
-def check_named(topic: Topic, wish: Wish, said: Said) -> None:
-    """No record of the key below a position that the read names is newer than the answer, wherever keys are looked for."""
+def check_named_positions(topic: Topic, read_request: ReadRequest, said: KeyAnswer) -> None:
+    """Check that no record below a position that the read names is newer than the answer, in any partition."""
     stated = [topic.last_before(p, said.key, position) for p, position in said.positions.items()]
     newest = max((_age(record) for record in stated if record is not None), default=None)
-    for partition, position in wish.min_positions.items():
+    for partition, position in read_request.min_positions.items():
         record = topic.last_before(partition, said.key, position)
         if record is None or (newest is not None and newest >= _age(record)):
             continue
         if said.record is None and record.value is None:
             continue
-        raise Wrong(
+        raise GuaranteeBroken(
             f"{said.key!r} is answered as of {said.positions}, and {partition}:{record.offset}, which is newer, "
             f"is below the position {partition}:{position} that the read names"
         )
 
 
 def check_completeness(
-    topic: Topic, positions: Mapping[int, int], births: Mapping[int, Sequence[float]]
+    topic: Topic, positions: Mapping[int, int], possible_creation_times: Mapping[int, Sequence[float]]
 ) -> None:
-    """Each copy that answered had once held everything. `births` are the moments at which it may have begun with nothing."""
+    """Check that each replica that answered had been complete. It was empty at one of `possible_creation_times`."""
     for partition, position in positions.items():
-        ends = [topic.end_at(partition, born - _TOLD_SECONDS) for born in births.get(partition, ())]
+        ends = [
+            topic.end_at(partition, born - _TOLD_SECONDS)
+            for born in possible_creation_times.get(partition, ())
+        ]
         if ends and position < min(ends):
-            raise Wrong(
-                f"a copy of partition {partition} that is at {position} answered as if it were complete, "
-                f"and the log was at {min(ends)} before it began"
+            raise GuaranteeBroken(
+                f"a replica of partition {partition} at {position} answered as complete, "
+                f"and the log was at {min(ends)} before it was created"
             )
 
 
-def _choices(topic: Topic, partition: int, said: Said) -> list[LogRecord | None]:
-    """What the partition may have had of the key."""
+def _choices(topic: Topic, partition: int, said: KeyAnswer) -> list[LogRecord | None]:
+    """Return the records of the key that the partition may have had."""
     position = said.positions[partition]
     choices = [topic.last_before(partition, said.key, position)]
     if not said.exact:

@@ -1,10 +1,10 @@
-"""Time that passes only when the simulation says so, and an event loop for each process that lives in it.
+"""Simulate time, which passes only when the simulation advances it, and an event loop for each process.
 
-Strategy: one heap of moments for everybody. What is due is run in the order of (moment, number), one callback after the other,
-and the clock jumps from one moment to the next. A process is an event loop: the code that is tested sees nothing but asyncio.
-A stopped process keeps what becomes due until it goes on; a killed one never runs again, not even its `finally`.
+Strategy: one heap of timers for all processes. Due callbacks run in the order of (moment, number), one after the other, and the
+clock jumps from one moment to the next. A process is an event loop: the tested code sees nothing but asyncio. A stopped
+process keeps its due callbacks until it continues; a killed one never runs again, not even its `finally`.
 
-Nothing here may depend on addresses or on when memory is freed: tasks are hashed by number, and the collector rests.
+Nothing may depend on addresses or on when memory is freed: tasks are hashed by number, and the collector is off.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _AT_ONE_MOMENT_MAX = 200_000  # callbacks; more are a loop that waits without wa
 _THREAD_SECONDS = (0.0002, 0.003)
 WALL_EPOCH_SECONDS = 1_700_000_000.0
 
-_UNFINISHED: list[object] = []  # what does not end when it is told to; were it freed, it would complain
+_UNFINISHED: list[object] = []  # tasks that ignore their cancellation; freeing them would warn
 
 
-class Spinning(Exception):
-    """Something runs again and again without letting time pass."""
+class TimeStandsStill(Exception):
+    """Callbacks run again and again without letting time pass."""
 
 
 class Scheduler:
@@ -45,7 +45,7 @@ class Scheduler:
         heappush(self._heap, (max(when, self.now), next(self._numbers), owner, run))
 
     def after(self, seconds: float, run: Callable[[], object]) -> None:
-        """Something of the world itself, which no process has to live for."""
+        """Schedule a callback of the world itself, which needs no process."""
         self.at(self.now + seconds, None, run)
 
     def run_until(self, when: float) -> None:
@@ -54,7 +54,7 @@ class Scheduler:
             moment, _, owner, run = heappop(self._heap)
             at_once = at_once + 1 if moment == self.now else 0
             if at_once > _AT_ONE_MOMENT_MAX:
-                raise Spinning(f"{run} of {owner}")
+                raise TimeStandsStill(f"{run} of {owner}")
             self.now = moment
             self.steps += 1
             if owner is None:
@@ -64,7 +64,7 @@ class Scheduler:
         self.now = when
 
     def wall_ns(self) -> int:
-        """The wall clock of whoever runs now; clocks of machines differ."""
+        """Return the wall clock of the running process; machines' clocks differ."""
         skew = self.running.skew_seconds if self.running is not None else 0.0
         return int((WALL_EPOCH_SECONDS + self.now + skew) * 1e9)
 
@@ -73,7 +73,7 @@ class Scheduler:
 
 
 class _NumberedTask(asyncio.Task[T]):
-    """Sets of tasks have the same order in each run."""
+    """Hash a task by its number, so that sets of tasks have the same order in each run."""
 
     number = 0
 
@@ -82,7 +82,7 @@ class _NumberedTask(asyncio.Task[T]):
 
 
 class Process(asyncio.AbstractEventLoop):
-    """An event loop, as much of one as the product uses. `defect` is told of exceptions that nobody handled."""
+    """Simulate the part of an event loop that the product uses. `defect` is called with unhandled exceptions."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Process(asyncio.AbstractEventLoop):
             self._scheduler.running = None
 
     def kill(self) -> None:
-        """Its tasks stay as they are, unfinished; `bury` puts them away."""
+        """Kill the process; its tasks stay unfinished until `discard`."""
         self.killed = True
         self._held.clear()
 
@@ -136,16 +136,16 @@ class Process(asyncio.AbstractEventLoop):
         for run in held:
             self._scheduler.at(self._scheduler.now, self, run)
 
-    def wind_up(self) -> None:
-        """At the end of the world: whatever is unfinished ends as asyncio's own loops end it."""
+    def cancel_all(self) -> None:
+        """Cancel all unfinished tasks, as asyncio does at the end of a loop."""
         self.killed = False
         if self.stopped:
             self.continue_signal()
         for task in self._tasks:
             task.cancel()
 
-    def bury(self) -> None:
-        """After that nothing of it may speak up again."""
+    def discard(self) -> None:
+        """Discard the tasks of a killed process without a warning."""
         self.killed = True
         for task in self._tasks:
             if not task.done():
@@ -203,7 +203,7 @@ class Process(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its moment comes."""
+        """Do nothing: the scheduler skips a cancelled timer."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -225,7 +225,7 @@ class Process(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        """A thread of its own for each call: it runs in one piece, a little later."""
+        """Run the call in one piece, a little later, as a thread would."""
         future: asyncio.Future[T] = self.create_future()
 
         def run() -> None:

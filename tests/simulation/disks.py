@@ -1,8 +1,8 @@
-"""Stores that live in memory and outlive the process that opened them, with the interface of `serve.store.Store`.
+"""Simulate stores in memory that outlive their process, with the interface of `serve.store.Store`.
 
-Strategy: a store's directory is real, so that everything that makes, renames and removes directories is the product's own; in it
-is a file that names the rows, which are kept here. A checkpoint is a file with the rows, so that what travels between nodes
-is bytes. A machine that loses power forgets its last batches, one whole batch after the other, as RocksDB's log does.
+Strategy: a store's directory is real, so that the product's own code makes, renames and removes directories. A file in it names
+the rows, which are in memory here. A checkpoint is a file with the rows, so that nodes exchange bytes. A machine that loses
+power loses its last batches, each as a whole, as RocksDB's log does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNSYNCED_BATCHES = 40
 
 @dataclass(slots=True)
 class Rows:
-    """What is on the disk of one copy."""
+    """Hold the rows on the disk of one replica."""
 
     identity: Identity
     path: Path
@@ -40,8 +40,8 @@ class Rows:
     )
     damaged: bool = False
     """It cannot be opened."""
-    spoilt: bool = False
-    """Some of the rows cannot be read; a copy of its files has the same."""
+    corrupt_keys: bool = False
+    """Some of the rows cannot be read; and a copy of its files has the same damage."""
 
     def lose_batches(self, batches: int) -> None:
         for _ in range(min(batches, len(self.undo))):
@@ -54,7 +54,7 @@ class Rows:
 
 
 class Disks:
-    """Of all machines, by path."""
+    """Hold the rows of all machines, by path."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -65,7 +65,7 @@ class Disks:
         """Whether nothing can be written there at present."""
 
     def open(self, path: Path, identity: Identity, memory: SharedMemory) -> SimulatedStore:
-        """In place of `Store.open`."""
+        """Replace `Store.open`."""
         if self.refuses(path):
             raise StoreUnavailable(f"{path} cannot be opened (No space left on device)")
         path.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class Disks:
         else:
             rows = Rows(identity, path)
             if checkpoint.exists():
-                rows.state, rows.rows, rows.spoilt = pickle.loads(checkpoint.read_bytes())
+                rows.state, rows.rows, rows.corrupt_keys = pickle.loads(checkpoint.read_bytes())
                 checkpoint.unlink()
             name = str(next(self._numbers))
             self._rows[name] = rows
@@ -89,12 +89,12 @@ class Disks:
         return SimulatedStore(path, rows, self.refuses)
 
     def probe(self, path: Path, room_bytes: int) -> None:
-        """In place of `disk_probe.probe`."""
+        """Replace `disk_probe.probe`."""
         if self.refuses(path):
             raise OSError(f"No space left on device: {path}")
 
     def below(self, directory: Path) -> list[Rows]:
-        """The rows that are on this machine now."""
+        """Return the rows on this machine."""
         return [
             self._rows[name_file.read_text()]
             for name_file in sorted(directory.glob(f"*/p*/{_NAME_FILE}"))
@@ -148,7 +148,7 @@ class SimulatedStore:
 
     def verify(self) -> None:
         self._must_be_open()
-        if self.on_disk.spoilt:
+        if self.on_disk.corrupt_keys:
             raise StoreDamaged(f"{self.path} is damaged (Corruption)")
 
     def apply(
@@ -178,7 +178,7 @@ class SimulatedStore:
         self._must_be_open()
         path.mkdir(parents=True)
         (path / _CHECKPOINT_FILE).write_bytes(
-            pickle.dumps((self.on_disk.state, self.on_disk.rows, self.on_disk.spoilt))
+            pickle.dumps((self.on_disk.state, self.on_disk.rows, self.on_disk.corrupt_keys))
         )
 
     def cancel_compaction(self) -> None:
@@ -194,13 +194,13 @@ class SimulatedStore:
         return 0
 
     def close(self) -> None:
-        """With memtables written out: no loss of power takes that back."""
+        """Close with a flush, which survives a loss of power."""
         self._closed = True
         self.on_disk.undo.clear()
 
     def _must_be_readable(self, key: bytes) -> None:
         self._must_be_open()
-        if self.on_disk.spoilt and crc32(key) % 3 == 0:
+        if self.on_disk.corrupt_keys and crc32(key) % 3 == 0:
             self.damaged = "Corruption"
             raise Failure(Reason.NOT_AVAILABLE, f"{self.path} cannot be read", "ask another node")
 

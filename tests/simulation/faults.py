@@ -1,4 +1,4 @@
-"""What goes wrong, and what people change meanwhile. Each fault ends by itself, and `heal` ends them all."""
+"""Inject faults, and change what users can change. Each fault ends by itself, and `heal` ends them all."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from queryable_app.placement.assignment import DesiredPlacement
+from tests.simulation.controller_process import push_outdated
 from tests.simulation.nodes import address_of, host_of
-from tests.simulation.placer import push_late
 from tests.simulation.world import CLIENT, PLACER, SIMULATED, World
 
 _NODES_MAX = 6
@@ -16,7 +16,7 @@ _PROBE_SECONDS = (0.0, 0.4)
 
 
 class Faults:
-    """`probe` is called shortly after something has happened: that is when it shows."""
+    """Inject faults. `probe` is called shortly after each one, when its effects show."""
 
     def __init__(self, world: World, probe: Callable[[], None]) -> None:
         self._world = world
@@ -24,8 +24,8 @@ class Faults:
         self._random = world.rng("faults")
         self._ended = False
         self._ends: list[Callable[[], None]] = []
-        calm = self._random.choice((0.3, 0.8, 2.0, 4.0))
-        self._between = (calm / 2, calm * 2)
+        unchanged = self._random.choice((0.3, 0.8, 2.0, 4.0))
+        self._between = (unchanged / 2, unchanged * 2)
         self._kinds: list[tuple[Callable[[], None], int]] = [
             (self._crash, 6),
             (self._stop, 6),
@@ -58,7 +58,7 @@ class Faults:
         self._ended = True
         for end in list(self._ends):
             end()
-        self._world.mend_disks()
+        self._world.repair_disks()
 
     def _next(self) -> None:
         if self._ended:
@@ -73,7 +73,7 @@ class Faults:
         self._world.scheduler.after(seconds, run)
 
     def _until(self, seconds: float, end: Callable[[], None]) -> None:
-        """The fault ends then, or when all do."""
+        """End the fault at that time, or when all faults end."""
 
         def once() -> None:
             if once in self._ends:
@@ -86,7 +86,7 @@ class Faults:
     # Machines.
 
     def _machine(self, seconds: float) -> int | None:
-        """One that nothing happens to; it is busy for so long."""
+        """Reserve a machine without a fault for so long."""
         world = self._world
         nodes = len(world.placement.addresses)
         there = [
@@ -123,10 +123,10 @@ class Faults:
     def _spoil(self) -> None:
         ordinal = self._machine(0.0)
         if ordinal is not None:
-            self._world.spoil(ordinal, self._random.randrange(100))
+            self._world.corrupt_rows(ordinal, self._random.randrange(100))
 
     def _wipe(self) -> None:
-        """Its disk is gone, and it comes back; not the last complete copy, but for once in a while."""
+        """Replace the disk of a machine by an empty one; only rarely that with the last complete replica."""
         seconds = self._random.choice((0.05, 0.5, 4.0))
         ordinal = self._machine(seconds)
         if ordinal is None:
@@ -167,7 +167,7 @@ class Faults:
         self._cut([(one, other), (other, one)])
 
     def _isolate(self) -> None:
-        """A node hears and is heard by none of the others; clients may reach it."""
+        """Cut all links between a node and its peers; clients may reach it."""
         hosts = self._hosts()
         one = self._random.choice(hosts)
         others = [host for host in [*hosts, PLACER] if host != one]
@@ -179,7 +179,7 @@ class Faults:
         network, hosts = self._world.network, self._hosts()
         link = (self._random.choice(hosts), self._random.choice(hosts))
         network.extra_seconds[link] = self._random.choice((0.02, 0.1, 0.4))
-        self._world.weather.broken(link)
+        self._world.reachability.mark_broken(link)
         self._world.note(f"slow {link}")
 
         def end() -> None:
@@ -229,7 +229,7 @@ class Faults:
     # Resources.
 
     def _refuse_writes(self) -> None:
-        """For a moment, or for long: a full disk, or one with errors."""
+        """Refuse writes, briefly or for long: a full disk, or one with errors."""
         world = self._world
         machine = world.machines[self._random.choice(sorted(world.machines))]
         world.note(f"the disk of {machine.host} takes nothing")
@@ -238,7 +238,7 @@ class Faults:
         self._until(seconds, lambda: setattr(machine, "disk_refuses", False))
 
     def _take_descriptors(self) -> None:
-        """What is open stays open. Nothing else can be opened, connected or accepted."""
+        """Take all free descriptors: nothing can be opened, connected or accepted, and open ones stay open."""
         world = self._world
         seconds = self._random.choice((0.3, 2.0, 8.0)) * self._random.uniform(0.5, 1.5)
         ordinal = self._machine(seconds)
@@ -248,15 +248,15 @@ class Faults:
         process = machine.process
         world.note(f"{machine.host} has no descriptors")
         machine.disk_refuses = True
-        world.network.starve(machine.host)
-        world.weather.broken(machine.host)
+        world.network.exhaust_descriptors(machine.host)
+        world.reachability.mark_broken(machine.host)
 
         def end() -> None:
             self._free(ordinal)
             machine.disk_refuses = False
             world.network.feed(machine.host)
             if machine.process is process:
-                world.weather.whole(machine.host)
+                world.reachability.mark_whole(machine.host)
 
         self._until(seconds, end)
 
@@ -268,7 +268,7 @@ class Faults:
             machine.ingest.lose_task(self._random.randrange(100))
 
     def _fail_part(self) -> None:
-        """Something that goes on by itself in a node fails, as a defect would make it."""
+        """Raise an error in a background task of a node, as a defect would."""
         machine = self._world.machines[self._random.choice(sorted(self._world.machines))]
         if machine.node is None:
             return
@@ -314,7 +314,7 @@ class Faults:
         old = self._random.choice(world.history)
         ordinal = self._random.randrange(len(world.placement.addresses))
         world.note(f"epoch {old.epoch} arrives late at {host_of(ordinal)}")
-        push = push_late(address_of(ordinal), old)
+        push = push_outdated(address_of(ordinal), old)
         world.client.call_soon(lambda: world.client.create_task(push))
 
     def _scale(self) -> None:
@@ -333,7 +333,7 @@ class Faults:
         world.want(replace(world.wanted, replicas=replicas))
 
     def _lose_node(self) -> None:
-        """A machine burns; after a while somebody says so, and later it is replaced."""
+        """Lose a machine for good; report it as lost after a while, and replace it later."""
         world = self._world
         if world.wanted.lost or len(world.wanted.addresses) < 2:
             return

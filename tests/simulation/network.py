@@ -1,8 +1,8 @@
-"""Connections between hosts: in order, late, and at times not at all.
+"""Simulate connections between hosts: in order, delayed, and cut at times.
 
-Strategy: as with TCP nothing is lost or overtaken within a connection. What is sent over a cut link waits until it is mended,
-as if it were sent again and again; a connection can then only be given up by one of its ends. A killed host resets its
-connections and refuses new ones; a stopped one accepts them and says nothing.
+Strategy: as in TCP, no byte is lost or overtaken within a connection. Bytes sent over a cut link wait until it is repaired, as if
+they were sent again and again; only an end of the connection can abandon it. A killed host resets its connections and
+refuses new ones; a stopped host accepts them and sends nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Link = tuple[str, str]
 
 
 class Listener:
-    """A host's port. Until it is opened connections wait, as in a backlog."""
+    """Simulate a host's port. Connections wait in its backlog until it is opened."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -65,13 +65,13 @@ class Network:
         return listener
 
     def kill(self, host: str) -> None:
-        """Its connections are reset."""
+        """Reset the connections of a host."""
         self._listeners.pop(host, None)
         for transport in list(self._transports.pop(host, {})):
             transport.reset_by_death()
 
-    def starve(self, host: str) -> None:
-        """It has no descriptor for another connection; what connects to it waits in its backlog."""
+    def exhaust_descriptors(self, host: str) -> None:
+        """Leave a host without a descriptor: new connections wait in its backlog."""
         self._starved.add(host)
 
     def feed(self, host: str) -> None:
@@ -148,7 +148,7 @@ def _set(made: asyncio.Future[bool]) -> None:
 
 
 class _Way:
-    """One direction of one connection."""
+    """Simulate one direction of a connection."""
 
     def __init__(self, network: Network, link: Link) -> None:
         self._network = network
@@ -172,7 +172,7 @@ class _Way:
 
 
 class Transport(asyncio.Transport):
-    """One end of a connection."""
+    """Simulate one end of a connection."""
 
     def __init__(self, network: Network, process: Process, host: str, way: _Way) -> None:
         super().__init__()

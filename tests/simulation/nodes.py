@@ -1,7 +1,6 @@
-"""A machine, and the node that runs on it: the product's own, from the HTTP protocol to the store.
+"""Simulate a machine, and run the product's own node on it, from the HTTP protocol to the store.
 
-What is not the product's: the rows' place (`disks`), Kafka (`topic`), and ingest, which brings the log's records as frames at a
-speed of its own.
+Simulated are the disk (`disks`), Kafka (`topic`), and ingest, which sends the log's records as frames at a speed of its own.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ HEDGE_SHARE, HEDGE_BURST = 0.05, 1.0
 
 _SETTLE_SECONDS = 0.05
 _START_SECONDS = (0.05, 0.4)
-_RECORDS_MIN = 20  # a copy of fewer is streamed
+_RECORDS_MIN = 20  # a replica with fewer records is streamed
 
 
 @dataclass(slots=True)
 class Feed:
-    """How ingest of one node does."""
+    """Hold the speed and the stalls of one node's ingest."""
 
     batch_records: int = 20
     pause_seconds: float = 0.02
@@ -60,7 +59,7 @@ def address_of(ordinal: int) -> str:
 
 
 class Machine:
-    """Its directory outlives its process."""
+    """Simulate a machine; its directory outlives its process."""
 
     def __init__(self, directory: Path, ordinal: int, partitioner: str) -> None:
         self.ordinal = ordinal
@@ -69,13 +68,13 @@ class Machine:
         self.feed = Feed()
         self.disk_used_percent = 10.0
         self.disk_refuses = False
-        """Nothing can be written."""
+        """The disk refuses all writes."""
         self.ingest: Ingest | None = None
         self.process: Process | None = None
         self.bootstrap: Placement | None = None
-        """What it was first started with; much older than the present one, later."""
+        """The placement of its first start, which becomes much older than the present one."""
         self.node: Node | None = None
-        """None until it has been opened by its process."""
+        """None until its process has opened it."""
         self._partitioner = partitioner
         self.directory.mkdir()
         (self.directory / "token").write_text(TOKEN)
@@ -119,13 +118,12 @@ class Machine:
 
 
 def background_of(node: Node) -> tuple[Background, ...]:
-    """What goes on by itself in a node of this world."""
+    """Return the background parts of a simulated node."""
     return (node.peers, node.disk_guard, node.end_offsets, node._gaps, node.watchdog, node.checkpoints)
 
 
 async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed: random.Random) -> Any:
-    """Starts it; returns what makes the protocol of a connection. As `python -m queryable_app.serve`, without what only a
-    real process has."""
+    """Start a node like `python -m queryable_app.serve`, and return the factory of its HTTP protocol."""
     node = Node.open(settings)
     ingest = Ingest(node, machine.feed, topic, seed)
     machine.ingest = ingest
@@ -157,8 +155,10 @@ async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed:
 
 
 class Ingest:
-    """In place of the control socket, Spark and the row socket: one query over all wanted partitions, a generation at a
-    time, and a slice that comes from an older one is refused."""
+    """Replace the control socket, Spark and the row socket: one query over all wanted partitions.
+
+    It runs one generation at a time, and slices of an older one are refused.
+    """
 
     def __init__(self, node: Node, feed: Feed, topic: Topic, seed: random.Random) -> None:
         self._node, self._feed, self._topic, self._random = node, feed, topic, seed
@@ -177,13 +177,13 @@ class Ingest:
         self._starting = asyncio.create_task(self._start())
 
     def lose_task(self, choice: int) -> None:
-        """One of the query's tasks ends, and nothing says so."""
+        """End one of the query's tasks silently."""
         if self._streams:
             self._streams[choice % len(self._streams)].cancel()
 
     @property
     def whole(self) -> bool:
-        """No task of the query has ended: where nothing is written that is not noticed before something is."""
+        """Tell whether all tasks of the query run. A lost task goes unnoticed until a record arrives."""
         return not any(stream.done() for stream in self._streams)
 
     async def _start(self) -> None:

@@ -1,6 +1,6 @@
-"""Puts the product into a world: for as long as a run lasts, its clocks, disks, Kafka and log are the world's.
+"""Connect the product to a simulated world: its clocks, disks, Kafka and log are the world's during a run.
 
-Nothing of what the product decides is replaced. Modules that have taken a function by its name have it replaced in themselves.
+No decision of the product is replaced. A function that a module imports by name is replaced in that module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.simulation.world import World
 
 @contextmanager
 def inside(world: World) -> Iterator[None]:
-    """While it lasts, the product's clocks, disks, Kafka and log are the world's."""
+    """Replace the product's clocks, disks, Kafka and log by the world's within the block."""
     replaced: list[tuple[Any, str, Any]] = []
 
     def put(owner: Any, name: str, new: Any) -> None:
@@ -107,7 +107,7 @@ def inside(world: World) -> Iterator[None]:
 
 
 class _Hears(logging.Handler):
-    """Why a request came to nothing. Killed processes end theirs when they are buried, and nobody wants to know."""
+    """Note why a request failed; requests of killed processes do not count."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.ERROR)

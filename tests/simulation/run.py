@@ -1,4 +1,4 @@
-"""One seed, one run: begin, suffer, heal, and be as if nothing had been."""
+"""Run one seed: start a world, inject faults, heal it, and check that it converges."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.checks import Wish, Wrong
-from tests.simulation.clock import Spinning
+from tests.simulation.checks import GuaranteeBroken, ReadRequest
+from tests.simulation.client_reader import ClientReader, ScanReader
+from tests.simulation.clock import TimeStandsStill
 from tests.simulation.faults import Faults
-from tests.simulation.many import ManyReader
+from tests.simulation.multi_partition_reader import MultiPartitionReader
 from tests.simulation.nodes import background_of, host_of
 from tests.simulation.product import inside
-from tests.simulation.readers import BaitReader, PlainReader
-from tests.simulation.smart import ScanReader, SmartReader
+from tests.simulation.readers import PlainReader, UnwrittenKeyReader
 from tests.simulation.world import World
 from tests.simulation.writer import CHANGING_KEYS, STABLE_KEYS, Writer, changing_key, stable_key
 
@@ -30,40 +30,40 @@ _PROBED_AFTER_SECONDS = (0.001, 0.02, 0.1, 0.3)  # a step of the placer
 @dataclass(frozen=True, slots=True)
 class Outcome:
     seed: int
-    wrong: str | None
+    violation: str | None
     digest: str
     trace: tuple[str, ...]
-    happened: Counter[str]
+    event_counts: Counter[str]
     steps: int
 
 
 def run(seed: int) -> Outcome:
-    """Everything that happens follows from the seed."""
+    """Run the world of a seed, from which everything follows."""
     collecting = gc.isenabled()
     gc.disable()  # what is freed when, and with it what `finally` runs when, must not depend on other tests
     world = World(seed)
-    wrong: str | None = None
+    violation: str | None = None
     try:
         with inside(world):
             try:
                 _Run(world).all()
-            except (Wrong, Spinning) as error:
-                wrong = str(error)
-                world.note(f"WRONG: {wrong}")
+            except (GuaranteeBroken, TimeStandsStill) as error:
+                violation = str(error)
+                world.note(f"WRONG: {violation}")
             finally:
                 digest, trace = world.digest, tuple(world.trace)
                 world.close()
     finally:
         if collecting:
             gc.enable()
-    return Outcome(seed, wrong, digest, trace, world.happened, world.scheduler.steps)
+    return Outcome(seed, violation, digest, trace, world.event_counts, world.scheduler.steps)
 
 
 class _Run:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._wrong = world.wrong
-        self._lacking = ""
+        self._wrong = world.violations
+        self._missing = ""
 
     def all(self) -> None:
         world = self._world
@@ -71,14 +71,14 @@ class _Run:
         writer = Writer(world)
         writer.fill(choice.choice((0, 30, 150, 400)))
         world.start_placer()
-        world.tend()
-        self._wait("all copies are complete", _START_SECONDS, self._all_complete)
+        world.reconcile_machines()
+        self._wait("all replicas are complete", _START_SECONDS, self._all_complete)
         world.ready = True
         plain = [PlainReader(world, f"plain{n}") for n in range(2)]
-        smart = [SmartReader(world, "smart", writer), ScanReader(world, "scan", writer)]
+        smart = [ClientReader(world, "smart", writer), ScanReader(world, "scan", writer)]
         self._begin(writer.run())
-        self._begin(BaitReader(world, "bait").run())
-        self._begin(ManyReader(world, "many").run())
+        self._begin(UnwrittenKeyReader(world, "bait").run())
+        self._begin(MultiPartitionReader(world, "many").run())
         for reader in plain:
             self._begin(reader.run())
         for client in smart:
@@ -98,13 +98,13 @@ class _Run:
         self._pass(choice.uniform(*_FAULTS_SECONDS))
         world.note("all faults end")
         faults.heal()
-        self._wait("everything is as wanted", _HEAL_SECONDS, self._converged)
+        self._wait("the world has converged", _HEAL_SECONDS, self._converged)
         self._pass(1.0)
         self._begin(self._read_all(plain[0]))
         self._wait("everything can be read", 30.0, lambda: self._read)
         world.account()
 
-    # Time.
+    # Passing time.
 
     def _pass(self, seconds: float) -> None:
         until = self._world.scheduler.now + seconds
@@ -117,7 +117,7 @@ class _Run:
         until = self._world.scheduler.now + seconds
         while not check():
             if self._world.scheduler.now >= until:
-                raise Wrong(f"not within {seconds:.0f} s: {what} {self._lacking}")
+                raise GuaranteeBroken(f"not within {seconds:.0f} s: {what} {self._missing}")
             self._pass(_STEP_SECONDS)
         self._world.note(what)
 
@@ -132,7 +132,7 @@ class _Run:
 
         client.call_soon(lambda: client.create_task(guarded()))
 
-    # How it stands.
+    # Convergence.
 
     def _all_complete(self) -> bool:
         world = self._world
@@ -143,11 +143,11 @@ class _Run:
         )
 
     def _converged(self) -> bool:
-        self._lacking = self._what_lacks()
-        return not self._lacking
+        self._missing = self._missing_for_convergence()
+        return not self._missing
 
-    def _what_lacks(self) -> str:
-        """Of a world in which everything is as wanted; empty when it is."""
+    def _missing_for_convergence(self) -> str:
+        """Return what is missing for convergence; an empty text if nothing is."""
         world = self._world
         if not world.placer.settled or world.leaving:
             return f"settled: {world.placer.placement}, wanted {world.wanted}"
@@ -165,7 +165,7 @@ class _Run:
                 node._measuring,
             ]
             if any(task is None or task.done() for task in tasks):
-                return f"{host} has a part that runs no more"
+                return f"{host} has a background task that has ended"
             ingest = world.machines[ordinal].ingest
             if ingest is None or not ingest.whole:
                 return f"{host} lacks a task of its query"
@@ -181,7 +181,9 @@ class _Run:
         keys = [stable_key(n) for n in range(STABLE_KEYS)] + [changing_key(n) for n in range(CHANGING_KEYS)]
         for ordinal in range(len(self._world.placement.addresses)):
             for number, key in enumerate(keys):
-                wish = (Wish(), Wish("strong"), Wish(max_lag_ms=5000))[number % 3]
-                await reader.read(ordinal, key, wish, must=True)
+                read_request = (ReadRequest(), ReadRequest("strong"), ReadRequest(max_lag_ms=5000))[
+                    number % 3
+                ]
+                await reader.read(ordinal, key, read_request, must=True)
         self._read = True
         await asyncio.sleep(0)

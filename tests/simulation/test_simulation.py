@@ -1,7 +1,7 @@
-"""Worlds in which everything goes wrong, and nothing that is promised may break.
+"""Test that the guarantees hold in simulated worlds with all kinds of faults.
 
-Each seed is a world: nodes, a topic, faults and readers that all follow from the number. What is held, of every answer and at
-every moment, is in `checks`, `readers` and `world`; that everything converges once the faults end is in `run`.
+Each seed is a world: nodes, a topic, faults and readers follow from the number. The checks of every answer and every moment
+are in `checks`, `readers` and `world`; `run` checks that a world converges once the faults end.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _ROOT = Path(__file__).parents[2]
 
 
 def test_a_world_keeps_its_promises(seed: int) -> None:
-    """No wrong value, no needless failure, no loop, no lost copy, no epoch that goes back, and it all ends well."""
+    """A world has no wrong value, no needless failure, no forwarding loop, no lost replica, no lower epoch, and it converges."""
     outcome = run(seed)
-    if outcome.wrong is not None:
+    if outcome.violation is not None:
         trace = "\n".join(outcome.trace[-_TRACE_LINES:])
         pytest.fail(
-            f"{trace}\n\nseed {seed}: {outcome.wrong}\n"
+            f"{trace}\n\nseed {seed}: {outcome.violation}\n"
             f"again: pytest tests/simulation --simulation-seeds {seed}-{seed}",
             pytrace=False,
         )
 
 
 def test_a_seed_is_one_run() -> None:
-    """The same seed gives the same trace to the letter, in this process and in another one with other hashes."""
+    """A seed gives the same trace to the letter, in this process and in another one with other hashes."""
     script = "from tests.simulation.run import run; print(run(6003).digest)"
     elsewhere = subprocess.run(
         [sys.executable, "-c", script],

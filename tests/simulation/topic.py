@@ -1,6 +1,6 @@
-"""The topic: what was written, when readers could see it, and a consumer that asks for it.
+"""Simulate the topic: its records, when readers could see them, and a consumer.
 
-A partition's list has a record or None at each offset: None is a transaction's marker, or a record of one that was aborted.
+A partition's list has a record or None at each offset. None is a transaction marker or a record of an aborted transaction.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Topic:
         return len(self.records)
 
     def partition_of(self, key: bytes) -> int:
-        """Where a well-behaved producer writes it."""
+        """Return the partition of the assumed partitioner."""
         return partition_for(key, "murmur2", self.partitions)
 
     def append(
         self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int, marker: bool = False
     ) -> int:
-        """The offset."""
+        """Append a record, and return its offset."""
         log = self.records[partition]
         offset = len(log)
         record = LogRecord(partition, offset, timestamp_ms, key, value)
@@ -55,7 +55,7 @@ class Topic:
         return offset
 
     def skip(self, partition: int, offsets: int) -> None:
-        """A transaction that was aborted."""
+        """Append an aborted transaction."""
         self.records[partition] += [None] * offsets
         self._grown[partition].append((self._scheduler.now, len(self.records[partition])))
 
@@ -63,13 +63,13 @@ class Topic:
         return len(self.records[partition])
 
     def end_at(self, partition: int, moment: float) -> int:
-        """Where it ended at a moment of the past."""
+        """Return the end offset at an earlier moment."""
         grown = self._grown[partition]
         index = bisect_right(grown, (moment, 1 << 62))
         return grown[index - 1][1] if index else 0
 
     def last_before(self, partition: int, key: bytes, position: int) -> LogRecord | None:
-        """The newest record of the key below a position: the fold of one key, in one partition."""
+        """Return the newest record of the key below a position: the fold of one key in one partition."""
         found = None
         for record in self.of_key.get(key, ()):
             if record.partition == partition and record.offset < position:
@@ -83,7 +83,7 @@ class _Seen:
 
 
 class TopicConsumer:
-    """What `EndOffsets` and `Gaps` need of aiokafka's consumer."""
+    """Implement what `EndOffsets` and `OffsetGaps` use of aiokafka's consumer."""
 
     def __init__(self, topic: Topic, seed: random.Random) -> None:
         self._topic = topic

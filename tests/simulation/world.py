@@ -1,7 +1,7 @@
-"""The world that one seed makes: machines, a network, a topic, a placer, and everything that can happen to them.
+"""Hold the world of one seed: machines, a network, a topic, a placement controller.
 
-A world has no will of its own: `faults` does things to it, `readers` read from it. It keeps the books that the checks need: who
-was up, and which link was whole, since when.
+`faults` changes the world, and `readers` read from it. The world records what the checks need: which hosts and links were up,
+and since when.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from hashlib import blake2b
 from pathlib import Path
 
 from queryable_app.placement.assignment import DesiredPlacement, Placement, initial_placement
-from tests.simulation.books import Hedges, Weather
-from tests.simulation.checks import Wrong
+from tests.simulation.checks import GuaranteeBroken
 from tests.simulation.clock import Process, Scheduler
+from tests.simulation.controller_process import ControllerProcess
 from tests.simulation.disks import Disks, Rows
 from tests.simulation.network import Network
 from tests.simulation.nodes import APPLICATION_ID, Machine, address_of, host_of, run_node
-from tests.simulation.placer import PlacerProcess
+from tests.simulation.observations import HedgeCounts, Reachability
 from tests.simulation.topic import Topic
 
 SIMULATED = "a failure that the world has made"
@@ -31,7 +31,7 @@ _WATCH_SECONDS = 0.2
 _NOTICE_SECONDS = 2.0
 _NEWS_SECONDS = 6.0
 _ASKED_AGAIN_SECONDS = 0.6
-_MENDED_SECONDS = 20.0  # a copy that cannot be opened is fetched by then, when there is another one
+_MENDED_SECONDS = 20.0  # a replica that cannot be opened is fetched by then if another replica exists
 _TRACE_LINES = 400
 _WIND_UP_SECONDS = 1.0
 
@@ -50,17 +50,17 @@ class World:
         self.topic = Topic(self.scheduler, self.partitions)
         self.disks = Disks()
         self.disks.refuses = self._refuses_writes
-        self.weather = Weather(self.scheduler)
-        self.hedges = Hedges()
+        self.reachability = Reachability(self.scheduler)
+        self.hedges = HedgeCounts()
         self.directory = Path(tempfile.mkdtemp(prefix="qt-simulation-", dir=_memory()))
         self.machines: dict[int, Machine] = {}
         self.trace: list[str] = []
-        self.happened: Counter[str] = Counter()
+        self.event_counts: Counter[str] = Counter()
         self.busy_until: dict[str, float] = {}
         """Machines that a fault has, and until when."""
         self.ready = False
-        """Every copy has been complete once: from now on none may be lost."""
-        self.baits: dict[bytes, str] = {}
+        """Every replica has been complete once: from now on none may be lost."""
+        self.unwritten_keys: dict[bytes, str] = {}
         """Keys that one read asks for once: the host that was asked."""
         self._digest = blake2b(digest_size=16)
         self._random = choice
@@ -71,19 +71,19 @@ class World:
         self._leaving_since: dict[int, float] = {}
         self._failed_since: dict[tuple[int, int], float] = {}
         self.destroyed: set[int] = set()
-        """Partitions of which chance has taken every complete copy."""
+        """Partitions whose complete replicas were all destroyed by faults."""
         self.destroyed_at = 0.0
         self.closing = False
-        self.wrong: list[BaseException] = []
+        self.violations: list[BaseException] = []
         """What was found where it could not be raised."""
         self.wanted = DesiredPlacement(tuple(address_of(o) for o in range(nodes)), replicas)
         self.placement = initial_placement(APPLICATION_ID, self.partitions, self.wanted.addresses, replicas)
         self.history = [self.placement]
         self.on_step: Callable[[], None] = lambda: None
         self.client = self.spawn(CLIENT)
-        self.placer = PlacerProcess(self.placement, self.wanted, self._stepped)
+        self.placer = ControllerProcess(self.placement, self.wanted, self._stepped)
         self.note(
-            f"world: {nodes} nodes, {self.partitions} partitions, {replicas} copies, mixed={self.mixed}"
+            f"world: {nodes} nodes, {self.partitions} partitions, {replicas} replicas, mixed={self.mixed}"
         )
 
     def _refuses_writes(self, path: Path) -> bool:
@@ -106,17 +106,17 @@ class World:
         self._seeds[name] += 1
         return random.Random(f"{self.seed}/{name}/{self._seeds[name]}")
 
-    def births(self, ordinal: int, began: float) -> dict[int, list[float]]:
-        """When the copies of a node may have begun that a read which began then was answered from."""
-        births: dict[int, list[float]] = {}
+    def possible_creation_times(self, ordinal: int, began: float) -> dict[int, list[float]]:
+        """Return the times at which the replicas that answered a read may have been created."""
+        possible_creation_times: dict[int, list[float]] = {}
         for (node, partition), moments in self._born.items():
             if node == ordinal:
                 before = [moment for moment in moments if moment <= began]
-                births[partition] = before[-1:] + moments[len(before) :]
-        return births
+                possible_creation_times[partition] = before[-1:] + moments[len(before) :]
+        return possible_creation_times
 
     def complete_on_disk(self) -> dict[int, set[int]]:
-        """By partition, the machines on whose disks is a copy that has been complete, running or not, placed there or not."""
+        """Return, by partition, the machines whose disks have a replica that was once complete."""
         replicas: dict[int, set[int]] = {partition: set() for partition in range(self.partitions)}
         for machine in self.machines.values():
             for rows in self.disks.below(machine.data_dir):
@@ -125,12 +125,12 @@ class World:
         return replicas
 
     def complete_replicas(self) -> dict[int, set[int]]:
-        """Those that the present placement says to serve."""
+        """Return the complete replicas that the present placement serves."""
         serving = self.placement.serving
         return {p: there & {*serving[p]} for p, there in self.complete_on_disk().items()}
 
     def note_destruction(self) -> None:
-        """Chance has taken copies."""
+        """Note that a fault has destroyed replicas."""
         now = self.scheduler.now
         self.destroyed |= {partition for partition, there in self.complete_replicas().items() if not there}
         self.destroyed_at = now
@@ -145,15 +145,15 @@ class World:
     def start_placer(self) -> None:
         process = self.spawn(PLACER)
         self._placer_process = process
-        placer = self.placer = PlacerProcess(self.placement, self.wanted, self._stepped)
+        placer = self.placer = ControllerProcess(self.placement, self.wanted, self._stepped)
         process.call_soon(lambda: process.create_task(placer.run()))
-        self.weather.whole(PLACER)
+        self.reachability.mark_whole(PLACER)
 
     def kill_placer(self) -> None:
         self._placer_process.kill()
         self._buried.append(self._placer_process)
         self.network.kill(PLACER)
-        self.weather.broken(PLACER)
+        self.reachability.mark_broken(PLACER)
 
     def start(self, ordinal: int) -> None:
         machine = self.machines.get(ordinal)
@@ -168,10 +168,10 @@ class World:
 
         async def serve() -> None:
             listener.open(await run_node(machine, settings, self.topic, seed))
-            self.weather.whole(machine.host)
+            self.reachability.mark_whole(machine.host)
             self.note(f"{machine.host} serves")
 
-        self.weather.broken(machine.host)
+        self.reachability.mark_broken(machine.host)
         process.call_soon(lambda: process.create_task(serve()))
         self.note(f"{machine.host} starts")
 
@@ -183,7 +183,7 @@ class World:
             self._check_hedges(machine)
             self.network.kill(machine.host)
             machine.process = machine.node = None
-            self.weather.broken(machine.host)
+            self.reachability.mark_broken(machine.host)
             self.note(f"{machine.host} is killed")
 
     def wipe(self, ordinal: int) -> None:
@@ -193,43 +193,43 @@ class World:
         self.note_destruction()
 
     def lose_power(self, ordinal: int, batches: int) -> None:
-        """What was not synced is gone."""
-        self.note(f"{host_of(ordinal)} loses power, and up to {batches} batches of each copy")
+        """Lose the batches that were not synced."""
+        self.note(f"{host_of(ordinal)} loses power, and up to {batches} batches of each replica")
         for rows in self.disks.below(self.machines[ordinal].data_dir):
             rows.lose_batches(batches)
         self.note_destruction()
 
     def damage(self, ordinal: int, choice: int) -> None:
-        """One of its copies cannot be opened any more, when another one is there."""
+        """Damage one replica of a machine so that it cannot be opened, if another replica exists."""
         rows = self._spare(ordinal, choice)
         if rows is not None:
             rows.damaged = True
-            self.note(f"{host_of(ordinal)}: the copy of partition {rows.identity.partition} is damaged")
+            self.note(f"{host_of(ordinal)}: the replica of partition {rows.identity.partition} is damaged")
             self.note_destruction()
 
-    def spoil(self, ordinal: int, choice: int) -> None:
-        """Some rows of one of its copies cannot be read any more, when another one is there."""
+    def corrupt_rows(self, ordinal: int, choice: int) -> None:
+        """Damage some rows of one replica, if another replica exists."""
         rows = self._spare(ordinal, choice)
         if rows is not None:
-            rows.spoilt = True
-            self.happened["a copy spoilt"] += 1
+            rows.corrupt_keys = True
+            self.event_counts["corrupted rows"] += 1
             self.note(f"{host_of(ordinal)}: rows of partition {rows.identity.partition} cannot be read")
 
     def _spare(self, ordinal: int, choice: int) -> Rows | None:
-        whole = self.complete_replicas()
+        mark_whole = self.complete_replicas()
         spare = [
             rows
             for rows in self.disks.below(self.machines[ordinal].data_dir)
-            if whole[rows.identity.partition] - {ordinal} and rows.identity.partition not in self.destroyed
+            if mark_whole[rows.identity.partition] - {ordinal}
+            and rows.identity.partition not in self.destroyed
         ]
         return spare[choice % len(spare)] if spare else None
 
-    def mend_disks(self) -> None:
-        """A person does, and starts the nodes again that had come to it: where no other node had the rows, or where a copy was
-        damaged once more before it was to be exchanged again."""
+    def repair_disks(self) -> None:
+        """Repair damaged disks as an administrator would, and restart the nodes that had failed replicas."""
         for ordinal, machine in self.machines.items():
             for rows in self.disks.below(machine.data_dir):
-                rows.spoilt = False
+                rows.corrupt_keys = False
             held = machine.node.replicas.by_partition.values() if machine.node is not None else ()
             if any(replica.damaged is not None for replica in held):
                 self.kill(ordinal)
@@ -238,19 +238,19 @@ class World:
         process = self.machines[ordinal].process
         if process is not None:
             process.stop_signal()
-            self.weather.broken(process.name)
+            self.reachability.mark_broken(process.name)
             self.note(f"{process.name} is stopped")
 
     def continue_signal(self, ordinal: int) -> None:
         process = self.machines[ordinal].process
         if process is not None and process.stopped:
             process.continue_signal()
-            self.weather.whole(process.name)
+            self.reachability.mark_whole(process.name)
             self.note(f"{process.name} goes on")
 
     def cut(self, one: str, other: str) -> None:
         self.network.cut((one, other))
-        self.weather.broken((one, other))
+        self.reachability.mark_broken((one, other))
         self.note(f"cut {one} -> {other}")
 
     def mend(self, one: str, other: str) -> None:
@@ -260,18 +260,20 @@ class World:
             self.note(f"mend {one} -> {other}")
 
     def better(self, link: tuple[str, str]) -> None:
-        """One thing that was wrong with it has ended; another may not have."""
+        """End one fault of a link; another one may go on."""
         if not self.network.is_cut(link) and link not in self.network.extra_seconds:
-            self.weather.whole(link)
+            self.reachability.mark_whole(link)
 
     def want(self, wanted: DesiredPlacement) -> None:
         self.wanted = self.placer.wanted = wanted
-        self.note(f"wanted: {len(wanted.addresses)} nodes, {wanted.replicas} copies, lost {set(wanted.lost)}")
+        self.note(
+            f"wanted: {len(wanted.addresses)} nodes, {wanted.replicas} replicas, lost {set(wanted.lost)}"
+        )
 
     # What goes on by itself.
 
-    def tend(self) -> None:
-        """Starts machines that the placement names, ends those that it does not any more, and looks at what must hold."""
+    def reconcile_machines(self) -> None:
+        """Start machines that the placement names, end the others, and check the invariants."""
         now, nodes = self.scheduler.now, len(self.placement.addresses)
         if self.closing:
             return
@@ -288,14 +290,14 @@ class World:
                 self.wipe(ordinal)
                 machine.bootstrap = self.placement
         self._look()
-        self.scheduler.after(_WATCH_SECONDS, self.tend)
+        self.scheduler.after(_WATCH_SECONDS, self.reconcile_machines)
 
     def busy(self, ordinal: int) -> bool:
         return self.busy_until.get(host_of(ordinal), 0.0) > self.scheduler.now
 
     @property
     def leaving(self) -> bool:
-        """A machine has left the placement and still runs."""
+        """Tell whether a machine has left the placement and still runs."""
         nodes = len(self.placement.addresses)
         return any(ordinal >= nodes and machine.up for ordinal, machine in self.machines.items())
 
@@ -308,14 +310,16 @@ class World:
                     if replica.failed is None:
                         del self._failed_since[ordinal, partition]
                     elif self.scheduler.now - since > _MENDED_SECONDS:
-                        raise Wrong(f"{machine.host} failed partition {partition}: {replica.failed}")
+                        raise GuaranteeBroken(
+                            f"{machine.host} failed partition {partition}: {replica.failed}"
+                        )
         if not self.ready:
             return
         for partition, there in self.complete_replicas().items():
             if there:
                 self.destroyed.discard(partition)
             elif partition not in self.destroyed:
-                raise Wrong(f"nobody has a complete copy of partition {partition} any more")
+                raise GuaranteeBroken(f"no complete replica of partition {partition} is left")
 
     def _must_not_go_back(self, ordinal: int, epoch: int) -> None:
         before = self._epochs.get(ordinal, 0)
@@ -338,19 +342,19 @@ class World:
                 if old_news:
                     self.destroyed.add(partition)
                 else:
-                    self._found(f"epoch {placement.epoch} takes the last complete copy of {partition} away")
+                    self._found(f"epoch {placement.epoch} removes the last complete replica of {partition}")
 
     def _news_may_be_old(self) -> bool:
-        """What the placer has heard of a copy may be from before chance took it."""
+        """Tell whether the controller's report of a replica may be older than its destruction."""
         since, now = self.scheduler.now - self.destroyed_at, self.scheduler.now
         hosts = [machine.host for machine in self.machines.values()]
         links = [link for host in hosts for link in ((host, PLACER), (PLACER, host))]
-        heard_well = all(self.weather.calm(link, now - _NEWS_SECONDS) for link in links)
+        heard_well = all(self.reachability.unchanged(link, now - _NEWS_SECONDS) for link in links)
         return since < _ASKED_AGAIN_SECONDS or (since < _NEWS_SECONDS and not heard_well)
 
     def _found(self, what: str) -> None:
         self.note(what)
-        self.wrong.append(Wrong(what))
+        self.violations.append(GuaranteeBroken(what))
 
     def _defect(self, what: str) -> None:
         self._found(f"a defect: {what}")
@@ -359,15 +363,15 @@ class World:
         if b"/v1/keys/bait-" in data:
             for request in data.split(b"GET /v1/keys/bait-")[1:]:
                 key = b"bait-" + request.split(b" ", 1)[0].split(b"?", 1)[0]
-                if source not in (CLIENT, self.baits.get(key)):
+                if source not in (CLIENT, self.unwritten_keys.get(key)):
                     self._found(f"{source} passes {key!r} on to {target}, and it was passed on to {source}")
 
     def heard(self, name: str, fields: dict[str, object]) -> None:
-        """An event of the product's log."""
-        self.happened[name] += 1
+        """Note an event of the product's log."""
+        self.event_counts[name] += 1
         if name == "internal-error" and SIMULATED not in str(fields["error"]):
             self._found(f"a defect: {fields}")
-        if name == "copy-damaged":  # until now nobody knew, neither its node nor the placer
+        if name == "copy-damaged":  # until now neither its node nor the controller knew
             self.note_destruction()
         process = self.scheduler.running
         if name == "placement" and process is not None:
@@ -398,10 +402,10 @@ class World:
         there = [machine.process for machine in self.machines.values() if machine.process is not None]
         processes = [*self._buried, *there, self.client, self._placer_process]
         for process in processes:
-            process.wind_up()
+            process.cancel_all()
         self.scheduler.run_until(self.scheduler.now + _WIND_UP_SECONDS)
         for process in processes:
-            process.bury()
+            process.discard()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

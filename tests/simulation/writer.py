@@ -1,4 +1,4 @@
-"""The producers."""
+"""Simulate the producers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 
 from tests.simulation.world import World
 
-STABLE_KEYS = 12  # that are never deleted
+STABLE_KEYS = 12  # never deleted
 CHANGING_KEYS = 10
 
 
 def stable_key(number: int) -> bytes:
-    """Half of them begin as another one does."""
+    """Return a key that is never deleted; half of them are a prefix of another."""
     return b"stable-%02d%b" % (number // 2, b"-more" if number % 2 else b"")
 
 
@@ -20,7 +20,7 @@ def changing_key(number: int) -> bytes:
 
 
 class Writer:
-    """All of them together. Some keys are never deleted, so that a scan must have them."""
+    """Write records. Some keys are never deleted, so that every scan must have them."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -31,10 +31,10 @@ class Writer:
         for number in range(STABLE_KEYS):
             self.write(stable_key(number))
         for _ in range(updates):
-            self.some()
+            self.write_any()
 
-    def some(self) -> tuple[int, int]:
-        """A record of any kind; its partition and offset."""
+    def write_any(self) -> tuple[int, int]:
+        """Write a record of any kind, and return its partition and offset."""
         choice = self._random.random()
         if choice < 0.04:
             self._world.topic.skip(self._random.randrange(self._world.partitions), self._random.randint(1, 4))
@@ -59,7 +59,7 @@ class Writer:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._random.expovariate(8))
-            self.some()
+            self.write_any()
 
     def _now_ms(self) -> int:
         return self._world.scheduler.wall_ns() // 1_000_000 + self._random.randint(-40, 40)

@@ -1,4 +1,4 @@
-"""The product's own client: sessions, and scans that take a while."""
+"""Read with the product's own client: sessions, and long scans."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from queryable_app.client.rows import Row
 from queryable_app.client.session import SessionPositions
 from queryable_app.serve.peers.client import PeerClient, PeerTimeout, PeerUnavailable
 from queryable_app.wire.http_text import parse_positions
-from tests.simulation.able import able
-from tests.simulation.checks import Said, Wish, Wrong
+from tests.simulation.checks import GuaranteeBroken, KeyAnswer, ReadRequest
 from tests.simulation.nodes import address_of, host_of
+from tests.simulation.readable_replicas import readable_replicas
 from tests.simulation.readers import Reader
 from tests.simulation.world import CLIENT, World
 from tests.simulation.writer import STABLE_KEYS, Writer, stable_key
@@ -26,8 +26,8 @@ from tests.simulation.writer import STABLE_KEYS, Writer, stable_key
 T = TypeVar("T")
 
 
-class SmartReader(Reader):
-    """The product's client, with sessions."""
+class ClientReader(Reader):
+    """Read and write with the product's client, in sessions."""
 
     def __init__(self, world: World, name: str, writer: Writer) -> None:
         super().__init__(world, name)
@@ -45,76 +45,80 @@ class SmartReader(Reader):
                 await self._one(session)
 
     async def _one(self, session: SessionPositions) -> None:
-        if self.random.random() < 0.25:  # it writes, and then reads its write
-            partition, offset = self._writer.some()
+        if self.random.random() < 0.25:  # read your writes
+            partition, offset = self._writer.write_any()
             session.note_written({partition: offset + 1})
-        wish = self.any_wish()
+        read_request = self.any_request()
         began = asyncio.get_running_loop().time()
         key = self.any_key()
-        before = able(self.world, key, wish, began)
+        before = readable_replicas(self.world, key, read_request, began)
         known = self._operations._placements._placement
         floors = session.seen
-        one_replica = wish.consistency != "at-least" and not session.unconfirmed(self.world.scheduler.now)
+        one_replica = read_request.consistency != "at-least" and not session.unconfirmed(
+            self.world.scheduler.now
+        )
         try:
-            row = await self.run_operation(self._operations.get(key, False, _asked(wish), session))
+            row = await self.run_operation(self._operations.get(key, False, _asked(read_request), session))
         except QueryableTopicError as error:
-            self.world.happened[f"client {type(error).__name__}"] += 1
+            self.world.event_counts[f"client {type(error).__name__}"] += 1
             self.world.note(f"{self.name}: {error}")
             owners = known.owners_of(key) if known else ()
             for ordinal in before:
                 if (
-                    wish == Wish()
+                    read_request == ReadRequest()
                     and not floors
                     and address_of(ordinal) in owners
-                    and ordinal in able(self.world, key, wish, began)
-                    and self.world.weather.connected(CLIENT, host_of(ordinal), began)
+                    and ordinal in readable_replicas(self.world, key, read_request, began)
+                    and self.world.reachability.connected(CLIENT, host_of(ordinal), began)
                 ):
-                    raise Wrong(
+                    raise GuaranteeBroken(
                         f"the client fails for {key!r}, and {host_of(ordinal)} has it: {error}"
                     ) from None
             return
         seen = session.seen
         for partition, floor in floors.items():
             if seen.get(partition, 0) < floor:
-                raise Wrong(f"the session forgets what it has seen of {partition}")
+                raise GuaranteeBroken(f"the session forgets what it has seen of {partition}")
         if row is None:
-            self._check_absent(key, wish, seen, began, one_replica)
+            self._check_absent(key, read_request, seen, began, one_replica)
             return
         positions = parse_positions(row.position) or {}
         for partition, position in positions.items():
             if position < floors.get(partition, 0):
-                raise Wrong(f"the session has seen {floors}, and gets an answer as of {positions}")
-        said = Said(
+                raise GuaranteeBroken(f"the session has seen {floors}, and gets an answer as of {positions}")
+        said = KeyAnswer(
             key, positions, (row.partition, row.offset), json.dumps(row.value).encode(), len(positions) == 1
         )
-        self.world.happened["client reads"] += 1
-        self.check(wish, said, row.freshness.served_by, began, alone=len(positions) == 1)
+        self.world.event_counts["client reads"] += 1
+        self.check(read_request, said, row.freshness.served_by, began, alone=len(positions) == 1)
 
     def _check_absent(
-        self, key: bytes, wish: Wish, seen: Mapping[int, int], began: float, one_replica: bool
+        self, key: bytes, read_request: ReadRequest, seen: Mapping[int, int], began: float, one_replica: bool
     ) -> None:
-        """Such an answer states no position to the caller; but the session has noted it."""
-        self.world.happened["client finds nothing"] += 1
+        """Check a 404 at the session's position, since the answer states none to the caller."""
+        self.world.event_counts["client finds nothing"] += 1
         partition = self.world.topic.partition_of(key)
         if not self.world.mixed and partition in seen:
-            self.check(wish, Said(key, {partition: seen[partition]}, None, None, one_replica), "", began)
+            self.check(
+                read_request, KeyAnswer(key, {partition: seen[partition]}, None, None, one_replica), "", began
+            )
 
     async def scan(self, page_rows: int, order: Any) -> list[Row]:
-        """All rows, page by page; a page that fails is asked for again."""
+        """Return all rows, page by page; retry a failed page."""
         scan = self._operations.scan(ReadSettings(), order, None, page_rows)
         rows: list[Row] = []
         while not scan.ended:
             try:
                 await self.run_operation(self._operations.next_page(scan, None))
             except QueryableTopicError as error:
-                self.world.happened[f"scan {type(error).__name__}"] += 1
+                self.world.event_counts[f"scan {type(error).__name__}"] += 1
                 await asyncio.sleep(0.5)
             rows += scan.ready
             scan.ready.clear()
         return rows
 
     async def run_operation(self, operation: Operation[T]) -> T:
-        """By the product's loop, over the simulated network."""
+        """Run an operation with the product's loop over the simulated network."""
         return await run_operation(operation, self._exchange, lambda: self.world.scheduler.now)
 
     async def _exchange(self, attempt: Attempt) -> Response | TransportFailure:
@@ -138,8 +142,8 @@ class SmartReader(Reader):
         return Response(answer.status, headers, answer.body)
 
 
-class ScanReader(SmartReader):
-    """Reads everything, a few rows at a time, while the world goes on."""
+class ScanReader(ClientReader):
+    """Scan all rows, a few at a time, while faults go on."""
 
     async def run(self) -> None:
         while True:
@@ -151,25 +155,27 @@ class ScanReader(SmartReader):
     def check_rows(self, rows: list[Row], order: str) -> None:
         keys = [str(row.key).encode() for row in rows]
         if keys != sorted(set(keys), reverse=order == "desc"):
-            raise Wrong(f"a scan gives {keys}, which is not once each, in order")
+            raise GuaranteeBroken(f"a scan gives {keys}, which is not once each, in order")
         for number in range(STABLE_KEYS):
             if stable_key(number) not in keys:
-                raise Wrong(f"a scan misses {stable_key(number)!r}, which was there throughout: {keys}")
+                raise GuaranteeBroken(
+                    f"a scan misses {stable_key(number)!r}, which was there throughout: {keys}"
+                )
         for row, key in zip(rows, keys, strict=True):
             value = json.dumps(row.value).encode()
             where = (row.partition, row.offset, value)
             if where not in [(r.partition, r.offset, r.value) for r in self.world.topic.of_key[key]]:
-                raise Wrong(f"a scan gives {where} for {key!r}, which was never written")
-        self.world.happened["scans"] += 1
+                raise GuaranteeBroken(f"a scan gives {where} for {key!r}, which was never written")
+        self.world.event_counts["scans"] += 1
         self.world.note(f"a scan of {len(rows)} rows")
 
 
-def _asked(wish: Wish) -> ReadSettings:
+def _asked(read_request: ReadRequest) -> ReadSettings:
     options: dict[str, object] = {}
-    if wish.max_lag_ms is not None:
-        options["max_lag_ms"] = wish.max_lag_ms
-    if wish.consistency == "at-least":
-        options["min_position"] = dict(wish.min_positions)
-    elif wish.consistency != "bounded":
-        options["consistency"] = wish.consistency
+    if read_request.max_lag_ms is not None:
+        options["max_lag_ms"] = read_request.max_lag_ms
+    if read_request.consistency == "at-least":
+        options["min_position"] = dict(read_request.min_positions)
+    elif read_request.consistency != "bounded":
+        options["consistency"] = read_request.consistency
     return parse_options(options, ReadSettings())

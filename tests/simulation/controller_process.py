@@ -1,4 +1,4 @@
-"""Who carries placements to the nodes, over the simulated network; what the next one is, the product decides."""
+"""Send placements to the nodes over the simulated network; the product decides the next one."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _ANSWER_SECONDS = 2.0
 _HEADERS = f"{NODE_HEADER}: {TOKEN}\r\n".encode()
 
 
-async def push_late(address: str, placement: Placement) -> None:
-    """What an earlier placer had sent, and was long under way."""
+async def push_outdated(address: str, placement: Placement) -> None:
+    """Send an outdated placement, as if it had been delayed in the network."""
     deadline = asyncio.get_running_loop().time() + _ANSWER_SECONDS
     with suppress(PeerUnavailable):
         body = placement.to_json().encode()
         await PeerClient(address).request(b"PUT", PLACEMENT_PATH.encode(), _HEADERS, body, deadline)
 
 
-class PlacerProcess:
-    """`stepped` is told of each placement that is on the disk before a node hears of it."""
+class ControllerProcess:
+    """Run the placement controller. `stepped` is called with each placement before a node receives it."""
 
     def __init__(
         self, placement: Placement, wanted: DesiredPlacement, stepped: Callable[[Placement, Placement], None]
@@ -44,7 +44,7 @@ class PlacerProcess:
 
     @property
     def settled(self) -> bool:
-        """As wanted, and known to every node."""
+        """Tell whether the placement is the desired one, and every node has it."""
         return settled(self.placement, self.wanted) and all(
             ordinal in self.wanted.lost
             or (ordinal in self._seen and self._seen[ordinal].epoch >= self.placement.epoch)

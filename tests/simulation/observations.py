@@ -1,4 +1,4 @@
-"""The books that a world keeps, by which it is judged what must have been possible, and what was too much."""
+"""Record reachability and hedges, so that the checks can tell what must have been possible and what was too much."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from tests.simulation.clock import Scheduler
 from tests.simulation.nodes import HEDGE_BURST, HEDGE_SHARE
 
 
-class Weather:
-    """Which hosts were up and which links whole, and since when. A link is the pair of its hosts."""
+class Reachability:
+    """Record which hosts were up and which links were whole, and since when. A link is a pair of hosts."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._broken: set[object] = set()
         self._changed_at: dict[object, float] = {}
 
-    def broken(self, what: object) -> None:
+    def mark_broken(self, what: object) -> None:
         self._broken.add(what)
         self._changed_at[what] = self._scheduler.now
 
-    def whole(self, what: object) -> None:
+    def mark_whole(self, what: object) -> None:
         self._broken.discard(what)
         self._changed_at[what] = self._scheduler.now
 
-    def calm(self, what: object, since: float) -> bool:
-        """Nothing has happened to it since then."""
+    def unchanged(self, what: object, since: float) -> bool:
+        """Tell whether a host or link has been whole since then."""
         return what not in self._broken and self._changed_at.get(what, 0.0) <= since
 
     def connected(self, one: str, other: str, since: float) -> bool:
-        """Two hosts could talk to one another all the time since then."""
+        """Tell whether two hosts have been able to exchange messages since then."""
         return one == other or all(
-            self.calm(what, since) for what in (one, other, (one, other), (other, one))
+            self.unchanged(what, since) for what in (one, other, (one, other), (other, one))
         )
 
 
-class Hedges:
-    """By budget: requests, and those of their attempts that were hedges."""
+class HedgeCounts:
+    """Count the requests and hedges of each hedge budget."""
 
     def __init__(self) -> None:
         self._asked: Counter[int] = Counter()
         self._hedged: Counter[int] = Counter()
-        self._budgets: dict[int, HedgeBudget] = {}  # kept, so that no other one gets their number
+        self._budgets: dict[int, HedgeBudget] = {}  # retained, so that no other budget gets the same id
 
     def note_request(self, budget: HedgeBudget) -> None:
         self._budgets[id(budget)] = budget
@@ -57,7 +57,7 @@ class Hedges:
         return sum(self._hedged.values())
 
     def refusal(self, budget: HedgeBudget) -> str | None:
-        """Why there were too many; None when there were not."""
+        """Return the violation of the budget, or None."""
         asked, hedged = self._asked[id(budget)], self._hedged[id(budget)]
         if hedged <= HEDGE_BURST + HEDGE_SHARE * asked:
             return None
