@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -27,6 +26,7 @@ from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import partition_for
 from tests.support.node import APPLICATION_ID, node_settings
+from tests.support.waiting import eventually
 
 NODES = 3
 PARTITIONS = 6
@@ -53,15 +53,14 @@ class Process:
             )
 
     def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                if httpx.get(f"{self.url}/readyz").status_code == 200:
-                    return
-            except httpx.TransportError:
-                assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
+        eventually("the node is ready", self._is_ready, 30, story=self.log.read_text)
+
+    def _is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz").status_code == 200
+        except httpx.TransportError:
+            assert self.process.poll() is None, self.log.read_text()
+            return False
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
@@ -120,6 +119,7 @@ class Service:
     def __init__(self, processes: list[Process]) -> None:
         self._behind = list(processes)
         self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._ended = threading.Event()
         self.answered = 0
         self.closes = 0  # answers that told the client to go elsewhere
@@ -132,6 +132,11 @@ class Service:
     def add(self, process: Process) -> None:
         with self._lock:
             self._behind.append(process)
+
+    def wait_for_a_close(self, closes: int, seconds: float) -> None:
+        """Wait until a client was told to close once more, for at most some seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.closes > closes, seconds)
 
     @contextmanager
     def clients(self, kept_alive: int, new: int) -> Iterator[None]:
@@ -167,8 +172,10 @@ class Service:
             except (OSError, http.client.HTTPException) as error:
                 self.lost.append(repr(error))
                 closes = True
-            self.answered += 1
-            self.closes += closes
+            with self._changed:
+                self.answered += 1
+                self.closes += closes
+                self._changed.notify_all()
             if connection is not None and (closes or not keep_alive):
                 connection.close()
                 connection = None
@@ -192,11 +199,7 @@ def test_rolling_restart_loses_no_request(tmp_path: Path) -> None:
             for process in processes:
                 told = service.closes
                 process.process.send_signal(signal.SIGTERM)
-                deadline = time.monotonic() + DRAIN_SECONDS / 2
-                while (
-                    service.closes == told and time.monotonic() < deadline
-                ):  # so long a Service sends it more
-                    time.sleep(0.02)
+                service.wait_for_a_close(told, DRAIN_SECONDS / 2)  # a Service still sends requests until then
                 service.remove(process)
                 assert process.process.wait(30) == 0
                 process.start()
@@ -218,9 +221,7 @@ def test_draining_node_still_answers(tmp_path: Path) -> None:
         with httpx.Client(base_url=first.url) as http:
             assert "connection" not in http.get(f"/v1/keys/{KEYS[0]}").headers
             first.process.send_signal(signal.SIGTERM)
-            deadline = time.monotonic() + DRAIN_SECONDS
-            while not http.get("/v1/status").json()["draining"]:
-                assert time.monotonic() < deadline
+            eventually("the node drains", lambda: http.get("/v1/status").json()["draining"], DRAIN_SECONDS)
 
             ready = http.get("/readyz")
             assert (ready.status_code, ready.json()["ready"], ready.json()["draining"]) == (503, False, True)
@@ -234,11 +235,11 @@ def test_draining_node_still_answers(tmp_path: Path) -> None:
                 assert (answer.status_code, answer.headers["connection"]) == (200, "close")
             assert http.get("/v1/keys/none").status_code == 404
 
-            while True:
+            def draining_peer() -> Any:
                 (peer,) = httpx.get(f"{second.url}/v1/status").json()["peers"]
-                if peer["draining"]:
-                    break
-                assert time.monotonic() < deadline
+                return peer if peer["draining"] else None
+
+            peer = eventually("the other node knows of the drain", draining_peer, DRAIN_SECONDS)
             assert not peer["suspect"]
         assert first.process.wait(20) == 0
 
@@ -252,8 +253,6 @@ def test_second_signal_ends_a_node_at_once(tmp_path: Path) -> None:
         only.start()
         only.wait_until_ready()
         only.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 20
-        while not httpx.get(f"{only.url}/v1/status").json()["draining"]:
-            assert time.monotonic() < deadline
+        eventually("it drains", lambda: httpx.get(f"{only.url}/v1/status").json()["draining"], 20)
         only.process.send_signal(signal.SIGTERM)
         assert only.process.wait(30) == 0

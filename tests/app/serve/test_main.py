@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +20,7 @@ import pytest
 from queryable_app.contract import NodeSettings
 from queryable_app.serve.base.data_directory_lock import locked_directory
 from tests.support.node import node_settings, open_node, put, slice_payload
+from tests.support.waiting import eventually
 
 
 def _settings(directory: Path) -> NodeSettings:
@@ -39,15 +39,17 @@ def _serving(settings: NodeSettings) -> Iterator[tuple[subprocess.Popen[str], st
 def _answering(settings: NodeSettings, process: subprocess.Popen[str]) -> str:
     """Return the address once the process answers."""
     url = f"http://127.0.0.1:{settings.http_port}"
-    deadline = time.monotonic() + 20
-    while True:
+
+    def answers() -> bool:
         try:
             httpx.get(f"{url}/livez")
-            return url
+            return True
         except httpx.TransportError:
-            assert time.monotonic() < deadline, "the port does not answer"
             assert process.poll() is None, process.stderr and process.stderr.read()
-            time.sleep(0.02)
+            return False
+
+    eventually("the port answers", answers, 20)
+    return url
 
 
 @contextmanager
