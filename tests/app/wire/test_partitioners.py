@@ -15,7 +15,15 @@ from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryable_app.wire.partitioners import ALGORITHMS, SCATTER, algorithm_in_use, murmur2, partition_for
+from queryable_app.wire.partitioners import (
+    ALGORITHMS,
+    SCATTER,
+    Partitioning,
+    algorithm_in_use,
+    count_mismatches,
+    murmur2,
+    partition_for,
+)
 
 
 @dataclass(frozen=True)
@@ -154,7 +162,7 @@ def test_no_partition_without_an_algorithm() -> None:
     ],
 )
 def test_algorithm_in_use(declared: str, mismatches: tuple[int, int, int], in_use: str) -> None:
-    """auto takes the first uncontradicted algorithm, a declared one is kept until contradicted, then scatter."""
+    """`auto` takes the first algorithm without a mismatch; a declared one that has a mismatch gives way to scatter."""
     mismatched = {a for a, count in zip(ALGORITHMS, mismatches, strict=True) if count}
     assert algorithm_in_use(declared, mismatched) == in_use
 
@@ -170,3 +178,23 @@ def test_every_record_is_found(declared: str, records: list[tuple[bytes, int]]) 
     in_use = algorithm_in_use(declared, mismatched)
 
     assert in_use == SCATTER or all(partition_for(k, in_use, 12) == p for k, p in records)
+
+
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, SCATTER])
+def test_partitions_that_may_hold_a_key(algorithm: str) -> None:
+    """An algorithm names one partition of a key; without one, every partition may hold it, and writes go where Java puts them."""
+    partitioning = Partitioning(algorithm, 12)
+    written_to = partition_for(b"user-42", "murmur2" if algorithm == SCATTER else algorithm, 12)
+
+    assert partitioning.scattered is (algorithm == SCATTER)
+    assert partitioning.partition_for_write(b"user-42") == written_to
+    assert partitioning.partition_of(b"user-42") == (None if algorithm == SCATTER else written_to)
+    assert [*partitioning.partitions_of(b"user-42")] == (
+        [*range(12)] if algorithm == SCATTER else [written_to]
+    )
+
+
+def test_mismatches_are_counted_for_each_algorithm() -> None:
+    """`user-42` is in partition 4 with murmur2, 7 with CRC-32 and 3 with FNV-1a."""
+    counts = [count_mismatches([b"user-42", b"user-42"], partition, 12) for partition in (4, 7, 3, 1)]
+    assert counts == [(0, 2, 2), (2, 0, 2), (2, 2, 0), (2, 2, 2)]

@@ -46,7 +46,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         except Failure as refusal:
             if local or refusal.reason not in REASONS_TO_TRY_ELSEWHERE:
                 raise
-            partition, *others = {*reads.partitioning.partitions_of(record_key), *options.min_positions}
+            partition, *others = reads.partitions_of(record_key, options)
             if others:
                 reservation = answer_reservation(request)
                 answer = await read_key_across_partitions(

@@ -25,7 +25,7 @@ from queryable_app.serve.api.request import (
 from queryable_app.serve.api.responses import PiecedResponse
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.coverage import within_deadline
-from queryable_app.serve.reads.covered_reads import find_rows
+from queryable_app.serve.reads.covered_reads import find_rows, unknown_partitions
 from queryable_app.serve.reads.multi_get import KEYS_BETWEEN_YIELDS, items_json
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import JSON, negotiate
@@ -59,10 +59,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
             node.read_admission.require_slot_for_long_read()
         reservation = answer_reservation(request)
         lookups, rows, covered = await find_rows(reads, keys, options, deadline, partial, reservation)
-        # A key that was not found may be in a partition that the view does not read. While a position that the read names
-        # is not reached, the key may also be in another partition than the one in which it was looked up.
-        anywhere = reads.replicas.unplaced_partitions or options.min_positions.keys() & {*covered.missing}
-        unknown = range(reads.replicas.partitions) if anywhere else covered.missing
+        unknown = unknown_partitions(reads, options, covered)
         items = items_json(lookups, rows, unknown, node.codec, node.spec.stored_format, reservation)
         return PiecedResponse([b'{"items":[', *items, b"]", covered.fields()], covered.headers)
 

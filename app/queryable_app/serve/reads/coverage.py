@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -134,15 +134,28 @@ async def coverage(
         await gather_or_cancel((search_here(), search_elsewhere(others)))
     else:
         await search_here()
-    refusals = {partition: refusal for search in searches for partition, refusal in search.refusals.items()}
-    if refusals and not partial:
-        raise _missing_partitions_failure(refusals, partial is not None)
+    return _compose(reads, local, progress, searches, partial, failed_nodes)
+
+
+def _compose(
+    reads: Reads,
+    local: Mapping[int, Replica],
+    progress: dict[int, ReplicaProgress],
+    searches: Sequence[RemoteSearch],
+    partial: bool | None,
+    failed_nodes: frozenset[int],
+) -> Coverage:
+    """Return what the searches found, here and elsewhere. Raises Failure if the read is not whole and a part is not enough."""
+    refusals: dict[int, Failure] = {}
     remote: dict[int, dict[int, int]] = {}
     for search in searches:
+        refusals |= search.refusals
         for ordinal, covered in search.covered.items():
-            progress.update(covered)
+            progress |= covered
             positions = {partition: replica.position for partition, replica in covered.items()}
             remote.setdefault(ordinal, {}).update(positions)
+    if refusals and not partial:
+        raise _missing_partitions_failure(refusals, partial is not None)
     incomplete = [partition for partition, replica in progress.items() if not replica.complete]
     ordered = tuple(progress[partition] for partition in sorted(progress))
     headers = reads.freshness_lines(ordered, 1 if remote else 0) + reads.identity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -147,6 +147,16 @@ async def _find_planned(
 
     partitions = {*keys, *options.min_positions}
     return await read_partitions(reads, partitions, options, deadline, partial, look_up)
+
+
+def unknown_partitions(reads: Reads, options: ReadOptions, covered: Coverage) -> Collection[int]:
+    """Return the partitions in which a key may be although it was not found.
+
+    The key may be in a partition that the view does not read. While a position that the read names is not reached, it may be
+    in another partition than the one in which it was looked up.
+    """
+    anywhere = reads.replicas.unplaced_partitions or options.min_positions.keys() & {*covered.missing}
+    return range(reads.replicas.partitions) if anywhere else covered.missing
 
 
 async def read_key_across_partitions(

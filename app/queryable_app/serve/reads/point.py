@@ -11,7 +11,7 @@ answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from time import monotonic, time_ns
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -88,6 +88,10 @@ class Reads:
     def partitioning(self) -> Partitioning:
         """Which partitions may hold a key, by what this node knows now."""
         return self._partitioner.partitioning
+
+    def partitions_of(self, record_key: bytes, options: ReadOptions) -> Set[int]:
+        """Return the partitions that decide a read of the key: those that may hold it, and those whose positions it names."""
+        return {*self.partitioning.partitions_of(record_key), *options.min_positions}
 
     def point(
         self,
@@ -199,13 +203,12 @@ class Reads:
         Failure at once if this node does not host one of the partitions.
         """
         while True:
-            partitions_of_key = self.partitioning.partitions_of(record_key)
-            partitions = {*partitions_of_key, *options.min_positions}
+            partitions = self.partitions_of(record_key, options)
             for partition in partitions:
                 if partition not in self.replicas.by_partition:
                     raise not_hosted_here(partition)
             needed = await self.wait_until_fresh(options, partitions, deadline, last)
-            if self.partitioning.partitions_of(record_key) == partitions_of_key:
+            if self.partitions_of(record_key, options) == partitions:
                 return needed
 
     async def wait_until_fresh(
