@@ -54,7 +54,7 @@ class AddressHealth:
 
     def unreachable(self, address: str, now: float) -> None:
         """Record a connection that was refused, lost, or never made."""
-        self.health(address, now).gone()
+        self.health(address, now).connection_lost()
         self._back_off(address, now)
 
     def late(self, address: str, now: float) -> None:

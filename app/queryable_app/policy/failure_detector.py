@@ -103,7 +103,7 @@ class PeerHealth:
         if self._missed >= MISSED_MAX:
             self.suspected = True
 
-    def gone(self) -> None:
+    def connection_lost(self) -> None:
         """Record a refused or lost connection."""
         self.suspected = True
 

@@ -42,14 +42,14 @@ class PeerStates:
     """Hold what this node knows about the others, by ordinal."""
 
     suspected: frozenset[int] = frozenset()
-    heard: Mapping[int, LastHeartbeat] = field(default_factory=dict)
+    last_heartbeats: Mapping[int, LastHeartbeat] = field(default_factory=dict)
 
 
 def route(
     partition: int,
     placement: Placement,
     own_ordinal: int,
-    view: PeerStates,
+    states: PeerStates,
     now: float,
     options: ReadOptions = ReadOptions(),  # noqa: B008  (frozen)
 ) -> tuple[int, ...]:
@@ -60,24 +60,24 @@ def route(
     """
 
     def rank(ordinal: int) -> tuple[bool, bool, bool, bool, bool]:
-        heard = view.heard.get(ordinal)
+        heartbeat = states.last_heartbeats.get(ordinal)
         return (
             ordinal != own_ordinal,
             ordinal not in serving,
-            ordinal in view.suspected,
-            _falls_short(heard, partition, options, now),
-            heard is not None and heard.draining,
+            ordinal in states.suspected,
+            _falls_short(heartbeat, partition, options, now),
+            heartbeat is not None and heartbeat.draining,
         )
 
     serving = placement.serving[partition]
     return tuple(sorted((*serving, *placement.hydrating[partition]), key=rank))
 
 
-def _falls_short(node: LastHeartbeat | None, partition: int, options: ReadOptions, now: float) -> bool:
+def _falls_short(heartbeat: LastHeartbeat | None, partition: int, options: ReadOptions, now: float) -> bool:
     """Return whether the last heartbeat shows that the replica cannot answer this read."""
-    if node is None or now - node.at > _OUTDATED_SECONDS:
+    if heartbeat is None or now - heartbeat.at > _OUTDATED_SECONDS:
         return False
-    replica = node.replicas.get(partition)
+    replica = heartbeat.replicas.get(partition)
     if replica is None:
         return True  # the node has removed the replica, or not added it yet
     if options.consistency is not Consistency.ANY and not replica.complete:

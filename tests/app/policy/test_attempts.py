@@ -1,4 +1,4 @@
-"""Whom one request asks, and when: with a clock that the test moves."""
+"""Test which replicas one request tries, and when, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def attempts(
     return Attempts(list(health), deadline, health, budget or HedgeBudget())
 
 
-def wait_over(started: Attempts, now: float) -> tuple[int, Step]:
-    """Moves the clock until there is something to do; the milliseconds that it took."""
+def next_action(started: Attempts, now: float) -> tuple[int, Step]:
+    """Advance the clock to the next action, and return the milliseconds and the action."""
     begun, step = now, started.step(now)
     while isinstance(step, Wait):
         now = step.until
@@ -31,40 +31,40 @@ def wait_over(started: Attempts, now: float) -> tuple[int, Step]:
     return round(1000 * (now - begun)), step
 
 
-def test_the_first_copy_is_asked_alone() -> None:
-    """The next one not before the first is later than it usually is."""
+def test_first_replica_is_tried_alone() -> None:
+    """The next replica waits until the first is slower than usual."""
     request = attempts(nodes())
     assert request.step(0) == SendTo(0, hedge=False)
     assert request.step(0) == Wait(0.05)
 
 
-def test_a_late_copy_is_hedged() -> None:
-    """The next copy is asked as well, at three times the p95 of the late one."""
+def test_slow_replica_is_hedged() -> None:
+    """A hedge goes to the next replica after three times the p95 of the slow one."""
     health = nodes()
     for _ in range(64):
         health[0].answered(0.004)
     request = attempts(health)
     request.step(0)
-    assert wait_over(request, 0) == (12, SendTo(1, hedge=True))
+    assert next_action(request, 0) == (12, SendTo(1, hedge=True))
 
 
-def test_a_read_that_waits_by_itself_is_hedged_later() -> None:
-    """Its patience counts, not the latency of plain reads."""
+def test_waiting_read_is_hedged_later() -> None:
+    """The patience of a read that waits for freshness delays its hedge."""
     request = Attempts([0, 1], 2.0, nodes(), HedgeBudget(), patience=0.2)
     request.step(0)
-    assert wait_over(request, 0) == (200, SendTo(1, hedge=True))
+    assert next_action(request, 0) == (200, SendTo(1, hedge=True))
 
 
-def test_without_budget_the_next_copy_waits_for_its_share() -> None:
-    """A third of the time with three copies: no hedge, but nobody is forgotten."""
+def test_without_budget_the_next_replica_waits_for_its_share() -> None:
+    """Without a hedge, each of three replicas has a third of the time."""
     request = attempts(nodes(), HedgeBudget(burst=0))
     request.step(0)
-    assert wait_over(request, 0) == (667, SendTo(1, hedge=False))
+    assert next_action(request, 0) == (667, SendTo(1, hedge=False))
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_the_next_copy_follows_a_refusal_at_once(status: int) -> None:
-    """A refusal is kept, and passed back when nobody else has an answer."""
+def test_next_replica_is_tried_at_once_after_a_refusal(status: int) -> None:
+    """A refusal is returned if no other replica has an answer."""
     request = attempts(nodes(2))
     request.step(0)
     assert not request.answered(0, status, "refused")
@@ -74,15 +74,15 @@ def test_the_next_copy_follows_a_refusal_at_once(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 304, 400, 403, 404, 504])
-def test_an_answer_ends_it(status: int) -> None:
-    """Also key_not_found: a copy says it only when it is complete."""
+def test_answer_ends_the_request(status: int) -> None:
+    """An answer other than a refusal is final; key_not_found comes from a complete replica only."""
     request = attempts(nodes(2))
     request.step(0)
     assert request.answered(0, status, "answer")
 
 
-def test_not_available_is_worth_more_than_a_defect() -> None:
-    """Whichever comes first, the refusal that says more is passed back."""
+def test_not_available_is_preferred_to_internal() -> None:
+    """The more useful refusal is returned, in whatever order they come."""
     for first, second in ((503, 500), (500, 503)):
         request = attempts(nodes(2))
         request.step(0)
@@ -92,8 +92,8 @@ def test_not_available_is_worth_more_than_a_defect() -> None:
         assert request.step(0) == Exhausted(503)
 
 
-def test_wrong_owner_is_not_passed_back() -> None:
-    """A node that has let the copy go says nothing that the caller of another node should hear."""
+def test_wrong_owner_is_not_returned() -> None:
+    """A caller does not see that another node has removed its replica."""
     request = attempts(nodes(2))
     request.step(0)
     assert not request.answered(0, 421, "not here")
@@ -102,8 +102,8 @@ def test_wrong_owner_is_not_passed_back() -> None:
     assert request.step(0.002) == Exhausted(None)
 
 
-def test_overload_is_passed_on_only_within_the_budget() -> None:
-    """Otherwise nodes that have too much to do would get the work of all others as well."""
+def test_overload_is_retried_only_within_the_budget() -> None:
+    """Without the budget, overloaded nodes would also get the requests of all others."""
     request = attempts(nodes(2))
     request.step(0)
     assert not request.answered(0, 429, "busy")
@@ -112,23 +112,23 @@ def test_overload_is_passed_on_only_within_the_budget() -> None:
     assert poor.answered(0, 429, "busy")
 
 
-def test_a_copy_that_became_doubtful_is_not_waited_for() -> None:
-    """The next one is asked without any budget, if it is not doubtful itself."""
+def test_request_does_not_wait_for_an_unhealthy_replica() -> None:
+    """The next replica is tried without a budget, unless it is unhealthy too."""
     health = nodes(2)
     request = attempts(health, HedgeBudget(burst=0))
     request.step(0)
-    health[0].gone()
+    health[0].connection_lost()
     assert request.step(0.001) == SendTo(1, hedge=False)
     health = nodes(2)
     request = attempts(health, HedgeBudget(burst=0))
     request.step(0)
-    health[0].gone()
-    health[1].gone()
+    health[0].connection_lost()
+    health[1].connection_lost()
     assert isinstance(request.step(0.001), Wait)
 
 
-def test_an_open_breaker_puts_a_copy_last() -> None:
-    """And the last candidate is asked all the same."""
+def test_open_breaker_puts_a_replica_last() -> None:
+    """A replica with an open breaker comes last and is still tried."""
     health = nodes(2)
     for _ in range(5):
         health[0].failed(0)
@@ -138,21 +138,21 @@ def test_an_open_breaker_puts_a_copy_last() -> None:
     assert request.step(0) == SendTo(0, hedge=False)
 
 
-def test_hedges_are_few() -> None:
-    """When every node is slow, no more than the burst and the share of the requests are asked twice."""
+def test_hedges_are_within_the_budget() -> None:
+    """If every node is slow, at most the burst and the share of the requests are hedged."""
     health, budget = nodes(2), HedgeBudget(share=0.05, burst=10)
     hedges = 0
     for _ in range(1000):
         request = attempts(health, budget)
         request.step(0)
-        _, step = wait_over(request, 0)
+        _, step = next_action(request, 0)
         hedges += step == SendTo(1, hedge=True)
     assert 10 <= hedges <= 10 + 50
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a copy does when it is asked."""
+    """Describe how a replica reacts to a request."""
 
     after: float
     status: int | None  # None: the connection breaks
@@ -171,27 +171,27 @@ behaviours = st.builds(
     st.sampled_from([0.0, 1.0, 50.0]),
     st.frozensets(st.integers(0, 4)),
 )
-def test_no_copy_is_asked_twice_nor_too_late_nor_left_out(
+def test_every_replica_is_tried_once_before_the_deadline(
     replicas: list[Behaviour], deadline: float, burst: float, suspected: frozenset[int]
 ) -> None:
-    """Every copy at most once and never after the deadline; giving up before it means that all were asked in vain."""
+    """A replica is tried at most once and before the deadline; exhaustion before it means that all were tried."""
     health = nodes(len(replicas))
     for ordinal in suspected & health.keys():
-        health[ordinal].gone()
+        health[ordinal].connection_lost()
     request = Attempts(list(health), deadline, health, HedgeBudget(burst=burst))
-    now, asked, ended = 0.0, dict[int, float](), set[int]()
+    now, tried, ended = 0.0, dict[int, float](), set[int]()
     final: int | None = None
     for _ in range(10_000):
         step = request.step(now)
         if isinstance(step, Exhausted):
             break
         if isinstance(step, SendTo):
-            assert step.ordinal not in asked
+            assert step.ordinal not in tried
             assert now < deadline
-            asked[step.ordinal] = now
+            tried[step.ordinal] = now
             continue
         assert step.until > now
-        coming = [(asked[o] + replicas[o].after, o) for o in asked if o not in ended]
+        coming = [(tried[o] + replicas[o].after, o) for o in tried if o not in ended]
         at, ordinal = min(coming, default=(step.until, -1))
         now = min(at, step.until)
         if at <= step.until and ordinal >= 0:
@@ -203,9 +203,9 @@ def test_no_copy_is_asked_twice_nor_too_late_nor_left_out(
                 final = status
                 break
     else:
-        raise AssertionError("it never ends")
+        raise AssertionError("the request does not end")
     if final is None and now < deadline:
-        assert set(asked) == ended == set(health)
+        assert set(tried) == ended == set(health)
     quick = all(replica.after <= 0.03 for replica in replicas)
     if quick and deadline > 1 and any(replica.status == 200 for replica in replicas):
         assert final is not None

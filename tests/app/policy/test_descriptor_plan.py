@@ -1,4 +1,4 @@
-"""How a node divides its descriptors."""
+"""Test how a node divides its descriptors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from queryable_app.policy.descriptor_plan import (
 )
 
 
-def test_an_ordinary_container_has_room_for_everything() -> None:
-    """With the limit that container runtimes set, clients get the connections of the setting."""
+def test_usual_limit_of_a_container_is_enough() -> None:
+    """With the usual limit of container runtimes, clients get the connections of the setting."""
     plan = plan_descriptors(1 << 20, partitions=64, stores=32, other_nodes=9, connections_max=1024)
 
     assert (plan.connections, plan.fits) == (1024, True)
@@ -24,17 +24,17 @@ def test_an_ordinary_container_has_room_for_everything() -> None:
 
 @pytest.mark.parametrize(("stores", "connections"), [(1, 644), (4, 188)])
 def test_stores_come_before_clients(stores: int, connections: int) -> None:
-    """With an old default of 1 024, clients get what the stores leave."""
+    """With a limit of 1 024, clients get the descriptors that stores leave."""
     plan = plan_descriptors(1024, partitions=4, stores=stores, other_nodes=1, connections_max=1024)
 
     assert (plan.connections, plan.fits) == (connections, True)
 
 
 @given(st.integers(64, 1 << 20), st.integers(1, 512), st.integers(0, 64), st.integers(1, 65_536), st.data())
-def test_what_fits_is_below_the_limit(
+def test_plan_that_fits_stays_below_the_limit(
     limit: int, partitions: int, others: int, connections_max: int, data: st.DataObject
 ) -> None:
-    """A plan that fits never adds up to more than the limit, and no plan gives clients more than the setting."""
+    """A plan that fits does not exceed the limit, and no plan gives clients more than the setting."""
     stores = data.draw(st.integers(0, partitions))
     plan = plan_descriptors(
         limit, partitions=partitions, stores=stores, other_nodes=others, connections_max=connections_max
@@ -48,8 +48,8 @@ def test_what_fits_is_below_the_limit(
         assert plan.connections == max(16, limit - plan.reserved)
 
 
-def test_a_limit_that_is_far_too_small_leaves_a_few_connections() -> None:
-    """A node with a limit of 64 is still reachable, and its plan says that it does not fit."""
+def test_tiny_limit_leaves_a_few_connections() -> None:
+    """A node with a limit of 64 is reachable, and its plan does not fit."""
     plan = plan_descriptors(64, partitions=4, stores=4, other_nodes=2, connections_max=1024)
 
     assert (plan.connections, plan.fits) == (16, False)
@@ -58,8 +58,8 @@ def test_a_limit_that_is_far_too_small_leaves_a_few_connections() -> None:
 @pytest.mark.parametrize(
     ("limit", "partitions", "fits"), [(1024, 50, True), (256, 1, False), (380, 4, False), (600, 50, False)]
 )
-def test_a_limit_with_which_the_jvm_cannot_read_is_refused(limit: int, partitions: int, fits: bool) -> None:
-    """The limits at which it was seen to start or read too little; the sentence has the limit and what is needed."""
+def test_limit_too_low_for_the_jvm_is_refused(limit: int, partitions: int, fits: bool) -> None:
+    """A limit at which the JVM did not start, or did not read, is refused, with the needed limit."""
     said = descriptor_shortage(limit, partitions)
 
     assert (said is None) == fits

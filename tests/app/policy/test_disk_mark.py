@@ -1,4 +1,4 @@
-"""When ingest pauses because the disk fills up, and when it goes on."""
+"""Test when ingest pauses because the disk fills up, and when it resumes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from queryable_app.policy.disk_mark import PATIENCE_SECONDS, RESUME_POINTS, Disk
 
 MARK = 80.0
 
-looks = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 40)), max_size=60)
-"""How full the disk is, and the seconds since the look before."""
+measurements = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 40)), max_size=60)
+"""The used percent of the disk, and the seconds since the last measurement."""
 
 
 def pauses(seen: list[tuple[float, float]], mark: float = MARK) -> list[Pause]:
@@ -38,22 +38,22 @@ def pauses(seen: list[tuple[float, float]], mark: float = MARK) -> list[Pause]:
     ids=[
         "below",
         "at the mark",
-        "short of half way to full",
-        "half way to full",
-        "on again two points below",
+        "just below half-way to full",
+        "half-way to full",
+        "resumes two points below",
         "above for too long",
-        "patience begins anew below the mark",
-        "all stays all until it goes on",
+        "patience starts over below the mark",
+        "all stays all until it resumes",
     ],
 )
-def test_what_pauses(seen: list[tuple[float, float]], paused: list[Pause]) -> None:
-    """The story of a disk, look by look."""
+def test_paused_replicas(seen: list[tuple[float, float]], paused: list[Pause]) -> None:
+    """Each measurement decides which replicas pause."""
     assert pauses(seen) == paused
 
 
-@given(looks, st.integers(50, 99))
-def test_it_pauses_above_the_mark_and_runs_well_below_it(seen: list[tuple[float, float]], mark: int) -> None:
-    """Whatever was before: above the mark something is paused, and two points below it nothing is."""
+@given(measurements, st.integers(50, 99))
+def test_ingest_pauses_above_the_mark_and_runs_below_it(seen: list[tuple[float, float]], mark: int) -> None:
+    """Above the mark replicas pause, and two points below it none does, whatever came before."""
     for (used, _), paused in zip(seen, pauses(seen, mark), strict=True):
         if used >= mark:
             assert paused != "none"
@@ -63,9 +63,9 @@ def test_it_pauses_above_the_mark_and_runs_well_below_it(seen: list[tuple[float,
             assert paused == "none"
 
 
-@given(looks)
-def test_between_two_changes_the_disk_has_crossed_both_lines(seen: list[tuple[float, float]]) -> None:
-    """It begins at the mark and ends two points below, and what is paused grows until then: no flapping."""
+@given(measurements)
+def test_pause_ends_only_below_the_lower_line(seen: list[tuple[float, float]]) -> None:
+    """A pause begins at the mark and ends two points below it, and it only widens until then."""
     before: Pause = "none"
     for (used, _), paused in zip(seen, pauses(seen), strict=True):
         if before == "none" and paused != "none":
@@ -76,10 +76,8 @@ def test_between_two_changes_the_disk_has_crossed_both_lines(seen: list[tuple[fl
         before = paused
 
 
-@given(looks, st.floats(0, 100))
-def test_a_disk_that_stands_still_changes_nothing_for_long(
-    seen: list[tuple[float, float]], used: float
-) -> None:
-    """After the patience is over, the same reading is the same answer for ever."""
+@given(measurements, st.floats(0, 100))
+def test_constant_disk_reaches_a_constant_pause(seen: list[tuple[float, float]], used: float) -> None:
+    """After the patience, the same measurement always has the same result."""
     steady = [(used, PATIENCE_SECONDS + 1)] * 4
     assert len(set(pauses([*seen, *steady])[-3:])) == 1

@@ -1,4 +1,4 @@
-"""When a node is a suspect, when its breaker is open, and how long it is waited for."""
+"""Test when a peer is suspected, when its breaker is open, and when a hedge is due."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def opened(at: float = 0.0) -> Breaker:
     return breaker
 
 
-def test_three_missed_heartbeats_make_a_suspect() -> None:
-    """Two do not, and one that is answered begins the count anew."""
+def test_peer_is_suspected_after_three_missed_heartbeats() -> None:
+    """Two missed heartbeats are not enough, and an answered one resets the count."""
     health = PeerHealth()
     health.heartbeat_missed()
     health.heartbeat_missed()
@@ -28,17 +28,17 @@ def test_three_missed_heartbeats_make_a_suspect() -> None:
     assert health.suspected
 
 
-def test_a_lost_connection_makes_a_suspect_at_once() -> None:
-    """Until the node is heard again."""
+def test_peer_is_suspected_after_a_lost_connection() -> None:
+    """A lost connection is enough until the next heartbeat."""
     health = PeerHealth()
-    health.gone()
+    health.connection_lost()
     assert health.suspected
     health.heartbeat_answered(0)
     assert not health.suspected
 
 
 def test_failures_in_a_row_open_the_breaker() -> None:
-    """An answer in between begins the count anew."""
+    """An answer in between resets the count."""
     breaker = Breaker()
     for _ in range(4):
         breaker.failed(0)
@@ -50,8 +50,8 @@ def test_failures_in_a_row_open_the_breaker() -> None:
     assert not breaker.allows(0)
 
 
-def test_an_open_breaker_waits_for_a_heartbeat() -> None:
-    """Only one that is answered after the rest lets a request through, and time alone does not."""
+def test_open_breaker_waits_for_a_heartbeat() -> None:
+    """A request is allowed after the next heartbeat, and not by time alone."""
     breaker = opened()
     breaker.heartbeat(0.5)
     assert not breaker.allows(100)
@@ -59,8 +59,8 @@ def test_an_open_breaker_waits_for_a_heartbeat() -> None:
     assert breaker.allows(100)
 
 
-def test_half_open_is_for_one_request_at_a_time() -> None:
-    """Its answer closes the breaker, its failure opens it again."""
+def test_half_open_breaker_allows_one_request_at_a_time() -> None:
+    """An answer closes a half-open breaker, and a failure opens it."""
     breaker = opened()
     breaker.heartbeat(2)
     breaker.asked(2)
@@ -73,8 +73,8 @@ def test_half_open_is_for_one_request_at_a_time() -> None:
     assert breaker.allows(4)
 
 
-def test_a_hedge_follows_the_latency_of_the_node() -> None:
-    """Three times its p95."""
+def test_hedge_follows_the_latency_of_the_peer() -> None:
+    """A hedge is due after three times the p95."""
     health = PeerHealth()
     for number in range(128):
         health.answered(0.020 if number % 10 == 0 else 0.002)
@@ -82,8 +82,8 @@ def test_a_hedge_follows_the_latency_of_the_node() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=300))
-def test_a_hedge_is_never_early_nor_late(seconds: list[float]) -> None:
-    """Within its bounds, whatever the node did."""
+def test_hedge_delay_is_bounded(seconds: list[float]) -> None:
+    """The delay of a hedge stays within its bounds, whatever the latencies."""
     health = PeerHealth()
     for each in seconds:
         health.answered(each)
@@ -91,8 +91,8 @@ def test_a_hedge_is_never_early_nor_late(seconds: list[float]) -> None:
     assert health.timeout_after >= 0.1
 
 
-def test_an_answer_that_had_to_wait_says_nothing_of_the_node() -> None:
-    """A strong read takes what it takes."""
+def test_waiting_read_does_not_change_the_hedge_delay() -> None:
+    """The latency of a strong read says nothing about the peer."""
     health = PeerHealth()
     before = health.hedge_after
     for _ in range(64):

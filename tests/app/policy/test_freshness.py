@@ -1,4 +1,4 @@
-"""Which copy may answer which request, and what a request may ask for."""
+"""Test which replica may answer a request, and which read options a request may have."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW_MS = 1_000_000
 
 @dataclass(frozen=True)
 class Replica:
-    """A copy that is caught up, but for what a test says."""
+    """Describe a replica that has caught up, except for the fields that a test sets."""
 
     partition: int = 3
     position: int = 100
@@ -43,22 +43,22 @@ BOUNDED, WITHIN_A_SECOND, WITHIN_10_RECORDS = (
     ReadOptions(max_lag_records=10),
 )
 HYDRATING = Replica(position=40, complete=False, fresh_as_of_ms=-1)
-KAFKA_NEVER_ASKED = Replica(end_offset=-1, fresh_as_of_ms=-1)
+END_UNKNOWN = Replica(end_offset=-1, fresh_as_of_ms=-1)
 
 
-def refused(copy: Replica, asked: ReadOptions, needed_position: int | None = None) -> Failure:
-    failure = freshness_failure(copy, asked, NOW_MS, needed_position)
+def refused(copy: Replica, options: ReadOptions, needed_position: int | None = None) -> Failure:
+    failure = freshness_failure(copy, options, NOW_MS, needed_position)
     assert failure is not None
     return failure
 
 
 @pytest.mark.parametrize(
-    ("copy", "asked", "needed_position"),
+    ("copy", "options", "needed_position"),
     [
         (HYDRATING, ANY, None),
         (Replica(failed="offset 9 cannot be decoded"), ANY, None),
         (Replica(failed="offset 9 cannot be decoded"), BOUNDED, None),
-        (KAFKA_NEVER_ASKED, BOUNDED, None),
+        (END_UNKNOWN, BOUNDED, None),
         (Replica(position=1), BOUNDED, None),
         (Replica(fresh_as_of_ms=NOW_MS - 1000), WITHIN_A_SECOND, None),
         (Replica(fresh_as_of_ms=NOW_MS + 50), WITHIN_A_SECOND, None),
@@ -73,7 +73,7 @@ def refused(copy: Replica, asked: ReadOptions, needed_position: int | None = Non
         "any: hydrating",
         "any: failed",
         "bounded: failed",
-        "bounded: Kafka never asked",
+        "bounded: Kafka never options",
         "bounded: no bound given",
         "bounded: at the bound in ms",
         "bounded: a clock that went back",
@@ -85,13 +85,13 @@ def refused(copy: Replica, asked: ReadOptions, needed_position: int | None = Non
         "strong: an empty log",
     ],
 )
-def test_a_copy_that_may_answer(copy: Replica, asked: ReadOptions, needed_position: int | None) -> None:
-    """A copy within what was asked for answers."""
-    assert freshness_failure(copy, asked, NOW_MS, needed_position) is None
+def test_replica_that_may_answer(copy: Replica, options: ReadOptions, needed_position: int | None) -> None:
+    """A replica that satisfies the read options answers."""
+    assert freshness_failure(copy, options, NOW_MS, needed_position) is None
 
 
 @pytest.mark.parametrize(
-    ("copy", "asked", "needed_position", "reason", "detail"),
+    ("copy", "options", "needed_position", "reason", "detail"),
     [
         (
             HYDRATING,
@@ -122,14 +122,14 @@ def test_a_copy_that_may_answer(copy: Replica, asked: ReadOptions, needed_positi
             "the replica of partition 3 is 11 records behind, 1 more than the 10 asked for",
         ),
         (
-            KAFKA_NEVER_ASKED,
+            END_UNKNOWN,
             WITHIN_A_SECOND,
             None,
             Reason.NOT_FRESH_ENOUGH,
             "the replica of partition 3 may be more than 1000 ms behind: the end offset is not known yet",
         ),
         (
-            KAFKA_NEVER_ASKED,
+            END_UNKNOWN,
             WITHIN_10_RECORDS,
             None,
             Reason.NOT_FRESH_ENOUGH,
@@ -177,23 +177,23 @@ def test_a_copy_that_may_answer(copy: Replica, asked: ReadOptions, needed_positi
         "strong: the log's end is not known",
     ],
 )
-def test_a_copy_that_may_not_answer(
-    copy: Replica, asked: ReadOptions, needed_position: int | None, reason: Reason, detail: str
+def test_replica_that_may_not_answer(
+    copy: Replica, options: ReadOptions, needed_position: int | None, reason: Reason, detail: str
 ) -> None:
-    """A copy that is not as asked for says how far it is from it."""
-    failure = refused(copy, asked, needed_position)
+    """A replica that does not satisfy the read options says by how much."""
+    failure = refused(copy, options, needed_position)
     assert (failure.reason, failure.detail) == (reason, detail)
 
 
-def test_a_refusal_says_what_to_do() -> None:
-    """A refusal carries the partition, the copy's position, when to come back and what else to ask."""
+def test_refusal_says_what_to_do() -> None:
+    """A refusal has the partition, the position, when to retry and which option to change."""
     failure = refused(Replica(position=89), WITHIN_10_RECORDS)
     assert (failure.partition, failure.position, failure.retry_after_ms) == (3, "3:89", 500)
     assert failure.advice == "retry after 500 ms, or use consistency=any to read what it has"
 
 
-def test_a_copy_that_stopped_says_why() -> None:
-    """A copy that failed does not promise that waiting helps: it says why it stopped."""
+def test_stopped_replica_says_why() -> None:
+    """A replica that failed says why, and does not suggest a retry."""
     failure = refused(Replica(position=89, failed="offset 89 cannot be decoded"), WITHIN_10_RECORDS)
     assert failure.detail.endswith("it has stopped: offset 89 cannot be decoded")
     assert "retry" not in failure.advice
@@ -201,8 +201,8 @@ def test_a_copy_that_stopped_says_why() -> None:
     assert failure.retry_after_ms is None
 
 
-def test_a_copy_that_stopped_while_it_was_built() -> None:
-    """A copy that failed before it was complete is not available, and says why it stopped."""
+def test_stopped_hydrating_replica_says_why() -> None:
+    """A replica that failed before it was complete is not available, and says why."""
     failure = refused(Replica(position=40, complete=False, failed="offset 40 cannot be decoded"), BOUNDED)
     assert failure.reason is Reason.NOT_AVAILABLE
     assert failure.detail.endswith("it has stopped: offset 40 cannot be decoded")
@@ -216,7 +216,7 @@ REPLICAS = st.builds(
     fresh_as_of_ms=st.just(-1) | st.integers(NOW_MS - 50, NOW_MS),
     failed=st.none() | st.just("broken"),
 )
-ASKED = st.builds(
+OPTIONS = st.builds(
     ReadOptions,
     st.sampled_from(Consistency),
     st.none() | st.integers(0, 50),
@@ -224,37 +224,39 @@ ASKED = st.builds(
 )
 
 
-@given(REPLICAS, ASKED, st.none() | st.integers(0, 50))
-def test_only_any_reads_an_incomplete_copy(
-    copy: Replica, asked: ReadOptions, needed_position: int | None
+@given(REPLICAS, OPTIONS, st.none() | st.integers(0, 50))
+def test_incomplete_replica_answers_any_only(
+    copy: Replica, options: ReadOptions, needed_position: int | None
 ) -> None:
-    """An incomplete copy answers any, and is not available to everything else."""
-    failure = freshness_failure(copy, asked, NOW_MS, needed_position)
-    if asked.consistency is Consistency.ANY:
+    """An incomplete replica answers with the consistency any, and is not available with another."""
+    failure = freshness_failure(copy, options, NOW_MS, needed_position)
+    if options.consistency is Consistency.ANY:
         assert failure is None
     elif not copy.complete:
         assert failure is not None
         assert failure.reason is Reason.NOT_AVAILABLE
 
 
-@given(REPLICAS, ASKED, st.none() | st.integers(0, 50))
-def test_catching_up_never_hurts(copy: Replica, asked: ReadOptions, needed_position: int | None) -> None:
-    """A copy that may answer still may when it is further and fresher."""
-    if freshness_failure(copy, asked, NOW_MS, needed_position) is None:
+@given(REPLICAS, OPTIONS, st.none() | st.integers(0, 50))
+def test_progress_never_prevents_an_answer(
+    copy: Replica, options: ReadOptions, needed_position: int | None
+) -> None:
+    """A replica that may answer still may after it makes progress."""
+    if freshness_failure(copy, options, NOW_MS, needed_position) is None:
         fresher = Replica(copy.partition, copy.position + 1, True, copy.end_offset, NOW_MS, copy.failed)
-        assert freshness_failure(fresher, asked, NOW_MS, needed_position) is None
+        assert freshness_failure(fresher, options, NOW_MS, needed_position) is None
 
 
 @given(REPLICAS)
-def test_lags_are_never_guessed(copy: Replica) -> None:
-    """A lag is -1 exactly when it is not known, and never negative otherwise."""
+def test_unknown_lag_is_minus_one(copy: Replica) -> None:
+    """A lag is -1 exactly if it is unknown, and never negative otherwise."""
     assert (lag_records(copy) == -1) == (copy.end_offset == -1)
     assert (lag_ms(copy, NOW_MS) == -1) == (copy.fresh_as_of_ms == -1)
     assert min(lag_records(copy), lag_ms(copy, NOW_MS)) >= -1
 
 
-def test_the_position_of_an_empty_copy() -> None:
-    """A copy that has applied nothing stands at offset 0."""
+def test_empty_replica_is_at_offset_zero() -> None:
+    """The position of a replica without records is offset 0."""
     assert (position_text(Replica(position=-1)), lag_records(Replica(position=-1, end_offset=7))) == (
         "3:0",
         7,
@@ -265,7 +267,7 @@ DEFAULTS = ReadOptions(Consistency.BOUNDED, max_lag_ms=10_000, max_lag_records=N
 
 
 @pytest.mark.parametrize(
-    ("values", "asked"),
+    ("values", "options"),
     [
         ({}, DEFAULTS),
         ({"consistency": ["any"]}, ReadOptions(Consistency.ANY, deadline_ms=3000)),
@@ -313,21 +315,21 @@ DEFAULTS = ReadOptions(Consistency.BOUNDED, max_lag_ms=10_000, max_lag_records=N
         "another name",
     ],
 )
-def test_what_is_asked(values: dict[str, list[str]], asked: ReadOptions) -> None:
-    """What a request says is taken, what it leaves out comes from the defaults."""
-    assert parse_read_options(values, DEFAULTS, partitions=4) == asked
+def test_read_options_override_the_defaults(values: dict[str, list[str]], options: ReadOptions) -> None:
+    """An option of the request is used, and an absent one comes from the defaults."""
+    assert parse_read_options(values, DEFAULTS, partitions=4) == options
 
 
 @pytest.mark.parametrize("default", [Consistency.ANY, Consistency.STRONG])
-def test_a_bound_implies_bounded(default: Consistency) -> None:
-    """A max-lag is never ignored: without a consistency it means bounded, whatever the default is."""
+def test_bound_implies_bounded(default: Consistency) -> None:
+    """A bound without a consistency means bounded, whatever the default is."""
     assert (
         parse_read_options({"max-lag-ms": ["5"]}, ReadOptions(default), 4).consistency is Consistency.BOUNDED
     )
 
 
 @pytest.mark.parametrize(
-    ("values", "field", "told"),
+    ("values", "field", "allowed"),
     [
         ({"consistency": ["eventual"]}, "consistency", "any, bounded, at-least, strong"),
         ({"consistency": [""]}, "consistency", "any, bounded, at-least, strong"),
@@ -366,20 +368,20 @@ def test_a_bound_implies_bounded(default: Consistency) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_may_not_be_asked(values: dict[str, list[str]], field: str, told: str) -> None:
-    """A wrong value is refused by the name of its field, with what is allowed."""
+def test_wrong_read_option_is_named(values: dict[str, list[str]], field: str, allowed: str) -> None:
+    """A wrong option is refused by its name, with the allowed values."""
     with pytest.raises(Failure) as failure:
         parse_read_options(values, DEFAULTS, partitions=4)
     assert failure.value.reason is Reason.INVALID_REQUEST
     assert failure.value.detail.startswith(f"{field}: ")
-    assert told in f"{failure.value.detail} {failure.value.advice}"
+    assert allowed in f"{failure.value.detail} {failure.value.advice}"
     assert len(failure.value.detail) < 200
 
 
 @given(st.dictionaries(st.sampled_from(READ_OPTION_NAMES), st.lists(st.text(max_size=30), max_size=3)))
 @example({"min-position": ["0:" + "9" * 5000]})
-def test_any_words_get_an_answer(values: dict[str, list[str]]) -> None:
-    """Whatever a request says, it is understood or refused as invalid_request, never with another error."""
+def test_any_text_is_an_option_or_invalid(values: dict[str, list[str]]) -> None:
+    """Any text is parsed or refused as invalid_request."""
     try:
         answer: ReadOptions | Reason = parse_read_options(values, DEFAULTS, partitions=4)
     except Failure as failure:

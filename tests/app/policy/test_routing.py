@@ -1,4 +1,4 @@
-"""The order in which copies of a partition are asked."""
+"""Test the order in which a request tries the replicas of a partition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def placed(*replicas: int, hydrating: tuple[int, ...] = (8,)) -> Placement:
     )
 
 
-def heard(position: int = 50, lag_ms: int = 5, complete: bool = True, at: float = NOW) -> LastHeartbeat:
+def heartbeat(position: int = 50, lag_ms: int = 5, complete: bool = True, at: float = NOW) -> LastHeartbeat:
     return LastHeartbeat(at, 1, (0, 0, 0), {0: ReportedReplica(position, lag_ms, complete)})
 
 
@@ -37,45 +37,54 @@ def heard(position: int = 50, lag_ms: int = 5, complete: bool = True, at: float 
         (2, frozenset({0}), (2, 1, 0, 8)),
         (8, frozenset(), (8, 0, 1, 2)),
     ],
-    ids=["active", "standby", "stranger", "suspect", "all suspect", "self suspect", "both", "hydrating"],
+    ids=[
+        "active",
+        "standby",
+        "no replica",
+        "suspected",
+        "all suspected",
+        "this node suspected",
+        "both",
+        "hydrating",
+    ],
 )
-def test_route(own: int, suspected: frozenset[int], order: tuple[int, ...]) -> None:
-    """This node comes first, suspects after other serving copies, copies being built last, the rest as placed."""
+def test_order_of_replicas(own: int, suspected: frozenset[int], order: tuple[int, ...]) -> None:
+    """This node comes first, suspected nodes after other serving replicas, hydrating replicas last, the rest as placed."""
     assert route(0, placed(0, 1, 2), own, PeerStates(suspected), NOW) == order
 
 
 @pytest.mark.parametrize(
     ("first", "asked", "order"),
     [
-        (heard(), ReadOptions(), (0, 1)),
-        (heard(complete=False), ReadOptions(), (1, 0)),
-        (heard(complete=False), ReadOptions(Consistency.ANY), (0, 1)),
-        (heard(complete=False, at=NOW - 9), ReadOptions(), (0, 1)),
+        (heartbeat(), ReadOptions(), (0, 1)),
+        (heartbeat(complete=False), ReadOptions(), (1, 0)),
+        (heartbeat(complete=False), ReadOptions(Consistency.ANY), (0, 1)),
+        (heartbeat(complete=False, at=NOW - 9), ReadOptions(), (0, 1)),
         (LastHeartbeat(NOW, 2, (0, 0, 0), {}), ReadOptions(), (1, 0)),
-        (heard(lag_ms=300), ReadOptions(), (0, 1)),
-        (heard(lag_ms=300), ReadOptions(max_lag_ms=200), (1, 0)),
-        (heard(lag_ms=-1), ReadOptions(max_lag_ms=200), (1, 0)),
-        (heard(lag_ms=60_000), ReadOptions(), (1, 0)),
-        (heard(lag_ms=-1), ReadOptions(), (1, 0)),
-        (heard(position=4), ReadOptions(Consistency.AT_LEAST, min_positions={0: 9}), (1, 0)),
-        (heard(position=9), ReadOptions(Consistency.AT_LEAST, min_positions={0: 9}), (0, 1)),
-        (heard(position=4), ReadOptions(Consistency.AT_LEAST, 200, min_positions={0: 9}), (1, 0)),
-        (heard(position=9, lag_ms=300), ReadOptions(Consistency.AT_LEAST, 200, min_positions={0: 9}), (1, 0)),
+        (heartbeat(lag_ms=300), ReadOptions(), (0, 1)),
+        (heartbeat(lag_ms=300), ReadOptions(max_lag_ms=200), (1, 0)),
+        (heartbeat(lag_ms=-1), ReadOptions(max_lag_ms=200), (1, 0)),
+        (heartbeat(lag_ms=60_000), ReadOptions(), (1, 0)),
+        (heartbeat(lag_ms=-1), ReadOptions(), (1, 0)),
+        (heartbeat(position=4), ReadOptions(Consistency.AT_LEAST, min_positions={0: 9}), (1, 0)),
+        (heartbeat(position=9), ReadOptions(Consistency.AT_LEAST, min_positions={0: 9}), (0, 1)),
+        (heartbeat(position=4), ReadOptions(Consistency.AT_LEAST, 200, min_positions={0: 9}), (1, 0)),
+        (heartbeat(position=9, lag_ms=300), ReadOptions(Consistency.AT_LEAST, 200, min_positions={0: 9}), (1, 0)),
     ],
     ids=[
-        "fresh", "being built", "being built, any", "said long ago", "has no copy", "within no bound",
-        "behind the bound", "lag not known", "far behind", "just come back",
+        "fresh", "hydrating", "hydrating, any", "old heartbeat", "no replica", "no bound",
+        "above the bound", "lag unknown", "large lag", "just restarted",
         "before the position", "at the position", "within the bound, before the position",
-        "at the position, behind the bound",
+        "at the position, above the bound",
     ],
 )  # fmt: skip
-def test_a_copy_known_to_fall_short_comes_later(
+def test_replica_that_cannot_answer_comes_later(
     first: LastHeartbeat, asked: ReadOptions, order: tuple[int, ...]
 ) -> None:
-    """A copy of no use to this read, as its node said a moment ago, is asked after the others."""
-    view = PeerStates(heard={0: first, 1: heard()})
+    """A replica that cannot answer this read, by its last heartbeat, comes after the others."""
+    states = PeerStates(last_heartbeats={0: first, 1: heartbeat()})
 
-    assert route(0, placed(0, 1, hydrating=()), 7, view, NOW, asked) == order
+    assert route(0, placed(0, 1, hydrating=()), 7, states, NOW, asked) == order
 
 
 @pytest.mark.parametrize(
@@ -85,14 +94,14 @@ def test_a_copy_known_to_fall_short_comes_later(
         (frozenset({1}), 5, (2, 0, 1, 8)),
         (frozenset(), 60_000, (2, 0, 1, 8)),
     ],
-    ids=["after its like", "before a suspect", "before one that is far behind"],
+    ids=["after equal nodes", "before a suspected node", "before a large lag"],
 )
-def test_a_node_that_will_end_soon_is_asked_last(
+def test_draining_node_comes_after_equal_nodes(
     suspected: frozenset[int], lag_ms: int, order: tuple[int, ...]
 ) -> None:
-    """While it still answers, those that would answer no better come after it."""
-    said = {0: replace(heard(), draining=True), 1: heard(lag_ms=lag_ms), 2: heard()}
-    assert route(0, placed(0, 1, 2), 7, PeerStates(suspected, said), NOW) == order
+    """A draining node comes before nodes that are less likely to answer."""
+    heartbeats = {0: replace(heartbeat(), draining=True), 1: heartbeat(lag_ms=lag_ms), 2: heartbeat()}
+    assert route(0, placed(0, 1, 2), 7, PeerStates(suspected, heartbeats), NOW) == order
 
 
 @given(
@@ -100,19 +109,19 @@ def test_a_node_that_will_end_soon_is_asked_last(
     st.integers(0, 8),
     st.frozensets(st.integers(0, 8)),
     st.dictionaries(
-        st.integers(0, 8), st.builds(heard, complete=st.booleans(), lag_ms=st.integers(-1, 99_999))
+        st.integers(0, 8), st.builds(heartbeat, complete=st.booleans(), lag_ms=st.integers(-1, 99_999))
     ),
 )
-def test_nobody_is_left_out(
-    replicas: list[int], own: int, suspected: frozenset[int], told: dict[int, LastHeartbeat]
+def test_no_replica_is_left_out(
+    replicas: list[int], own: int, suspected: frozenset[int], heartbeats: dict[int, LastHeartbeat]
 ) -> None:
-    """Whatever is known of them, every copy is in the order once, and one being built after all that serve."""
-    order = route(0, placed(*replicas), own, PeerStates(suspected, told), NOW)
+    """Every replica is in the order once, and hydrating replicas come after serving ones."""
+    order = route(0, placed(*replicas), own, PeerStates(suspected, heartbeats), NOW)
 
     assert sorted(order) == sorted([*replicas, 8])
     assert order[0 if own == 8 else -1] == 8
 
 
-def test_a_partition_that_nobody_serves() -> None:
-    """A copy that is being built is asked when there is no other: a newer placement may have it serve."""
+def test_hydrating_replica_is_tried_if_none_serves() -> None:
+    """A hydrating replica is in the order, because it may serve under a newer placement."""
     assert route(0, placed(), 0, PeerStates(), NOW) == (8,)

@@ -1,4 +1,4 @@
-"""When a replica has stalled: only while it is expected to move, and with patience that grows."""
+"""Test when a replica has stalled, and how long a check waits before it restarts the query."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from queryable_app.policy.stalls import (
 )
 
 
-def looked(
+def checked(
     watch: StallWatch, seconds: float, expected: bool = True, step: float = CHECK_SECONDS
 ) -> StallWatch:
-    """After looks for so long, the position being where it was."""
+    """Return the watch after checks for some seconds, in which the position does not move."""
     for n in range(1, int(seconds / step) + 1):
         watch = next_watch(watch, watch.position, expected, watch.checked_at + step if n else 0)
     return watch
 
 
-def test_a_replica_that_does_not_move_is_due_within_thirty_seconds() -> None:
-    """Not before its patience is over, and not much later."""
+def test_query_restarts_within_thirty_seconds_of_a_stall() -> None:
+    """A restart is due after the patience, and not much later."""
     began = StallWatch(7, 100.0)
-    assert not restart_is_due(looked(began, PATIENCE_SECONDS - 2))
-    assert restart_is_due(looked(began, 30))
+    assert not restart_is_due(checked(began, PATIENCE_SECONDS - 2))
+    assert restart_is_due(checked(began, 30))
 
 
-def test_time_in_which_it_is_not_expected_to_move_does_not_count() -> None:
-    """While it is paused, or ingest is starting, the wait begins anew."""
-    waited = looked(StallWatch(7, 100.0), PATIENCE_SECONDS - 2)
-    assert not restart_is_due(looked(looked(waited, 600, expected=False), PATIENCE_SECONDS - 2))
+def test_time_without_expected_records_does_not_count() -> None:
+    """While the replica is paused or ingest starts, the wait starts over."""
+    waited = checked(StallWatch(7, 100.0), PATIENCE_SECONDS - 2)
+    assert not restart_is_due(checked(checked(waited, 600, expected=False), PATIENCE_SECONDS - 2))
 
 
-def test_a_look_that_comes_late_counts_as_one_in_time() -> None:
-    """A process that was suspended for an hour has not watched for an hour."""
+def test_late_check_counts_like_one_in_time() -> None:
+    """An hour in which the process was suspended is no hour of waiting."""
     assert not restart_is_due(next_watch(StallWatch(7, 100.0), 7, True, 3700.0))
 
 
-def test_a_position_that_moves_ends_a_stall() -> None:
-    """And the next stall is noticed as soon as the first one."""
-    again = next_watch(after_restart(looked(StallWatch(7, 100.0), 60)), 8, True, 500.0)
+def test_moved_position_ends_a_stall() -> None:
+    """After the position moves, the patience is that of a first stall."""
+    again = next_watch(after_restart(checked(StallWatch(7, 100.0), 60)), 8, True, 500.0)
     assert (again.stalled, again.restarts, again.waited_seconds) == (False, 0, 0.0)
 
 
 @given(st.integers(0, 40))
 def test_patience_grows_with_each_restart_up_to_a_maximum(restarts: int) -> None:
-    """A stall that no restart ends is no loop of restarts."""
+    """Each restart doubles the patience, up to its maximum."""
     watch = StallWatch(7, 100.0, restarts=restarts)
     patience = min(PATIENCE_SECONDS * 2**restarts, PATIENCE_SECONDS_MAX)
-    assert not restart_is_due(looked(watch, patience - 3))
-    assert restart_is_due(looked(watch, patience + 3))
+    assert not restart_is_due(checked(watch, patience - 3))
+    assert restart_is_due(checked(watch, patience + 3))

@@ -99,5 +99,5 @@ class Heartbeats:
         self._on_change(self._ordinal, "it is silent")
 
     def _note_unreachable(self, reason: str) -> None:
-        self._health.gone()
+        self._health.connection_lost()
         self._on_change(self._ordinal, reason)

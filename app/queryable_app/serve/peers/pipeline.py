@@ -130,7 +130,7 @@ class ReadPipeline:
             # The node may be back by now: reads that arrived during this attempt get another one.
             self._fail_unsent(began)
         except OSError:
-            self._health.gone()
+            self._health.connection_lost()
             self._connect_at = self._time() + _RECONNECT_DELAY_SECONDS
             self._fail_unsent()
         finally:
