@@ -40,7 +40,7 @@ def is_forwarded(request: Request, node: Node) -> bool:
 
 async def forward(
     request: Request,
-    values: Parameters,
+    parameters: Parameters,
     reads: Reads,
     partition: int,
     options: ReadOptions,
@@ -50,7 +50,7 @@ async def forward(
     """Return the answer of a replica on another node. `refusal` is why this node cannot answer."""
     return _client_answer(
         await reads.node.forwarded_reads.with_options(
-            _target(request, values), _headers(request), partition, options, refusal, deadline
+            _target(request, parameters), _headers(request), partition, options, refusal, deadline
         )
     )
 
@@ -70,11 +70,11 @@ def redirect(
     return Answer(307, b"location: %b\r\ncontent-length: 0\r\n%b" % (location, reads.identity), b"")
 
 
-def _target(request: Request, values: Parameters) -> bytes:
+def _target(request: Request, parameters: Parameters) -> bytes:
     """Return the request's target without its deadline and route, which this node sets."""
     pairs = (
         f"{name}={quote(value, safe='', encoding='latin-1')}"
-        for name, given in values.items()
+        for name, given in parameters.items()
         for value in given
         if name not in ("deadline-ms", "route")
     )

@@ -1,4 +1,4 @@
-"""Talk to the other nodes: heartbeats, address health, forwarded reads.
+"""Send heartbeats, forwarded reads and other requests to the other nodes, and track their health.
 
 Imported by `serve.replication`, `serve.node`, `serve.reads` and the rooms above.
 """
