@@ -12,6 +12,8 @@ from statistics import median
 import httpx
 import pytest
 
+from queryable_app.errors import Failure, Reason
+from queryable_app.policy.freshness import ReadOptions
 from queryable_app.wire.partitioners import partition_for
 from tests.support.faulty_node import (
     KEY,
@@ -257,6 +259,20 @@ def test_forwarded_read_is_dropped_when_its_client_disconnects(tmp_path: Path) -
             eventually("the other node got it", lambda: faulty.reads)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         eventually("the read is dropped", lambda: not node.node.forwarded_reads.running, 1)
+
+
+def test_cancelled_read_with_options_is_dropped(tmp_path: Path) -> None:
+    """Neither the read nor its request to the other node is left."""
+    refusal = Failure(Reason.WRONG_OWNER, "", "", partition=1)
+    with with_only_faulty_node(tmp_path, "hangs") as (node, faulty):
+        forwarded_reads = node.node.forwarded_reads
+        target, deadline = f"/v1/keys/{KEY}?consistency=bounded".encode(), time.monotonic() + 60
+        reading = node.begin(forwarded_reads.with_options(target, b"", 1, ReadOptions(), refusal, deadline))
+        eventually("the other node got it", lambda: faulty.reads)
+        reading.cancel()
+        eventually("the read is dropped", lambda: not forwarded_reads.running, 1)
+        permits = node.node.peers._peers[1].client._permits
+        eventually("the request is dropped", lambda: permits._value == node.node.peers._connections_max, 1)
 
 
 def test_shutdown_waits_for_forwarded_reads(tmp_path: Path) -> None:
