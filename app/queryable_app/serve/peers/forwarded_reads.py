@@ -246,8 +246,8 @@ class _FutureSink:
 def _overloaded(partition: int | None) -> Failure:
     return Failure(
         Reason.OVERLOADED,
-        f"too many reads wait for the nodes that hold partition {partition}",
-        "retry in a while, with fewer at once",
+        f"too many reads wait for the nodes that host partition {partition}",
+        "retry later, with fewer reads at once",
         partition=partition,
         retry_after_ms=1000,
     )

@@ -70,7 +70,7 @@ class Heartbeats:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 self._connection = await PeerConnection.open(self._address, self._on_response, self._on_lost)
         except TimeoutError:
-            self._note_unreachable("it cannot be connected to in time")
+            self._note_unreachable("the connection attempt timed out")
         except OSError as error:
             self._note_unreachable(str(error))
         finally:
@@ -92,7 +92,7 @@ class Heartbeats:
     def _on_lost(self, connection: PeerConnection[float], _: str) -> None:
         if connection is self._connection:
             self._connection = None
-            self._note_unreachable("the connection ended")
+            self._note_unreachable("the connection was lost")
 
     def _note_missed(self) -> None:
         self._health.heartbeat_missed()

@@ -231,19 +231,19 @@ def test_node_learns_of_a_partitioner_mismatch_from_the_nodes_it_reads(tmp_path:
     """It lost its disk, and reads before the next heartbeat. No key is missed or counted twice."""
     with three_nodes(tmp_path, 1) as cluster:
         where = partition_for(b"mixed", "murmur2", 6)
-        asked = next(n for n in range(3) if n not in cluster.placement.serving[where])
-        elsewhere = next(p for p in range(6) if p != where and asked not in cluster.placement.serving[p])
+        reader = next(n for n in range(3) if n not in cluster.placement.serving[where])
+        elsewhere = next(p for p in range(6) if p != where and reader not in cluster.placement.serving[p])
         cluster.put(b"mixed", b'"old"', timestamp_ms=10)
         cluster.put(b"mixed", b'"new"', partition=elsewhere, timestamp_ms=20)
-        replicas = cluster.nodes[asked].node.replicas
+        replicas = cluster.nodes[reader].node.replicas
         eventually("it knows of the mismatch", lambda: replicas.partitioning.algorithm == "scatter")
 
         def lose_mismatch() -> None:
             replicas.partitioner.mismatched = frozenset()
             replicas.partitioner.partitioning = Partitioning("murmur2", 6)
 
-        cluster.nodes[asked].on_loop(lose_mismatch)
-        with cluster.nodes[asked].client() as http:
+        cluster.nodes[reader].on_loop(lose_mismatch)
+        with cluster.nodes[reader].client() as http:
             match what:
                 case "multi-get":
                     items = http.post("/v1/multi-get", json={"keys": ["mixed"]}).json()["items"]
