@@ -35,8 +35,9 @@ from queryable_app.serve.base.admission import ReadAdmission
 from queryable_app.serve.base.background import supervise
 from queryable_app.serve.base.byte_budget import ByteBudget
 from queryable_app.serve.base.counters import Counters
-from queryable_app.serve.feed.control_socket import ControlSocket, IngestStatus
+from queryable_app.serve.feed.control_socket import ControlSocket
 from queryable_app.serve.feed.dead_letters import DeadLetterTopic
+from queryable_app.serve.feed.ingest_status import IngestStatus
 from queryable_app.serve.feed.row_socket import RowSocket
 from queryable_app.serve.feed.slices import Slices
 from queryable_app.serve.feed.watchdog import Watchdog

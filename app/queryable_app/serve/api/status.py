@@ -9,7 +9,7 @@ from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import lag_ms, lag_records, next_offset
 from queryable_app.policy.retries import Retry
 from queryable_app.policy.stalls import StallWatch
-from queryable_app.serve.feed.control_socket import IngestStatus
+from queryable_app.serve.feed.ingest_status import IngestStatus
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import Peers
 from queryable_app.serve.store.replica import Replica

@@ -1,9 +1,9 @@
-"""Writes bad records to the dead letter topic, before the slices that they came in are applied.
+"""Write bad records to the dead letter topic before their slices are applied.
 
-Strategy: the slice waits for its dead letters, and Spark for the slice, so each failure has an end or says what it waits for. A
-letter that Kafka finds too large is truncated, in steps, and headers say how large the record was; if even the smallest one is
-refused it is skipped and counted. All else (Kafka away, no permission, a policy) is tried again with back-off, since the topic's
-owner can mend it: status names the partition and the reason, and other partitions go on.
+Strategy: the slice waits for its dead letters, and Spark waits for the slice, so every failure ends or shows what it waits for.
+If Kafka refuses a dead letter as too large, it is truncated in steps, and headers have the original sizes. If even the smallest
+one is refused, it is skipped and counted. All other failures (Kafka unavailable, no permission, a policy) are retried with back-
+off, because the topic's owner can repair them: status names the partition and the reason, and other partitions continue.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from queryable_app.policy.retries import Retry, next_retry
 from queryable_app.serve.base.kafka_client import LazyKafkaClient
 from queryable_app.serve.feed.slices import DeadLetter
 
-_RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # the broker has the last word; this only bounds what is tried
+_RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # the broker's limit decides; this one only bounds the client
 _TRUNCATED_BYTES: Final = (512 * 1024, 16 * 1024, 512, 0)
-"""The sizes to which key and value are cut, in the order in which they are tried."""
+"""The sizes to which key and value are truncated, in the order of the attempts."""
 _SMALL_REASON_BYTES: Final = 200
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 
@@ -40,17 +40,17 @@ Headers = list[tuple[str, bytes]]
 
 
 class DeadLetterTopic:
-    """Needs no start. `arguments` are those of an aiokafka client."""
+    """Write dead letters of one application. `arguments` are those of an aiokafka client."""
 
     def __init__(self, arguments: dict[str, Any], topic: str, application_id: str) -> None:
         self._arguments = arguments
         self._topic = topic
         self.name = f"{application_id}.dead-letter"
         self.written: Counter[str] = Counter()
-        """Since the start: `whole`, `truncated`, and `skipped`, which are lost."""
+        """Counts since the start: `whole`, `truncated`, and `skipped`, which are lost."""
         self.waiting: dict[int, Retry] = {}
-        """Partitions that stand still until their dead letters are written, and why."""
-        self._asked_for = False
+        """The partitions whose slices wait for their dead letters, and why."""
+        self._topic_ensured = False
         self._producer = LazyKafkaClient(
             lambda: AIOKafkaProducer(
                 **arguments, acks="all", enable_idempotence=True, max_request_size=_RECORD_BYTES_MAX
@@ -58,7 +58,7 @@ class DeadLetterTopic:
         )
 
     async def send_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
-        """Return when each one is acknowledged or skipped. After a crash the same ones are sent again."""
+        """Return once each dead letter is acknowledged or skipped. After a crash the same ones are written again."""
         partition, left, together = letters[0].partition, list(letters), True
         try:
             while left:
@@ -69,7 +69,7 @@ class DeadLetterTopic:
                         left.clear()
                     else:
                         await self._send_first(left)
-                except _TOO_LARGE:  # one of them, or the batch that they make
+                except _TOO_LARGE:  # one of them, or the whole batch
                     together = False
                 except (KafkaError, OSError, TimeoutError) as error:
                     await self._wait(partition, error)
@@ -81,12 +81,12 @@ class DeadLetterTopic:
 
     async def _send_together(self, letters: Sequence[DeadLetter]) -> None:
         producer = await self._producer.connected()
-        headers = [_headers(self._topic, letter) for letter in letters]
+        all_headers = [_headers(self._topic, letter) for letter in letters]
         sent: list[asyncio.Future[Any]] = []
         try:
-            for letter, said in zip(letters, headers, strict=True):
+            for letter, headers in zip(letters, all_headers, strict=True):
                 sent.append(
-                    await producer.send(self.name, value=letter.bad.value, key=letter.key, headers=said)
+                    await producer.send(self.name, value=letter.bad.value, key=letter.key, headers=headers)
                 )
         finally:
             outcomes = await asyncio.gather(*sent, return_exceptions=True)
@@ -96,7 +96,7 @@ class DeadLetterTopic:
         self.written["whole"] += len(letters)
 
     async def _send_first(self, left: list[DeadLetter]) -> None:
-        """The others follow once it is written or skipped. Raises what is not about its size."""
+        """Write or skip the first dead letter, truncated if needed, and remove it. Raise errors that are not about size."""
         letter = left[0]
         producer = await self._producer.connected()
         for key, value, headers, how in _attempts(self._topic, letter):
@@ -128,12 +128,12 @@ class DeadLetterTopic:
         await asyncio.sleep(retry.next_at - now)
 
     async def _ensure_topic(self) -> None:
-        """Make the topic if it may be made. Where that is refused it may be there all the same: writing shows it."""
-        if self._asked_for:
+        """Create the topic if permitted. If Kafka refuses, the topic may still exist, which the next write shows."""
+        if self._topic_ensured:
             return
         admin = AIOKafkaAdminClient(**self._arguments)
         await admin.start()
-        # No replica assignments, and not None either: that is how this class is told to leave replication to the broker.
+        # An empty `replica_assignments` makes this class leave replication to the broker; None does not.
         topic = NewTopic(self.name, 1, -1, replica_assignments={})
         try:
             response = await admin.create_topics([topic])
@@ -145,11 +145,11 @@ class DeadLetterTopic:
                 if error.retriable:
                     raise error(name)
                 event("dead-letter-topic-refused", topic=name, reason=error.__name__)
-        self._asked_for = True
+        self._topic_ensured = True
 
 
 def _attempts(topic: str, letter: DeadLetter) -> Iterator[tuple[bytes, bytes, Headers, str]]:
-    """Key, value and headers, whole and then smaller and smaller."""
+    """Yield key, value, headers and outcome: first whole, then truncated further and further."""
     key, value, headers = letter.key, letter.bad.value, _headers(topic, letter)
     yield key, value, headers, "whole"
     sizes = [
@@ -164,7 +164,7 @@ def _attempts(topic: str, letter: DeadLetter) -> Iterator[tuple[bytes, bytes, He
 
 
 def _headers(topic: str, letter: DeadLetter) -> Headers:
-    """Where the record came from, and what is wrong with it."""
+    """Return headers that name the record's origin and the reason."""
     return [
         ("topic", topic.encode()),
         ("partition", str(letter.partition).encode()),

@@ -1,10 +1,10 @@
-"""The Unix socket on which Spark's tasks write: rows.sock.
+"""Listen on rows.sock, the Unix socket to which Spark's tasks write rows.
 
-Strategy: one coroutine a connection reads a frame, applies it, and only then reads on: what serve does not keep up with
-stays in the socket, and Spark waits. All connections share one turn at the event loop, so that twelve of them take no
-more of it than one. While reads arrive, ingest takes at most half of the loop's time.
+Strategy: one coroutine for each connection reads a frame, applies it, and only then reads on. So what serve does not keep up
+with stays in the socket, and Spark waits. All connections share one slot of the event loop, so twelve take no more time than
+one. While reads arrive, ingest takes at most half of the loop's time.
 
-A connection says which generation it belongs to, and only the current one may write.
+A connection names its generation, and only the current generation may write.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from queryable_app.wire.row_frames import FrameError
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECTIONS_MAX: Final = 512
-READING_SECONDS: Final = 0.05  # a read that recent means that reads arrive
+READING_SECONDS: Final = 0.05  # reads arrive if the last one is not older
 _DEBT_SECONDS_MIN: Final = 0.001
-_ACCEPT_AGAIN_SECONDS: Final = 0.2
+_ACCEPT_RETRY_SECONDS: Final = 0.2
 _BUFFER_BYTES: Final = 320 * 1024  # a little more than a full slice
 
 
@@ -40,12 +40,12 @@ class LoopShare:
 
     def __init__(self, last_read_at: Callable[[], float]) -> None:
         self._last_read_at = last_read_at
-        self._turn = asyncio.Lock()
+        self._slot = asyncio.Lock()
         self._debt_seconds = 0.0
         self._last_end = 0.0
 
     async def run(self, work: Callable[[bytes], None], payload: bytes) -> None:
-        async with self._turn:
+        async with self._slot:
             started = time.monotonic()
             work(payload)
             ended = time.monotonic()
@@ -58,7 +58,7 @@ class LoopShare:
 
 
 class RowSocket:
-    """Listens from `start` to `stop`. Nobody may write before a generation is set."""
+    """Serve the row socket from `start` to `stop`. It refuses all writers until a generation is set."""
 
     def __init__(self, path: Path, slices: Slices, last_read_at: Callable[[], float]) -> None:
         self.generation = 0
@@ -70,7 +70,7 @@ class RowSocket:
         self._accepting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._path.unlink(missing_ok=True)  # left behind by a process that was killed
+        self._path.unlink(missing_ok=True)  # of a process that was killed
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self._path))
         self._path.chmod(0o600)
@@ -89,7 +89,7 @@ class RowSocket:
         self._path.unlink(missing_ok=True)
 
     async def close_connections(self) -> None:
-        """Afterwards nothing that was sent on them is applied any more, and positions stand still."""
+        """Close all connections. After that no position changes."""
         connections = list(self._connections)
         for connection in connections:
             connection.cancel()
@@ -97,19 +97,17 @@ class RowSocket:
             await asyncio.wait(connections)
 
     async def _accept(self, listener: socket.socket) -> None:
-        loop, said = asyncio.get_running_loop(), False
+        loop, logged = asyncio.get_running_loop(), False
         while True:
             try:
                 connection, _ = await loop.sock_accept(listener)
-            except (
-                OSError
-            ) as error:  # no descriptors left, for example: what connects meanwhile waits in the backlog
-                if not said:
+            except OSError as error:  # for example EMFILE; new connections wait in the backlog
+                if not logged:
                     event("accept-failed", socket=self._path.name, reason=str(error))
-                said = True
-                await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
+                logged = True
+                await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
                 continue
-            said = False
+            logged = False
             if len(self._connections) >= CONNECTIONS_MAX:
                 event("refused", socket=self._path.name, reason=f"{CONNECTIONS_MAX} connections are open")
                 connection.close()
@@ -121,7 +119,7 @@ class RowSocket:
             watch("RowSocket.connection", task)
 
     def _ended(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
-        """Not the task's own business: cancelled before its first step, it would never close anything."""
+        """Close the connection here: a task that is cancelled before its first step runs no `finally`."""
         self._connections.discard(task)
         connection.close()
 
@@ -131,7 +129,7 @@ class RowSocket:
         except FrameError as error:
             event("refused", socket=self._path.name, reason=str(error))
         except OSError:
-            pass  # the task is gone; ingest says why, and what it sent is applied or is sent again
+            pass  # the task has ended; ingest reports why, and sends again what was not acknowledged
 
     async def _converse(self, connection: socket.socket) -> None:
         read = FrameReader(connection)
@@ -146,7 +144,7 @@ class RowSocket:
         while (payload := await read.frame()) is not None:
             kind = payload[0]
             if kind == frames.SLICE:
-                await self._slices.before(payload)
+                await self._slices.write_dead_letters(payload)
                 await self._share.run(self._slices.apply, payload)
             elif kind == frames.END:
                 frames.decode_end(payload)
@@ -156,7 +154,7 @@ class RowSocket:
 
 
 class FrameReader:
-    """Cuts frames out of a stream. A frame that is larger than the buffer gets one of its own."""
+    """Read frames from a stream. A frame that is larger than the buffer gets a buffer of its own."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -165,7 +163,7 @@ class FrameReader:
         self._start = self._end = 0
 
     async def frame(self) -> bytes | None:
-        """The next payload; None when the other side has closed between frames."""
+        """Return the next payload, or None when the other side has closed between frames."""
         prefix = frames.LENGTH.size
         if not await self._have(prefix):
             return None
@@ -181,7 +179,7 @@ class FrameReader:
         return payload
 
     async def _have(self, size: int) -> bool:
-        """Read until `size` bytes are in the buffer. False: the stream ended before the first of them."""
+        """Read until `size` bytes are in the buffer. Return False if the stream ended before the first of them."""
         while self._end - self._start < size:
             if self._start + size > len(self._view) or self._start == self._end:
                 rest = self._end - self._start

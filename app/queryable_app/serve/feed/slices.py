@@ -1,9 +1,8 @@
-"""A slice of rows becomes one write to its copy.
+"""Apply each slice of rows as one write to its replica.
 
-Strategy: what comes whole and with nothing but rows to put, nearly everything, goes straight from the frame into the batch,
-with the counters its header brings. A slice of which a part was applied before (a replay), or that has other rows too, is
-looked at row by row, and counts what it applies: the kinds of its rows say all that its header does. Offsets above the
-position are a gap, and normal.
+Strategy: nearly every slice is complete and has only rows to put. Its rows go straight from the frame into the batch, and its
+header brings the counters. A slice of which a part was applied before (a replay), or that has other kinds of rows, is applied row
+by row, and the kinds of its rows give the counters. A first offset above the position is a gap, which is normal.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetters(Protocol):
-    """Who keeps them. Returns when every one is acknowledged, however long that takes."""
+    """Write dead letters. Return once all are acknowledged, however long that takes."""
 
     async def send_dead_letters(self, letters: Sequence[DeadLetter]) -> None: ...
 
 
 class Slices:
-    """Applies slices to the copies of this node."""
+    """Apply slices to this node's replicas."""
 
     def __init__(
         self,
@@ -60,8 +59,8 @@ class Slices:
         self._fail_on_bad = on_bad_record == "Fail"
         self._dead_letters = dead_letters if on_bad_record == "DeadLetter" else None
 
-    async def before(self, payload: bytes) -> None:
-        """What must have happened before the slice is applied: its dead letters are safe."""
+    async def write_dead_letters(self, payload: bytes) -> None:
+        """Write the slice's dead letters. Call it before `apply`."""
         if self._dead_letters is None:
             return
         header, replica = self._addressed(payload)
@@ -76,7 +75,7 @@ class Slices:
             await self._dead_letters.send_dead_letters(letters)
 
     def apply(self, payload: bytes) -> None:
-        """One slice, one write. A copy that has failed takes nothing more; other copies go on."""
+        """Apply a slice in one write. A failed replica ignores it; other replicas continue."""
         header, replica = self._addressed(payload)
         if replica is None or not replica.writable or header.last_offset < replica.position:
             return
@@ -88,7 +87,7 @@ class Slices:
             self._replicas.note_mismatches()
 
     def _addressed(self, payload: bytes) -> tuple[SliceHeader, Replica | None]:
-        """None: the copy has left, or has been opened anew, since the query was started. The next one follows soon."""
+        """Return the header and the replica, or None if it was removed or opened since the query started."""
         header = frames.decode_slice_header(payload)
         if not 0 <= header.partition < self._replicas.partitions:
             raise FrameError(
@@ -118,14 +117,14 @@ class Slices:
 
     def _apply_row_by_row(self, replica: Replica, header: SliceHeader, payload: bytes) -> None:
         state, position = replica.state, header.last_offset + 1
-        kept = [row for row in frames.rows(payload, header) if row.offset >= state.position]
-        bad = [row for row in kept if row.kind == frames.BAD]
+        new = [row for row in frames.rows(payload, header) if row.offset >= state.position]
+        bad = [row for row in new if row.kind == frames.BAD]
         stopped = bool(bad) and self._fail_on_bad
-        if stopped:  # nothing from the record on has been passed, so that it is not counted either
+        if stopped:  # the position stays at the bad record, so later rows do not count
             position = bad[0].offset
-            kept = [row for row in kept if row.offset < position]
-        puts = [(row.disk_key, row.stored) for row in kept if row.kind in _PUT]
-        kinds = Counter(row.kind for row in kept)
+            new = [row for row in new if row.offset < position]
+        puts = [(row.disk_key, row.stored) for row in new if row.kind in _PUT]
+        kinds = Counter(row.kind for row in new)
         tombstones = sum(stored[0] & TOMBSTONE for _, stored in puts)
         last_bad = _shown(bad[0 if stopped else -1], header) if bad else None
         whole = header.first_offset >= state.position and not stopped
@@ -142,14 +141,14 @@ class Slices:
                 last_timestamp_ms=header.last_timestamp_ms,
                 mismatches=_mismatches_of_all(state, header)
                 if whole
-                else self._mismatches(state, kept, header.partition),
+                else self._mismatches(state, new, header.partition),
             ),
             last_bad,
         )
         if stopped and last_bad is not None and replica.writable:
             replica.fail(
                 f"the record at offset {position} cannot be decoded ({last_bad['reason']}) and onBadRecord is Fail; "
-                f"set it to Skip or DeadLetter, or mend the producer and go on with a new revision"
+                f"set it to Skip or DeadLetter, or repair the producer and make a new revision"
             )
 
     def _mismatches(self, state: ReplicaState, rows: Sequence[SliceRow], partition: int) -> MismatchCounts:
@@ -170,7 +169,7 @@ def _mismatches_of_all(state: ReplicaState, header: SliceHeader) -> MismatchCoun
 
 
 def _shown(row: SliceRow, header: SliceHeader) -> dict[str, Any]:
-    """A bad record for people: bounded, and as text. The timestamp is the slice's, the record's own does not come along."""
+    """Return a bad record for status, shortened. The timestamp is the slice's, because bad records arrive without theirs."""
     return {
         "offset": row.offset,
         "timestampMs": header.last_timestamp_ms,

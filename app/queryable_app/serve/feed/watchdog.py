@@ -1,8 +1,8 @@
-"""Notices replicas that stand still while ingest says that it streams, and has their query started again.
+"""Detect stalled replicas while ingest reports that it streams, and restart its query.
 
-Strategy: nothing that may rightly wait is a stall. `gaps` asks Kafka what follows the position of a quiet replica, so a record is
-known to be there: offsets without records, filtered ones and open transactions are not. Replicas that are paused, failed,
-retried, absent, or that wait for the dead letter topic are not expected to move. `policy/stalls.py` decides.
+Strategy: a replica is stalled only if Kafka has a record for it. `kafka/gaps.py` finds that record after the position of a quiet
+replica; gaps, filtered records and open transactions do not count. Replicas that are paused, failed, retrying, absent or waiting
+for the dead letter topic are not expected to move. `policy/stalls.py` decides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STREAMING: Final = "streaming"
 
 
 class Watchdog(Background):
-    """Runs from `start` to `stop`. `restart` has ingest start its query again."""
+    """Watch all replicas from `start` to `stop`. `restart` makes ingest restart its query."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Watchdog(Background):
             int, tuple[object, StallWatch]
         ] = {}  # by partition: the replica's incarnation, and its watch
         self.restarts = 0
-        """How often a query was started again because a replica stood still."""
+        """The number of restarts for stalled replicas."""
 
     @property
     def stalled(self) -> dict[int, StallWatch]:
-        """By partition, from the first restart until the position moves."""
+        """Return the stalled replicas by partition, from the first restart until the position moves."""
         return {partition: watch for partition, (_, watch) in self._watches.items() if watch.stalled}
 
     async def _run(self) -> None:
@@ -77,9 +77,7 @@ class Watchdog(Background):
                     "its query is started again",
                 )
                 watch = after_restart(watch)
-                replica.pending_record_offset = (
-                    NO_PENDING_RECORD  # it may have been compacted away since: Kafka is asked again
-                )
+                replica.pending_record_offset = NO_PENDING_RECORD  # it may be compacted away; look again
             watches[partition] = replica.incarnation, watch
         self._watches = watches
         if due:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from queryable_app.contract import CONTROL_SOCKET, GENERATION_FILE, ROW_SOCKET, ObservedTopic
 from queryable_app.serve.api.status import readiness, status_json
-from queryable_app.serve.feed.control_socket import LINE_BYTES_MAX, data_loss_reason
+from queryable_app.serve.feed.control_messages import LINE_BYTES_MAX
+from queryable_app.serve.feed.data_loss import data_loss_reason
 from queryable_app.serve.node import Node
 from queryable_app.serve.store.store_errors import StoreUnavailable
 from queryable_app.wire.row_frames import ACK, encode_end, encode_hello

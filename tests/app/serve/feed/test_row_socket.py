@@ -196,7 +196,7 @@ def test_a_slow_store_slows_the_sender(tmp_path: Path, monkeypatch: pytest.Monke
                 started.set()
                 await proceed.wait()
 
-            monkeypatch.setattr(rows.node.slices, "before", held_up)
+            monkeypatch.setattr(rows.node.slices, "write_dead_letters", held_up)
             _, writer = await rows.connect()
             frame = slice_frame(put(0, b"a", b"x" * 100_000))
             for _ in range(100):

@@ -247,7 +247,7 @@ def test_dead_letters_are_sent_before_their_slice_and_not_again(node_of: OpenNod
 
     async def run() -> None:
         for payload in (first, overlapping, first):
-            await slices.before(payload)
+            await slices.write_dead_letters(payload)
             slices.apply(payload)
 
     asyncio.run(run())

@@ -331,7 +331,7 @@ def test_a_dead_letter_says_where_it_came_from(tmp_path: Path, kafka: KafkaForTe
     async def run() -> None:
         async with node_on(tmp_path, kafka.bootstrap, topic, onBadRecord="DeadLetter") as node:
             payload = slice_payload(bad(0, b"k", f"not JSON {topic}", b"\xff raw"))
-            await node.slices.before(payload)
+            await node.slices.write_dead_letters(payload)
             node.slices.apply(payload)
 
             found = [
@@ -397,7 +397,7 @@ def test_a_dead_letter_that_is_too_large_stops_no_partition(
                 *(bad(n, b"k%d" % n, "not JSON", value) for n, value in enumerate(values))
             )
             async with asyncio.timeout(60):
-                await node.slices.before(payload)
+                await node.slices.write_dead_letters(payload)
             node.slices.apply(payload)
 
             assert node.replicas.by_partition[0].position == len(values)
@@ -420,7 +420,9 @@ def test_a_partition_that_waits_for_the_dead_letter_topic_is_named(tmp_path: Pat
 
     async def run() -> None:
         async with node_on(tmp_path, NOBODY, "users", onBadRecord="DeadLetter") as node:
-            waiting = asyncio.create_task(node.slices.before(slice_payload(bad(0, b"k", "not JSON"))))
+            waiting = asyncio.create_task(
+                node.slices.write_dead_letters(slice_payload(bad(0, b"k", "not JSON")))
+            )
             await until("it is named", lambda: status_json(node)["deadLetters"]["waiting"].get("0"))
             assert status_json(node)["deadLetters"]["waiting"]["0"]["reason"]
             waiting.cancel()

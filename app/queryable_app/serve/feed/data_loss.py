@@ -1,0 +1,45 @@
+"""Apply `onDataLoss` to a replica whose next records are no longer in the topic.
+
+Strategy: `Fail` fails the replica, and its rows stay readable. `Rebuild` empties it, and it starts over at the earliest record.
+"""
+
+from __future__ import annotations
+
+from queryable_app.config.topic_spec import OnDataLoss
+from queryable_app.contract import ObservedTopic
+from queryable_app.platform.log import event
+from queryable_app.serve.store.replica import Replica
+
+
+def check_topic(replica: Replica, topic: ObservedTopic, streaming: bool, on_data_loss: OnDataLoss) -> None:
+    """Fail or rebuild the replica if it lost records, and bind it to the topic's id otherwise.
+
+    While ingest's query is streaming, the position may be beyond the end offset that ingest saw before.
+    """
+    if replica.partition not in topic.earliest or replica.partition not in topic.latest:
+        replica.fail(f"the topic has {topic.partitions} partitions, and this is not one of them")
+        return
+    position = replica.position
+    if streaming:
+        position = min(position, topic.latest[replica.partition])
+    loss = data_loss_reason(position, replica.store.identity.topic_id, replica.partition, topic)
+    if loss is not None:
+        if on_data_loss == "Fail":
+            replica.fail(f"{loss}, and onDataLoss is Fail; its rows stay readable. Rebuild would start over")
+            return
+        event("rebuild", partition=replica.partition, position=replica.position, reason=loss)
+        replica.rebuild()
+    if replica.writable and replica.store.identity.topic_id != topic.id:
+        replica.write(lambda store: store.set_topic_id(topic.id))
+
+
+def data_loss_reason(position: int, topic_id: str, partition: int, topic: ObservedTopic) -> str | None:
+    """Return why a replica cannot continue from its position, or None if it can."""
+    if topic_id and topic_id != topic.id:
+        return "the topic was deleted and made again"
+    earliest, latest = topic.earliest[partition], topic.latest[partition]
+    if position > latest:
+        return f"the log ends at {latest}, before the position {position}"
+    if 0 <= position < earliest:
+        return f"records from {position} to {earliest} are gone from the log"
+    return None
