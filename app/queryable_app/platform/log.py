@@ -114,7 +114,8 @@ def _write_at_once(content: bytes) -> int:
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
     written = 0
-    while written < len(content) and poller.poll(0):
+    # A file never blocks. Without descriptors `poll` would fail, and the line would be lost.
+    while written < len(content) and (is_file or poller.poll(0)):
         written += os.write(descriptor, content[written : written + piece])
     return written
 
