@@ -22,7 +22,7 @@ from queryable_app.local.processes import free_ports
 from queryable_app.placement.assignment import initial_placement
 from queryable_app.platform import jars
 from tests.integration import topics
-from tests.support.kafka import KafkaForTests, embedded_kafka
+from tests.support.kafka import KafkaForTests, kafka_with_listener
 from tests.support.processes import command_and_environment
 from tests.support.waiting import eventually
 
@@ -47,23 +47,14 @@ class Secured:
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     directory = tmp_path_factory.mktemp("secured")
     store, certificate = make_certificate(directory)
-    (port,) = free_ports(1)
-
-    def more_settings(broker: KafkaForTests) -> dict[str, str]:
-        plain = f"PLAINTEXT://{broker.bootstrap}"
-        secure = f"SECURE://127.0.0.1:{port}"
-        return {
-            "listeners": f"{plain},{secure},CONTROLLER://127.0.0.1:{broker._address.controller_port}",
-            "advertised.listeners": f"{plain},{secure}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
-            "listener.name.secure.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.secure.plain.sasl.jaas.config": jaas(PASSWORD, f'user_reader="{PASSWORD}"'),
-            "listener.name.secure.ssl.keystore.type": "PKCS12",
-            "listener.name.secure.ssl.keystore.location": str(store),
-            "listener.name.secure.ssl.keystore.password": STORE_PASSWORD,
-        }
-
-    with embedded_kafka(directory / "kafka", more_settings) as broker:
+    settings = {
+        "listener.name.secure.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.secure.plain.sasl.jaas.config": jaas(PASSWORD, f'user_reader="{PASSWORD}"'),
+        "listener.name.secure.ssl.keystore.type": "PKCS12",
+        "listener.name.secure.ssl.keystore.location": str(store),
+        "listener.name.secure.ssl.keystore.password": STORE_PASSWORD,
+    }
+    with kafka_with_listener(directory / "kafka", "SECURE", "SASL_SSL", settings=settings) as (broker, port):
         topics.create(broker.bootstrap, TOPIC, PARTITIONS)
         yield Secured(broker, f"127.0.0.1:{port}", certificate.read_text())
 

@@ -1,4 +1,4 @@
-"""What the operator's tests stand on: a fake API server and its client, and one resource with its rounds."""
+"""Provide a fake API server, its client, and one resource with its reconciler."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ class _Plain(yaml.SafeDumper):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_objects_are_as_they_were(name: str) -> None:
-    """A change of what is applied is seen whole, and on purpose."""
+def test_objects_equal_the_golden_files(name: str) -> None:
+    """A change of any applied object shows in a golden file."""
     text = yaml.dump_all(objects(view(**SPECS[name])), Dumper=_Plain, sort_keys=False, width=110)
     file = GOLDEN / f"{name}.yaml"
     if os.environ.get("WRITE_GOLDEN"):

@@ -1,4 +1,4 @@
-"""`python -m queryable_operator` as a process, against an API server that answers as it is told."""
+"""Test `python -m queryable_operator` as a process, against a fake API server."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _help() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_the_help_names_every_variable_and_the_documentation_every_option() -> None:
-    """Whoever runs it finds each option in both."""
+def test_help_and_docs_name_every_option() -> None:
+    """Help and documentation contain each option, and help its environment variable."""
     text, docs = _help(), DOCS.read_text()
     options = re.findall(r"^\s+(?:-h, )?(--[a-z-]+)", text, re.MULTILINE)
     assert len(options) > 9
@@ -55,10 +55,8 @@ def test_the_help_names_every_variable_and_the_documentation_every_option() -> N
             assert f"QT_OPERATOR_{option[2:].replace('-', '_').upper()}" in text
 
 
-def test_a_resource_is_looked_at_and_says_where_it_stands(
-    api: FakeApi, kubeconfig: str, tmp_path: Path
-) -> None:
-    """From the command line to the status of a resource whose Kafka is away."""
+def test_resource_gets_a_status(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
+    """A resource whose Kafka is unreachable gets a phase, and metrics count the pass."""
     api.put(topic())
     with operator_process(tmp_path / "log", kubeconfig) as operator:
         _until(lambda: _phase(api, "v"), "there is a status")
@@ -70,8 +68,8 @@ def test_a_resource_is_looked_at_and_says_where_it_stands(
     assert _phase(api, "v") == "Pending"
 
 
-def test_a_signal_ends_it(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
-    """With status 0 and no trace, also while a resource is under way."""
+def test_signal_ends_the_operator(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
+    """It exits with status 0 and without a trace, also during a pass."""
     api.put(topic())
     with operator_process(tmp_path / "log", kubeconfig) as operator:
         _until(lambda: _phase(api, "v"), "there is a status")
@@ -79,8 +77,8 @@ def test_a_signal_ends_it(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None
         assert "Traceback" not in operator.log
 
 
-def test_a_line_names_its_resource(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
-    """One JSON object a line, which machines can select by."""
+def test_json_log_names_the_resource(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
+    """Each line is one JSON object with the resource's namespace and name."""
     api.put(topic())
     with operator_process(tmp_path / "log", kubeconfig, "--log-format=json") as operator:
         _until(lambda: _phase(api, "v"), "there is a status")
@@ -90,8 +88,8 @@ def test_a_line_names_its_resource(api: FakeApi, kubeconfig: str, tmp_path: Path
     assert all({"time", "level", "message", "logger"} <= line.keys() for line in lines)
 
 
-def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:
-    """The first sentence says where nobody answered."""
+def test_unreachable_cluster_is_named(tmp_path: Path) -> None:
+    """The error contains the address of the API server."""
     (tmp_path / "kubeconfig").write_text(FakeApi(port=1).kubeconfig())
     with operator_process(tmp_path / "log", str(tmp_path / "kubeconfig")) as operator:
         assert operator.popen.wait(60) == 1
@@ -100,16 +98,16 @@ def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:
         assert "Traceback" not in operator.log
 
 
-def test_no_cluster_at_all_is_said(tmp_path: Path) -> None:
-    """Neither a pod's service account nor a kubeconfig."""
+def test_missing_configuration_is_reported(tmp_path: Path) -> None:
+    """There is neither a service account nor a kubeconfig."""
     with operator_process(tmp_path / "log", str(tmp_path / "nothing")) as operator:
         assert operator.popen.wait(60) == 1
         assert "Traceback" not in operator.log
         assert operator.log
 
 
-def test_a_definition_that_is_missing_is_said(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
-    """With what to do about it."""
+def test_missing_crd_is_reported(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
+    """The error says how to install it."""
     api.crd = False
     with operator_process(tmp_path / "log", kubeconfig) as operator:
         assert operator.popen.wait(60) == 1
@@ -118,10 +116,8 @@ def test_a_definition_that_is_missing_is_said(api: FakeApi, kubeconfig: str, tmp
         )
 
 
-def test_permissions_that_are_missing_are_all_said_at_once(
-    api: FakeApi, kubeconfig: str, tmp_path: Path
-) -> None:
-    """Which verb on what, and where."""
+def test_missing_permissions_are_reported_at_once(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
+    """The error lists verbs, kinds and namespaces."""
     api.denied |= {("watch", "pods"), ("list", "pods"), ("create", "events")}
     with operator_process(tmp_path / "log", kubeconfig, "--namespaces=a, b") as operator:
         assert operator.popen.wait(60) == 1
@@ -154,15 +150,15 @@ resync.Resync.once, resync._EVERY_SECONDS = broken, 0.1
 
 
 @pytest.mark.parametrize("wrong", ["--namespaces=A_b", "--reconcile-seconds=0", "--log-format=xml", "--what"])
-def test_an_option_that_is_wrong_is_named(kubeconfig: str, tmp_path: Path, wrong: str) -> None:
-    """And nothing begins."""
+def test_invalid_option_is_named(kubeconfig: str, tmp_path: Path, wrong: str) -> None:
+    """The operator does not start."""
     with operator_process(tmp_path / "log", kubeconfig, wrong) as operator:
         assert operator.popen.wait(60) == 2
         assert wrong.partition("=")[0] in operator.log
 
 
-def test_a_standby_takes_over(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
-    """The first one is killed without a word; the second acts when the Lease has run out."""
+def test_standby_takes_over(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
+    """After the holder is killed, the standby acts once the Lease's term is over."""
     api.put(topic())
     election = ("--leader-election", "--lease-namespace=a")
     with operator_process(tmp_path / "one", kubeconfig, *election) as one:
@@ -180,8 +176,8 @@ def test_a_standby_takes_over(api: FakeApi, kubeconfig: str, tmp_path: Path) -> 
     assert lease["spec"]["holderIdentity"] == ""
 
 
-def test_one_that_has_lost_its_lease_ends(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
-    """At once, with a status that has it started again, and with the reason."""
+def test_operator_without_its_lease_ends(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
+    """It exits at once with status 1 and the reason."""
     with operator_process(
         tmp_path / "log", kubeconfig, "--leader-election", "--lease-namespace=a"
     ) as operator:
@@ -196,8 +192,8 @@ def test_one_that_has_lost_its_lease_ends(api: FakeApi, kubeconfig: str, tmp_pat
         assert "Traceback" not in operator.log
 
 
-def test_a_standby_that_is_ended_goes_quietly(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
-    """It leaves the Lease to whom it belongs."""
+def test_ended_standby_leaves_the_lease_alone(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
+    """It exits with status 0."""
     api.put(
         {
             "apiVersion": "coordination.k8s.io/v1",

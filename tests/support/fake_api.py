@@ -1,8 +1,5 @@
-"""A Kubernetes API server as far as the operator asks one: objects with versions, watches, and failures to order.
-
-There is no controller behind it, no schema and no defaulting: what a real one does with our objects is shown in
-tests/cluster.
-"""
+"""Simulate a Kubernetes API server: objects with versions, watches, and injected failures. There are no controllers, no schema
+and no defaults behind it; tests/cluster uses a real one."""
 
 from __future__ import annotations
 
@@ -83,7 +80,7 @@ class FakeApi:
         )
 
     def put(self, live: Mapping[str, Any]) -> Object:
-        """As somebody else would, with no request to count."""
+        """Store an object as another client would, without a counted request."""
         with self._changed:
             return self._store(_plural(live), json.loads(json.dumps(live)))
 

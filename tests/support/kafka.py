@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping
+import socket
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
+
+from aiokafka.admin import AIOKafkaAdminClient
 
 from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.local import topics
 from queryable_app.local.embedded_kafka import EmbeddedKafka
+from queryable_app.local.processes import free_ports
 from queryable_app.platform import jars
+
+T = TypeVar("T")
 
 
 class KafkaForTests(EmbeddedKafka):
@@ -50,3 +58,48 @@ def embedded_kafka(
         yield broker
     finally:
         broker.stop()
+
+
+@contextmanager
+def kafka_with_listener(
+    directory: Path,
+    name: str,
+    protocol: str,
+    host: str = "127.0.0.1",
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[tuple[KafkaForTests, int]]:
+    """Start a broker with a further listener on a free port, advertised as `host`; yield the broker and that port."""
+    (port,) = free_ports(1)
+
+    def more_settings(broker: KafkaForTests) -> Mapping[str, str]:
+        plain = f"PLAINTEXT://{broker.bootstrap}"
+        return {
+            "listeners": f"{plain},{name}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{broker.controller_port}",
+            "advertised.listeners": f"{plain},{name}://{host}:{port}",
+            "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{name}:{protocol}",
+            **(settings or {}),
+        }
+
+    with embedded_kafka(directory, more_settings) as broker:
+        yield broker, port
+
+
+def with_admin(kafka: KafkaForTests, use: Callable[[AIOKafkaAdminClient], Coroutine[Any, Any, T]]) -> T:
+    """Return what `use` returns of an admin client."""
+
+    async def used() -> T:
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+        await admin.start()
+        try:
+            return await use(admin)
+        finally:
+            await admin.close()
+
+    return asyncio.run(used())
+
+
+@contextmanager
+def silent_address() -> Iterator[str]:
+    """Yield an address that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""An operator over an API server that is not real, with a plan of the test's own."""
+"""Run the operator's reconciler for one resource, with a fake API server and the test's plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEADLINE_SECONDS = 60.0
 
 
 def topic(name: str = "v", namespace: str = "a", **spec: Any) -> Object:
-    """A QueryableTopic whose Kafka is not there."""
+    """Return a QueryableTopic whose Kafka is unreachable."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -43,12 +43,12 @@ def config_map(observed: Observed, revision: int = 1, **data: str) -> Manifest:
 
 
 def make_map(observed: Observed) -> Plan:
-    """The plan of a resource that settles: one child, `MAP`."""
+    """Return the plan of a resource that settles: one child, `MAP`."""
     return Plan(apply=(config_map(observed, one="1"),), status={"phase": "Ready"})
 
 
 class Operating:
-    """One resource, `a/v`, and its rounds. `plan` is what the test says; by default there is nothing to do."""
+    """Run passes of one resource, `a/v`. `plan` is the test's; by default it has no actions."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
@@ -72,7 +72,7 @@ class Operating:
         self.reconciler = Reconciler(("a", "v"), dependencies)
 
     async def run_pass(self, plan: Callable[[Observed], Plan] | None = None) -> float | None:
-        """One round, after the watches have brought all that there is."""
+        """Run one pass, after the watches have brought everything."""
         if plan is not None:
             self.plan = plan
         self.bring()

@@ -1,4 +1,4 @@
-"""The operator as a process, as a Deployment runs it."""
+"""Run the operator as a process, as a Deployment does."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OperatorProcess:
 
     @property
     def port(self) -> int:
-        """Of metrics and health; waits until it is there."""
+        """Return the port of metrics and health, once the operator has logged it."""
         self.says("/metrics and /healthz are at port")
         return int(re.findall(r"are at port (\d+)", self.log)[-1])
 
@@ -68,7 +68,7 @@ class OperatorProcess:
         return float(times.user + times.system)
 
     def end(self, by: signal.Signals = signal.SIGTERM) -> int:
-        """Its exit status."""
+        """Send a signal and return the exit status."""
         self.popen.send_signal(by)
         return self.popen.wait(60)
 
@@ -77,8 +77,7 @@ class OperatorProcess:
 def operator_process(
     log: Path, kubeconfig: str, *options: str, prelude: str = ""
 ) -> Iterator[OperatorProcess]:
-    """Running until the end of the block, whatever happens in it. `kubeconfig`: its text, or where it is. `prelude` is
-    Python that runs first."""
+    """Run the operator until the end of the block. `kubeconfig` is its text or path; `prelude` is Python that runs first."""
     if kubeconfig.startswith("{"):
         file = log.with_suffix(".kubeconfig")
         file.write_text(kubeconfig)

@@ -1,4 +1,4 @@
-"""Rights in words, as kubectl takes them: `create pods/eviction`, `list statefulsets.apps`."""
+"""Write permissions as kubectl does: `create pods/eviction`, `list statefulsets.apps`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resources as the API server would give them, for tests of what thinks about them."""
+"""Build resources as the API server returns them, for tests of pure files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = OperatorSettings(node_image="example.com/queryable-topics:0.1.0", nam
 
 
 def resource(name: str = "users", namespace: str = "shop", **spec: Any) -> dict[str, Any]:
-    """A small resource; keywords are fields of its spec."""
+    """Return a small resource; keywords are fields of its spec."""
     return {
         "apiVersion": "queryabletopics.io/v1alpha1",
         "kind": "QueryableTopic",
@@ -102,7 +102,7 @@ FULL: Mapping[str, Any] = {
 
 
 def objects(of: View, pods: int | None = None) -> list[Manifest]:
-    """All that revision 1 of a view consists of, but its token."""
+    """Return all objects of revision 1 of a view except its token."""
     image = of.image or SETTINGS.node_image
     roll = roll_hash(of.raw, image, _DIGEST)
     application_id = names.application_id(of.namespace, of.name, 1, of.uid)

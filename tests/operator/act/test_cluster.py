@@ -1,4 +1,4 @@
-"""Cluster against an API server that answers as it is told."""
+"""Test the Kubernetes client against a fake API server."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def _refuse(api: FakeApi, status: int, message: str, **headers: str) -> None:
     api.order = order
 
 
-def test_what_is_not_there_is_none(cluster: Cluster) -> None:
-    """Getting an object that does not exist is no error."""
+def test_missing_object_is_none(cluster: Cluster) -> None:
+    """Reading an object that does not exist is no error."""
     assert asyncio.run(cluster.get("ConfigMap", "a", "nothing")) is None
 
 
-def test_an_apply_makes_and_changes(api: FakeApi, cluster: Cluster) -> None:
-    """The same call creates an object and changes it, as our field manager and by force."""
+def test_apply_creates_and_updates(api: FakeApi, cluster: Cluster) -> None:
+    """One call creates an object and updates it, with the operator's field manager and by force."""
 
     async def twice() -> None:
         await cluster.apply("a", _map("m", one="1"))
@@ -53,8 +53,8 @@ def test_an_apply_makes_and_changes(api: FakeApi, cluster: Cluster) -> None:
     assert api.writes()[0].query == {"fieldManager": names.FIELD_MANAGER, "force": "true"}
 
 
-def test_an_apply_over_what_has_changed_is_a_conflict(api: FakeApi, cluster: Cluster) -> None:
-    """An object that is no longer as it was observed is not written over."""
+def test_apply_over_a_changed_object_is_a_conflict(api: FakeApi, cluster: Cluster) -> None:
+    """An object that changed since its observation is not overwritten."""
     version = api.put(_map("m", one="1"))["metadata"]["resourceVersion"]
     api.put(_map("m", one="somebody else's"))
     with pytest.raises(
@@ -66,15 +66,15 @@ def test_an_apply_over_what_has_changed_is_a_conflict(api: FakeApi, cluster: Clu
 
 @pytest.mark.parametrize("status", [403, 410, 422, 429, 500, 503])
 def test_every_failure_names_verb_kind_and_name(api: FakeApi, cluster: Cluster, status: int) -> None:
-    """Whatever the API server answers, the error says what was not done, to what, and why."""
+    """Every error names the verb, the object and the API server's reason."""
     _refuse(api, status, "no, sorry", Retry_After="7")
     with pytest.raises(ClusterError, match=r"^cannot apply ConfigMap m in a: no, sorry$") as error:
         asyncio.run(cluster.apply("a", _map("m")))
     assert (error.value.status, error.value.retry_after_seconds) == (status, 7.0)
 
 
-def test_an_api_server_that_is_away_is_named(cluster: Cluster, api: FakeApi) -> None:
-    """With nobody at its address, the error names the address."""
+def test_unreachable_api_server_is_named(cluster: Cluster, api: FakeApi) -> None:
+    """If nothing listens at the API server's address, the error contains the address."""
     elsewhere = api.configuration()
     elsewhere.host = "http://127.0.0.1:1"
     away = Cluster(elsewhere)
@@ -86,20 +86,20 @@ def test_an_api_server_that_is_away_is_named(cluster: Cluster, api: FakeApi) -> 
     away.close()
 
 
-def test_only_the_very_object_is_deleted(api: FakeApi, cluster: Cluster) -> None:
-    """An object that has come anew under the same name is left alone, and that is no error."""
+def test_only_the_observed_object_is_deleted(api: FakeApi, cluster: Cluster) -> None:
+    """A newer object with the same name is not deleted, and that is no error."""
     api.put(_map("m"))
     asyncio.run(cluster.delete("a", Ref("ConfigMap", "m"), "another one"))
     assert api.get("ConfigMap", "a", "m") is not None
 
 
-def test_deleting_what_is_gone_is_no_error(cluster: Cluster) -> None:
-    """Somebody else was faster."""
+def test_deleting_a_missing_object_is_no_error(cluster: Cluster) -> None:
+    """Deleting an object that is already deleted succeeds."""
     asyncio.run(cluster.delete("a", Ref("ConfigMap", "m"), "it"))
 
 
-def test_a_forced_delete_waits_for_no_host(api: FakeApi, cluster: Cluster) -> None:
-    """A pod whose host is gone goes without its host's word."""
+def test_forced_delete_does_not_wait_for_the_kubelet(api: FakeApi, cluster: Cluster) -> None:
+    """A pod on a lost host is deleted without a grace period."""
     uid = api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "a"}})[
         "metadata"
     ]["uid"]
@@ -107,28 +107,28 @@ def test_a_forced_delete_waits_for_no_host(api: FakeApi, cluster: Cluster) -> No
     assert api.writes()[0].body["gracePeriodSeconds"] == 0
 
 
-def test_a_budget_that_forbids_an_eviction_is_told(api: FakeApi, cluster: Cluster) -> None:
-    """The API server's 429 is a reason and no failure."""
+def test_forbidden_eviction_returns_the_reason(api: FakeApi, cluster: Cluster) -> None:
+    """The API server's 429 for an eviction is a reason, not an error."""
     _refuse(api, 429, "would violate the pod's disruption budget")
     reason = asyncio.run(cluster.evict("a", "p", "it"))
     assert reason is not None
     assert "disruption budget" in reason
 
 
-def test_an_eviction_means_one_pod(api: FakeApi, cluster: Cluster) -> None:
-    """The uid is a precondition, and a pod that has gone is as good as evicted."""
+def test_eviction_has_the_uid_as_precondition(api: FakeApi, cluster: Cluster) -> None:
+    """An eviction names the pod's uid; a pod that is gone counts as evicted."""
     assert asyncio.run(cluster.evict("a", "p", "it")) is None
     assert api.writes()[0].body["deleteOptions"] == {"preconditions": {"uid": "it"}}
 
 
-def test_a_name_that_is_taken_is_not_created(api: FakeApi, cluster: Cluster) -> None:
-    """Creating says None when there is one already."""
+def test_create_returns_none_for_a_taken_name(api: FakeApi, cluster: Cluster) -> None:
+    """Creating an object under a taken name returns None."""
     api.put(_map("m"))
     assert asyncio.run(cluster.create("a", _map("m"))) is None
 
 
-def test_a_status_is_written_whole(api: FakeApi, cluster: Cluster) -> None:
-    """What is no longer in the status goes."""
+def test_status_is_replaced_as_a_whole(api: FakeApi, cluster: Cluster) -> None:
+    """A field that the new status lacks is removed."""
     live = api.put({**_topic(), "status": {"phase": "Pending", "url": "old"}})
     asyncio.run(cluster.replace_status(live, {"phase": "Ready"}))
     after = api.get(names.KIND, "a", "v")
@@ -136,8 +136,8 @@ def test_a_status_is_written_whole(api: FakeApi, cluster: Cluster) -> None:
     assert after["status"] == {"phase": "Ready"}
 
 
-def test_a_status_is_of_the_resource_that_was_looked_at(api: FakeApi, cluster: Cluster) -> None:
-    """A resource that has changed since gets no status made of what it was."""
+def test_status_is_not_written_to_a_changed_resource(api: FakeApi, cluster: Cluster) -> None:
+    """A resource that changed since its observation does not get the status of the old one."""
     before = api.put(_topic())
     api.put({**_topic(), "spec": {"topic": "another"}})
     with pytest.raises(ClusterError, match="cannot write the status of QueryableTopic v in a") as error:
@@ -145,15 +145,15 @@ def test_a_status_is_of_the_resource_that_was_looked_at(api: FakeApi, cluster: C
     assert error.value.conflict
 
 
-def test_versions_are_of_all_our_objects(api: FakeApi, cluster: Cluster) -> None:
-    """A list of one kind, by namespace and name, of those that carry our label."""
+def test_versions_lists_labelled_objects(api: FakeApi, cluster: Cluster) -> None:
+    """Versions are listed by namespace and name, for objects of one kind with the operator's label."""
     api.put({**_map("m"), "metadata": {"name": "m", "namespace": "a", "labels": {names.VIEW_LABEL: "v"}}})
     api.put(_map("another's"))
     assert set(asyncio.run(cluster.versions("ConfigMap", None))) == {("a", "m")}
 
 
-def test_a_permission_is_asked_for(api: FakeApi, cluster: Cluster) -> None:
-    """The API server itself says what we may."""
+def test_permission_is_reviewed_by_the_api_server(api: FakeApi, cluster: Cluster) -> None:
+    """The API server decides whether the operator has a permission."""
     api.denied.add(("delete", "pods"))
 
     async def ask() -> tuple[bool, bool]:
@@ -162,8 +162,8 @@ def test_a_permission_is_asked_for(api: FakeApi, cluster: Cluster) -> None:
     assert asyncio.run(ask()) == (False, True)
 
 
-def test_a_kind_that_is_not_installed_is_noticed(api: FakeApi, cluster: Cluster) -> None:
-    """Without the definition the API server does not know the group."""
+def test_missing_crd_is_detected(api: FakeApi, cluster: Cluster) -> None:
+    """Without the CRD the API server does not serve the group."""
     assert asyncio.run(cluster.serves(names.KIND))
     api.crd = False
     assert not asyncio.run(cluster.serves(names.KIND))

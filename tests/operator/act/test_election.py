@@ -1,4 +1,4 @@
-"""Of several operators one acts: against an API server that answers as it is told."""
+"""Test the election of one operator against a fake API server."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.operating import until
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Terms of a second, or the tests would take a minute."""
+def short_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the Lease's term to a second."""
     monkeypatch.setattr(module, "TERM_SECONDS", 1)
     monkeypatch.setattr(module, "_RENEW_WITHIN_SECONDS", 0.6)
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0.05)
@@ -33,14 +33,14 @@ def _election(cluster: Cluster, identity: str) -> Election:
     return Election(cluster, "a", "l", identity)
 
 
-def test_the_first_one_acts(api: FakeApi, cluster: Cluster) -> None:
-    """It makes the Lease that is not there, in its own name."""
+def test_first_operator_takes_the_lease(api: FakeApi, cluster: Cluster) -> None:
+    """An operator creates a missing Lease and holds it."""
     asyncio.run(_election(cluster, "one").acquire())
     assert _spec(api)["holderIdentity"] == "one"
 
 
-def test_another_one_waits_while_the_first_renews(api: FakeApi, cluster: Cluster) -> None:
-    """Only one of them acts at a time."""
+def test_standby_waits_while_the_holder_renews(api: FakeApi, cluster: Cluster) -> None:
+    """Only one operator acts at a time."""
 
     async def both() -> bool:
         first = _election(cluster, "one")
@@ -57,8 +57,8 @@ def test_another_one_waits_while_the_first_renews(api: FakeApi, cluster: Cluster
     assert asyncio.run(both()) is False
 
 
-def test_a_silent_one_is_taken_over_after_its_term(api: FakeApi, cluster: Cluster) -> None:
-    """Whatever the clock of the first one says: the record has not changed for a term."""
+def test_unrenewed_lease_is_taken_after_its_term(api: FakeApi, cluster: Cluster) -> None:
+    """A standby takes a Lease that has not changed for a term, whatever times it contains."""
 
     async def both() -> None:
         await _election(cluster, "one").acquire()
@@ -72,8 +72,8 @@ def test_a_silent_one_is_taken_over_after_its_term(api: FakeApi, cluster: Cluste
     assert _spec(api)["leaseTransitions"] == 1
 
 
-def test_one_that_ends_makes_room_at_once(api: FakeApi, cluster: Cluster) -> None:
-    """The next one need not wait for the end of a term."""
+def test_released_lease_is_taken_at_once(api: FakeApi, cluster: Cluster) -> None:
+    """A standby need not wait for the term of a released Lease."""
 
     async def both() -> None:
         first = _election(cluster, "one")
@@ -86,8 +86,8 @@ def test_one_that_ends_makes_room_at_once(api: FakeApi, cluster: Cluster) -> Non
     assert _spec(api)["holderIdentity"] == "two"
 
 
-def test_one_that_was_taken_over_ends(api: FakeApi, cluster: Cluster) -> None:
-    """It says who holds the Lease now."""
+def test_holder_whose_lease_was_taken_ends(api: FakeApi, cluster: Cluster) -> None:
+    """A holder whose Lease another operator took ends and names the new holder."""
 
     async def lose() -> None:
         first = _election(cluster, "one")
@@ -101,8 +101,8 @@ def test_one_that_was_taken_over_ends(api: FakeApi, cluster: Cluster) -> None:
         asyncio.run(lose())
 
 
-def test_one_that_cannot_renew_ends_before_its_term(api: FakeApi, cluster: Cluster) -> None:
-    """While the API server refuses, another one could not know that this one still acts."""
+def test_holder_that_cannot_renew_ends_before_its_term(api: FakeApi, cluster: Cluster) -> None:
+    """A holder ends before another operator may take its Lease."""
 
     def refuse(request: Request) -> None:
         raise Refuse(500, "etcd is away")
@@ -117,8 +117,8 @@ def test_one_that_cannot_renew_ends_before_its_term(api: FakeApi, cluster: Clust
         asyncio.run(lose())
 
 
-def test_an_answer_that_was_lost_is_no_loss(api: FakeApi, cluster: Cluster) -> None:
-    """A renewal of its own that it never heard of makes the next one a conflict, and it goes on."""
+def test_lost_response_does_not_lose_the_lease(api: FakeApi, cluster: Cluster) -> None:
+    """If the response to a renewal is lost, the next renewal conflicts, and the holder continues."""
 
     async def keep() -> None:
         first = _election(cluster, "one")
@@ -134,8 +134,8 @@ def test_an_answer_that_was_lost_is_no_loss(api: FakeApi, cluster: Cluster) -> N
     asyncio.run(keep())
 
 
-def test_of_two_that_come_at_once_one_acts(api: FakeApi, cluster: Cluster) -> None:
-    """The API server lets one of them write."""
+def test_one_of_two_simultaneous_operators_takes_the_lease(api: FakeApi, cluster: Cluster) -> None:
+    """The API server accepts one of two simultaneous writes."""
 
     async def both() -> int:
         tasks = [asyncio.create_task(_election(cluster, name).acquire()) for name in ("one", "two")]

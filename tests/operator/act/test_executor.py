@@ -1,4 +1,4 @@
-"""What a round writes and what it leaves alone, with plans of the tests' own and an API server that answers as it is told."""
+"""Test what a pass writes, with plans of the test and a fake API server."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ async def _settled(operator: Operating) -> None:
         await operator.run_pass()
 
 
-def test_a_settled_resource_makes_no_write(operator: Operating) -> None:
-    """A round that changes nothing asks for nothing to be changed."""
+def test_settled_resource_causes_no_write(operator: Operating) -> None:
+    """A pass without a change writes nothing."""
 
     async def rounds() -> int:
         await _settled(operator)
@@ -39,8 +39,8 @@ def test_a_settled_resource_makes_no_write(operator: Operating) -> None:
     assert asyncio.run(rounds()) == 0
 
 
-def test_an_edit_is_put_back_and_an_event_says_so(operator: Operating) -> None:
-    """The event names the field, and not its value."""
+def test_drift_is_corrected_with_an_event(operator: Operating) -> None:
+    """The event names the edited field and not its value."""
 
     async def rounds() -> None:
         await _settled(operator)
@@ -59,10 +59,10 @@ def test_an_edit_is_put_back_and_an_event_says_so(operator: Operating) -> None:
 
 
 @pytest.mark.parametrize(("fight_seconds", "put_back"), [(3600.0, 1), (0.0, 3)])
-def test_a_fight_over_a_child_is_slow(
+def test_repeated_drift_is_corrected_slowly(
     operator: Operating, monkeypatch: pytest.MonkeyPatch, fight_seconds: float, put_back: int
 ) -> None:
-    """Another controller that wants it otherwise gets no round and no event for each of its writes."""
+    """Another controller that keeps changing a field causes one correction in ten seconds."""
     monkeypatch.setattr("queryable_operator.act.executor._FIGHT_SECONDS", fight_seconds)
 
     async def rounds() -> None:
@@ -77,8 +77,8 @@ def test_a_fight_over_a_child_is_slow(
     assert _reasons(operator) == ["DriftCorrected"] * put_back
 
 
-def test_a_new_wish_is_no_drift(operator: Operating) -> None:
-    """What the operator itself wants otherwise now is applied without such an event."""
+def test_change_of_the_plan_is_not_drift(operator: Operating) -> None:
+    """A change that the operator decides causes no drift event."""
 
     async def rounds() -> None:
         await _settled(operator)
@@ -89,8 +89,8 @@ def test_a_new_wish_is_no_drift(operator: Operating) -> None:
     assert operator.api.get(MAP.kind, "a", MAP.name)["data"] == {"one": "2"}  # type: ignore[index]
 
 
-def test_a_child_that_was_deleted_comes_back(operator: Operating) -> None:
-    """A round makes what is missing."""
+def test_deleted_child_is_recreated(operator: Operating) -> None:
+    """A pass recreates a missing child."""
 
     async def rounds() -> None:
         await _settled(operator)
@@ -101,8 +101,8 @@ def test_a_child_that_was_deleted_comes_back(operator: Operating) -> None:
     assert operator.api.get(MAP.kind, "a", MAP.name) is not None
 
 
-def test_somebody_elses_object_is_left_alone(operator: Operating) -> None:
-    """A name that is taken is told to the plan, which had not seen it, and nothing is written over it."""
+def test_object_of_another_owner_is_not_written(operator: Operating) -> None:
+    """A name in use is reported to the next plan, and the object is not overwritten."""
     theirs = operator.api.put(
         {
             "apiVersion": "v1",
@@ -121,8 +121,8 @@ def test_somebody_elses_object_is_left_alone(operator: Operating) -> None:
     assert [observed.name_conflicts for observed in operator.observed] == [frozenset(), {MAP}]
 
 
-def test_a_name_that_is_free_again_is_used(operator: Operating) -> None:
-    """Once somebody else's object is gone, ours takes its place."""
+def test_freed_name_is_used(operator: Operating) -> None:
+    """Once the other owner's object is deleted, the child is created."""
     operator.api.put({"apiVersion": "v1", "kind": MAP.kind, "metadata": {"name": MAP.name, "namespace": "a"}})
 
     async def rounds() -> None:
@@ -135,8 +135,8 @@ def test_a_name_that_is_free_again_is_used(operator: Operating) -> None:
     assert operator.api.get(MAP.kind, "a", MAP.name)["data"] == {"one": "1"}  # type: ignore[index]
 
 
-def test_a_label_makes_nobody_a_child(operator: Operating) -> None:
-    """An object that bears our label without our owner reference is taken, not ours."""
+def test_label_without_owner_reference_makes_no_child(operator: Operating) -> None:
+    """An object with our label and without our owner reference is a name conflict."""
     meta = {"name": MAP.name, "namespace": "a", "labels": {names.VIEW_LABEL: "v"}}
     operator.api.put({"apiVersion": "v1", "kind": MAP.kind, "metadata": meta})
     asyncio.run(operator.run_pass())
@@ -144,8 +144,8 @@ def test_a_label_makes_nobody_a_child(operator: Operating) -> None:
     assert operator.observed[0].children == {}
 
 
-def test_a_placement_is_not_written_over_a_newer_one(operator: Operating) -> None:
-    """An object that is expected unchanged is applied only over what was observed, and then looked at again."""
+def test_placement_is_not_written_over_a_changed_one(operator: Operating) -> None:
+    """An object that must be unchanged is applied over the observed version only."""
 
     async def rounds() -> None:
         await _settled(operator)
@@ -164,8 +164,8 @@ def test_a_placement_is_not_written_over_a_newer_one(operator: Operating) -> Non
     assert operator.api.get(MAP.kind, "a", MAP.name)["data"] == {"one": "2"}  # type: ignore[index]
 
 
-def test_an_api_server_that_rewrites_what_it_is_told_is_not_told_for_ever(operator: Operating) -> None:
-    """What still differs after it was applied is applied once."""
+def test_normalized_object_is_applied_once(operator: Operating) -> None:
+    """A field that the API server normalizes does not cause an apply in every pass."""
     applied = operator.cluster.apply
 
     async def rewritten(namespace: str, manifest: Any, version: str | None = None) -> Any:
@@ -184,8 +184,8 @@ def test_an_api_server_that_rewrites_what_it_is_told_is_not_told_for_ever(operat
     assert asyncio.run(rounds()) == 0
 
 
-def test_a_token_is_made_once_and_not_shown(operator: Operating) -> None:
-    """The Secret is ours, its token random, and the plan sees the object without its contents."""
+def test_token_is_created_once_and_not_exposed(operator: Operating) -> None:
+    """The token Secret is ours and random, and the plan sees it without contents."""
 
     def make(observed: Observed) -> Plan:
         return Plan(apply=(config_map(observed),), token_secrets=(Ref("Secret", "v-r1"),))
@@ -204,8 +204,8 @@ def test_a_token_is_made_once_and_not_shown(operator: Operating) -> None:
     assert {r.method for r in operator.api.writes() if r.plural == "secrets"} == {"POST"}
 
 
-def test_a_token_that_was_deleted_is_missed(operator: Operating, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Secrets are not watched, so it is looked for from time to time."""
+def test_deleted_token_is_detected(operator: Operating, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets are not watched, so the token Secret is read periodically."""
     monkeypatch.setattr("queryable_operator.act.observer._TOKEN_SECONDS", 0.0)
     ref = Ref("Secret", "v-r1")
 
@@ -223,8 +223,8 @@ def test_a_token_that_was_deleted_is_missed(operator: Operating, monkeypatch: py
     assert operator.api.get("Secret", "a", "v-r1") is not None
 
 
-def test_a_volume_that_cannot_grow_holds_up_nothing(operator: Operating) -> None:
-    """A storage class that enlarges no volume is told once, and everything else is done."""
+def test_volume_that_cannot_grow_does_not_block_the_pass(operator: Operating) -> None:
+    """A storage class without expansion is reported once, and the rest of the plan is executed."""
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -256,8 +256,8 @@ def test_a_volume_that_cannot_grow_holds_up_nothing(operator: Operating) -> None
     assert event["message"].endswith("only dynamically provisioned pvc can be resized")
 
 
-def test_an_event_that_cannot_be_written_holds_up_nothing(operator: Operating) -> None:
-    """In a namespace that ends nothing can be created, and the finalizer goes all the same."""
+def test_refused_event_does_not_block_the_pass(operator: Operating) -> None:
+    """In a terminating namespace nothing can be created, and the finalizer is removed all the same."""
 
     def order(request: Request) -> None:
         if request.method == "POST":
@@ -275,8 +275,8 @@ def test_an_event_that_cannot_be_written_holds_up_nothing(operator: Operating) -
     assert operator.api.get(names.KIND, "a", "v") is None
 
 
-def test_only_what_was_observed_is_deleted(operator: Operating) -> None:
-    """The uid that was observed is a precondition; what was not observed is not touched."""
+def test_deletion_has_the_observed_uid(operator: Operating) -> None:
+    """The observed uid is a precondition; an unobserved object is not deleted."""
 
     async def rounds() -> None:
         await _settled(operator)

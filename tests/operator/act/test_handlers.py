@@ -1,4 +1,4 @@
-"""kopf carries the watches: the whole wiring in one process, against an API server that answers as it is told."""
+"""Test the wiring of kopf in one process, against a fake API server."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def _data(api: FakeApi) -> object:
     return live["data"] if live else None
 
 
-def test_a_resource_gets_its_children(operator: Operating) -> None:
-    """One that was there before the operator, and one that comes."""
+def test_resource_gets_its_children(operator: Operating) -> None:
+    """Resources that exist at the start and resources created later are reconciled."""
 
     async def story(api: FakeApi) -> None:
         await until(lambda: _data(api) == {"one": "1"})
@@ -84,8 +84,8 @@ def test_a_resource_gets_its_children(operator: Operating) -> None:
     _run(operator, story)
 
 
-def test_an_edit_wakes_the_resource(operator: Operating) -> None:
-    """Nobody waits for the next look."""
+def test_edited_child_starts_a_pass(operator: Operating) -> None:
+    """An edit does not wait for the next periodic pass."""
 
     async def story(api: FakeApi) -> None:
         await until(lambda: _data(api))
@@ -97,8 +97,8 @@ def test_an_edit_wakes_the_resource(operator: Operating) -> None:
     _run(operator, story)
 
 
-def test_a_deletion_wakes_the_resource(operator: Operating) -> None:
-    """The child comes back."""
+def test_deleted_child_starts_a_pass(operator: Operating) -> None:
+    """A deleted child is recreated at once."""
 
     async def story(api: FakeApi) -> None:
         await until(lambda: _data(api))
@@ -108,8 +108,8 @@ def test_a_deletion_wakes_the_resource(operator: Operating) -> None:
     _run(operator, story)
 
 
-def test_a_deleted_resource_is_released(operator: Operating) -> None:
-    """And one that was deleted while no operator ran, too."""
+def test_deleted_resource_loses_its_finalizer(operator: Operating) -> None:
+    """This includes a resource that was deleted while no operator ran."""
     live = topic("before")
     live["metadata"] |= {"finalizers": [names.FINALIZER], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     operator.api.put(live)
@@ -123,8 +123,8 @@ def test_a_deleted_resource_is_released(operator: Operating) -> None:
     _run(operator, story)
 
 
-def test_kopf_keeps_no_notes_in_the_users_object(operator: Operating) -> None:
-    """Its only mark is our finalizer, and nothing writes to it but what we asked for."""
+def test_kopf_stores_nothing_in_the_resource(operator: Operating) -> None:
+    """The resource has our finalizer only, and no other write reaches it."""
 
     async def story(api: FakeApi) -> None:
         await until(lambda: _data(api))
@@ -139,8 +139,8 @@ def test_kopf_keeps_no_notes_in_the_users_object(operator: Operating) -> None:
     assert len([r for r in operator.api.writes() if r.plural == names.PLURAL]) == 1
 
 
-def test_nothing_is_planned_before_all_was_listed(operator: Operating) -> None:
-    """A plan that saw no children because a list was slow would make them twice."""
+def test_no_plan_before_all_kinds_are_listed(operator: Operating) -> None:
+    """A slow list does not make the plan recreate existing children."""
     released = asyncio.Event()
 
     def order(request: Request) -> None:
@@ -162,8 +162,8 @@ def test_nothing_is_planned_before_all_was_listed(operator: Operating) -> None:
     assert operator.observed[0].name_conflicts == {Ref("Service", "v-r1")}
 
 
-def test_only_our_objects_are_asked_for(operator: Operating) -> None:
-    """The API server sends no object that does not carry our label."""
+def test_watches_select_our_label(operator: Operating) -> None:
+    """The API server sends no objects without our label."""
 
     async def story(api: FakeApi) -> None:
         await until(lambda: _data(api))
@@ -173,8 +173,8 @@ def test_only_our_objects_are_asked_for(operator: Operating) -> None:
     assert {r.query.get("labelSelector") for r in lists if r.plural != names.PLURAL} == {names.VIEW_LABEL}
 
 
-def test_named_namespaces_alone_are_looked_at(operator: Operating) -> None:
-    """And no hosts, which belong to no namespace."""
+def test_only_named_namespaces_are_watched(operator: Operating) -> None:
+    """A namespaced operator watches no Kubernetes nodes."""
     operator.api.put(topic("elsewhere", namespace="c"))
 
     async def story(api: FakeApi) -> None:
@@ -186,8 +186,8 @@ def test_named_namespaces_alone_are_looked_at(operator: Operating) -> None:
     assert {observed.hosts for observed in operator.observed} == {None}
 
 
-def test_a_watch_that_ends_goes_on(operator: Operating) -> None:
-    """410 begins it anew with a list, and 500 is tried again."""
+def test_failed_watch_restarts(operator: Operating) -> None:
+    """After 410 the watch lists again, and after 500 it retries."""
     failed: list[int] = []
 
     def order(request: Request) -> None:
@@ -205,8 +205,8 @@ def test_a_watch_that_ends_goes_on(operator: Operating) -> None:
     _run(operator, story)
 
 
-def test_an_api_server_that_hangs_for_a_while_is_waited_for(operator: Operating) -> None:
-    """Rounds fail meanwhile, and then go on."""
+def test_passes_resume_after_a_hanging_api_server(operator: Operating) -> None:
+    """Passes fail while the API server hangs and succeed afterwards."""
     hanging = {"is": True}
 
     def order(request: Request) -> None:
@@ -224,8 +224,8 @@ def test_an_api_server_that_hangs_for_a_while_is_waited_for(operator: Operating)
     _run(operator, story)
 
 
-def test_every_resource_gets_its_own_rounds(operator: Operating) -> None:
-    """One whose rounds fail holds up no other."""
+def test_failing_resource_does_not_block_others(operator: Operating) -> None:
+    """A resource whose passes fail does not delay the others."""
     operator.api.put(topic("w"))
 
     def plan(observed: Observed) -> Plan:

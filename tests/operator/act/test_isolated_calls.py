@@ -1,4 +1,4 @@
-"""Calls beside the operator's loop: their results, their errors, and their end."""
+"""Test calls beside the operator's event loop: results, errors and time limits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from queryable_operator.act import isolated_calls
 from queryable_operator.act.isolated_calls import IsolatedCalls
 
 
-def test_call_returns_and_raises_as_if_it_ran_here() -> None:
-    """In another thread and another loop."""
+def test_call_returns_its_result_or_error() -> None:
+    """A call runs in another thread with its own event loop."""
 
     async def thread() -> int:
         return threading.get_ident()
@@ -30,7 +30,7 @@ def test_call_returns_and_raises_as_if_it_ran_here() -> None:
 
 
 def test_call_that_waits_is_cancelled_at_its_limit() -> None:
-    """It ends at once, and the next one runs."""
+    """A waiting call ends at its limit, and the next one runs."""
     cancelled = threading.Event()
 
     async def waits() -> None:
@@ -54,8 +54,8 @@ def test_call_that_waits_is_cancelled_at_its_limit() -> None:
     assert asyncio.run(run()) == 7
 
 
-def test_call_that_does_not_end_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No further call is made while it runs, and afterwards one is."""
+def test_call_that_does_not_end_blocks_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further call starts while it runs; afterwards one does."""
     monkeypatch.setattr(isolated_calls, "_CANCEL_SECONDS", 0.1)
     goes_on, calls_made = threading.Event(), []
 

@@ -1,4 +1,4 @@
-"""What the operator says of itself."""
+"""Test the operator's metrics, health and resync."""
 
 from __future__ import annotations
 
@@ -35,56 +35,56 @@ def _text(metrics: Metrics) -> str:
     return generate_latest(metrics.registry).decode()
 
 
-def test_a_phase_is_one_series_at_a_time(metrics: Metrics) -> None:
-    """A resource is in one phase, and the series of the last one goes."""
+def test_phase_is_one_series_at_a_time(metrics: Metrics) -> None:
+    """The series of the last phase is removed."""
     metrics.observe_decision(VIEW, {"phase": "Pending"}, ())
     metrics.observe_decision(VIEW, {"phase": "Ready"}, ())
     assert 'qt_phase{name="v",namespace="a",phase="Ready"} 1.0' in _text(metrics)
     assert "Pending" not in _text(metrics)
 
 
-def test_lag_and_progress_are_the_status(metrics: Metrics) -> None:
-    """What kubectl shows and what Prometheus scrapes are the same."""
+def test_lag_and_progress_equal_the_status(metrics: Metrics) -> None:
+    """Prometheus scrapes the figures that kubectl shows."""
     candidate = {"hydratedPartitions": 3, "totalPartitions": 12}
     metrics.observe_decision(VIEW, {"active": {"lag": 7}, "candidate": candidate}, ())
     assert 'qt_active_lag{name="v",namespace="a"} 7.0' in _text(metrics)
     assert 'qt_candidate_progress_ratio{name="v",namespace="a"} 0.25' in _text(metrics)
 
 
-def test_a_candidate_that_is_gone_has_no_progress(metrics: Metrics) -> None:
-    """Nor has an active revision whose lag nobody knows a lag."""
+def test_missing_candidate_has_no_progress(metrics: Metrics) -> None:
+    """An active revision with unknown lag has no lag series either."""
     metrics.observe_decision(VIEW, {"active": {"lag": 7}, "candidate": {"totalPartitions": 12}}, ())
     metrics.observe_decision(VIEW, {"active": {}}, ())
     assert "qt_active_lag{" not in _text(metrics)
     assert "qt_candidate_progress_ratio{" not in _text(metrics)
 
 
-def test_rollouts_are_counted_by_how_they_ended(metrics: Metrics) -> None:
-    """Each by its event; other events are none."""
+def test_rollouts_are_counted_by_outcome(metrics: Metrics) -> None:
+    """Their final events are counted; other events are not."""
     for reason in ("CutOver", "CutOver", "RolloutFailed", "Paused"):
         metrics.observe_decision(VIEW, {}, (Event("Normal", reason, ""),))
     assert 'qt_rollouts_total{outcome="succeeded"} 2.0' in _text(metrics)
     assert 'qt_rollouts_total{outcome="failed"} 1.0' in _text(metrics)
 
 
-def test_a_resource_that_is_gone_leaves_no_series(metrics: Metrics) -> None:
-    """Nobody is alerted for what is no longer there."""
+def test_deleted_resource_leaves_no_series(metrics: Metrics) -> None:
+    """No alert fires for a deleted resource."""
     metrics.observe_pass(VIEW, "ok", 0.1)
     metrics.observe_decision(VIEW, {"phase": "Ready", "active": {"lag": 0}}, ())
     metrics.forget(VIEW)
     assert 'namespace="a"' not in _text(metrics)
 
 
-def test_only_a_round_without_an_error_counts_as_the_last_one(metrics: Metrics) -> None:
-    """The timestamp tells since when a resource is not carried out."""
+def test_last_reconcile_time_needs_a_pass_without_error(metrics: Metrics) -> None:
+    """The timestamp shows since when a resource is not reconciled."""
     metrics.observe_pass(VIEW, "error", 0.1)
     assert "qt_last_reconcile_timestamp_seconds{" not in _text(metrics)
     metrics.observe_pass(VIEW, "ok", 0.1)
     assert "qt_last_reconcile_timestamp_seconds{" in _text(metrics)
 
 
-def test_an_operator_that_goes_on_is_healthy() -> None:
-    """Also before it has anything to do."""
+def test_running_operator_is_healthy() -> None:
+    """An operator without resources is healthy, too."""
     clock = _Clock()
     health = Health(clock)
     assert health.problem() is None
@@ -94,8 +94,8 @@ def test_an_operator_that_goes_on_is_healthy() -> None:
     assert health.problem() is None
 
 
-def test_a_loop_that_hangs_is_a_problem() -> None:
-    """A thread says so, since the loop cannot."""
+def test_blocked_event_loop_is_unhealthy() -> None:
+    """A thread reports it, since the event loop cannot."""
     clock = _Clock()
     health = Health(clock)
     health.event_loop_turned()
@@ -103,8 +103,8 @@ def test_a_loop_that_hangs_is_a_problem() -> None:
     assert health.problem() == "the event loop has not run for 61 s"
 
 
-def test_a_resource_that_is_left_alone_is_a_problem() -> None:
-    """Until it is looked at again, or is gone."""
+def test_unreconciled_resource_is_unhealthy() -> None:
+    """Health recovers with its next pass or its deletion."""
     clock = _Clock()
     health = Health(clock)
     health.finished(VIEW)
@@ -114,8 +114,8 @@ def test_a_resource_that_is_left_alone_is_a_problem() -> None:
     assert health.problem() is None
 
 
-def test_the_port_answers() -> None:
-    """Metrics, health with its reason, and a hint for every other path."""
+def test_port_serves_metrics_and_health() -> None:
+    """Other paths get a hint."""
     metrics, health = Metrics(), Health()
     metrics.observe_pass(VIEW, "ok", 0.1)
     server = serve(0, metrics, health)
@@ -131,8 +131,8 @@ def test_the_port_answers() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
-def test_the_port_answers_over_both_families(address: str) -> None:
-    """The kubelet of an IPv6-only cluster can ask for the operator's health."""
+def test_port_listens_on_both_address_families(address: str) -> None:
+    """The kubelet of an IPv6-only cluster can probe the operator."""
     server = serve(0, Metrics(), Health())
     try:
         url = f"http://{address}:{server.server_port}/healthz"
@@ -148,8 +148,8 @@ def _resync(operator: Operating) -> Resync:
     )
 
 
-def test_what_has_gone_unnoticed_is_taken_away(operator: Operating) -> None:
-    """A watch that began anew did not say that an object had gone."""
+def test_resync_removes_an_unreported_deletion(operator: Operating) -> None:
+    """A restarted watch does not report an object that was deleted meanwhile."""
 
     async def resync() -> None:
         await operator.run_pass()
@@ -162,8 +162,8 @@ def test_what_has_gone_unnoticed_is_taken_away(operator: Operating) -> None:
     assert operator.watch_cache.known("ConfigMap") == {}
 
 
-def test_what_comes_while_it_is_listed_stays(operator: Operating) -> None:
-    """An object that the watch brought after the list was made is not taken for one that has gone."""
+def test_resync_keeps_an_object_newer_than_its_list(operator: Operating) -> None:
+    """An object that the watch brought after the list is not removed."""
 
     async def resync() -> None:
         await operator.run_pass()
@@ -186,8 +186,8 @@ def test_what_comes_while_it_is_listed_stays(operator: Operating) -> None:
     assert ("a", "v-r1") in operator.watch_cache.known("ConfigMap")
 
 
-def test_a_watch_that_brings_nothing_is_noticed(operator: Operating) -> None:
-    """What was listed and was not brought until the next time shows it, and once it is brought all is well."""
+def test_resync_detects_a_dead_watch(operator: Operating) -> None:
+    """An object that is listed twice and never brought fails health until the watch brings it."""
 
     async def resync() -> list[str | None]:
         operator.api.delete(names.KIND, "a", "v")

@@ -1,4 +1,4 @@
-"""Nodes are asked and told: against a real node over real stores, and against what is none."""
+"""Test the client of query nodes against a real node over real stores, and against other servers."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _ask(node: Node, token: str = TOKEN, before: dict[str, NodeStatus] | None = 
     return node_status.get(1, {}).get(0)
 
 
-def test_a_node_says_how_its_copies_are(running: Served) -> None:
-    """A node with two complete copies of an empty topic is ready, caught up, and behind by nothing."""
+def test_node_reports_its_replicas(running: Served) -> None:
+    """A node with two complete replicas of an empty topic is ready and caught up, without lag."""
     node_status = _ask(_node(running.port))
     assert node_status is not None
     assert (node_status.ready, node_status.replicas, node_status.complete, node_status.lag_records) == (
@@ -70,8 +70,8 @@ def test_a_node_says_how_its_copies_are(running: Served) -> None:
     ) == (False, {}, None, 0)
 
 
-def test_a_copy_that_failed_says_why(running: Served) -> None:
-    """By partition, and it is not called caught up."""
+def test_failed_replica_has_a_reason(running: Served) -> None:
+    """It is reported by partition and does not count as caught up."""
     running.on_loop(lambda: running.node.replicas.by_partition[1].fail("the topic was made again"))
     node_status = _ask(_node(running.port))
     assert node_status is not None
@@ -79,8 +79,8 @@ def test_a_copy_that_failed_says_why(running: Served) -> None:
     assert node_status.seen.caught_up == {0}
 
 
-def test_a_failure_that_waiting_cannot_mend_is_told(running: Served) -> None:
-    """With its reason; a node of an earlier version has no such word."""
+def test_permanent_ingest_failure_is_reported(running: Served) -> None:
+    """It has a reason; a node of an earlier version sends none."""
     failure = IngestFailure("TransformRefused", "no such column")
 
     def fail() -> None:
@@ -93,8 +93,8 @@ def test_a_failure_that_waiting_cannot_mend_is_told(running: Served) -> None:
     assert (node_status.failure, node_status.ingest_error) == (failure, "no such column")
 
 
-def test_a_placement_is_told_and_followed(running: Served) -> None:
-    """The node answers with the epoch that it was told."""
+def test_sent_placement_is_followed(running: Served) -> None:
+    """The node then reports the epoch of the placement."""
     newer = replace(running.node.placement, epoch=7)
 
     async def tell(nodes: Nodes) -> None:
@@ -106,8 +106,8 @@ def test_a_placement_is_told_and_followed(running: Served) -> None:
     assert node_status.seen.epoch == 7
 
 
-def test_read_settings_are_told_and_followed(running: Served) -> None:
-    """What the node says it follows is what it was told."""
+def test_sent_read_settings_are_followed(running: Served) -> None:
+    """The node then reports these settings."""
 
     async def tell(nodes: Nodes) -> None:
         read = {"consistency": "any", "ingest": False, "maxConcurrent": 7}
@@ -119,8 +119,8 @@ def test_read_settings_are_told_and_followed(running: Served) -> None:
     assert (node_status.read["consistency"], node_status.read["maxConcurrent"]) == ("any", 7)
 
 
-def test_a_placement_is_asked_for_when_its_record_is_lost(running: Served) -> None:
-    """A ConfigMap without a placement, or with another one, is made again of what nodes follow."""
+def test_placement_is_requested_if_its_record_is_lost(running: Served) -> None:
+    """It is requested if the ConfigMap has no placement or one with another epoch."""
     here = running.node.placement
     known, lost = _ask(_node(running.port, here.epoch)), _ask(_node(running.port, None))
     assert known is not None
@@ -129,26 +129,26 @@ def test_a_placement_is_asked_for_when_its_record_is_lost(running: Served) -> No
     assert lost.placement == here
 
 
-def test_a_refusal_says_why(running: Served) -> None:
-    """A placement that is not for this node is not taken."""
+def test_refused_placement_has_a_reason(running: Served) -> None:
+    """A node refuses a placement of another application."""
     strange = replace(running.node.placement, epoch=9, application_id="another.view.r1")
     with pytest.raises(NodeRefused, match=r"it answers 400: .*another\.view\.r1"):
         _with_nodes(lambda nodes: nodes.send_placement(_node(running.port), TOKEN, strange))
 
 
-def test_a_token_of_somebody_else_is_refused(running: Served) -> None:
-    """The node's own words are in the message."""
+def test_wrong_token_is_refused(running: Served) -> None:
+    """The error contains the node's response."""
     with pytest.raises(NodeRefused, match="it answers 403"):
         _with_nodes(lambda nodes: nodes.send_read_settings(_node(running.port), "another", {}))
 
 
-def test_a_node_that_is_away_has_said_nothing() -> None:
-    """Nobody listens, and nobody is waited for."""
+def test_unreachable_node_has_no_status() -> None:
+    """The call does not wait."""
     assert _ask(_node(1)) is None
 
 
-def test_a_node_that_hangs_is_waited_for_a_second(running: Served) -> None:
-    """It has said what it said last, but no copy of it is called caught up."""
+def test_hanging_node_keeps_its_last_status(running: Served) -> None:
+    """After a second its last status counts, without caught-up replicas."""
     before = _ask(_node(running.port))
     assert before is not None
     with socket.create_server(("127.0.0.1", 0)) as hanging:  # it takes connections and answers nothing
@@ -156,16 +156,16 @@ def test_a_node_that_hangs_is_waited_for_a_second(running: Served) -> None:
     assert node_status == replace(before, seen=replace(before.seen, caught_up=frozenset()))
 
 
-def test_another_pod_of_the_same_name_has_said_nothing(running: Served) -> None:
-    """What its predecessor said is not its own."""
+def test_new_pod_does_not_inherit_a_status(running: Served) -> None:
+    """The status of an earlier pod with the same name is ignored."""
     before = _ask(_node(running.port))
     assert before is not None
     assert _ask(_node(1, uid="another"), before={"it": before}) is None
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"partitions": 7}', b"\xff\xfe", b'"a"', b"null"])
-def test_what_is_no_node_says_nothing(answer: bytes) -> None:
-    """Whatever answers under the address of a pod, nothing of it is believed and nothing breaks."""
+def test_response_of_another_server_is_ignored(answer: bytes) -> None:
+    """Whatever answers at a pod's address, nothing of it is used and nothing breaks."""
 
     async def ask() -> dict[int, dict[int, NodeStatus]]:
         async def strange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -183,8 +183,8 @@ def test_what_is_no_node_says_nothing(answer: bytes) -> None:
     assert asyncio.run(ask()) == {}
 
 
-def test_an_answer_without_end_is_not_kept() -> None:
-    """After some megabytes, or a second, whatever comes first, nobody listens any more."""
+def test_endless_response_is_cut_off() -> None:
+    """Reading stops after some megabytes or a second."""
 
     async def ask() -> dict[int, dict[int, NodeStatus]]:
         async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -206,8 +206,8 @@ def test_an_answer_without_end_is_not_kept() -> None:
     assert asyncio.run(ask()) == {}
 
 
-def test_answer_to_what_a_node_is_told_is_not_unpacked() -> None:
-    """A refusal that unpacks to a hundred megabytes costs the operator what came over the network."""
+def test_compressed_refusal_is_not_decompressed() -> None:
+    """A refusal that decompresses to a hundred megabytes costs only its compressed size."""
     bomb = gzip.compress(bytes(100 * 1024 * 1024), 1)
 
     async def tell() -> int:
@@ -231,20 +231,20 @@ def test_answer_to_what_a_node_is_told_is_not_unpacked() -> None:
     assert asyncio.run(tell()) < 20 * 1024 * 1024
 
 
-def test_an_address_of_version_6_is_written_in_brackets() -> None:
-    """As URLs have it."""
+def test_ipv6_address_is_in_brackets() -> None:
+    """URLs need brackets around an IPv6 address."""
     assert replace(_node(8080), ip="fd00::1").url == "http://[fd00::1]:8080"
 
 
 @pytest.mark.parametrize(("declared", "mismatches"), [("murmur2", 3), ("auto", 1), ("scatter", 0)])
 def test_mismatches_are_of_the_declared_partitioner(running: Served, declared: str, mismatches: int) -> None:
-    """With `auto`, of the one that fits best; with `scatter` there is nothing to match."""
+    """With `auto` the best fitting partitioner counts; with `scatter` there are no mismatches."""
     with running.client() as client:
         status = client.get("/v1/status").json()
     status["partitioner"] |= {"declared": declared, "mismatches": {"murmur2": 3, "crc32": 1, "fnv1a": 2}}
     assert parse_node_status(status, 0.0).mismatches == mismatches
 
 
-def test_a_placement_survives_the_way(running: Served) -> None:
-    """What a node follows is read as it was written."""
+def test_placement_is_read_as_it_was_written(running: Served) -> None:
+    """The placement of a node equals the one that was sent."""
     assert Placement.from_json(running.node.placement.to_json()) == running.node.placement

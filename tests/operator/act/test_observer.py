@@ -1,4 +1,4 @@
-"""What is observed of a view's pods, and what reaches them: with nodes that only note what they are asked and told."""
+"""Test the observation of a view's pods and updates to nodes, with nodes that record requests."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def _after_one_round(operator: Operating, plan: Plan) -> None:
     asyncio.run(rounds())
 
 
-def test_nodes_are_asked_by_their_pods(operator: Operating, nodes: _Nodes) -> None:
-    """With the token of their revision, and the epoch that its ConfigMap has."""
+def test_nodes_are_requested_by_pod_address(operator: Operating, nodes: _Nodes) -> None:
+    """Requests carry the revision's token and the epoch in its ConfigMap."""
     operator.api.put(_pod())
     _secret(operator)
     _after_one_round(operator, Plan())
@@ -133,15 +133,15 @@ def test_nodes_are_asked_by_their_pods(operator: Operating, nodes: _Nodes) -> No
     ],
     ids=["no address", "pending", "failed", "no ordinal", "no name of ours", "another view's", "a job's"],
 )
-def test_what_is_no_node_is_not_asked(operator: Operating, nodes: _Nodes, pod: Any) -> None:
-    """A pod that has no address yet, and whatever else bears our labels."""
+def test_other_pods_are_not_requested(operator: Operating, nodes: _Nodes, pod: Any) -> None:
+    """Pods without an address and foreign objects with our labels are not requested."""
     operator.api.put(pod)
     _after_one_round(operator, Plan())
     assert nodes.asked[-1] == {}
 
 
-def test_a_node_is_told_with_its_token(operator: Operating, nodes: _Nodes) -> None:
-    """The placement, and how to read; one that is not there is passed over."""
+def test_node_update_carries_the_token(operator: Operating, nodes: _Nodes) -> None:
+    """It contains the placement and read settings; a missing node is skipped."""
     operator.api.put(_pod())
     _secret(operator)
     _after_one_round(
@@ -154,8 +154,8 @@ def test_a_node_is_told_with_its_token(operator: Operating, nodes: _Nodes) -> No
     ]
 
 
-def test_a_node_that_does_not_listen_holds_up_nothing(operator: Operating, nodes: _Nodes) -> None:
-    """The status is written all the same, and the next round sees that it does not follow."""
+def test_refused_update_does_not_block_the_pass(operator: Operating, nodes: _Nodes) -> None:
+    """Status is written, and the next pass observes that the node does not follow."""
     operator.api.put(_pod())
     _secret(operator)
     nodes.refuses = True
@@ -163,8 +163,8 @@ def test_a_node_that_does_not_listen_holds_up_nothing(operator: Operating, nodes
     assert operator.api.get(names.KIND, "a", "v")["status"] == {"phase": "Ready"}  # type: ignore[index]
 
 
-def test_an_eviction_that_a_budget_forbids_holds_up_nothing(operator: Operating) -> None:
-    """It is asked for again by the next round."""
+def test_forbidden_eviction_does_not_block_the_pass(operator: Operating) -> None:
+    """The next pass requests it again."""
     operator.api.put(_pod())
 
     def order(request: Request) -> None:
@@ -177,8 +177,8 @@ def test_an_eviction_that_a_budget_forbids_holds_up_nothing(operator: Operating)
     assert operator.api.get(names.KIND, "a", "v")["status"] == {"phase": "Ready"}  # type: ignore[index]
 
 
-def test_a_pod_is_evicted_or_deleted_by_what_was_observed(operator: Operating) -> None:
-    """Its uid goes with it, and a pod that was not observed is not touched."""
+def test_eviction_and_deletion_have_the_observed_uid(operator: Operating) -> None:
+    """An unobserved pod is neither evicted nor deleted."""
     operator.api.put(_pod())
     _after_one_round(operator, Plan(evict=("v-r1-0", "v-r1-1"), force_delete=(Ref("Pod", "v-r1-2"),)))
     evictions = [request for request in operator.api.writes() if request.plural == "pods"]
@@ -187,7 +187,7 @@ def test_a_pod_is_evicted_or_deleted_by_what_was_observed(operator: Operating) -
     ]
 
 
-def test_endpoints_are_those_of_the_views_own_service(operator: Operating) -> None:
+def test_endpoints_are_the_client_services(operator: Operating) -> None:
     """The headless Services list every pod, ready or not."""
     for service in ("v", "v-r1"):
         labels = {names.VIEW_LABEL: "v", "kubernetes.io/service-name": service}
@@ -199,8 +199,8 @@ def test_endpoints_are_those_of_the_views_own_service(operator: Operating) -> No
     assert operator.observed[0].children == {}
 
 
-def test_a_volume_claim_is_known_by_its_name(operator: Operating) -> None:
-    """Nobody owns it, so that it can outlive its StatefulSet."""
+def test_volume_claim_is_recognized_by_name(operator: Operating) -> None:
+    """It has no owner, so that it can outlive its StatefulSet."""
     meta = {"name": "data-v-r1-0", "namespace": "a", "labels": dict(names.selector("v", 1))}
     operator.api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta})
     operator.api.put({"kind": "PersistentVolumeClaim", "metadata": {**meta, "name": "mine"}})

@@ -1,4 +1,4 @@
-"""When a resource's rounds come and how they end, with plans of the tests' own and an API server that answers as it is told."""
+"""Test when passes begin and how they end, with plans of the test and a fake API server."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.support.fake_api import Refuse, Request
 from tests.support.operating import MAP, Operating, config_map, make_map, topic, until
 
 
-def test_the_finalizer_comes_first(operator: Operating) -> None:
-    """Nothing is made for a resource that could go without being cleaned up."""
+def test_finalizer_is_set_first(operator: Operating) -> None:
+    """No object is created before the resource has the finalizer."""
     asyncio.run(operator.run_pass(make_map))
     first, second, *_ = operator.api.writes()
     assert first.body["metadata"]["finalizers"] == [names.FINALIZER]
     assert second.plural == "configmaps"
 
 
-def test_one_failure_ends_the_round_and_is_told_once(operator: Operating) -> None:
-    """After an action that the API server refuses nothing more is done, and the user is told why, once."""
+def test_refused_request_ends_the_pass_with_one_event(operator: Operating) -> None:
+    """After a refused request the pass ends, and one event has the reason."""
 
     def order(request: Request) -> None:
         if request.plural == "configmaps" and request.writes:
@@ -45,8 +45,8 @@ def test_one_failure_ends_the_round_and_is_told_once(operator: Operating) -> Non
     assert all(later is not None and later <= 60 for later in seconds)
 
 
-def test_rounds_that_fail_come_later_each_time(operator: Operating) -> None:
-    """The back-off doubles up to a minute, and a round that succeeds ends it."""
+def test_failed_passes_back_off(operator: Operating) -> None:
+    """The back-off doubles up to a minute, and a successful pass resets it."""
 
     def broken(_: Observed) -> Plan:
         raise RuntimeError("a defect")
@@ -63,8 +63,8 @@ def test_rounds_that_fail_come_later_each_time(operator: Operating) -> None:
     assert after == 3
 
 
-def test_a_resource_without_nodes_is_left_alone_until_something_changes(operator: Operating) -> None:
-    """There is nobody to ask and nothing was to do, so the next look comes no sooner than it must."""
+def test_resource_without_nodes_waits_for_a_change(operator: Operating) -> None:
+    """Without nodes to request and actions to take, the next pass comes after the longest interval."""
 
     def busy(observed: Observed) -> Plan:
         return Plan(apply=(config_map(observed),), requeue_seconds=1)
@@ -75,8 +75,8 @@ def test_a_resource_without_nodes_is_left_alone_until_something_changes(operator
     assert asyncio.run(rounds()) == [1, 10]
 
 
-def test_an_api_server_that_is_busy_is_left_alone_for_as_long_as_it_says(operator: Operating) -> None:
-    """Its Retry-After is a lower bound for the next round."""
+def test_retry_after_delays_the_next_pass(operator: Operating) -> None:
+    """The API server's Retry-After is a lower bound for the next pass."""
 
     def order(request: Request) -> None:
         if request.writes:
@@ -87,14 +87,14 @@ def test_an_api_server_that_is_busy_is_left_alone_for_as_long_as_it_says(operato
     assert operator.api.all("Event") == []
 
 
-def test_a_resource_that_is_gone_ends_its_rounds(operator: Operating) -> None:
-    """None says that there is nothing to come back for."""
+def test_deleted_resource_ends_its_passes(operator: Operating) -> None:
+    """A pass returns None for a deleted resource."""
     operator.api.delete(names.KIND, "a", "v")
     assert asyncio.run(operator.run_pass()) is None
 
 
-def test_a_resource_that_only_others_hold_is_left_to_them(operator: Operating) -> None:
-    """While somebody else's finalizer keeps a deleted resource, nothing is done to it."""
+def test_foreign_finalizer_is_left_alone(operator: Operating) -> None:
+    """A deleted resource that only other finalizers hold is not written."""
     live = topic()
     live["metadata"] |= {"finalizers": ["example.com/theirs"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     operator.api.put(live)
@@ -102,8 +102,8 @@ def test_a_resource_that_only_others_hold_is_left_to_them(operator: Operating) -
     assert operator.api.writes() == []
 
 
-def test_a_secret_that_is_missing_is_said_without_any_value(operator: Operating) -> None:
-    """The topic's settings are wrong until the Secret is there; its digest tells when it changes."""
+def test_missing_secret_is_reported_without_values(operator: Operating) -> None:
+    """The Kafka settings are invalid until the Secret exists; its digest shows a change."""
     spec = {"kafka": {"bootstrapServers": "127.0.0.1:1", "secretRef": {"name": "client"}}}
     live = operator.api.get(names.KIND, "a", "v")
     assert live is not None
@@ -125,8 +125,8 @@ def test_a_secret_that_is_missing_is_said_without_any_value(operator: Operating)
     assert password not in json.dumps(operator.api.all("Event"))
 
 
-def test_another_resource_of_the_same_name_starts_afresh(operator: Operating) -> None:
-    """That the first one could not be cleaned up says nothing of the second."""
+def test_recreated_resource_starts_without_memory(operator: Operating) -> None:
+    """A failed cleanup of the earlier resource does not concern the new one."""
 
     async def rounds() -> None:
         await operator.run_pass(lambda _: Plan(clean_kafka=True))
@@ -143,8 +143,8 @@ def test_another_resource_of_the_same_name_starts_afresh(operator: Operating) ->
     assert owner["uid"] == operator.api.get(names.KIND, "a", "v")["metadata"]["uid"]  # type: ignore[index]
 
 
-def test_a_resource_that_came_again_while_its_predecessor_went_is_looked_at(operator: Operating) -> None:
-    """Its event comes while the answer that the first one is gone is still under way."""
+def test_resource_recreated_during_its_deletion_is_reconciled(operator: Operating) -> None:
+    """Its event arrives while the pass that finds the earlier one gone is in progress."""
     get = operator.cluster.get
     came: list[str] = []
 
@@ -194,8 +194,8 @@ class _Woken(Reconcilers):
         ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
     ],
 )
-def test_our_own_status_wakes_nobody(operator: Operating, change: dict[str, Any], wakes: bool) -> None:
-    """An event that shows nothing but another status begins no round; one of what a user decides does."""
+def test_status_change_starts_no_pass(operator: Operating, change: dict[str, Any], wakes: bool) -> None:
+    """An event with a new status only starts no pass; a user's change does."""
 
     async def notice() -> int:
         reconcilers = _Woken(operator)
@@ -211,8 +211,8 @@ def test_our_own_status_wakes_nobody(operator: Operating, change: dict[str, Any]
     assert asyncio.run(notice()) == wakes
 
 
-def test_a_round_that_ends_is_counted(operator: Operating) -> None:
-    """By how it ended, with the phase that it found."""
+def test_pass_is_counted(operator: Operating) -> None:
+    """It is counted by result, with the phase of the resource."""
     from prometheus_client import generate_latest
 
     asyncio.run(operator.run_pass(make_map))

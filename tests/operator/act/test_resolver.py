@@ -1,4 +1,4 @@
-"""Which names are looked up for a broker's host, and what TLS is told of it."""
+"""Test which names are looked up for a broker's host, and which name TLS verifies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ IN_THE_CLUSTER = ("queryable-topics.svc.cluster.local", "svc.cluster.local", "cl
     ],
 )
 def test_host_is_looked_up_as_a_pod_does(host: str, own: Sequence[str], names: list[str]) -> None:
-    """Below the resource's namespace first, unless it has five dots; never below the operator's own namespace."""
+    """The resource's namespace comes first, unless the name has five dots; the operator's own namespace never."""
     looked_up = search_path("shop", "cluster.local", own).names(host)
     assert looked_up[: len(names)] == names
     assert not any("queryable-topics" in name for name in looked_up)
@@ -55,14 +55,14 @@ def test_host_is_looked_up_as_a_pod_does(host: str, own: Sequence[str], names: l
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "::1", "kafka.example.com.", "localhost"])
 def test_complete_name_is_looked_up_as_it_is(host: str) -> None:
-    """An address, a name with a dot at its end, and this machine."""
+    """These are addresses, names that end in a dot, and localhost."""
     assert search_path("shop", "cluster.local", IN_THE_CLUSTER).names(host) == [host]
 
 
-def test_operator_outside_of_the_cluster_looks_the_name_up_as_written_in_the_end(
+def test_operator_outside_of_the_cluster_looks_the_name_up_as_written_at_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Names of the cluster are not known there; a name that its own resolver or hosts file knows is."""
+    """Its own resolver does not know the cluster's names, but may know the name as written."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
 
@@ -86,7 +86,7 @@ async def _peer(host: str, port: int) -> Any:
 
 
 def test_tls_verifies_the_name_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker's certificate is for the name that clients use, not for the one that the cluster's DNS knows."""
+    """A broker's certificate has the name that clients use, not the one in the cluster's DNS."""
     openssl = shutil.which("openssl") or pytest.skip("there is no openssl to make a certificate with")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     make = [
@@ -131,14 +131,14 @@ def test_tls_verifies_the_name_as_it_is_written(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 70])
 def test_impossible_name_is_unknown(host: str) -> None:
-    """What no resolver takes is an unknown host, and not a defect."""
+    """A name that no resolver accepts is an unknown host, and no defect."""
     path = search_path("shop", "cluster.local", IN_THE_CLUSTER)
     with asyncio.Runner(loop_factory=lambda: NamespaceLoop(path)) as runner, pytest.raises(socket.gaierror):
         runner.run(_peer(host, 1))
 
 
 def test_search_path_is_read_from_the_resolvers_file(tmp_path: Path) -> None:
-    """Its last line counts. Without a file there is none."""
+    """The last line wins. Without a file the search path is empty."""
     file = tmp_path / "resolv.conf"
     assert own_search_path(file) == ()
     file.write_text(

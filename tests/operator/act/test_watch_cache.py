@@ -1,4 +1,4 @@
-"""What the watches have brought, and whom it wakes."""
+"""Test what the watch cache holds, and which reconcilers it wakes."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def _host(name: str = "h", *, ready: str = "True", **spec: Any) -> dict[str, Any
     return {"metadata": meta, "spec": spec, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
 
 
-def test_an_object_is_of_the_view_in_its_label() -> None:
-    """And its view is woken."""
+def test_object_belongs_to_the_view_in_its_label() -> None:
+    """A new object wakes its view's reconciler."""
     watch_cache = _Seen()
     watch_cache.put("ConfigMap", _live())
     assert list(watch_cache.objects_of(("a", "v"))) == [Ref("ConfigMap", "v-r1")]
     assert watch_cache.woken == [("a", "v")]
 
 
-def test_what_nobody_reads_is_not_kept() -> None:
-    """Of field managers nothing, of a pod's spec its host alone."""
+def test_unused_fields_are_dropped() -> None:
+    """No managed fields are kept, and of a pod's spec only its host."""
     watch_cache = _Seen()
     watch_cache.put("Pod", _live("Pod", spec={"nodeName": "h", "containers": [{"name": "serve"}]}))
     (kept,) = watch_cache.objects_of(("a", "v")).values()
@@ -46,8 +46,8 @@ def test_what_nobody_reads_is_not_kept() -> None:
     assert kept["spec"] == {"nodeName": "h"}
 
 
-def test_an_object_that_is_gone_is_gone() -> None:
-    """And its view is woken again; that of an object which was never there is not."""
+def test_removed_object_wakes_its_view() -> None:
+    """An object that was never there wakes none."""
     watch_cache = _Seen()
     watch_cache.put("ConfigMap", _live())
     watch_cache.remove("ConfigMap", "a", "v-r1")
@@ -56,8 +56,8 @@ def test_an_object_that_is_gone_is_gone() -> None:
     assert len(watch_cache.woken) == 2
 
 
-def test_an_object_can_change_its_view() -> None:
-    """Somebody edits the label: it leaves the one, and is with the other."""
+def test_edited_label_moves_an_object() -> None:
+    """The object leaves one view and joins the other."""
     watch_cache = _Seen()
     watch_cache.put("ConfigMap", _live())
     watch_cache.put("ConfigMap", _live(view="w"))
@@ -66,8 +66,8 @@ def test_an_object_can_change_its_view() -> None:
     assert watch_cache.woken == [("a", "v"), ("a", "v"), ("a", "w")]
 
 
-def test_versions_are_known_by_place() -> None:
-    """Of one kind, to hold against a list."""
+def test_versions_are_listed_by_kind() -> None:
+    """They are compared with a list from the API server."""
     watch_cache = _Seen()
     watch_cache.put("ConfigMap", _live(version="7"))
     watch_cache.put("Pod", _live("Pod", spec={}))
@@ -76,15 +76,15 @@ def test_versions_are_known_by_place() -> None:
     assert watch_cache.known("Node") == {("", "h"): "True"}
 
 
-def test_hosts_are_cut_down_to_what_is_decided_by() -> None:
-    """Whether one is ready, takes pods, and where it is."""
+def test_hosts_are_reduced_to_used_fields() -> None:
+    """Readiness, schedulability and zone remain."""
     watch_cache = _Seen()
     watch_cache.put("Node", _host(unschedulable=True))
     assert watch_cache.hosts == {"h": Host(ready=True, schedulable=False, zone="z1")}
 
 
-def test_a_host_that_changes_wakes_those_who_are_there() -> None:
-    """A heartbeat of a host that is as it was wakes nobody."""
+def test_changed_host_wakes_its_views() -> None:
+    """A heartbeat without a change wakes none."""
     watch_cache = _Seen()
     watch_cache.put("Pod", _live("Pod", spec={"nodeName": "h"}))
     watch_cache.put("Pod", _live("Pod", name="w-r1-0", view="w", spec={"nodeName": "another"}))
@@ -96,8 +96,8 @@ def test_a_host_that_changes_wakes_those_who_are_there() -> None:
     assert watch_cache.woken == [("a", "v")]
 
 
-def test_hosts_that_may_not_be_looked_at_are_none() -> None:
-    """That is another thing than there being none."""
+def test_hosts_are_none_without_permission() -> None:
+    """That differs from a cluster without hosts."""
     watch_cache = _Seen(hosts=False)
     watch_cache.put("Node", _host())
     watch_cache.remove("Node", "", "h")
@@ -114,8 +114,8 @@ def test_hosts_that_may_not_be_looked_at_are_none() -> None:
         ({"ready": False, "serving": True}, False),
     ],
 )
-def test_endpoints_are_those_that_get_requests(conditions: dict[str, bool], gets_requests: bool) -> None:
-    """What is not said counts as ready, as kube-proxy has it; a pod that is ending gets no new requests."""
+def test_endpoints_receive_requests(conditions: dict[str, bool], gets_requests: bool) -> None:
+    """An unset condition counts as ready, as in kube-proxy; a terminating pod receives no new requests."""
     endpoint = {"conditions": conditions, "targetRef": {"kind": "Pod", "name": "v-r1-0"}}
     slices = {}
     for service in ("v", "v-r1"):
@@ -125,8 +125,8 @@ def test_endpoints_are_those_that_get_requests(conditions: dict[str, bool], gets
     assert endpoints_of("v", slices) == (frozenset({"v-r1-0"}) if gets_requests else frozenset())
 
 
-def test_a_slice_without_endpoints_has_none() -> None:
-    """The API server says null."""
+def test_slice_without_endpoints_is_empty() -> None:
+    """The API server encodes it as null."""
     live = _live("EndpointSlice", name="v-x", endpoints=None)
     live["metadata"]["labels"]["kubernetes.io/service-name"] = "v"
     assert endpoints_of("v", {Ref("EndpointSlice", "v-x"): live}) == frozenset()
