@@ -1,4 +1,4 @@
-"""What surrounds the pods."""
+"""Test the objects around the pods."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from queryable_operator.spec.settings import OperatorSettings
 from tests.support.view import SETTINGS, view
 
 
-def test_one_pod_of_a_revision_may_be_away() -> None:
-    """A drain takes one pod at a time, and is not held up by one that is not ready anyway."""
+def test_one_pod_may_be_disrupted() -> None:
+    """A drain evicts one pod at a time, and unready pods do not block it."""
     assert disruption_budget(view(), 2)["spec"] == {
         "maxUnavailable": 1,
         "selector": {"matchLabels": names.selector("users", 2)},
@@ -20,8 +20,8 @@ def test_one_pod_of_a_revision_may_be_away() -> None:
     }
 
 
-def test_pods_are_reached_at_one_port() -> None:
-    """All pods of the view, whatever their revision; where they go is not restricted."""
+def test_pods_accept_one_port() -> None:
+    """All pods of the view accept it, in every revision; egress is open."""
     spec = network_policy(view(), SETTINGS)["spec"]
 
     assert spec["podSelector"] == {"matchLabels": {"queryabletopics.io/view": "users"}}
@@ -29,8 +29,8 @@ def test_pods_are_reached_at_one_port() -> None:
     assert spec["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8080}]}]
 
 
-def test_port_is_closed_to_all_but_named_peers() -> None:
-    """Beside those that the resource names only its own nodes and the operator's pods connect."""
+def test_port_accepts_named_peers_only() -> None:
+    """Beside named peers, the view's own nodes and the operator connect."""
     peers = [{"podSelector": {"matchLabels": {"app": "shop"}}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}]
     spec = network_policy(view(networkPolicy={"from": peers}), SETTINGS)["spec"]
 
@@ -52,20 +52,20 @@ def test_port_is_closed_to_all_but_named_peers() -> None:
 
 
 def test_operator_outside_of_the_cluster_is_no_peer() -> None:
-    """It has no pod, and reaches no node anyway."""
+    """It has no pod to select."""
     peers: list[dict[str, Any]] = [{"podSelector": {}}]
     spec = network_policy(view(networkPolicy={"from": peers}), OperatorSettings("image"))["spec"]
 
     assert spec["ingress"][0]["from"] == [*peers, {"podSelector": spec["podSelector"]}]
 
 
-def test_the_account_has_no_token() -> None:
-    """Nobody can act as a node at the API server."""
+def test_service_account_has_no_token() -> None:
+    """No pod can call the API server."""
     assert service_account(view())["automountServiceAccountToken"] is False
 
 
-def test_the_token_cannot_be_changed() -> None:
-    """Nodes of a revision share the token that it was made with."""
+def test_token_secret_is_immutable() -> None:
+    """Nodes of a revision share the token that it was created with."""
     secret = token_secret(view(), 1, "abc")
 
     assert secret["immutable"] is True

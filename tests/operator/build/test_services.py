@@ -1,4 +1,4 @@
-"""The Services of a view."""
+"""Test the Services of a view."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from queryable_operator.build.services import client, headless
 from tests.support.view import view
 
 
-def test_clients_reach_the_active_revision() -> None:
-    """The client Service is called as the view is, and its selector names one revision."""
+def test_client_service_selects_the_active_revision() -> None:
+    """It has the view's name."""
     service = client(view(), 3)
 
     assert service["metadata"]["name"] == "users"
@@ -17,21 +17,21 @@ def test_clients_reach_the_active_revision() -> None:
     }
 
 
-def test_the_port_and_annotations_are_the_resources() -> None:
-    """The Service listens where it was asked to, and sends to the port of the pods by its name."""
+def test_client_service_has_the_resources_port_and_annotations() -> None:
+    """It sends to the pods' port by name."""
     service = client(view(service={"port": 80, "annotations": {"example.com/a": "b"}}), 1)
 
     assert service["spec"]["ports"] == [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": "http"}]
     assert service["metadata"]["annotations"]["example.com/a"] == "b"
 
 
-def test_the_client_service_is_of_no_revision() -> None:
-    """What outlives a revision has none of its labels."""
+def test_client_service_has_no_revision_label() -> None:
+    """It outlives revisions."""
     assert "queryabletopics.io/revision" not in client(view(), 1)["metadata"]["labels"]
 
 
 def test_nodes_find_one_another_before_they_are_ready() -> None:
-    """Pods of a revision have names from the moment they have addresses."""
+    """Pods have DNS names as soon as they have addresses."""
     service = headless(view(), 2)
 
     assert service["metadata"]["name"] == "users-r2"

@@ -1,4 +1,4 @@
-"""A revision's ConfigMap, written and read again."""
+"""Test building and parsing a revision's ConfigMap."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ RECORDS = st.builds(
 
 
 @given(RECORDS)
-def test_a_record_comes_back(written: RevisionRecord) -> None:
-    """The operator reads the very record that it wrote."""
+def test_record_is_parsed_as_built(written: RevisionRecord) -> None:
+    """The operator reads the record that it wrote."""
     assert record_of(config_map(view(), 1, written)) == written
 
 
-def test_nodes_can_read_what_they_follow() -> None:
-    """The spec and the placement are in the files that nodes read, in their own format."""
+def test_nodes_can_read_their_files() -> None:
+    """Spec and placement are in the nodes' own formats."""
     data = config_map(view(), 1, record())["data"]
 
     assert parse_spec_json(data["spec.json"]) == view(**FULL).spec
     assert Placement.from_json(data["placement.json"]) == PLACEMENT
 
 
-def test_the_format_on_disk_stays_the_revisions() -> None:
-    """An operator that writes another format does not say so of an older revision."""
+def test_disk_format_stays_the_revisions() -> None:
+    """A release with another format does not change an earlier revision's record."""
     older = record(disk_format=FORMAT_VERSION + 1)
 
     assert config_map(view(), 1, older)["metadata"]["annotations"]["queryabletopics.io/disk-format"] == str(
@@ -83,8 +83,8 @@ def test_the_format_on_disk_stays_the_revisions() -> None:
         ("annotations", "queryabletopics.io/spec-hash", None),
     ],
 )
-def test_a_broken_map_is_told(where: str, key: str, text: str | None) -> None:
-    """What somebody broke is never taken for a record."""
+def test_invalid_config_map_is_refused(where: str, key: str, text: str | None) -> None:
+    """An invalid ConfigMap is never taken for a record."""
     live: Any = copy.deepcopy(config_map(view(), 1, record()))
     holder = live["data"] if where == "data" else live["metadata"]["annotations"]
     holder.pop(key)
@@ -96,8 +96,8 @@ def test_a_broken_map_is_told(where: str, key: str, text: str | None) -> None:
 
 
 @pytest.mark.parametrize("key", ["data", "annotations"])
-def test_a_map_that_somebody_edited_is_told(key: str) -> None:
-    """Also when it could be read: a copy may be where the edited one does not name it."""
+def test_edited_config_map_is_refused(key: str) -> None:
+    """It is refused although it can be parsed: its placement could omit an existing replica."""
     live: Any = copy.deepcopy(config_map(view(), 1, record()))
     holder = live["data"] if key == "data" else live["metadata"]["annotations"]
     for name, there in [(name, there) for name, there in holder.items() if name != WANTED_ANNOTATION]:
@@ -108,20 +108,20 @@ def test_a_map_that_somebody_edited_is_told(key: str) -> None:
     record_of(live)
 
 
-def test_a_placement_of_other_partitions_is_told() -> None:
-    """A record never says that it places more partitions than it does."""
+def test_placement_with_other_partitions_is_refused() -> None:
+    """A record places exactly its own partitions."""
     with pytest.raises(ValueError, match="ConfigMap users-r1"):
         record_of(config_map(view(), 1, record(partitions=5)))
 
 
-def test_a_map_without_data_is_told() -> None:
-    """A map that was emptied is broken as well."""
+def test_empty_config_map_is_refused() -> None:
+    """An emptied ConfigMap is invalid, too."""
     with pytest.raises(ValueError, match="ConfigMap users-r1"):
         record_of({"metadata": {"name": "users-r1"}})
 
 
-def test_the_largest_view_fits() -> None:
-    """With the longest spec, 1 000 nodes and 5 000 partitions a map is within the MiB that a cluster takes."""
+def test_largest_view_fits() -> None:
+    """With the longest spec, 1 000 nodes and 5 000 partitions the ConfigMap stays within 1 MiB."""
     largest = view(podTemplate={"annotations": {"a": "x" * (SPEC_CHARACTERS_MAX - 1500)}})
     addresses = [
         f"http://{'n' * 40}-r1-{i}.{'n' * 40}-r1.{'s' * 63}.svc.cluster.local:8080" for i in range(1000)

@@ -1,4 +1,4 @@
-"""The pods of a revision and the StatefulSet that makes them."""
+"""Test the pod template of a revision and its StatefulSet."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def volumes(of: View) -> dict[str, Any]:
 
 @pytest.mark.parametrize("of", VIEWS)
 def test_nothing_of_the_host_is_shared(of: View) -> None:
-    """No namespace, port or path of the host, no privileges, and no settings of its kernel."""
+    """Pods use no namespace, port, path or kernel setting of the host, and no privileges."""
     spec = pod(of)
 
     assert not {"hostNetwork", "hostPID", "hostIPC", "hostUsers"} & spec.keys()
@@ -65,7 +65,7 @@ def test_nothing_of_the_host_is_shared(of: View) -> None:
 
 @pytest.mark.parametrize("of", VIEWS)
 def test_probes_name_no_host(of: View) -> None:
-    """A probe goes to the pod itself, nowhere else."""
+    """A probe goes to the pod itself."""
     serve = containers(of)[0]
 
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
@@ -74,7 +74,7 @@ def test_probes_name_no_host(of: View) -> None:
 
 @pytest.mark.parametrize("of", VIEWS)
 def test_volumes_are_of_harmless_kinds(of: View) -> None:
-    """Settings, secrets, empty directories and claims; nothing else."""
+    """Pods use ConfigMaps, Secrets, empty directories and claims only."""
     kinds = {kind for volume in pod(of)["volumes"] for kind in volume if kind != "name"}
 
     assert kinds <= {"configMap", "secret", "emptyDir", "persistentVolumeClaim"}
@@ -82,13 +82,13 @@ def test_volumes_are_of_harmless_kinds(of: View) -> None:
 
 @pytest.mark.parametrize("of", VIEWS)
 def test_privileges_are_not_escalated(of: View) -> None:
-    """No program in a container gets more rights than the one that started it."""
+    """No process gets more privileges than its parent."""
     assert all(c["securityContext"]["allowPrivilegeEscalation"] is False for c in containers(of))
 
 
 @pytest.mark.parametrize("of", VIEWS)
 def test_pods_do_not_run_as_root(of: View) -> None:
-    """The user is a number that is not 0, so that the kubelet can see it is not root."""
+    """The user is a number other than 0, so that the kubelet can check it."""
     context = pod(of)["securityContext"]
 
     assert context["runAsNonRoot"] is True
@@ -98,25 +98,25 @@ def test_pods_do_not_run_as_root(of: View) -> None:
 
 @pytest.mark.parametrize("of", VIEWS)
 def test_system_calls_are_filtered(of: View) -> None:
-    """The runtime's own filter of system calls applies."""
+    """The runtime's default seccomp profile applies."""
     assert pod(of)["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
 @pytest.mark.parametrize("of", VIEWS)
 def test_every_capability_is_dropped(of: View) -> None:
-    """No capability is left, and none is added."""
+    """No capability is added."""
     assert all(c["securityContext"]["capabilities"] == {"drop": ["ALL"]} for c in containers(of))
 
 
 @pytest.mark.parametrize("of", VIEWS)
-def test_the_root_file_system_is_read_only(of: View) -> None:
-    """Nodes write to their volumes and nowhere else."""
+def test_root_file_system_is_read_only(of: View) -> None:
+    """Nodes write to their volumes only."""
     assert all(c["securityContext"]["readOnlyRootFilesystem"] is True for c in containers(of))
 
 
 @pytest.mark.parametrize("of", VIEWS)
-def test_pods_have_no_token_of_the_cluster(of: View) -> None:
-    """A node never asks the API server, and has nothing to ask it with."""
+def test_pods_have_no_service_account_token(of: View) -> None:
+    """Nodes never call the API server."""
     assert pod(of)["automountServiceAccountToken"] is False
     assert pod(of)["serviceAccountName"] == "users"
 
@@ -126,8 +126,8 @@ def test_pods_have_no_token_of_the_cluster(of: View) -> None:
 
 @pytest.mark.parametrize("of", VIEWS)
 @pytest.mark.parametrize("container", [0, 1], ids=["serve", "ingest"])
-def test_a_node_is_told_all_that_it_must_know(of: View, container: int) -> None:
-    """Both containers have every variable without a default, and none that a node does not know."""
+def test_environment_has_every_required_variable(of: View, container: int) -> None:
+    """Both containers have every variable without a default, and no unknown one."""
     ours = {name for name in env(of, container) if name.startswith("QT_")}
     known = {f"QT_{f.name.upper()}": f.default is MISSING for f in fields(NodeSettings)}
 
@@ -135,8 +135,8 @@ def test_a_node_is_told_all_that_it_must_know(of: View, container: int) -> None:
     assert {name for name, must in known.items() if must} <= ours
 
 
-def test_pods_know_their_own_name_and_place() -> None:
-    """Name and ordinal come from the pod, and the address is the one in the placement."""
+def test_pods_know_their_name_and_ordinal() -> None:
+    """Both come from the pod, and the address is the one in the placement."""
     told = env(view(), 0)
 
     assert told["QT_NAME"]["fieldRef"]["fieldPath"] == "metadata.name"
@@ -145,22 +145,22 @@ def test_pods_know_their_own_name_and_place() -> None:
     assert address == names.advertised_url("shop", "users", 1, 2, "cluster.local")
 
 
-def test_names_that_stand_in_names_are_not_mistaken() -> None:
-    """The pod's name is put in where the pod's name is, whatever the view is called."""
+def test_pod_name_is_substituted_once() -> None:
+    """Only the pod's name is replaced, whatever the view is called."""
     url = env(view("a", "a-r1-0"))["QT_ADVERTISED_URL"]
 
     assert url == "http://$(QT_NAME).a-r1.a-r1-0.svc.cluster.local:8080"
 
 
-def test_what_refers_to_the_name_stands_behind_it() -> None:
-    """A variable is only put into those that come after it."""
+def test_name_variable_comes_first() -> None:
+    """Kubernetes substitutes a variable in later ones only."""
     order = list(env(view()))
 
     assert order.index("QT_NAME") < order.index("QT_ADVERTISED_URL")
 
 
-def test_paths_are_of_mounts() -> None:
-    """Every path that a node is told is inside one of its mounts."""
+def test_paths_are_inside_mounts() -> None:
+    """Every path in the environment is inside a mount."""
     of = view(**FULL)
     mounts = [m["mountPath"] for m in containers(of)[0]["volumeMounts"]]
 
@@ -170,8 +170,8 @@ def test_paths_are_of_mounts() -> None:
 
 
 @pytest.mark.parametrize("of", VIEWS)
-def test_every_mount_has_its_volume(of: View) -> None:
-    """A mount is of a volume of the pod, or of the claim that the StatefulSet makes."""
+def test_every_mount_has_a_volume(of: View) -> None:
+    """It is a volume of the pod or the StatefulSet's claim."""
     claims = stateful_set(of, 1, template(of), 1)["spec"].get("volumeClaimTemplates", [])
     there = {*volumes(of), *(claim["metadata"]["name"] for claim in claims)}
 
@@ -179,8 +179,8 @@ def test_every_mount_has_its_volume(of: View) -> None:
     assert len(there) == len(volumes(of)) + len(claims)
 
 
-def test_the_kafka_secret_is_files() -> None:
-    """A Secret with Kafka settings is mounted, and never becomes a variable."""
+def test_kafka_secret_is_mounted_as_files() -> None:
+    """Its settings never become environment variables."""
     of = view(**FULL)
 
     assert volumes(of)["kafka"]["secret"]["secretName"] == "kafka-client"
@@ -189,16 +189,16 @@ def test_the_kafka_secret_is_files() -> None:
     assert "QT_KAFKA_SECRET_DIR" not in env(view())
 
 
-def test_a_draining_node_has_time_for_its_requests() -> None:
-    """When a node has been taken out of the Service, time is left to answer what it has."""
+def test_draining_node_has_time_for_its_requests() -> None:
+    """After the drain, time is left for requests in progress."""
     assert int(env(view())["QT_DRAIN_SECONDS"]) + 30 <= pod(view())["terminationGracePeriodSeconds"]
 
 
 # What the resource adds.
 
 
-def test_what_the_resource_adds_is_there() -> None:
-    """Each field of podTemplate reaches the pod."""
+def test_pod_template_fields_reach_the_pod() -> None:
+    """Each field of podTemplate is applied."""
     of, asked = view(**FULL), FULL["podTemplate"]
     spec, metadata = pod(of), template(of)["metadata"]
 
@@ -211,8 +211,8 @@ def test_what_the_resource_adds_is_there() -> None:
     assert containers(of)[1]["resources"] == asked["resources"]["ingest"]
 
 
-def test_labels_of_ours_are_never_replaced() -> None:
-    """Whatever else a pod is labelled with, its revision's selector finds it."""
+def test_operator_labels_take_precedence() -> None:
+    """The revision's selector finds the pod whatever labels the resource adds."""
     of = view(
         podTemplate={
             "labels": {names.VIEW_LABEL: "other"},
@@ -226,15 +226,15 @@ def test_labels_of_ours_are_never_replaced() -> None:
 
 
 def test_pods_are_spread_by_default() -> None:
-    """Over zones and over hosts, as far as that goes."""
+    """They spread over zones and hosts where possible."""
     assert [(c["topologyKey"], c["whenUnsatisfiable"]) for c in pod(view())["topologySpreadConstraints"]] == [
         ("topology.kubernetes.io/zone", "ScheduleAnyway"),
         ("kubernetes.io/hostname", "ScheduleAnyway"),
     ]
 
 
-def test_a_constraint_is_of_the_revision_unless_it_says_otherwise() -> None:
-    """Pods of another revision do not count when those of this one are spread."""
+def test_constraint_selects_the_revision_by_default() -> None:
+    """Pods of other revisions do not count."""
     constraint = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
     own = {**constraint, "labelSelector": {"matchLabels": {"team": "shop"}}}
 
@@ -247,8 +247,8 @@ def test_a_constraint_is_of_the_revision_unless_it_says_otherwise() -> None:
     assert spread(own) == [own]
 
 
-def test_no_spread_can_be_asked_for() -> None:
-    """An empty list means no constraint at all."""
+def test_spread_can_be_disabled() -> None:
+    """An empty list means no constraint."""
     assert pod(view(podTemplate={"topologySpreadConstraints": []}))["topologySpreadConstraints"] == []
 
 
@@ -256,15 +256,15 @@ def test_no_spread_can_be_asked_for() -> None:
 
 
 @pytest.mark.parametrize("policy", ["Delete", "Retain"])
-def test_no_volume_goes_with_its_stateful_set(policy: str) -> None:
-    """One that somebody deletes is made again, with the same volumes; the operator takes them away when their time has come."""
+def test_volumes_outlive_the_stateful_set(policy: str) -> None:
+    """A deleted StatefulSet is recreated with its volumes; only the operator deletes them."""
     of = view(deletionPolicy=policy)
     retention = stateful_set(of, 1, template(of), 1)["spec"]["persistentVolumeClaimRetentionPolicy"]
     assert retention == {"whenScaled": "Retain", "whenDeleted": "Retain"}
 
 
-def test_a_volume_has_the_size_and_class_that_were_asked_for() -> None:
-    """Without a class it is the cluster's default class."""
+def test_volume_has_the_stated_size_and_class() -> None:
+    """Without a class the cluster's default applies."""
     of = view(storage={"size": "3Gi", "storageClassName": "fast"})
     [claim] = stateful_set(of, 1, template(of), 1)["spec"]["volumeClaimTemplates"]
     [default] = stateful_set(view(), 1, template(view()), 1)["spec"]["volumeClaimTemplates"]
@@ -274,8 +274,8 @@ def test_a_volume_has_the_size_and_class_that_were_asked_for() -> None:
     assert "storageClassName" not in default["spec"]
 
 
-def test_the_claim_of_a_statefulset_never_changes() -> None:
-    """A larger size is given to the volume claims, since a StatefulSet does not take another claim template."""
+def test_claim_template_never_changes() -> None:
+    """A larger size goes to the volume claims, since the StatefulSet's claim template is immutable."""
     small, large = view(storage={"size": "1Gi"}), view(storage={"size": "2Gi"})
     live = stateful_set(small, 1, template(small), 1)
 
@@ -288,8 +288,8 @@ def test_the_claim_of_a_statefulset_never_changes() -> None:
     }
 
 
-def test_a_size_in_other_words_is_the_same_size() -> None:
-    """What the API server writes in its own way makes no other StatefulSet."""
+def test_normalized_size_is_no_change() -> None:
+    """The API server's notation of a size changes no StatefulSet."""
     of = view(storage={"size": "1024Mi"})
     first = stateful_set(of, 1, template(of), 1)
     live = stateful_set(view(storage={"size": "1Gi"}), 1, template(of), 1)
@@ -298,15 +298,15 @@ def test_a_size_in_other_words_is_the_same_size() -> None:
 
 
 def test_ephemeral_data_is_bounded() -> None:
-    """Without a volume the data is in the pod, and no larger than was asked for."""
+    """Without a volume the data is in the pod, and the stated size is its limit."""
     of = view(**EPHEMERAL)
 
     assert "volumeClaimTemplates" not in stateful_set(of, 1, template(of), 1)["spec"]
     assert volumes(of)["data"]["emptyDir"] == {"sizeLimit": "2Gi"}
 
 
-def test_the_template_is_taken_as_it_is() -> None:
-    """The template of an unchanged revision is the one that was stored, to the letter."""
+def test_stored_template_is_used_unchanged() -> None:
+    """An unchanged revision keeps its stored template literally."""
     stored = {"metadata": {"labels": {}}, "spec": {"containers": []}}
 
     assert stateful_set(view(), 1, stored, 5)["spec"]["template"] == stored

@@ -1,4 +1,4 @@
-"""What a live object lacks of the wanted one, in words."""
+"""Test the first difference between a desired object and the live one."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ MAPPINGS = [(index, path) for index, of in enumerate(OBJECTS) for path in nodes(
 
 
 @pytest.mark.parametrize("of", OBJECTS, ids=lambda of: str(of["kind"]))
-def test_an_object_has_everything_of_itself(of: Mapping[str, Any]) -> None:
-    """What was applied and not touched is not applied again."""
+def test_object_does_not_differ_from_itself(of: Mapping[str, Any]) -> None:
+    """An applied and unchanged object is not applied again."""
     assert difference(of, copy.deepcopy(of)) is None
 
 
 @given(st.sampled_from(PLACES))
-def test_whatever_is_taken_away_is_missed(place: tuple[int, Path]) -> None:
-    """No field can go without being noticed."""
+def test_every_missing_field_is_a_difference(place: tuple[int, Path]) -> None:
+    """No field can be removed unnoticed."""
     index, path = place
     live = copy.deepcopy(OBJECTS[index])
     del at(live, path[:-1])[path[-1]]
@@ -83,8 +83,8 @@ def test_whatever_is_taken_away_is_missed(place: tuple[int, Path]) -> None:
 
 
 @given(st.sampled_from(PLACES), st.text(min_size=1) | st.integers() | st.booleans())
-def test_whatever_is_changed_is_noticed(place: tuple[int, Path], value: str | int) -> None:
-    """No field can be given another value without being noticed."""
+def test_every_changed_field_is_a_difference(place: tuple[int, Path], value: str | int) -> None:
+    """No field can get another value unnoticed."""
     index, path = place
     live = copy.deepcopy(OBJECTS[index])
     before = at(live, path)
@@ -103,8 +103,8 @@ OTHERS = [place for place in MAPPINGS if place not in SELECTORS]
 
 
 @given(st.sampled_from(OTHERS), st.text(min_size=10, max_size=10))
-def test_what_others_add_stays(place: tuple[int, Path], name: str) -> None:
-    """A label of another tool, and what the API server fills in, are no difference."""
+def test_added_fields_are_no_difference(place: tuple[int, Path], name: str) -> None:
+    """Another tool's label and the API server's defaults stay."""
     index, path = place
     live = copy.deepcopy(OBJECTS[index])
     assume(name not in at(live, path))
@@ -114,8 +114,8 @@ def test_what_others_add_stays(place: tuple[int, Path], name: str) -> None:
 
 
 @given(st.sampled_from(SELECTORS), st.text(min_size=10, max_size=10))
-def test_a_selector_has_no_further_labels(place: tuple[int, Path], name: str) -> None:
-    """One more label to select by, and the Service sends its requests to nobody."""
+def test_added_label_in_a_selector_is_a_difference(place: tuple[int, Path], name: str) -> None:
+    """With one more label the Service would select no pod."""
     index, path = place
     live = copy.deepcopy(OBJECTS[index])
     assume(name not in at(live, path))
@@ -127,16 +127,16 @@ def test_a_selector_has_no_further_labels(place: tuple[int, Path], name: str) ->
 
 
 @pytest.mark.parametrize("listed", ["containers", "volumes", "imagePullSecrets", "topologySpreadConstraints"])
-def test_further_items_with_a_name_of_their_own_stay(listed: str) -> None:
-    """A container that somebody injects is somebody else's, wherever in the list it stands."""
+def test_added_named_items_are_no_difference(listed: str) -> None:
+    """An injected container stays, at any position of the list."""
     live: Any = copy.deepcopy(STATEFUL_SET)
     live["spec"]["template"]["spec"][listed].insert(0, {"name": "injected"})
 
     assert difference(STATEFUL_SET, live) is None
 
 
-def test_peer_that_is_widened_is_put_back() -> None:
-    """A selector of namespaces beside the one of pods lets the pods of other namespaces in."""
+def test_widened_peer_is_a_difference() -> None:
+    """A namespace selector beside the pod selector would admit pods of other namespaces."""
     wanted = network_policy(
         view(networkPolicy={"from": [{"podSelector": {"matchLabels": {"a": "b"}}}]}), SETTINGS
     )
@@ -146,8 +146,8 @@ def test_peer_that_is_widened_is_put_back() -> None:
     assert difference(wanted, live) == "spec.ingress[0].from[0].namespaceSelector is not allowed"
 
 
-def test_a_list_that_is_one_value_has_no_further_items() -> None:
-    """Another source that may reach the pods is a difference, however it came there."""
+def test_added_item_in_an_atomic_list_is_a_difference() -> None:
+    """An additional source that may reach the pods is a difference."""
     wanted, live = network_policy(view(), SETTINGS), copy.deepcopy(network_policy(view(), SETTINGS))
     live["spec"]["ingress"].append({"ports": [{"port": 22}]})
 
@@ -178,14 +178,14 @@ def test_a_list_that_is_one_value_has_no_further_items() -> None:
         ({"a": ["b"]}, {"a": ["c"]}, "a[0] differs"),
     ],
 )  # fmt: skip
-def test_the_first_difference_is_named(wanted: Any, live: Any, words: str) -> None:
-    """The sentence has the field's path, and never a text, which may be secret."""
+def test_first_difference_is_described_without_texts(wanted: Any, live: Any, words: str) -> None:
+    """The sentence contains the field's path and never a text, which may be secret."""
     assert difference(wanted, live) == words
 
 
 @pytest.mark.parametrize("empty", [None, "", {}, []], ids=repr)
-def test_what_is_empty_may_be_left_out(empty: Any) -> None:
-    """The API server drops what is empty."""
+def test_missing_empty_field_is_no_difference(empty: Any) -> None:
+    """The API server drops empty fields."""
     assert difference({"a": {"b": empty}}, {"a": {}}) is None
 
 
@@ -202,13 +202,13 @@ def test_what_is_empty_may_be_left_out(empty: Any) -> None:
 @pytest.mark.parametrize(
     "path", [("requests", "memory"), ("limits", "example.com/gpu"), ("emptyDir", "sizeLimit")]
 )
-def test_amounts_are_compared_as_amounts(wanted: str, live: str, same: bool, path: tuple[str, str]) -> None:
-    """The API server writes a quantity in its own way."""
+def test_quantities_are_compared_by_amount(wanted: str, live: str, same: bool, path: tuple[str, str]) -> None:
+    """The API server normalizes quantities."""
     first, second = path
 
     assert (difference({first: {second: wanted}}, {first: {second: live}}) is None) == same
 
 
-def test_other_texts_are_compared_as_texts() -> None:
-    """What only looks like an amount is no amount."""
+def test_other_texts_are_compared_literally() -> None:
+    """A text that only looks like a quantity is none."""
     assert difference({"labels": {"version": "1000m"}}, {"labels": {"version": "1"}}) is not None

@@ -1,4 +1,4 @@
-"""What the plan asks for in single situations: a view that stands, and one thing that is otherwise."""
+"""Test the plan in single situations: a settled view with one change."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ def said(planned: Plan, kind: str) -> tuple[str, str, str]:
     return entry["status"], entry["reason"], entry["message"]
 
 
-def test_a_view_that_stands_is_left_alone() -> None:
-    """No write, no word to a node, no status; and a look again in ten seconds."""
+def test_settled_view_needs_no_action() -> None:
+    """There is no write, no node update and no status, and the next pass comes in ten seconds."""
     planned = plan(standing(), SETTINGS)
 
     assert not writes(planned, standing())
     assert planned == Plan(apply=planned.apply, expect_unchanged=planned.expect_unchanged)
 
 
-def test_another_release_of_the_operator_makes_no_pod_anew() -> None:
-    """Its own default image is for revisions that are made from now on."""
+def test_operator_upgrade_restarts_no_pods() -> None:
+    """The new default image is for new revisions."""
     planned = plan(standing(), OperatorSettings("example/node:2"))
 
     assert not writes(planned, standing())
@@ -89,8 +89,8 @@ def beginning(topic: Any) -> Observed:
     return Observed(now=1_000_000.0, resource=resource(), children={}, topic=topic)
 
 
-def test_the_first_revision_is_named_before_anything_of_it_is_made() -> None:
-    """Who looks next knows whose the children are."""
+def test_first_revision_enters_status_before_its_objects() -> None:
+    """The next pass then knows whose the children are."""
     planned = plan(beginning(TopicFound(4)), SETTINGS)
 
     assert (planned.apply, planned.token_secrets) == ((), ())
@@ -107,8 +107,8 @@ def test_the_first_revision_is_named_before_anything_of_it_is_made() -> None:
         (KafkaSettingsInvalid("the Secret kafka does not exist"), "SettingsWrong", []),
     ],
 )
-def test_nothing_begins_before_the_topic_is_seen(topic: Any, reason: str, events: list[str]) -> None:
-    """The phase is Pending, and Progressing says what is waited for; an event says so once."""
+def test_nothing_is_created_before_the_topic_is_observed(topic: Any, reason: str, events: list[str]) -> None:
+    """The phase is Pending, Progressing has the reason, and one event reports it."""
     first = plan(beginning(topic), SETTINGS)
     assert first.status is not None
     again = plan(
@@ -124,8 +124,8 @@ def test_nothing_begins_before_the_topic_is_seen(topic: Any, reason: str, events
 # --- the spec
 
 
-def test_a_wrong_spec_is_named_and_the_view_stays_as_it_is() -> None:
-    """The last one that was right is followed, also where the new one asks for another size, or for none."""
+def test_invalid_spec_leaves_the_last_valid_one_in_effect() -> None:
+    """The status names the field, also if the invalid spec has other replicas."""
     observed = changed(standing(), replicas=1, suspended=True)
     planned = plan(observed, SETTINGS)
 
@@ -142,8 +142,8 @@ def test_a_wrong_spec_is_named_and_the_view_stays_as_it_is() -> None:
         ({"ephemeral": True}, "spec.storage.ephemeral"),
     ],
 )
-def test_what_cannot_be_changed_is_refused(storage: Mapping[str, Any], field: str) -> None:
-    """An API server without the rules of the schema lets it through."""
+def test_immutable_field_is_refused(storage: Mapping[str, Any], field: str) -> None:
+    """An API server without the schema's rules would accept the change."""
     there = standing().resource["spec"]["storage"]
     planned = plan(changed(standing(), storage={**there, **storage}), SETTINGS)
 
@@ -151,8 +151,8 @@ def test_what_cannot_be_changed_is_refused(storage: Mapping[str, Any], field: st
     assert said(planned, "SpecValid")[2].startswith(field)
 
 
-def test_larger_volumes_are_asked_for_and_nothing_else_is_touched() -> None:
-    """The StatefulSet's own template cannot be changed."""
+def test_larger_size_patches_the_volume_claims_only() -> None:
+    """The StatefulSet's claim template is immutable."""
     there = standing().resource["spec"]["storage"]
     observed = changed(standing(), storage={**there, "size": "20Gi"})
     planned = plan(observed, SETTINGS)
@@ -160,8 +160,8 @@ def test_larger_volumes_are_asked_for_and_nothing_else_is_touched() -> None:
     assert {ref.kind for ref in writes(planned, observed)} <= {"ConfigMap", "PersistentVolumeClaim"}
 
 
-def test_a_volume_that_somebody_made_larger_stays_so() -> None:
-    """No volume can become smaller: the API server would refuse it in every round."""
+def test_larger_volume_is_not_shrunk() -> None:
+    """The API server would refuse a smaller size in every pass."""
     claim = Ref("PersistentVolumeClaim", "data-users-r1-1")
     observed = edited(
         standing(), claim, lambda live: live["spec"]["resources"]["requests"].update(storage="99Gi")
@@ -170,8 +170,8 @@ def test_a_volume_that_somebody_made_larger_stays_so() -> None:
     assert claim not in {Ref(m["kind"], m["metadata"]["name"]) for m in plan(observed, SETTINGS).apply}
 
 
-def test_read_settings_are_told_to_nodes_that_run() -> None:
-    """No pod restarts; and one that starts meanwhile finds them in its file, which is written first."""
+def test_read_settings_are_sent_to_running_nodes() -> None:
+    """No pod restarts; a pod that starts now reads them from its file, which is written first."""
     observed = changed(standing(), read={"consistency": "any", "maxConcurrent": 7})
     first = plan(observed, SETTINGS)
     assert set(writes(first, observed)) == {CONFIG_MAP}
@@ -188,8 +188,8 @@ def merge(live: dict[str, Any], wanted: Manifest) -> None:
     live["metadata"]["annotations"] = wanted["metadata"]["annotations"]
 
 
-def test_what_is_paused_is_left_alone() -> None:
-    """Only status says so, and what else is seen."""
+def test_paused_view_is_left_alone() -> None:
+    """Only its status is written."""
     observed = changed(standing(), paused=True, replicas=5, topic="others")
     planned = plan(edited(observed, STATEFUL_SET, lambda live: live["spec"].update(replicas=9)), SETTINGS)
 
@@ -197,8 +197,8 @@ def test_what_is_paused_is_left_alone() -> None:
     assert replace(planned, status=None, events=(), requeue_seconds=0.0) == Plan(requeue_seconds=0.0)
 
 
-def test_a_wrong_spec_can_be_paused() -> None:
-    """Whoever stops the operator need not put right first what he stops it for."""
+def test_invalid_spec_can_be_paused() -> None:
+    """Pausing does not need a valid spec."""
     observed = changed(standing(), replicas=1, paused=True)
     planned = plan(edited(observed, STATEFUL_SET, lambda live: live["spec"].update(replicas=9)), SETTINGS)
 
@@ -206,8 +206,8 @@ def test_a_wrong_spec_can_be_paused() -> None:
     assert planned.apply == ()
 
 
-def test_a_new_secret_rolls_pods_and_a_missing_one_does_not() -> None:
-    """Nobody restarts a view because somebody deleted a Secret."""
+def test_changed_secret_restarts_pods_and_a_missing_one_does_not() -> None:
+    """A deleted Secret restarts no pod."""
     observed = changed(
         standing(), kafka={"bootstrapServers": "kafka:9092", "config": {}, "secretRef": {"name": "k"}}
     )
@@ -228,8 +228,8 @@ def test_a_new_secret_rolls_pods_and_a_missing_one_does_not() -> None:
 
 
 @pytest.mark.parametrize("ref", [Ref("Service", "users"), Ref("Secret", "users-r1")])
-def test_the_name_of_somebody_else_is_left_to_him(ref: Ref) -> None:
-    """Status says who has it, and everything else goes on."""
+def test_object_of_another_owner_is_left_alone(ref: Ref) -> None:
+    """Status names the object, and everything else continues."""
     children = {there: live for there, live in standing().children.items() if there != ref}
     planned = plan(replace(standing(), children=children, name_conflicts=frozenset({ref})), SETTINGS)
 
@@ -242,8 +242,8 @@ def test_the_name_of_somebody_else_is_left_to_him(ref: Ref) -> None:
     assert f"{ref.kind} {ref.name}" in said(planned, "Degraded")[2]
 
 
-def test_a_stateful_set_waits_for_its_config_map_and_its_token() -> None:
-    """Pods that start without them would only crash."""
+def test_stateful_set_waits_for_its_config_map_and_token() -> None:
+    """Pods that start without them would crash."""
     for missing in (CONFIG_MAP, Ref("Secret", "users-r1")):
         children = {
             ref: live for ref, live in standing().children.items() if ref not in (missing, STATEFUL_SET)
@@ -253,8 +253,8 @@ def test_a_stateful_set_waits_for_its_config_map_and_its_token() -> None:
         assert "StatefulSet" not in {m["kind"] for m in planned.apply}
 
 
-def test_a_deleted_child_is_an_event() -> None:
-    """Whoever deleted it learns who has made it again."""
+def test_deleted_child_causes_an_event() -> None:
+    """The event explains why the object is back."""
     children = {ref: live for ref, live in standing().children.items() if ref != CONFIG_MAP}
     planned = plan(replace(standing(), children=children), SETTINGS)
 
@@ -282,8 +282,8 @@ def node_says(observed: Observed, ordinal: int, **fields: Any) -> Observed:
         ({"complete": 0}, "Hydrated", "False", "Hydrating"),
     ],
 )
-def test_what_nodes_say_is_in_a_condition(fields: Any, kind: str, status: str, reason: str) -> None:
-    """And stays there while the node is silent, and goes when it says that it is over."""
+def test_node_reports_enter_a_condition(fields: Any, kind: str, status: str, reason: str) -> None:
+    """The condition stays while the node is silent and ends with the node's next report."""
     planned = plan(node_says(standing(), 1, **fields), SETTINGS)
     assert said(planned, kind)[:2] == (status, reason)
 
@@ -295,8 +295,8 @@ def test_what_nodes_say_is_in_a_condition(fields: Any, kind: str, status: str, r
         assert silent.status is None or said(silent, kind)[:2] == (status, reason)
 
 
-def test_a_node_that_follows_an_older_placement_is_told() -> None:
-    """Of the one in the ConfigMap."""
+def test_node_with_an_older_placement_is_updated() -> None:
+    """It gets the placement in the ConfigMap."""
     seen = standing().node_statuses[1][2].seen
     planned = plan(node_says(standing(), 2, seen=replace(seen, epoch=0)), SETTINGS)
 
@@ -308,8 +308,8 @@ def test_a_node_that_follows_an_older_placement_is_told() -> None:
 # --- status
 
 
-def test_a_status_that_is_lost_is_written_before_anything_follows_from_it() -> None:
-    """Whoever looks next goes on from what was found, and not from another guess."""
+def test_recovered_status_is_written_before_any_action() -> None:
+    """The next pass then starts from the same state."""
     planned = plan(replace(standing(), resource={**standing().resource, "status": {}}), SETTINGS)
 
     assert planned.status is not None
@@ -318,7 +318,7 @@ def test_a_status_that_is_lost_is_written_before_anything_follows_from_it() -> N
 
 
 def test_every_field_of_status_is_in_the_schema() -> None:
-    """The API server drops what is not."""
+    """The API server drops fields that the schema lacks."""
     schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
     validator = Draft202012Validator(closed(schema))
     for seed in range(6):
@@ -338,8 +338,8 @@ def closed(schema: Any) -> Any:
     return [closed(item) for item in schema] if isinstance(schema, list) else schema
 
 
-def test_a_time_that_is_to_come_holds_no_deadline_up() -> None:
-    """A `since` that somebody moved into the future counts from now."""
+def test_future_time_does_not_delay_a_deadline() -> None:
+    """An edited `since` in the future counts from now."""
     history = History.begin(3, replicas=1, standbyReplicas=0)
     history.settle()
     history.operator.resource["spec"]["topic"] = "others"

@@ -1,4 +1,4 @@
-"""What is done in the middle of a change of the view, seen at one moment of a history."""
+"""Test the plan in the middle of a rollout, at one moment of a history."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def with_old_pods(observed: Observed, revision: str) -> Observed:
 
 
 @pytest.mark.parametrize("revision", ["r1", "r2"])
-def test_no_pod_is_rolled_while_the_service_is_turned(revision: str) -> None:
-    """As many of the candidate's have to answer as the old revision has, and that one is what there is to fall back upon."""
+def test_no_pod_restarts_during_the_cut_over(revision: str) -> None:
+    """Enough pods of the candidate must answer, and the old revision is the fallback."""
     assert plan(with_old_pods(cutting_over(), revision), SETTINGS).evict == ()
 
 
@@ -58,8 +58,8 @@ def phase_after(observed: Observed) -> str:
     return str(status["phase"])
 
 
-def test_pods_are_rolled_while_a_candidate_hydrates() -> None:
-    """A change that takes an hour holds up no other one."""
+def test_pods_restart_while_a_candidate_hydrates() -> None:
+    """A rollout of an hour does not delay other changes."""
     assert plan(with_old_pods(hydrating(), "r1"), SETTINGS).evict == ("users-r1-2",)
 
 
@@ -75,10 +75,10 @@ def test_pods_are_rolled_while_a_candidate_hydrates() -> None:
         (-1, 0, 0, "CuttingOver"),
     ],
 )
-def test_a_candidate_takes_over_when_it_is_no_further_behind_than_it_may_be(
+def test_candidate_takes_over_within_the_maximum_lag(
     active: int, candidate: int, max_lag: int, phase: str
 ) -> None:
-    """Than `maxLag` over all nodes, or than the revision that serves. One whose lag nobody knows does not."""
+    """The limit is `maxLag` over all nodes, or the active revision's lag. A candidate with unknown lag does not take over."""
     rollout = {**cutting_over().resource["spec"]["rollout"], "maxLag": max_lag}
     lags = {1: active, 2: candidate}
     said = {
@@ -101,15 +101,13 @@ def answering(service: str, pods: int) -> Observed:
     ("service", "pods", "phase"),
     [("r1", 3, "CuttingOver"), ("r2", 2, "CuttingOver"), ("r2", 3, "Retiring")],
 )
-def test_a_cut_over_ends_when_the_service_is_seen_to_reach_the_candidate(
-    service: str, pods: int, phase: str
-) -> None:
-    """It is turned, and as many pods answer behind it as before."""
+def test_cut_over_ends_when_the_service_reaches_the_candidate(service: str, pods: int, phase: str) -> None:
+    """The Service selects the candidate, and as many pods answer as before."""
     assert phase_after(answering(service, pods)) == phase
 
 
-def test_the_epoch_in_status_is_that_of_the_revision_that_took_over() -> None:
-    """Also while one of its nodes is silent: no later epoch of the one before is held against its ConfigMap."""
+def test_epoch_in_status_is_the_new_active_revisions() -> None:
+    """It applies although a node is silent: the earlier revision's later epoch does not count."""
     turned = answering("r2", 3)
     resource = {**turned.resource, "status": {**turned.resource["status"], "placementEpoch": 99}}
     said = {
@@ -123,13 +121,13 @@ def test_the_epoch_in_status_is_that_of_the_revision_that_took_over() -> None:
     assert (planned.status["active"]["revision"], planned.status["placementEpoch"]) == ("r2", epoch)
 
 
-def test_a_wrong_spec_cancels_no_candidate() -> None:
-    """The last one that was right is followed, and that is the one that the candidate was made of."""
+def test_invalid_spec_cancels_no_candidate() -> None:
+    """The last valid spec, which made the candidate, stays in effect."""
     assert phase_after(hydrating(replicas=1)) == "CuttingOver"
 
 
-def test_more_partitions_replace_no_candidate_where_only_an_alert_is_asked_for() -> None:
-    """It goes on with those that the topic had when it began."""
+def test_more_partitions_replace_no_candidate_with_alert() -> None:
+    """The candidate continues with the partitions that it began with."""
     observed = hydrating(onPartitionsChanged="Alert", topic="others")
     there = cutting_over().topic
     assert isinstance(there, TopicFound)
@@ -139,8 +137,8 @@ def test_more_partitions_replace_no_candidate_where_only_an_alert_is_asked_for()
     assert planned.status["candidate"]["revision"] == "r2"
 
 
-def test_a_lost_node_of_a_candidate_is_replaced_however_often_copies_of_the_active_moved() -> None:
-    """The epoch that status speaks of is the active revision's, and says nothing of the candidate's placement."""
+def test_lost_node_of_a_candidate_is_replaced_whatever_the_active_epoch() -> None:
+    """The epoch in status is the active revision's and does not concern the candidate's placement."""
     history = History.begin(3, replicas=3, standbyReplicas=1)
     history.settle()
     for replicas in (4, 3):

@@ -1,4 +1,4 @@
-"""Every word that a resource can say stands in the page about it."""
+"""Test that the documentation explains every word in a resource's status and events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = {"Pod", "ConfigMap", "StatefulSet", "PersistentVolumeClaim"}
 
 @pytest.mark.parametrize("file", ["report/condition_rules", "decide/events", "decide/deletion"])
 def test_every_reason_is_explained(file: str) -> None:
-    """Conditions and events have stable words, and each has a meaning that can be looked up."""
+    """Conditions and events have stable reasons, and the page explains each."""
     said = set(WORD.findall((PACKAGE / f"{file}.py").read_text())) - NOT_SAID - KINDS
 
     assert {word for word in said if f"`{word}`" not in PAGE} == set()
@@ -30,12 +30,12 @@ def test_every_reason_is_explained(file: str) -> None:
 
 @pytest.mark.parametrize("page", ["operator_status", "failure_modes"])
 def test_every_permanent_failure_is_explained(page: str) -> None:
-    """Its reason is a condition's and an event's, and a person has to mend it."""
+    """Its reason is a condition's and an event's, and a user must act."""
     text = (ROOT / "docs" / f"{page}.md").read_text()
 
     assert [reason for reason in REASONS if f"`{reason}`" not in text] == []
 
 
 def test_every_phase_and_condition_is_explained() -> None:
-    """Also those at which nobody looks when everything is well."""
+    """This includes those of a healthy view."""
     assert [word for word in (*get_args(Phase), *ORDER) if f"`{word}`" not in PAGE] == []

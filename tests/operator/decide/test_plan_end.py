@@ -1,4 +1,4 @@
-"""The end of a pod that nobody speaks for, and of a revision: what goes in which order, and what stays."""
+"""Test the deletion of stuck pods, of revisions and of resources: what goes in which order, and what stays."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ CASES: Mapping[str, tuple[float | None, Hosts, bool]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_pod_is_taken_away_when_nobody_can_say_that_it_has_ended(case: str) -> None:
-    """Its process may still run for as long as it was given, and its host is believed for five minutes more."""
+def test_pod_is_force_deleted_when_nothing_confirms_its_end(case: str) -> None:
+    """Its process has its grace period, and a ready host five minutes more."""
     ending, hosts, forced = CASES[case]
     live = LiveRevision(1, pods={0: Pod("users-r1-0", False, NOW, NOW, "host", None, ending)})
 
     assert tuple(stuck_pods(live, hosts, NOW)) == ((Ref("Pod", "users-r1-0"),) if forced else ())
 
 
-def test_a_revision_goes_with_its_config_map_last() -> None:
-    """By it the revision is known: whatever ends in between, somebody comes back for the rest."""
+def test_config_map_of_a_revision_is_deleted_last() -> None:
+    """It identifies the revision, so that an interrupted removal continues."""
     objects: Mapping[str, Manifest] = {kind: {} for kind in ("ConfigMap", "Secret", "StatefulSet")}
     claim: Mapping[int, Manifest] = {0: {"metadata": {}}}
     pod = Pod("users-r1-0", True, NOW, NOW, "host", None, None)
@@ -67,8 +67,8 @@ def test_a_revision_goes_with_its_config_map_last() -> None:
     ("named", "goes"),
     [({}, False), ({"previous": NINE}, True), ({"history": [{**NINE, "outcome": "Retired"}]}, True)],
 )
-def test_volumes_go_with_a_revision_that_this_resource_had(named: Mapping[str, Any], goes: bool) -> None:
-    """One that status does not know left them to be kept, when a resource of the name went before."""
+def test_volumes_of_an_unknown_revision_stay(named: Mapping[str, Any], goes: bool) -> None:
+    """An earlier resource with this name retained them."""
     volume, there = Ref("PersistentVolumeClaim", "data-users-r9-0"), standing().resource["status"]
     status = {**{name: value for name, value in there.items() if name != "history"}, **named}
     observed = replace(
@@ -80,8 +80,8 @@ def test_volumes_go_with_a_revision_that_this_resource_had(named: Mapping[str, A
     assert plan(observed, SETTINGS).delete == ((volume,) if goes else ())
 
 
-def test_a_resource_that_was_let_go_is_left_alone() -> None:
-    """Somebody else's finalizer may hold it for long."""
+def test_resource_without_the_finalizer_is_left_alone() -> None:
+    """Another finalizer may hold it for long."""
     there = standing().resource
     metadata = {
         **there["metadata"],
@@ -92,8 +92,8 @@ def test_a_resource_that_was_let_go_is_left_alone() -> None:
     assert plan(replace(standing(), resource={**there, "metadata": metadata}), SETTINGS) == Plan()
 
 
-def test_what_is_left_in_kafka_is_named() -> None:
-    """What an earlier release named after the view alone may be another cluster's: it stays, and an event says so."""
+def test_event_names_what_stays_in_kafka() -> None:
+    """Names of an earlier release may belong to another cluster's view: they stay, and an event lists them."""
     history = History.begin(1)
     history.settle()
     there = history.operator.look()

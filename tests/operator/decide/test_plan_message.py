@@ -1,4 +1,4 @@
-"""What `kubectl get qt` says of a view: the worst that is true; and whose word makes a failure permanent."""
+"""Test the message of a resource, and which reports make a failure permanent."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ ORDERED = [
 
 
 @pytest.mark.parametrize("worse", range(len(ORDERED) - 1))
-def test_the_message_is_the_worst_condition_that_is_true(worse: int) -> None:
-    """Whatever less bad ones hold beside it; conditions that hold as they should say nothing."""
+def test_message_is_the_worst_condition(worse: int) -> None:
+    """Less severe conditions and healthy ones do not show."""
     kinds = {ORDERED[worse]["type"]}
     beside = [one for one in ORDERED[worse + 1 :] if one["type"] not in kinds]
     well = [entry("Available", "True", "Serving"), entry("SpecValid", "True", "Valid")]
@@ -56,8 +56,8 @@ def test_the_message_is_the_worst_condition_that_is_true(worse: int) -> None:
     assert worst_message([*others, *reversed(beside), ORDERED[worse]]) == ORDERED[worse]["message"]
 
 
-def test_a_condition_that_somebody_broke_says_nothing() -> None:
-    """Status can be edited; one that nothing new is known of stays as it is."""
+def test_edited_condition_gives_no_message() -> None:
+    """A carried-over condition may have been edited in status."""
     broken: list[dict[str, Any]] = [
         {"type": "SpecValid"},
         {"type": "Degraded", "status": "True"},
@@ -68,15 +68,15 @@ def test_a_condition_that_somebody_broke_says_nothing() -> None:
     assert worst_message([*broken, entry("PartitionsInSync", "False", "X")]) == "PartitionsInSync X"
 
 
-def test_a_message_is_one_line() -> None:
-    """A column has no room for more, and kubectl cuts it off at the first end of a line."""
+def test_message_is_one_line() -> None:
+    """kubectl cuts a column off at the first line end."""
     assert (
         worst_message([{**entry("SpecValid", "False", "X"), "message": "a\n b\n\n== SQL ==\nSELEC"}]) == "a b"
     )
 
 
-def test_nodes_that_are_away_are_worse_than_a_wrong_spec() -> None:
-    """A spec that is not followed leaves readers what they have."""
+def test_unavailable_nodes_outrank_an_invalid_spec() -> None:
+    """An invalid spec leaves readers what they have."""
     observed = changed(standing(), replicas=1)  # with standbyReplicas: 1
     assert message(observed).startswith("spec.standbyReplicas")
     for ordinal in range(3):
@@ -85,8 +85,8 @@ def test_nodes_that_are_away_are_worse_than_a_wrong_spec() -> None:
     assert message(observed).startswith("Not every partition of r1 has a complete replica")
 
 
-def test_a_refusal_by_nodes_that_serve_is_the_specs() -> None:
-    """Kafka settings roll one pod after the other: the first one that refuses them says so."""
+def test_refusal_by_serving_nodes_makes_the_spec_invalid() -> None:
+    """Changed Kafka settings restart one pod after the other, and the first one reports the refusal."""
     settings = IngestFailure("KafkaSettingsRefused", "spec.kafka: a setting is wrong")
     planned = plan(node_says(standing(), 1, failure=settings, ingest_error=settings.message), SETTINGS)
 
@@ -96,8 +96,8 @@ def test_a_refusal_by_nodes_that_serve_is_the_specs() -> None:
     assert [event.reason for event in planned.events] == ["KafkaSettingsRefused"]
 
 
-def test_a_failure_of_a_candidate_that_may_pass_is_told_while_it_is_waited_for() -> None:
-    """Its deadline may be hours away."""
+def test_temporary_failure_of_a_candidate_is_reported() -> None:
+    """The candidate's deadline may be hours away."""
     history = History.begin(3, replicas=1, standbyReplicas=0)
     history.settle()
     history.operator.resource["spec"]["transform"] = {"sql": NEVER}
@@ -134,10 +134,8 @@ def live(**failures: IngestFailure | None) -> LiveRevision:
         ({"n1": IngestFailure("WhatANewerNodeSays", "…")}, None),
     ],
 )
-def test_one_node_condemns_a_spec_and_all_nodes_an_image(
-    failures: Any, verdict: IngestFailure | None
-) -> None:
-    """Another node may run what this one cannot, but it cannot read another meaning into SQL."""
+def test_spec_fails_by_one_node_and_an_image_by_all(failures: Any, verdict: IngestFailure | None) -> None:
+    """Every node reads SQL in the same way, but another node may run what this one cannot."""
     assert permanent_failure(live(**failures)) == verdict
 
 
@@ -145,13 +143,13 @@ def test_one_node_condemns_a_spec_and_all_nodes_an_image(
     "raw",
     [None, "x", [], {}, {"reason": "A"}, {"reason": "no word", "message": ""}, {"reason": 1, "message": "x"}],
 )
-def test_what_is_no_failure_is_none(raw: Any) -> None:
-    """Whatever a node of another version, or something that is no node, answers."""
+def test_malformed_failure_is_none(raw: Any) -> None:
+    """A node of another version, or another server, may send anything."""
     assert parse_failure(raw) is None
 
 
-def test_a_failure_survives_the_way_from_ingest_to_the_operator() -> None:
-    """Every reason that there is; in one line, and bounded."""
+def test_failure_survives_its_encoding() -> None:
+    """Every reason is decoded again, on one line and bounded."""
     for reason in REASONS:
         assert parse_failure(IngestFailure(reason, "why").to_json()) == IngestFailure(reason, "why")
     long = parse_failure({"reason": "TransformRefused", "message": "x\n" * 9_000})

@@ -1,4 +1,4 @@
-"""What is made of pods: which are lost, what keeps them from running, and which one is rolled next."""
+"""Test the plan for pods: which are lost, what keeps them from running, and which restarts next."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ HOSTS: Mapping[str, tuple[Callable[[dict[str, Host]], Any], bool]] = {
 
 
 @pytest.mark.parametrize("case", HOSTS)
-def test_a_node_is_lost_with_its_host(case: str) -> None:
-    """Others take over before anything of it is deleted."""
+def test_node_is_lost_with_its_host(case: str) -> None:
+    """Other nodes take over before any of its objects is deleted."""
     edit, lost = HOSTS[case]
     planned = plan(with_hosts(away(standing()), edit), SETTINGS)
 
@@ -104,39 +104,39 @@ def test_a_node_is_lost_with_its_host(case: str) -> None:
         ("0/6 nodes are available: 6 Insufficient memory.", "Bound", False),
     ],
 )
-def test_a_node_is_lost_when_its_volume_is_where_no_host_is(message: str, phase: str, lost: bool) -> None:
-    """One that waits for a volume, or for memory, is not: making it anew would change nothing."""
+def test_node_is_lost_when_no_host_reaches_its_volume(message: str, phase: str, lost: bool) -> None:
+    """A pod that waits for a volume or for memory is not lost: recreating it would change nothing."""
     observed = away(standing(), message=message)
     observed = edited(observed, CLAIM, lambda claim: claim.update(status={"phase": phase}))
 
     assert placement_moves(plan(observed, SETTINGS)) is lost
 
 
-def test_the_volume_with_the_only_copy_outlives_its_host() -> None:
-    """The pod is made anew, and waits for a volume that may come back with the data."""
+def test_volume_with_the_only_replica_outlives_its_host() -> None:
+    """The pod is recreated and waits for the volume, which may come back with the data."""
     observed = away(standing(standbys=0))
     planned = plan(with_hosts(observed, lambda hosts: hosts.pop(host_of(observed))), SETTINGS)
 
     assert (planned.delete, planned.force_delete) == ((), (POD,))
 
 
-def test_a_volume_that_no_host_reaches_goes_also_with_the_only_copy() -> None:
+def test_unreachable_volume_is_deleted_with_the_only_replica() -> None:
     """No pod could ever run with it."""
     planned = plan(away(standing(standbys=0), message=NO_FIT), SETTINGS)
 
     assert (set(planned.delete), planned.force_delete) == ({POD, CLAIM}, ())
 
 
-def test_what_is_suspended_keeps_also_a_volume_that_no_host_reaches() -> None:
-    """Whoever suspends a view for the time in which hosts are away finds every volume afterwards."""
+def test_suspended_view_retains_unreachable_volumes() -> None:
+    """A view that is suspended while hosts are down finds every volume afterwards."""
     observed = changed(away(standing(standbys=0), message=NO_FIT), suspended=True)
     planned = plan(observed, SETTINGS)
 
     assert (planned.delete, planned.force_delete) == ((), ())
 
 
-def test_what_keeps_a_pod_from_running_is_told() -> None:
-    """In the words of Kubernetes."""
+def test_pod_problem_is_reported() -> None:
+    """The message has Kubernetes' words."""
     observed = away(standing(), message="0/6 nodes are available: 6 Insufficient memory.")
 
     assert (
@@ -145,8 +145,8 @@ def test_what_keeps_a_pod_from_running_is_told() -> None:
     )
 
 
-def test_an_image_that_cannot_be_pulled_is_told() -> None:
-    """The kubelet takes turns between two words for it; status does not."""
+def test_image_pull_failure_is_reported() -> None:
+    """The kubelet alternates between two reasons; status has one."""
     waiting = [{"state": {"waiting": {"reason": reason}}} for reason in ("ErrImagePull", "ImagePullBackOff")]
     messages = set()
     for state in waiting:
@@ -174,8 +174,8 @@ def lost_ones(observed: Observed) -> frozenset[int]:
 
 
 @pytest.mark.parametrize(("ago", "missed"), [(0, False), (59, False), (60, True)])
-def test_a_pod_that_ends_is_missed_from_when_it_was_asked_to(ago: float, missed: bool) -> None:
-    """However long it was ready before: a roll is no trouble."""
+def test_terminating_pod_is_unready_since_its_deletion(ago: float, missed: bool) -> None:
+    """A restart is no problem, however long the pod was ready before."""
     planned = plan(ending(standing(), ago), SETTINGS)
 
     assert planned.status is not None
@@ -183,16 +183,16 @@ def test_a_pod_that_ends_is_missed_from_when_it_was_asked_to(ago: float, missed:
 
 
 @pytest.mark.parametrize(("ago", "lost"), [(0, False), (19, False), (20, True)])
-def test_a_pod_that_ends_on_a_lost_host_is_lost_from_when_it_was_asked_to(ago: float, lost: bool) -> None:
-    """Its host has `replaceAfter` to come back in, as with any other pod."""
+def test_terminating_pod_on_a_lost_host_is_lost_since_its_deletion(ago: float, lost: bool) -> None:
+    """Its host has `replaceAfter` to come back, as for any other pod."""
     observed = with_hosts(ending(standing(), ago), lambda hosts: hosts.pop(host_of(standing())))
 
     assert lost_ones(observed) == ({1} if lost else set())
 
 
 @pytest.mark.parametrize(("ago", "lost"), [(0, False), (45 + 19, False), (45 + 20, True)])
-def test_a_pod_that_does_not_end_is_lost_where_nobody_may_look_at_hosts(ago: float, lost: bool) -> None:
-    """Only after the time that it was given to end, and `replaceAfter` beyond that."""
+def test_stuck_pod_is_lost_when_hosts_are_unknown(ago: float, lost: bool) -> None:
+    """It is lost after its grace period and `replaceAfter`."""
     observed = replace(ending(standing(), ago), hosts=None)
 
     assert lost_ones(observed) == ({1} if lost else set())
@@ -240,15 +240,15 @@ ROLLS: Mapping[str, tuple[Observed, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", ROLLS)
-def test_pods_are_rolled_one_at_a_time(case: str) -> None:
-    """And the one by which least is lost goes first."""
+def test_pods_restart_one_at_a_time(case: str) -> None:
+    """The pod whose restart costs least goes first."""
     observed, expected = ROLLS[case]
 
     assert plan(observed, SETTINGS).evict == expected
 
 
-def test_nothing_is_rolled_while_the_template_is_not_ours() -> None:
-    """It is put back first; else pods would be made by what somebody edited."""
+def test_no_pod_restarts_with_an_edited_template() -> None:
+    """The template is corrected first."""
     observed = edited(
         outdated(0, 1, 2),
         Ref("StatefulSet", "users-r1"),
@@ -265,8 +265,8 @@ def placed(planned: Plan) -> Placement:
     return Placement.from_json(config_map["data"]["placement.json"])
 
 
-def test_a_node_gets_copies_when_it_is_there() -> None:
-    """Until its pod has spoken the placement has only its address."""
+def test_node_gets_replicas_after_its_first_report() -> None:
+    """Until then the placement contains its address only."""
     placement = placed(plan(changed(standing(), replicas=4), SETTINGS))
 
     assert len(placement.addresses) == 4
@@ -274,8 +274,8 @@ def test_a_node_gets_copies_when_it_is_there() -> None:
     assert placement.assigned_to(3) == ()
 
 
-def test_the_volume_of_a_node_that_leaves_outlives_its_pod() -> None:
-    """A pod that is away while its copies move comes back to them."""
+def test_volume_of_a_leaving_node_outlives_its_pod() -> None:
+    """A pod that is down while its replicas move comes back to them."""
     observed = changed(standing(), replicas=2)
     written = writes(plan(observed, SETTINGS), observed)[CONFIG_MAP]
     observed = edited(observed, CONFIG_MAP, lambda live: merge(live, written))
@@ -284,8 +284,8 @@ def test_the_volume_of_a_node_that_leaves_outlives_its_pod() -> None:
     assert plan(replace(observed, children=children), SETTINGS).delete == ()
 
 
-def test_a_pod_that_leaves_stays_while_the_placement_has_its_address() -> None:
-    """It serves until others have what it has."""
+def test_leaving_pod_stays_while_the_placement_has_its_address() -> None:
+    """It serves until other nodes have its replicas."""
     observed = changed(standing(), replicas=2)
     written = writes(plan(observed, SETTINGS), observed)[CONFIG_MAP]
     observed = edited(observed, CONFIG_MAP, lambda live: merge(live, written))
@@ -325,8 +325,8 @@ def replicas(planned: Plan) -> int:
 
 
 @pytest.mark.parametrize("ordinal", range(3))
-def test_a_pod_leaves_when_every_node_knows_that_it_holds_nothing(ordinal: int) -> None:
-    """Whoever follows an older placement still sends it reads; one that is silent is not waited for."""
+def test_pod_leaves_when_every_node_follows_the_placement(ordinal: int) -> None:
+    """A node with an older placement still sends it reads; a silent node does not delay it."""
     observed = left_alone()
     older = replace(observed.node_statuses[1][ordinal].seen, epoch=1)
     silent = replace(older, at=observed.now - 10)
@@ -336,8 +336,8 @@ def test_a_pod_leaves_when_every_node_knows_that_it_holds_nothing(ordinal: int) 
     assert replicas(plan(node_says(observed, ordinal, seen=silent), SETTINGS)) == 2
 
 
-def test_a_volume_goes_after_the_pod_that_left() -> None:
-    """One that is deleted while a pod uses it would hold up the pod that comes when more nodes are asked for again."""
+def test_volume_is_deleted_after_its_pod() -> None:
+    """A claim that is deleted in use would block the pod of a later scale-up."""
     pod, claim = Ref("Pod", "users-r1-2"), Ref("PersistentVolumeClaim", "data-users-r1-2")
     there = edited(left_alone(), Ref("StatefulSet", "users-r1"), lambda live: live["spec"].update(replicas=2))
     gone = replace(there, children={ref: live for ref, live in there.children.items() if ref != pod})

@@ -1,4 +1,4 @@
-"""What a revision's ConfigMap becomes: carried on as long as it is as it was written, made again from what can be proven."""
+"""Test a revision's ConfigMap: updated while it is intact, recovered from what can be proven."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ def follows(observed: Observed, ordinal: int, what: Placement) -> Observed:
     return node_says(observed, ordinal, seen=seen, placement=what)
 
 
-def test_a_placement_is_written_only_over_the_one_that_was_seen() -> None:
-    """What another operator has decided since is never taken back."""
+def test_placement_replaces_the_observed_one_only() -> None:
+    """A later decision of another operator is never undone."""
     assert plan(standing(), SETTINGS).expect_unchanged == {CONFIG_MAP}
     assert plan(without(standing(), CONFIG_MAP), SETTINGS).expect_unchanged == {CONFIG_MAP}
 
 
-def test_a_config_map_is_made_again_from_the_latest_placement_that_a_node_follows() -> None:
-    """Copies are where the nodes have them, and not where a new revision would put them."""
+def test_recovered_placement_is_the_latest_that_a_node_follows() -> None:
+    """Replicas are where that placement says, not where a new revision would put them."""
     observed = follows(without(standing(), CONFIG_MAP), 1, turned_round(5))
 
     assert written(plan(follows(observed, 2, turned_round(7)), SETTINGS)).placement == turned_round(7)
 
 
 @pytest.mark.parametrize("other", ["default.users.r7", "more partitions"])
-def test_a_placement_that_is_not_the_revisions_own_is_not_followed(other: str) -> None:
-    """However late it is: its copies are other ones."""
+def test_placement_of_another_revision_is_ignored(other: str) -> None:
+    """Its replicas are other ones, whatever its epoch."""
     later = turned_round(9)
     if other == "more partitions":
         later = replace(later, serving=(*later.serving, (0, 1)), hydrating=(*later.hydrating, ()))
@@ -89,23 +89,23 @@ def made_from_nothing() -> Observed:
     )
 
 
-def test_a_config_map_made_from_nothing_takes_no_step_before_every_node_has_spoken() -> None:
-    """A later one than the nodes follow would take copies away that are there."""
+def test_rebuilt_placement_waits_for_every_node() -> None:
+    """A step before every node's report could remove existing replicas."""
     planned = plan(changed(made_from_nothing(), replicas=4), SETTINGS)
 
     assert written(planned).placement.epoch == 1
     assert planned.status is None or planned.status["placementEpoch"] == 7
 
 
-def test_a_config_map_made_from_nothing_gives_way_to_what_nodes_follow() -> None:
-    """As soon as they say it."""
+def test_rebuilt_placement_yields_to_the_nodes_placement() -> None:
+    """It yields with the first report."""
     observed = replace(made_from_nothing(), node_statuses=standing().node_statuses)
 
     assert written(plan(follows(observed, 1, turned_round(7)), SETTINGS)).placement == turned_round(7)
 
 
-def test_copies_stay_where_they_are_while_there_are_no_nodes() -> None:
-    """What was asked for meanwhile is begun when the view is no longer suspended."""
+def test_replicas_stay_while_the_view_is_suspended() -> None:
+    """A change of the spec takes effect after the suspension."""
     more = changed(standing(), standbyReplicas=2)
 
     assert written(plan(changed(more, suspended=True), SETTINGS)).placement == placement()
@@ -122,16 +122,16 @@ def of_another_format() -> Observed:
     return edited(replace(standing(), resource=resource), CONFIG_MAP, lambda live: merge(live, made))
 
 
-def test_another_disk_format_of_the_release_changes_no_view() -> None:
-    """The image that its nodes run can read what they wrote."""
+def test_new_disk_format_of_a_release_changes_no_view() -> None:
+    """The image of the running nodes can read what they wrote."""
     planned = plan(of_another_format(), OperatorSettings("example/node:2"))
 
     assert (planned.status, written(planned).image) == (None, "example/node:1")
     assert written(planned).disk_format == FORMAT_VERSION + 1
 
 
-def test_an_image_of_another_disk_format_is_for_a_new_revision() -> None:
-    """It might not read what is on the disks."""
+def test_image_with_another_disk_format_needs_a_new_revision() -> None:
+    """It may not read the existing disks."""
     planned = plan(changed(of_another_format(), image="example/node:2"), SETTINGS)
 
     assert written(planned).image == "example/node:1"
@@ -139,8 +139,8 @@ def test_an_image_of_another_disk_format_is_for_a_new_revision() -> None:
     assert planned.status["candidate"]["revision"] == "r2"
 
 
-def test_a_template_that_an_earlier_release_built_stays() -> None:
-    """No pod is made anew because the operator would build it in another way now."""
+def test_template_of_an_earlier_release_stays() -> None:
+    """No pod restarts because a new release would build another template."""
     there = record_of(standing().children[CONFIG_MAP])
     spec = {**there.template["spec"], "terminationGracePeriodSeconds": 7}
     older = replace(there, template={**there.template, "spec": spec})
@@ -150,8 +150,8 @@ def test_a_template_that_an_earlier_release_built_stays() -> None:
     assert written(plan(observed, SETTINGS)).template == older.template
 
 
-def test_the_domain_of_a_node_is_where_it_was_seen_last() -> None:
-    """Its zone where there are several, else its host; and the one that is written down while it has no host."""
+def test_failure_domain_is_the_last_observed_one() -> None:
+    """It is the zone if there are several, else the host; without a host the recorded one stays."""
     record = replace(record_of(standing().children[CONFIG_MAP]), domains={0: "north", 1: "north"})
     pod = Pod("users-r1-0", True, 0.0, 0.0, "host", None, None)
     live = LiveRevision(1, pods={0: pod, 1: replace(pod, host=None)}, record=record)
@@ -174,8 +174,8 @@ def early(monkeypatch: pytest.MonkeyPatch) -> Observed:
         return history.operator.look()
 
 
-def test_revision_of_an_earlier_release_is_left_as_it_is(early: Observed) -> None:
-    """An upgrade of the operator restarts no pod and makes no revision: the data stays under the name that it has."""
+def test_revision_of_an_earlier_release_is_unchanged(early: Observed) -> None:
+    """An operator upgrade restarts no pod and makes no revision; the data keeps its name."""
     planned = plan(early, SETTINGS)
 
     assert early.resource["status"]["active"]["applicationId"] == "default.users.r1"
@@ -183,8 +183,8 @@ def test_revision_of_an_earlier_release_is_left_as_it_is(early: Observed) -> Non
     assert planned == Plan(apply=planned.apply, expect_unchanged=planned.expect_unchanged)
 
 
-def test_pods_that_are_rolled_keep_their_identity(early: Observed) -> None:
-    """They find their data where it is; only a new revision gets a name of its own."""
+def test_restarted_pods_keep_their_application_id(early: Observed) -> None:
+    """They find their data; only a new revision has a new id."""
     rolled = written(plan(changed(early, ingest={"driverMemory": "2g"}), SETTINGS))
     assert rolled.roll_hash != record_of(early.children[CONFIG_MAP]).roll_hash
     assert application_id_in(rolled.template) == rolled.placement.application_id == "default.users.r1"
@@ -195,8 +195,8 @@ def test_pods_that_are_rolled_keep_their_identity(early: Observed) -> None:
     assert status["candidate"]["applicationId"] == "default.users.r2-theresource"
 
 
-def test_identity_is_found_again_where_status_and_config_map_are_lost(early: Observed) -> None:
-    """By the StatefulSet, whose pods have it."""
+def test_application_id_is_recovered_from_the_stateful_set(early: Observed) -> None:
+    """Status and the ConfigMap are lost, but pods have the id."""
     lost = replace(without(early, CONFIG_MAP), resource={**early.resource, "status": {}})
     status = plan(lost, SETTINGS).status
     assert status is not None
@@ -206,8 +206,8 @@ def test_identity_is_found_again_where_status_and_config_map_are_lost(early: Obs
     assert written(plan(again, SETTINGS)).placement.application_id == "default.users.r1"
 
 
-def test_identity_in_status_that_is_not_the_revisions_is_not_believed() -> None:
-    """Somebody may have edited it; what is recorded and what pods have come first."""
+def test_foreign_application_id_in_status_is_ignored() -> None:
+    """Status may have been edited; the record and the pods take precedence."""
     there = standing().resource["status"]
     status = {**there, "active": {**there["active"], "applicationId": "default.orders.r1"}}
     planned = plan(replace(standing(), resource={**standing().resource, "status": status}), SETTINGS)

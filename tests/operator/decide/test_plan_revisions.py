@@ -1,4 +1,4 @@
-"""The table of a revision change: in which phase what leads where."""
+"""Test the state table of a rollout."""
 
 from __future__ import annotations
 
@@ -185,15 +185,15 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_phase_leads_where_it_should(case: str) -> None:
-    """What is seen in a phase decides the next one."""
+def test_each_phase_has_its_next_phase(case: str) -> None:
+    """The observed facts decide the next phase."""
     state, seen, expected = CASES[case]
 
     assert next_rollout_state(state, seen).phase == expected
 
 
-def test_a_cut_over_makes_the_candidate_active_and_the_active_one_previous() -> None:
-    """At this step alone does the active hash change."""
+def test_cut_over_makes_the_candidate_active() -> None:
+    """The active hash changes in this step only."""
     state = next_rollout_state(
         RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
         facts("b", candidate_is_ready=True, service_switched=True),
@@ -205,8 +205,8 @@ def test_a_cut_over_makes_the_candidate_active_and_the_active_one_previous() -> 
     assert (state.previous.number, state.previous.since, state.candidate) == (1, NOW, None)
 
 
-def test_a_candidate_that_is_dropped_leaves_as_one_that_was_active() -> None:
-    """Its time counts from now on: the Service may have sent requests to it until this moment."""
+def test_dropped_candidate_retires_like_an_active_revision() -> None:
+    """Its removal waits from now on: the Service may have sent it requests until this moment."""
     late = replace(CAUGHT_UP, since=NOW - 3660)
     put_back = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, late), facts("a"))
     failed = next_rollout_state(RolloutState("CuttingOver", ACTIVE, late), facts("b", active_available=True))
@@ -215,16 +215,16 @@ def test_a_candidate_that_is_dropped_leaves_as_one_that_was_active() -> None:
         assert state.previous == replace(late, since=NOW, caught_up_since=None)
 
 
-def test_a_candidate_that_failed_is_remembered_by_its_hash() -> None:
-    """So that it is not tried again."""
+def test_failed_hash_is_remembered() -> None:
+    """It is not tried again."""
     state = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, OVERDUE), facts("b"))
 
     assert (state.failed_hash, state.candidate, state.active) == ("b", None, ACTIVE)
     assert state.history[0]["outcome"] == "Failed"
 
 
-def test_a_refused_candidate_is_remembered_with_its_reason() -> None:
-    """It is not tried again, and what the nodes said outlives them; both are forgotten when something else is asked for."""
+def test_permanent_failure_is_remembered() -> None:
+    """Hash and reason stay until the spec asks for something else."""
     state = next_rollout_state(
         RolloutState("HydratingCandidate", ACTIVE, CANDIDATE), facts("b", candidate_failure=REFUSED)
     )
@@ -235,8 +235,8 @@ def test_a_refused_candidate_is_remembered_with_its_reason() -> None:
     assert next_rollout_state(state, facts("a")).failure is None
 
 
-def test_a_candidate_that_failed_can_be_kept_for_a_look() -> None:
-    """With onFailure: KeepCandidate it stays, and takes nothing over."""
+def test_failed_candidate_can_be_retained() -> None:
+    """With onFailure: KeepCandidate it stays and never takes over."""
     seen = replace(facts("b"), rollout=replace(ROLLOUT, on_failure="KeepCandidate"))
     state = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, OVERDUE), seen)
 
@@ -244,26 +244,26 @@ def test_a_candidate_that_failed_can_be_kept_for_a_look() -> None:
     assert service_target(state, next_rollout_state(state, seen)) == 1
 
 
-def test_a_failure_is_forgotten_when_something_else_is_wanted() -> None:
-    """Whoever puts the spec back and changes it again wants another try."""
+def test_failure_is_forgotten_with_another_spec() -> None:
+    """Reverting the spec and changing it again is another try."""
     assert next_rollout_state(RolloutState("Ready", ACTIVE, failed_hash="b"), facts("a")).failed_hash is None
 
 
-def test_a_failure_is_not_forgotten_while_the_topic_is_unknown() -> None:
-    """Kafka being away says nothing about the spec."""
+def test_failure_is_remembered_while_the_topic_is_unknown() -> None:
+    """An unreachable Kafka does not concern the spec."""
     assert next_rollout_state(RolloutState("Ready", ACTIVE, failed_hash="b"), facts(None)).failed_hash == "b"
 
 
-def test_being_behind_once_begins_the_waiting_anew() -> None:
-    """A candidate must have been caught up all the time."""
+def test_lagging_candidate_restarts_its_stable_time() -> None:
+    """A candidate must have been caught up without interruption."""
     state = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP), facts("b"))
     assert state.candidate is not None
 
     assert state.candidate.caught_up_since is None
 
 
-def test_the_service_is_turned_only_while_it_cuts_over() -> None:
-    """And not in the round in which that is given up."""
+def test_service_selects_the_candidate_during_the_cut_over_only() -> None:
+    """In the pass that abandons the cut-over it selects the active revision."""
     hydrating, cutting = (RolloutState(p, ACTIVE, CAUGHT_UP) for p in ("HydratingCandidate", "CuttingOver"))
 
     assert service_target(hydrating, cutting) == 1
@@ -277,8 +277,8 @@ def test_the_service_is_turned_only_while_it_cuts_over() -> None:
     )
 
 
-def test_the_history_keeps_the_last_ten() -> None:
-    """Newest first."""
+def test_history_has_ten_entries() -> None:
+    """The newest comes first."""
     state = RolloutState("Ready", ACTIVE)
     for number in range(30):
         state = next_rollout_state(state, replace(facts(f"h{number}"), next_number=number + 2))
@@ -301,10 +301,8 @@ def there(number: int, ready: bool) -> LiveRevision:
         (7, {2}, (2, None, 1)),
     ],
 )
-def test_a_status_that_is_lost_is_made_again(
-    service: int | None, ready: set[int], roles: tuple[int | None, ...]
-) -> None:
-    """The Service knows which revision serves; without it, it is the first one that could."""
+def test_lost_status_is_rebuilt(service: int | None, ready: set[int], roles: tuple[int | None, ...]) -> None:
+    """The Service selects the active revision; without it the first ready one is active."""
     live_revisions = {number: there(number, number in ready) for number in (1, 2)}
     state = rollout_state_of(IDENTITY, {}, live_revisions, service, NOW)
 

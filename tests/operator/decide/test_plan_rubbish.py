@@ -1,4 +1,4 @@
-"""Whatever is observed, there is a plan: children that somebody deleted, emptied or filled with rubbish, and a lost status."""
+"""Test that any observation has a plan: deleted, emptied or invalid children, and a lost status."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Path = tuple[Any, ...]
 
 @given(st.integers(0, SEEDS - 1), st.randoms(use_true_random=False))
 @settings(max_examples=300, deadline=None)
-def test_rubbish_is_planned_for(seed: int, chance: random.Random) -> None:
-    """No exception, and a status with everything that was known of it or could be made again."""
+def test_invalid_children_have_a_plan(seed: int, chance: random.Random) -> None:
+    """There is no exception, and status has everything that is known or can be rebuilt."""
     observed = vandalised(moment(seed), chance)
     planned = plan(observed, SETTINGS)
 
     assert planned.requeue_seconds > 0
 
 
-def test_a_resource_without_anything_is_planned_for() -> None:
-    """Nothing is there but the resource, whatever its status says."""
+def test_resource_without_children_has_a_plan() -> None:
+    """This holds for any status."""
     for seed in range(SEEDS):
         observed = moment(seed)
         for topic in (None, TopicFound(4), TopicMissing()):

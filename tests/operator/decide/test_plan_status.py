@@ -1,4 +1,4 @@
-"""Status: read with what cannot be relied upon, and written only when something has changed."""
+"""Test status: untrusted when read, written only after a change."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ IDENTITY = Identity("shop", "users", "0b8a3f3e-6a7e-4a43-8f0a-6f1d9a6f3c51", 1, 
 
 
 @pytest.mark.parametrize("silent", [{0}, {1}, {0, 1, 2}])
-def test_a_node_that_falls_silent_is_no_news(silent: set[int]) -> None:
-    """What it said last stands in status until somebody says something else."""
+def test_silent_node_changes_no_status(silent: set[int]) -> None:
+    """Its last report stays in status until the next one."""
     others = {ordinal: one for ordinal, one in standing().node_statuses[1].items() if ordinal not in silent}
 
     assert plan(replace(standing(), node_statuses={1: others}), SETTINGS).status is None
@@ -31,10 +31,10 @@ def test_a_node_that_falls_silent_is_no_news(silent: set[int]) -> None:
     ("away", "holds"),
     [({0}, ("True", "Serving")), ({0, 1, 2}, ("False", "NodesAway"))],
 )
-def test_a_view_is_available_while_every_partition_has_a_ready_node(
+def test_view_is_available_while_every_partition_has_a_ready_node(
     away: set[int], holds: tuple[str, str]
 ) -> None:
-    """With two copies any one node may be away."""
+    """With two replicas any one node may be down."""
     observed = standing()
     for ordinal in away:
         observed = not_ready(observed, ordinal)
@@ -42,8 +42,8 @@ def test_a_view_is_available_while_every_partition_has_a_ready_node(
     assert said(plan(observed, SETTINGS), "Available")[:2] == holds
 
 
-def test_the_partitions_of_another_topic_are_no_change() -> None:
-    """While a candidate reads another topic, nothing is known of the one that is served."""
+def test_partitions_of_another_topic_are_no_change() -> None:
+    """While a candidate reads another topic, the active revision's topic is not observed."""
     observed = replace(changed(standing(), topic="others"), topic=TopicFound(97))
 
     assert said(plan(observed, SETTINGS), "PartitionsInSync")[:2] == ("True", "InSync")
@@ -62,8 +62,8 @@ def named(number: int) -> dict[str, Any]:
         ({"active": named(2), "previous": named(2)}, (2, None, None)),
     ],
 )
-def test_a_revision_has_one_role(status: dict[str, Any], roles: tuple[int | None, ...]) -> None:
-    """Whatever somebody wrote into status: none that is kept is taken away, and none takes over from itself."""
+def test_revision_has_one_role(status: dict[str, Any], roles: tuple[int | None, ...]) -> None:
+    """Whatever status says: no retained revision is removed, and none takes over from itself."""
     state = rollout_state_of(IDENTITY, status, {}, None, NOW)
 
     assert tuple(one and one.number for one in (state.active, state.candidate, state.previous)) == roles

@@ -1,4 +1,4 @@
-"""Which live object belongs to which revision."""
+"""Test which live object belongs to which revision."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ from queryable_operator.spec.observed import Observed, Ref
         ("PersistentVolumeClaim", "other-users-r1-0", None),
     ],
 )
-def test_an_object_belongs_to_a_revision_by_its_whole_name(
-    kind: str, name: str, revision: int | None
-) -> None:
-    """What is called almost so is another view's, and never deleted with this one's."""
+def test_object_belongs_to_a_revision_by_its_whole_name(kind: str, name: str, revision: int | None) -> None:
+    """An object with a similar name is another view's and is never deleted."""
     observed = Observed(0.0, {"metadata": {"name": "users"}}, {Ref(kind, name): {}})
 
     assert set(revisions_of(observed)) == ({revision} if revision else set())

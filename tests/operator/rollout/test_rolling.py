@@ -1,4 +1,4 @@
-"""How far a revision is, from its pods and its nodes, and which pod is rolled then."""
+"""Test the progress of a revision, and which pod restarts next."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ CASES: Mapping[str, tuple[LiveRevision, bool]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_revision_has_caught_up_when_nothing_more_can_be_waited_for(case: str) -> None:
-    """All pods, all copies, and the word of every node from just now."""
+def test_revision_has_caught_up_when_all_replicas_have(case: str) -> None:
+    """All pods, all replicas and a recent report of every node are required."""
     live, caught_up = CASES[case]
 
     assert is_caught_up(live, nodes=3, replicas=2, now=NOW) is caught_up
 
 
 @pytest.mark.parametrize("case", [case for case, (live, caught_up) in CASES.items() if live.record])
-def test_the_next_pod_is_rolled_only_then(case: str) -> None:
-    """Whoever goes may be the one that had the last copy near the log's end."""
+def test_next_pod_restarts_only_then(case: str) -> None:
+    """The pod that goes may have had the last caught-up replica."""
     live, caught_up = CASES[case]
     live = with_pod(0, pod(0, template="old"), live)
     assert live.record is not None
@@ -87,10 +87,8 @@ def test_the_next_pod_is_rolled_only_then(case: str) -> None:
 
 
 @pytest.mark.parametrize(("away", "available"), [((), True), ((1,), True), ((0, 2), True), ((0, 1), False)])
-def test_a_revision_is_available_when_every_partition_is_served(
-    away: tuple[int, ...], available: bool
-) -> None:
-    """By a complete copy on a pod that is ready. One that hydrates there is none."""
+def test_revision_is_available_when_every_partition_is_served(away: tuple[int, ...], available: bool) -> None:
+    """A partition is served by a complete replica on a ready pod; a hydrating replica does not count."""
     live = placed(hydrating=((2,), ()))
     for ordinal in away:
         live = with_pod(ordinal, pod(ordinal, ready=False), live)
@@ -98,15 +96,15 @@ def test_a_revision_is_available_when_every_partition_is_served(
     assert is_available(live) is available
 
 
-def test_no_pod_is_asked_to_go_while_one_ends() -> None:
-    """Not that one a second time, and not one that is away anyway."""
+def test_no_pod_restarts_while_one_terminates() -> None:
+    """Neither the terminating pod nor another one is evicted."""
     live = with_pod(0, pod(0, template="old", ready=False), with_pod(2, pod(2, "old", False, NOW + 30)))
 
     assert next_to_roll(live, PLACEMENT, 3, 2, NOW) is None
 
 
-def test_a_lag_is_known_when_every_node_knows_its_own() -> None:
-    """A revision takes nothing over while one of them does not."""
+def test_lag_is_known_when_every_node_reports_it() -> None:
+    """A revision with unknown lag does not take over."""
     assert lag(WHOLE) == 15
     assert lag(with_said(1, lag_records=-1)) is None
     assert lag(replace(WHOLE, node_statuses={0: SAID})) is None

@@ -1,4 +1,4 @@
-"""What a change of each field does, and the hashes that say so."""
+"""Test the effect of each field's change, and the hashes."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def hashes(spec: Mapping[str, Any]) -> tuple[str, str]:
     return spec_hash(spec, 12), roll_hash(spec, "node:1", "digest")
 
 
-def test_every_field_of_the_schema_has_one_class() -> None:
-    """Each field stands in one row of the table, or below one."""
+def test_every_field_has_one_effect() -> None:
+    """Each field is in the table, or below one that is."""
     assert {path: rows_of(path) for path in LEAVES if len(rows_of(path)) != 1} == {}
 
 
-def test_every_row_is_of_a_field_of_the_schema() -> None:
-    """The table names no field that is not there."""
+def test_every_row_names_a_field() -> None:
+    """The table has no row for a missing field."""
     assert [row for row in CHANGES if not any(row in rows_of(path) for path in LEAVES)] == []
 
 
@@ -83,16 +83,16 @@ def class_of(path: str) -> Change:
         (Change.REJECT, "storage.storageClassName storage.ephemeral"),
     ],
 )
-def test_classes_are_what_users_were_told(change: Change, fields: str) -> None:
-    """What a change of a field does is a promise."""
+def test_effects_are_as_documented(change: Change, fields: str) -> None:
+    """The effect of a change is a promise."""
     assert {path for path, is_of in CHANGES.items() if is_of is change} == set(fields.split())
 
 
 @pytest.mark.parametrize("path", sorted(LEAVES))
 @given(value=st.integers(1000, 2000) | st.text(min_size=1, max_size=5))
 @settings(max_examples=10)
-def test_a_change_touches_the_hash_of_its_class_alone(path: str, value: Any) -> None:
-    """PATCH and REJECT leave both hashes as they are, ROLL changes one, and REVISION the other."""
+def test_change_affects_its_own_hash_only(path: str, value: Any) -> None:
+    """PATCH and REJECT change no hash, ROLL one, and REVISION the other."""
     assume(with_field(BASE, path, value) not in (BASE, with_field(BASE, path, DEFAULTS.get(path))))
     before, after = hashes(BASE), hashes(with_field(BASE, path, value))
     changed = (before[0] != after[0], before[1] != after[1])
@@ -107,8 +107,8 @@ def test_a_change_touches_the_hash_of_its_class_alone(path: str, value: Any) -> 
 
 
 @pytest.mark.parametrize("path", sorted(LEAVES))
-def test_a_revision_keeps_what_it_was_made_of(path: str) -> None:
-    """Of a spec that has changed since, a revision takes over everything but what would make another one."""
+def test_effective_spec_keeps_what_the_revision_was_made_of(path: str) -> None:
+    """A revision takes over every change except those that would make another revision."""
     new = with_field(BASE, path, 1234)
     follows = effective_spec(BASE, new)
 
@@ -117,7 +117,7 @@ def test_a_revision_keeps_what_it_was_made_of(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(LEAVES))
-def test_what_is_carried_has_the_hash_of_its_revision(path: str) -> None:
+def test_effective_spec_has_the_revisions_hash(path: str) -> None:
     """A revision's own hash never changes with the resource."""
     new = with_field(BASE, path, 1234)
 
@@ -125,8 +125,8 @@ def test_what_is_carried_has_the_hash_of_its_revision(path: str) -> None:
     assert roll_hash(effective_spec(BASE, new), "i", "") == roll_hash(new, "i", "")
 
 
-def test_a_field_that_is_taken_away_is_carried_or_gone() -> None:
-    """What the resource no longer says a revision keeps only if it was made of it."""
+def test_removed_field_stays_only_if_the_revision_was_made_of_it() -> None:
+    """Other fields disappear with the resource's."""
     old = {
         "topic": "a",
         "transform": {"sql": "x"},
@@ -141,43 +141,43 @@ def test_a_field_that_is_taken_away_is_carried_or_gone() -> None:
     }
 
 
-def test_defaults_written_out_or_left_out_give_the_same_hashes() -> None:
-    """A release that adds a field, or fills in one that was left out, restarts nothing."""
+def test_stated_defaults_change_no_hash() -> None:
+    """A release that adds a field, or fills one in, restarts nothing."""
     small = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
 
     assert hashes(with_defaults(small)) == hashes(small)
 
 
 @pytest.mark.parametrize("path", [p for p, d in DEFAULTS.items() if not isinstance(d, dict)])
-def test_each_default_may_be_left_out(path: str) -> None:
+def test_each_default_can_be_left_out(path: str) -> None:
     """Each field with a default has the same hashes with and without it."""
     small: Mapping[str, Any] = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
 
     assert hashes(with_field(small, path, DEFAULTS[path])) == hashes(small)
 
 
-def test_the_order_of_fields_does_not_matter() -> None:
-    """A resource that was written in another order is the same."""
+def test_order_of_fields_changes_no_hash() -> None:
+    """A resource with reordered fields is the same."""
     assert hashes(dict(reversed(list(BASE.items())))) == hashes(BASE)
 
 
-def test_a_field_that_nobody_knows_makes_a_revision() -> None:
-    """A field that the table has forgotten costs a hydration, not correctness."""
+def test_unknown_field_makes_a_revision() -> None:
+    """A field that the table lacks costs a hydration, not correctness."""
     assert spec_hash({**BASE, "novel": 1}, 12) != spec_hash(BASE, 12)
 
 
 def test_partitions_and_disk_format_make_a_revision() -> None:
-    """A topic that has grown, and a release that writes its disk differently, are read anew."""
+    """A grown topic, and a release with another disk format, are read anew."""
     assert len({spec_hash(BASE, 12), spec_hash(BASE, 13), spec_hash(BASE, 12, FORMAT_VERSION + 1)}) == 3
 
 
 def test_image_and_secret_restart_pods() -> None:
-    """Another image and another content of the Kafka Secret reach pods one after the other."""
+    """Another image and another content of the Kafka Secret restart one pod after the other."""
     assert len({roll_hash(BASE, "a", "1"), roll_hash(BASE, "b", "1"), roll_hash(BASE, "a", "2")}) == 3
 
 
-def test_hashes_are_what_they_were() -> None:
-    """An upgraded operator finds the hashes that the last one wrote. Change these figures only with the disk format."""
+def test_hashes_are_stable() -> None:
+    """An upgraded operator finds the earlier hashes. Change these figures only with the disk format."""
     small = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
 
     assert (spec_hash(small, 12, 1), roll_hash(small, "node:1", "")) == (

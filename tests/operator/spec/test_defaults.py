@@ -1,4 +1,4 @@
-"""The schema's defaults, filled in and taken out."""
+"""Test filling in and leaving out the schema's defaults."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def defaults_below(schema: Mapping[str, Any], prefix: str = "") -> Iterator[tupl
         yield from defaults_below(field, f"{prefix}{name}.")
 
 
-def test_the_defaults_are_the_schemas_own() -> None:
-    """The table has every default of the schema, in the schema's order, and no other."""
+def test_defaults_equal_the_schemas() -> None:
+    """The table has every default of the schema, in its order, and no other."""
     assert list(DEFAULTS.items()) == list(defaults_below(spec_schema()))
 
 
 def test_no_default_is_inside_a_list() -> None:
-    """Items of lists have no defaults, which the table could not name."""
+    """The table could not name the default of a list item."""
 
     def items(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         for field in schema.get("properties", {}).values():
@@ -45,8 +45,8 @@ def test_no_default_is_inside_a_list() -> None:
     assert [list(defaults_below(item)) for item in items(spec_schema()) if list(defaults_below(item))] == []
 
 
-def test_defaults_are_filled_in_where_their_object_is() -> None:
-    """An optional object that is not there does not come into being for its defaults."""
+def test_defaults_apply_inside_existing_objects() -> None:
+    """A missing optional object is not created for its defaults."""
     whole = with_defaults({**SMALL, "view": {"kind": "history", "history": {}}})
 
     assert whole["view"] == {"kind": "history", "history": {"retention": "7d"}, "changes": False}
@@ -54,8 +54,8 @@ def test_defaults_are_filled_in_where_their_object_is() -> None:
     assert "aggregate" not in whole["view"]
 
 
-def test_what_is_filled_in_is_nobody_elses() -> None:
-    """Two specs never share a default that one of them could change."""
+def test_filled_in_defaults_are_not_shared() -> None:
+    """Two specs never share a mutable default."""
     with_defaults(SMALL)["kafka"]["config"]["a"] = "b"
 
     assert with_defaults(SMALL)["kafka"]["config"] == {}
@@ -82,12 +82,12 @@ SPECS = st.fixed_dictionaries(
 
 
 @given(SPECS)
-def test_written_out_or_left_out_is_the_same(spec: Mapping[str, Any]) -> None:
-    """Filling defaults in changes nothing of what is said besides them, and taking them out nothing of what is meant."""
+def test_filling_in_and_leaving_out_are_inverse(spec: Mapping[str, Any]) -> None:
+    """Filling in changes no stated field, and leaving out changes no meaning."""
     assert without_defaults(with_defaults(spec)) == without_defaults(spec)
     assert with_defaults(without_defaults(spec)) == with_defaults(spec)
 
 
 def test_zero_is_not_false() -> None:
-    """A number is never taken for the default of a switch."""
+    """A number never equals the default of a boolean."""
     assert without_defaults({"paused": 0, "redeployNonce": False}) == {"paused": 0, "redeployNonce": False}

@@ -1,4 +1,4 @@
-"""What a node's containers ask of the machine."""
+"""Test the resource requirements of a node's containers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from queryable_operator.spec.requirements import requirements
 from tests.support.view import view
 
 
-def test_the_answering_container_has_room_for_its_caches() -> None:
-    """serve is given 150 MiB, its block cache and write buffers; and may use as much as clients can have under way."""
+def test_serve_has_memory_for_its_caches() -> None:
+    """serve requests 150 MiB, its block cache and write buffers; its limit also covers requests in progress."""
     assert requirements(view().raw, "serve") == {
         "requests": {"cpu": "100m", "memory": "342Mi"},
         "limits": {"memory": "662Mi"},
@@ -20,16 +20,16 @@ def test_the_answering_container_has_room_for_its_caches() -> None:
 
 
 @pytest.mark.parametrize(("heap", "memory"), [("512m", "1152Mi"), ("2g", "2688Mi"), ("600000k", "1226Mi")])
-def test_the_reading_container_has_room_for_its_heap(heap: str, memory: str) -> None:
-    """ingest is given its heap and what the JVM needs beside it, all of it from the start."""
+def test_ingest_has_memory_for_its_heap(heap: str, memory: str) -> None:
+    """ingest requests its heap and what the JVM needs beside it."""
     assert requirements(view(ingest={"driverMemory": heap}).raw, "ingest") == {
         "requests": {"cpu": "200m", "memory": memory},
         "limits": {"memory": memory},
     }
 
 
-def test_what_the_resource_says_takes_their_place() -> None:
-    """Of a container whose resources are given, nothing is added; the other one keeps its own."""
+def test_stated_requirements_replace_the_computed_ones() -> None:
+    """The other container keeps its own."""
     given = {"requests": {"cpu": "2"}}
     said = view(podTemplate={"resources": {"serve": given}})
 
@@ -38,7 +38,7 @@ def test_what_the_resource_says_takes_their_place() -> None:
 
 
 @given(st.integers(512, 100_000))
-def test_the_limit_always_exceeds_the_heap(heap_mb: int) -> None:
+def test_limit_exceeds_the_heap(heap_mb: int) -> None:
     """No heap fills its container."""
     asked = requirements(view(ingest={"driverMemory": f"{heap_mb}m"}).raw, "ingest")
 

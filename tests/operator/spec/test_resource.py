@@ -1,4 +1,4 @@
-"""A resource as values, or the sentence that names the wrong field."""
+"""Test parsing a resource, and the errors that name its invalid fields."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PATH = {"bootstrapServers": "kafka:9092", "config": {"ssl.truststore.location": 
 LIMITS = {"limits": {"memory": "512Mi"}}
 
 
-def test_a_small_resource_has_every_default() -> None:
-    """What the resource leaves out has the schema's default, also before a server has filled it in."""
+def test_small_resource_has_every_default() -> None:
+    """Missing fields have the schema's defaults, also before an API server filled them in."""
     small = view()
 
     assert small.rollout == Rollout(3600.0, 0, 30.0, "DeleteCandidate")
@@ -26,15 +26,15 @@ def test_a_small_resource_has_every_default() -> None:
     assert small.spec.replicas == 1
 
 
-def test_a_full_resource_is_read() -> None:
-    """Every field that the operator carries out is taken over."""
+def test_full_resource_is_parsed() -> None:
+    """Every field that the operator uses is parsed."""
     full = view(**FULL)
 
     assert (full.spec.topic, full.spec.replication_factor) == ("page-views", 2)
 
 
-def test_a_resource_whose_spec_is_wrong_still_has_an_identity() -> None:
-    """Whose status is to be written is known whatever the spec says."""
+def test_invalid_resource_has_an_identity() -> None:
+    """The operator can write its status whatever the spec says."""
     wrong = resource(view={"kind": "aggregate"})
     wrong["metadata"] |= {"generation": 7, "deletionTimestamp": "2026-01-01T00:00:00Z"}
 
@@ -48,8 +48,8 @@ def test_a_resource_whose_spec_is_wrong_still_has_an_identity() -> None:
     )
 
 
-def test_children_belong_to_the_resource() -> None:
-    """The owner reference says that the resource controls its child."""
+def test_owner_reference_names_the_controller() -> None:
+    """The resource controls its children."""
     assert view().owner == {
         "apiVersion": "queryabletopics.io/v1alpha1",
         "kind": "QueryableTopic",
@@ -59,8 +59,8 @@ def test_children_belong_to_the_resource() -> None:
     }
 
 
-def test_a_view_can_follow_an_earlier_spec() -> None:
-    """A revision that was made earlier is built from its own spec, for the same resource."""
+def test_view_can_follow_an_earlier_spec() -> None:
+    """An earlier revision is built from its own spec, for the same resource."""
     earlier = view(replicas=2, redeployNonce=1).following({**FULL, "replicas": 5})
 
     assert (earlier.spec.topic, earlier.spec.replicas, earlier.name) == ("page-views", 5, "users")
@@ -106,21 +106,21 @@ def test_a_view_can_follow_an_earlier_spec() -> None:
     ],
     ids=lambda value: value.split(":")[0] if isinstance(value, str) else "spec",
 )  # fmt: skip
-def test_what_crosses_fields_is_refused_by_name(spec: dict[str, Any], sentence: str) -> None:
-    """What the schema cannot check ends in a sentence that begins with the path of the field."""
+def test_rule_across_fields_names_the_field(spec: dict[str, Any], sentence: str) -> None:
+    """An error that the schema cannot find begins with the path of the field."""
     with pytest.raises(SpecError) as refused:
         view(**spec)
 
     assert str(refused.value).startswith(sentence)
 
 
-def test_settings_in_a_secret_are_not_missed_in_the_spec() -> None:
-    """With a Secret, what the configuration lacks may stand there."""
+def test_secret_may_complete_the_kafka_settings() -> None:
+    """With a Secret, the spec's settings may be incomplete."""
     assert view(kafka={**SASL, "secretRef": {"name": "kafka-client"}}).spec.topic == "users"
 
 
-def test_what_may_be_secret_is_not_told() -> None:
-    """A refusal of Kafka's settings shows none of their values."""
+def test_error_contains_no_kafka_setting() -> None:
+    """Values of Kafka settings may be secret."""
     config = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "hunter2"}
 
     with pytest.raises(SpecError) as refused:
