@@ -38,6 +38,7 @@ Record = tuple[bytes, bytes | None]
 
 @click.command(
     name="produce",
+    short_help="Write records to the topic.",
     help=with_exit_codes(
         """Write one record, or one for each line of standard input, and print its partition and offset.
 
@@ -56,7 +57,11 @@ Record = tuple[bytes, bytes | None]
 @click.argument("value", required=False)
 @click.option("--delete", is_flag=True, help="Delete KEY: write a tombstone.")
 @click.option(
-    "-f", "--file", type=click.Path(path_type=Path), help="A QueryableTopic with the topic and its formats."
+    "-f",
+    "--file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A QueryableTopic with the topic and its formats.",
 )
 @click.option("--topic", help="Another topic, with string keys and JSON values.")
 @click.option("--kafka", metavar="HOST:PORT", help="Another Kafka.")

@@ -39,6 +39,7 @@ class _Duration(click.ParamType[float]):
 
 @click.command(
     name="run",
+    short_help="Run a view on this machine until Ctrl-C.",
     help=with_exit_codes(
         """Run a view on this machine until Ctrl-C, with its own Kafka, the topic, and the nodes.
 
@@ -51,7 +52,14 @@ class _Duration(click.ParamType[float]):
         """
     ),
 )
-@click.option("-f", "--file", required=True, type=click.Path(path_type=Path), help="The resource to run.")
+@click.option(
+    "-f",
+    "--file",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The QueryableTopic to run.",
+)
 @click.option(
     "--kafka",
     default="embedded",

@@ -39,6 +39,7 @@ _NO_WAIT: Final = click.option("--no-wait", is_flag=True, help="Return at once; 
 
 @click.command(
     name="scale",
+    short_help="Change the number of nodes of a run.",
     help=with_exit_codes(
         """Change how many NODES a `qtopic run` has, while it answers.
 
@@ -64,6 +65,7 @@ def scale_command(nodes: int, data: Path | None, no_wait: bool, as_json: bool) -
 
 @click.command(
     name="standby",
+    short_help="Change the number of standby replicas of a run.",
     help=with_exit_codes(
         """Change how many STANDBY replicas each partition has, besides the active one, while the run answers.
 

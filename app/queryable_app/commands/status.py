@@ -17,6 +17,7 @@ from queryable_app.commands.view import view_at
 
 @click.command(
     name="status",
+    short_help="Show the position and the lag of every replica.",
     help=with_exit_codes(
         """Show every replica of every node: its position, the end offset of its partition, and its lag.
 
