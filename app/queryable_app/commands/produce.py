@@ -25,8 +25,8 @@ from queryable_app.commands.common import (
 from queryable_app.config.kafka_settings import KafkaSettingsError, kafka_connection
 from queryable_app.config.topic_spec import SpecError, TopicSpec, parse_spec
 from queryable_app.errors import Failure
+from queryable_app.local.data_directory import RESOURCE_FILE
 from queryable_app.local.resource_file import ResourceError, load_resource
-from queryable_app.local.run import RESOURCE_FILE
 from queryable_app.local.topics import KafkaUnreachable, TopicRefused, producing
 from queryable_app.wire.json_text import BadJson, JsonText, read_document, read_json, read_object
 from queryable_app.wire.serde import key_codec, value_from_json, value_from_text

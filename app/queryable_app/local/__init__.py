@@ -1,4 +1,4 @@
-"""One machine: a broker, nodes and topics as child processes, for development, demos and tests.
+"""Run a broker, nodes and topics on one machine, as child processes, for development, demos and tests.
 
-Only `cli` and tests enter. Nothing in a cluster does: there, Kafka is the user's and the operator starts the nodes.
+Only `commands` and tests import it. Nothing in a cluster does: there, Kafka is the user's, and the operator starts the nodes.
 """

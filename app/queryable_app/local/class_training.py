@@ -1,7 +1,7 @@
-"""Make the archive of classes, with which the next start takes half as long, while the nodes have nothing else to do.
+"""Build the archive of Java classes that halves the time of the next start, while the nodes are idle.
 
-Strategy: it begins when all nodes have been hydrated for a while, and has the lowest priority, so that it takes only time that
-reads, rows and hydration leave. It ends by itself, also when there is nothing to make.
+Strategy: it starts when all nodes have been hydrated for a while, and runs with the lowest priority, so that it takes no time
+from reads, ingest and hydration. Its process ends by itself, also if the archive exists already.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from queryable_app.local.processes import Process
 
 _QUIET_SECONDS: Final = 30.0
 _COMMAND: Final = (sys.executable, "-m", "queryable_app.ingest.training")
-_MAKING: Final = b'"making"'  # of the event with which the work begins
-_SAID: Final = (
-    "Making an archive of Java classes in the background, with the lowest priority (once, about a minute): "
+_BEGUN: Final = b'"making"'  # in the process's first event
+_MESSAGE: Final = (
+    "Building an archive of Java classes in the background, with the lowest priority (once, about a minute): "
     "the next start takes half as long"
 )
 
 
 class ClassTraining:
-    """To be made when all nodes are hydrated."""
+    """Own the process that builds the archive. Create it when all nodes are hydrated."""
 
     def __init__(
         self,
@@ -34,27 +34,27 @@ class ClassTraining:
         command: Sequence[str] = _COMMAND,
     ) -> None:
         self.process: Process | None = None
-        """None before it begins and after it has ended."""
+        """None before the process starts and after it has ended."""
         self._log = log
         self._inherited = inherited
         self._command = command
-        self._begin_at: float | None = time.monotonic() + quiet_seconds
-        self._told = False
+        self._start_at: float | None = time.monotonic() + quiet_seconds
+        self._reported = False
 
     def tick(self) -> str | None:
-        """To be called again and again: what has happened since the last time, in words, or None."""
-        if self._begin_at is not None:
-            if time.monotonic() >= self._begin_at:
-                self._begin_at = None
+        """Start or end the process if it is due, and return what has happened since the last call as a line, or None."""
+        if self._start_at is not None:
+            if time.monotonic() >= self._start_at:
+                self._start_at = None
                 self._log.unlink(missing_ok=True)
                 self.process = Process(self._command, self._log, inherited=self._inherited)
             return None
         if self.process is None:
             return None
         if self.process.exit_code is not None:
-            self.process.kill()  # what it started must not outlive it
+            self.process.kill()  # its children must not outlive it
             self.process = None
-        if not self._told and _MAKING in self._log.read_bytes():
-            self._told = True
-            return _SAID
+        if not self._reported and _BEGUN in self._log.read_bytes():
+            self._reported = True
+            return _MESSAGE
         return None

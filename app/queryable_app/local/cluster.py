@@ -1,8 +1,8 @@
-"""The nodes of a run: one for each address of its placement, which goes where it is wanted.
+"""Run the nodes of one machine: one for each address of the placement, which follows the desired scale.
 
-Strategy: `tick` is called again and again, and never waits. A new node starts with a placement that gives it copies to
-build, and is named to clients when it answers. One that holds nothing any more is named no longer, and stopped when
-clients have had time to read that; then its data goes.
+Strategy: `tick` never waits. A new node starts with a placement in which it builds replicas, and is announced to clients when it
+answers. A node that hosts nothing any more is no longer announced. It is stopped after clients had time to read that, and its
+data is removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STOP_SECONDS: Final = 15.0
 
 
 class LocalCluster:
-    """Its processes run from the moment it is made."""
+    """Own the nodes of a run, whose processes start at once."""
 
     def __init__(
         self,
@@ -32,112 +32,112 @@ class LocalCluster:
         spec: Mapping[str, Any],
         data: DataDirectory,
         placement: Placement,
-        wish: DesiredScale,
+        desired: DesiredScale,
         port: int,
     ) -> None:
         self._name, self._spec, self._data, self._port = name, spec, data, port
-        self.wish = wish
+        self.desired = desired
         self.nodes: list[Node] = []
-        self._named = 0
-        self._leaving: list[_Leaving] = []
-        data.forget(DESIRED_SCALE_FILE)
-        data.forget_nodes_from(len(placement.addresses))
-        self._placer = PlacementController(data, placement, _wanted(placement.addresses, wish))
+        self._announced = 0
+        self._removed: list[_RemovedNode] = []
+        data.remove(DESIRED_SCALE_FILE)
+        data.remove_nodes_from(len(placement.addresses))
+        self._controller = PlacementController(data, placement, _placement_of(desired, placement.addresses))
         self._start_nodes()
 
     @property
-    def silent(self) -> list[Node]:
-        """Those that have not answered yet."""
-        return self.nodes[self._named :]
+    def starting(self) -> list[Node]:
+        """The nodes that have not answered yet."""
+        return self.nodes[self._announced :]
 
     @property
     def processes(self) -> list[Process]:
-        nodes = [*self.nodes, *(leaving.node for leaving in self._leaving)]
-        return [kept.process for node in nodes for kept in node.kept]
+        nodes = [*self.nodes, *(removed.node for removed in self._removed)]
+        return [supervised.process for node in nodes for supervised in node.supervised]
 
     def tick(self) -> list[str]:
-        """What has happened since the last time, in words."""
-        happened = [said for node in self.nodes for kept in node.kept if (said := kept.supervise())]
-        happened += self._placer.tick()
-        happened += self._take_up_wish()
+        """Advance every node, and return what has happened as lines."""
+        events = [line for node in self.nodes for each in node.supervised if (line := each.supervise())]
+        events += self._controller.tick()
+        events += self._follow_desired_scale()
         self._start_nodes()
-        while self._named < len(self.nodes) and self._placer.follows_newest(self._named):
-            self._named += 1
-        happened += self._part_with_empty_nodes()
-        return happened
+        while self._announced < len(self.nodes) and self._controller.follows_newest(self._announced):
+            self._announced += 1
+        events += self._remove_empty_nodes()
+        return events
 
     def describe(self) -> dict[str, Any]:
-        """For `run.json`."""
-        placement, replicas = self._placer.placement, self.wish.replicas
-        listed = [len(s) + len(h) for s, h in zip(placement.serving, placement.hydrating, strict=True)]
+        """Return what `run.json` says about the nodes and the placement."""
+        placement, replicas = self._controller.placement, self.desired.replicas
+        assigned = [len(s) + len(h) for s, h in zip(placement.serving, placement.hydrating, strict=True)]
         return {
-            "nodes": [node.describe() for node in self.nodes[: self._named]],
+            "nodes": [node.describe() for node in self.nodes[: self._announced]],
             "placement": {
                 "epoch": placement.epoch,
-                "settled": self._placer.settled and not self.silent and not self._leaving,
-                **self.wish.to_json(),
+                "settled": self._controller.settled and not self.starting and not self._removed,
+                **self.desired.to_json(),
                 "toBuild": sum(map(len, placement.hydrating)),
-                "toLetGo": sum(max(0, count - replicas) for count in listed),
+                "toLetGo": sum(max(0, count - replicas) for count in assigned),
             },
         }
 
     def close(self) -> None:
-        self._placer.close()
+        self._controller.close()
 
     def _start_nodes(self) -> None:
-        placement = self._placer.placement
+        placement = self._controller.placement
         for ordinal in range(len(self.nodes), len(placement.addresses)):
             settings = node_settings(f"{self._name}-{ordinal}", ordinal, self._spec, placement, self._data)
             self.nodes.append(Node(settings, self._data))
 
-    def _take_up_wish(self) -> Iterator[str]:
-        """Not while nodes leave: a new one may need the place of one of them."""
-        addresses = self._placer.placement.addresses
-        if self._leaving or len(self.nodes) > len(addresses):
+    def _follow_desired_scale(self) -> Iterator[str]:
+        """Follow a requested scale, unless nodes are being removed: a new node may take the ordinal of one of them."""
+        addresses = self._controller.placement.addresses
+        if self._removed or len(self.nodes) > len(addresses):
             return
-        wish = self._read_wish()
-        if wish is None or wish == self.wish or wish.refusal():
+        desired = self._requested_scale()
+        if desired is None or desired == self.desired or desired.refusal():
             return
-        self.wish = wish
-        more = tuple(new_address(self._port, ordinal) for ordinal in range(len(addresses), wish.nodes))
-        self._placer.follow(_wanted(addresses + more, wish))
-        yield f"Wanted now: {wish.nodes} nodes, {wish.standby} standby copies of each partition"
+        self.desired = desired
+        more = tuple(new_address(self._port, ordinal) for ordinal in range(len(addresses), desired.nodes))
+        self._controller.set_desired(_placement_of(desired, addresses + more))
+        yield f"Scaling to {desired}"
 
-    def _read_wish(self) -> DesiredScale | None:
+    def _requested_scale(self) -> DesiredScale | None:
         try:
             raw = self._data.read(DESIRED_SCALE_FILE)
             return None if raw is None else DesiredScale.from_json(raw)
-        except (ValueError, KeyError, TypeError):  # someone wrote it by hand
+        except (ValueError, KeyError, TypeError):  # written by hand
             return None
 
-    def _part_with_empty_nodes(self) -> Iterator[str]:
-        nodes = len(self._placer.placement.addresses)
-        if len(self.nodes) > nodes and self._placer.known:
+    def _remove_empty_nodes(self) -> Iterator[str]:
+        nodes = len(self._controller.placement.addresses)
+        if len(self.nodes) > nodes and self._controller.followed:
             for node in self.nodes[nodes:]:
-                self._leaving.append(_Leaving(node, self._data))
-                yield f"{node.name} holds nothing any more and is stopped"
+                self._removed.append(_RemovedNode(node, self._data))
+                yield f"{node.name} hosts no replicas any more and is stopped"
             del self.nodes[nodes:]
-            self._named = min(self._named, nodes)
-        self._leaving = [leaving for leaving in self._leaving if not leaving.gone()]
+            self._announced = min(self._announced, nodes)
+        self._removed = [removed for removed in self._removed if not removed.tick()]
 
 
-class _Leaving:
-    """A node on its way out."""
+class _RemovedNode:
+    """Stop a node's processes step by step, then remove its data."""
 
     def __init__(self, node: Node, data: DataDirectory) -> None:
         self.node = node
         self._data = data
         self._since = time.monotonic()
-        self._asked = False
+        self._terminated = False
 
-    def gone(self) -> bool:
-        """To be called again and again: asks its processes to end, later kills them, then takes the data away."""
+    def tick(self) -> bool:
+        """Take the next step, and return whether the node is gone."""
         passed = time.monotonic() - self._since
-        processes = [kept.process for kept in self.node.kept]
+        processes = [supervised.process for supervised in self.node.supervised]
         if passed < _NOTICE_SECONDS:
             return False
-        if not self._asked:
-            self._asked = True
+        if not self._terminated:
+            self._terminated = True
             for process in processes:
                 process.terminate()
         if any(p.exit_code is None for p in processes) and passed < _NOTICE_SECONDS + _STOP_SECONDS:
@@ -148,5 +148,5 @@ class _Leaving:
         return True
 
 
-def _wanted(addresses: tuple[str, ...], wish: DesiredScale) -> DesiredPlacement:
-    return DesiredPlacement(addresses[: wish.nodes], wish.replicas)
+def _placement_of(desired: DesiredScale, addresses: tuple[str, ...]) -> DesiredPlacement:
+    return DesiredPlacement(addresses[: desired.nodes], desired.replicas)

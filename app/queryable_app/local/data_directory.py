@@ -1,17 +1,17 @@
-"""The directory of one `qtopic run`: who may use it, what lies where, and what is told to scripts.
+"""Own the data directory of one `qtopic run`: its locks, its files, and the description for scripts.
 
     kafka/            the embedded broker: its records, address and log
     nodes/<ordinal>/  a node's stores
     logs/             one file for each process
-    placement.json    who holds which partition
-    spec.json         what the nodes are to make of the topic
-    wanted.json       how many nodes and copies there shall be, when someone has asked for it meanwhile
-    view.json         which revision the stores hold
+    placement.json    the replicas of each partition
+    spec.json         the spec that the nodes read
+    wanted.json       the desired scale, once `qtopic scale` or `qtopic standby` has requested one
+    view.json         the revision of the stores
     run.json          the nodes and their processes, while they answer
     resource.json     the resource that runs
 
-Two locks guard it. One is the run's own. The other is inherited by every process of the run, so that it is free only
-when the last of them is gone: a run after a kill -9 waits for that, and never meets a dying process on its files.
+Two locks guard it. One belongs to the run. Every process of the run inherits the other, so that it is free only when the last
+of them has ended: a run after a kill -9 waits for that, and never shares files with a dying process.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from typing import Any, Final
 from queryable_app.platform.file_lock import FileLocked, file_lock, locked
 
 _LEFTOVERS_SECONDS: Final = 20
+RESOURCE_FILE: Final = "resource.json"
 _RUN_FILE: Final = "run.json"
 _PROCESSES_LOCK: Final = ".processes.lock"
-_GONE_AT_END: Final = ".gone-at-end"  # in a directory that nobody asked to keep
+_TEMPORARY_MARKER: Final = ".gone-at-end"  # in a directory that a run without --data created
 
 
 class DirectoryError(Exception):
@@ -41,7 +42,7 @@ class DirectoryError(Exception):
 
 
 class DataDirectory:
-    """Get it with `opened`."""
+    """The files of a run. `opened` creates it."""
 
     def __init__(self, path: Path, sockets: Path, lock: int) -> None:
         self.path = path
@@ -62,7 +63,7 @@ class DataDirectory:
         return directory
 
     def internal_token(self) -> Path:
-        """A file that only its owner can read, with the token that nodes show one another."""
+        """Return the file with the token of the requests between nodes. Only its owner can read it."""
         file = self.path / "internal-token"
         if not file.exists():
             _create(file, secrets.token_urlsafe(32))
@@ -83,14 +84,14 @@ class DataDirectory:
     def write_run(self, run: Mapping[str, Any]) -> None:
         self.write(_RUN_FILE, run)
 
-    def forget_run(self) -> None:
-        self.forget(_RUN_FILE)
+    def remove_run(self) -> None:
+        self.remove(_RUN_FILE)
 
-    def forget(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
 
-    def forget_nodes_from(self, ordinal: int) -> None:
-        """Takes the stores of these nodes away: of all, from 0."""
+    def remove_nodes_from(self, ordinal: int) -> None:
+        """Remove the data of the nodes with this ordinal or a higher one."""
         for directory in (self.path / "nodes").glob("*"):
             if int(directory.name) >= ordinal:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -98,13 +99,13 @@ class DataDirectory:
 
 @contextmanager
 def opened(path: Path | None) -> Iterator[DataDirectory]:
-    """The directory at `path`, for this run alone; without a path, one that is gone at the end."""
+    """Lock the directory at `path` for this run. Without a path, create one and remove it at the end."""
     with contextlib.ExitStack() as stack:
-        _forget_killed_runs()
+        _remove_killed_runs()
         if path is None:
             path = Path(tempfile.mkdtemp(prefix="qtopic-"))
             stack.callback(shutil.rmtree, path, ignore_errors=True)
-            (path / _GONE_AT_END).touch()
+            (path / _TEMPORARY_MARKER).touch()
         try:
             path.mkdir(parents=True, exist_ok=True)
             _lock(
@@ -126,13 +127,13 @@ def opened(path: Path | None) -> Iterator[DataDirectory]:
         stack.callback(shutil.rmtree, sockets, ignore_errors=True)
         (sockets / "data").symlink_to(path)
         directory = DataDirectory(path, sockets, lock)
-        directory.forget_run()
-        stack.callback(directory.forget_run)
+        directory.remove_run()
+        stack.callback(directory.remove_run)
         yield directory
 
 
 def newest_run_directory() -> Path | None:
-    """The data directory of the run that wrote its `run.json` last, of this user on this machine."""
+    """Return the data directory of this user's run that wrote its `run.json` last."""
     found = []
     for sockets in Path(tempfile.gettempdir()).glob(f"{_socket_prefix()}*"):
         with contextlib.suppress(OSError):
@@ -143,7 +144,7 @@ def newest_run_directory() -> Path | None:
 
 
 def write_file(file: Path, content: Mapping[str, Any]) -> None:
-    """Whole or not at all: a reader never sees half of it. For its owner alone: a resource may hold a password."""
+    """Write the file atomically. Only its owner can read it: a resource may contain a password."""
     partial = file.with_suffix(".partial")
     partial.unlink(missing_ok=True)
     _create(partial, json.dumps(content, indent=2) + "\n")
@@ -151,7 +152,7 @@ def write_file(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def run_description(data: Path) -> Mapping[str, Any] | None:
-    """What the run over this directory says of itself; None while it says nothing."""
+    """Return the description of the run with this data directory; None while it has none."""
     try:
         found: Mapping[str, Any] = json.loads((data / _RUN_FILE).read_text())
     except OSError:
@@ -166,41 +167,41 @@ def _lock(stack: contextlib.ExitStack, file: Path, seconds: float, refusal: str)
         raise DirectoryError(refusal) from None
 
 
-def _forget_killed_runs() -> None:
-    """What runs could not take away because they were killed with -9."""
+def _remove_killed_runs() -> None:
+    """Remove what runs have left that were killed with -9."""
     for sockets in Path(tempfile.gettempdir()).glob(f"{_socket_prefix()}*"):
         data = sockets / "data"
         with contextlib.suppress(OSError):
             if sockets.stat().st_uid != os.getuid():
                 continue
             if not data.exists():
-                if data.is_symlink():  # otherwise it is being made
+                if data.is_symlink():  # otherwise another run is creating it
                     shutil.rmtree(sockets)
                 continue
             with (data / _PROCESSES_LOCK).open("a") as handle:
-                if not locked(handle):  # its processes live
+                if not locked(handle):  # its processes still run
                     continue
-                if (data / _GONE_AT_END).exists():
+                if (data / _TEMPORARY_MARKER).exists():
                     shutil.rmtree(data.resolve())
                 shutil.rmtree(sockets)
 
 
 def _create(file: Path, text: str) -> None:
-    """A file that only its owner can read, and that is not there yet."""
+    """Create a file that only its owner can read. Raises FileExistsError."""
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
         out.write(text)
 
 
 def _socket_directory(data: Path) -> Path:
-    """An empty directory with a short path, since that of a Unix socket is bounded. The same one for the same data, so
-    that what a killed run left is found."""
+    """Create an empty directory with a short path, as Unix sockets need. The path depends on `data` alone, so that the next
+    run finds what a killed one has left."""
     name = _socket_prefix() + hashlib.sha256(str(data).encode()).hexdigest()[:12]
     directory = Path(tempfile.gettempdir()) / name
     shutil.rmtree(directory, ignore_errors=True)
     try:
-        directory.mkdir(mode=0o700)  # fails where another user was faster
+        directory.mkdir(mode=0o700)  # fails if another user has created it
     except FileExistsError as e:
-        raise DirectoryError(f"{directory} belongs to someone else: remove it, or give another --data") from e
+        raise DirectoryError(f"{directory} belongs to another user: remove it, or give another --data") from e
     return directory
 
 

@@ -1,8 +1,7 @@
-"""A real Kafka on this machine: KRaft, broker and controller in one small JVM, no Docker.
+"""Run a real Kafka on this machine: KRaft, broker and controller in one small JVM, without Docker.
 
-Strategy: everything is in one directory. Ports and the cluster's id are chosen once and kept there, so that a
-start after a stop, or after kill -9, comes back at the same address with the same records. (Only when someone else
-has taken a port meanwhile, another one is chosen.)
+Strategy: everything is in one directory. Ports and the cluster's ID are chosen once and stored there, so that a restart, also
+after kill -9, has the same address and the same records. Only if another program has taken a port is a new one chosen.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _JVM: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-
 _HEAP: Final = ("-Xms64m", "-Xmx256m", "-XX:+ExitOnOutOfMemoryError")
 _LOGGING: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",  # says the line that _READY looks for
+    "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",  # logs the line in _READY
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 )
@@ -56,17 +55,17 @@ _SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "3000",  # after kill -9 the broker is let in again when this has passed
+    "broker.session.timeout.ms": "3000",  # after kill -9 the broker can register again after this time
 }
 
 
 class BrokerError(Exception):
-    """The broker cannot be started; the message says why."""
+    """The broker does not start; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Address:
-    """What must be the same at every start."""
+    """Hold what must be the same at every start."""
 
     cluster_id: str
     port: int
@@ -74,27 +73,29 @@ class _Address:
 
 
 class EmbeddedKafka:
+    """Own the broker's process and its directory."""
+
     def __init__(self, directory: Path, jars: Path, java: Path, inherited: Iterable[int] = ()) -> None:
         self._directory = directory
         self._java = (str(java), "-cp", f"{jars}/*", *_JVM, *_LOGGING)
         self._inherited = tuple(inherited)
         self._process: Process | None = None
         directory.mkdir(parents=True, exist_ok=True)
-        self._address = self._kept_address()
+        self._address = self._stored_address()
         self._log = directory / "broker.log"
-        self._log_start = 0  # of what the present process says
+        self._log_start = 0  # where the output of the current process begins
 
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self._address.port}"
 
     def start(self) -> None:
-        """Returns when the broker answers."""
+        """Start the broker, and return when it answers."""
         self.launch()
         self.wait_until_ready()
 
     def launch(self) -> Process:
-        """Starts the process and waits for nothing but the format of a new directory."""
+        """Start the process, and wait only for the format of a new directory."""
         settings = self._write_settings()
         self._format(settings)
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
@@ -103,19 +104,19 @@ class EmbeddedKafka:
         return self._process
 
     def wait_until_ready(self, timeout_seconds: float = 60) -> None:
-        """Returns when what was launched answers."""
+        """Return when the launched broker answers."""
         assert self._process is not None
         deadline = time.monotonic() + timeout_seconds
-        while _READY not in (said := self._log_since(self._log_start)):
+        while _READY not in (log := self._log_since(self._log_start)):
             if self._process.exit_code is not None or time.monotonic() > deadline:
                 self.stop()
                 raise BrokerError(
-                    f"the embedded Kafka did not start, {self._log} says:\n{said[-2000:].decode(errors='replace')}"
+                    f"the embedded Kafka did not start; {self._log} ends with:\n{log[-2000:].decode(errors='replace')}"
                 )
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """kill -9: nothing is flushed, nothing is said."""
+        """Kill the process with -9: it flushes nothing."""
         if self._process is not None:
             self._process.kill()
 
@@ -123,13 +124,13 @@ class EmbeddedKafka:
         if self._process is not None:
             stop([self._process], _STOP_SECONDS)
 
-    def _kept_address(self) -> _Address:
+    def _stored_address(self) -> _Address:
         file = self._directory / "address.json"
-        kept = _Address(**json.loads(file.read_text())) if file.exists() else None
-        if kept and is_free(kept.port) and is_free(kept.controller_port):
-            return kept
-        # A random id may begin with "-", which the format tool takes for an option.
-        cluster_id = kept.cluster_id if kept else "Q" + secrets.token_urlsafe(16)[1:]
+        stored = _Address(**json.loads(file.read_text())) if file.exists() else None
+        if stored and is_free(stored.port) and is_free(stored.controller_port):
+            return stored
+        # A random ID may begin with "-", which the format tool takes for an option.
+        cluster_id = stored.cluster_id if stored else "Q" + secrets.token_urlsafe(16)[1:]
         address = _Address(cluster_id, *free_ports(2))
         partial = file.with_suffix(".partial")
         partial.write_text(json.dumps(asdict(address)))
@@ -149,7 +150,7 @@ class EmbeddedKafka:
         return file
 
     def _format(self, settings: Path) -> None:
-        """Once for a directory. The marker is ours, since Kafka's own files appear before the tool is done."""
+        """Format a new directory. The marker is our own file, since Kafka's files appear before the tool has finished."""
         marker = self._directory / "formatted"
         if marker.exists():
             return

@@ -1,4 +1,4 @@
-"""`python -m queryable_app.local.example_records BOOTSTRAP TOPIC RATE`: page views of invented users, until stopped."""
+"""Produce page views of invented users: `python -m queryable_app.local.example_records BOOTSTRAP TOPIC RATE`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BOT_SHARE: Final = 0.05
 
 
 def example_view(dice: random.Random) -> tuple[str, dict[str, Any]]:
-    """A user, and the page that this user looks at now."""
+    """Return a user, and the page that this user views."""
     user = f"user-{dice.randrange(_USERS)}"
     return user, {"user": user, "page": dice.choice(_PAGES), "bot": dice.random() < _BOT_SHARE}
 

@@ -1,4 +1,4 @@
-"""The nodes of one machine: for each its settings, its two processes, and what it says of itself."""
+"""Run one node: its settings, its two processes, and why it is not ready."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPEC_FILE: Final = "spec.json"
 
 
 class NodeFailed(Exception):
-    """The ingest of a node has failed for good."""
+    """The ingest of a node has failed permanently."""
 
     def __init__(self, node: str, failure: IngestFailure) -> None:
         super().__init__(failure.message if failure.caused_by_spec else f"{node}: {failure.message}")
@@ -33,7 +33,7 @@ class NodeFailed(Exception):
 
 
 class Node:
-    """Its processes run from the moment it is made."""
+    """Own the two processes of a node, which start at once."""
 
     def __init__(self, settings: NodeSettings, data: DataDirectory) -> None:
         self.name = settings.name
@@ -41,11 +41,11 @@ class Node:
         self.url = settings.advertised_url
         self._environ = {**os.environ, **settings.to_env()}
         self._data = data
-        self.serve = self._kept("serve")
-        self.ingest = self._kept("ingest")
+        self.serve = self._supervised("serve")
+        self.ingest = self._supervised("ingest")
 
     @property
-    def kept(self) -> tuple[SupervisedProcess, SupervisedProcess]:
+    def supervised(self) -> tuple[SupervisedProcess, SupervisedProcess]:
         return self.serve, self.ingest
 
     def log(self, role: str) -> Path:
@@ -55,9 +55,8 @@ class Node:
         pids = {"serve": self.serve.process.pid, "ingest": self.ingest.process.pid}
         return {"name": self.name, "url": self.url, "pids": pids}
 
-    def missing(self, http: httpx.Client) -> str:
-        """What it lacks before it is hydrated and streams, in words; empty when it lacks nothing. Raises NodeFailed when it
-        can never be."""
+    def not_ready(self, http: httpx.Client) -> str:
+        """Return why the node is not hydrated and streaming yet, or an empty text. Raises NodeFailed if it never can be."""
         try:
             status: Mapping[str, Any] = http.get(f"{self.url}/v1/status").raise_for_status().json()
         except (httpx.HTTPError, ValueError):
@@ -65,19 +64,19 @@ class Node:
         replicas, ingest = status["partitions"], status["ingest"]
         for replica in replicas:
             if replica["failed"]:
-                return f"{self.name} has failed at partition {replica['partition']}: {replica['failed']}"
+                return f"{self.name}: partition {replica['partition']} has failed: {replica['failed']}"
         if (failure := parse_failure(ingest["failure"])) is not None:
             raise NodeFailed(self.name, failure)
         if ingest["state"] != "streaming":
-            state = "not up yet" if ingest["state"] == "absent" else ingest["state"]
+            state = "not started yet" if ingest["state"] == "absent" else ingest["state"]
             return f"Spark of {self.name} is {state} {ingest['detail']}".rstrip()
         if status["ready"]:
             return ""
-        done = 100 * sum(replica["progress"] for replica in replicas) / max(1, len(replicas))
+        percent = 100 * sum(replica["progress"] for replica in replicas) / max(1, len(replicas))
         rate = sum(replica["recordsPerSecond"] for replica in replicas)
-        return f"{self.name} {done:.0f} % at {rate:,.0f} records/s"
+        return f"{self.name} {percent:.0f} % at {rate:,.0f} records/s"
 
-    def _kept(self, role: str) -> SupervisedProcess:
+    def _supervised(self, role: str) -> SupervisedProcess:
         command = [sys.executable, "-m", f"queryable_app.{role}"]
 
         def start() -> Process:
@@ -89,8 +88,7 @@ class Node:
 def node_settings(
     name: str, ordinal: int, spec: Mapping[str, Any], placement: Placement, data: DataDirectory
 ) -> NodeSettings:
-    """What this machine decides; the rest are the defaults, or what the person has set in `QT_` variables. Writes the
-    file that has the spec."""
+    """Write the spec's file, and return the settings of a node: this machine's, `QT_` variables, and defaults."""
     url = placement.addresses[ordinal]
     own = {
         "name": name,
@@ -111,26 +109,25 @@ def node_settings(
 
 
 def new_address(port: int, ordinal: int) -> str:
-    """Where one more node will listen: behind the others when that port is free."""
-    behind = port + ordinal
-    return f"http://{HOST}:{behind if port and is_free(behind, HOST) else free_ports(1)[0]}"
+    """Return the address of one more node: the next port after the others if it is free."""
+    next_port = port + ordinal
+    return f"http://{HOST}:{next_port if port and is_free(next_port, HOST) else free_ports(1)[0]}"
 
 
 def start_placement(
-    kept: Mapping[str, Any] | None,
+    stored: Mapping[str, Any] | None,
     application_id: str,
     partitions: int,
     urls: Sequence[str],
-    wish: DesiredScale,
+    desired: DesiredScale,
 ) -> Placement:
-    """Where a run begins: at what an earlier one has left, whose nodes are at `urls` now, or at the first placement.
-
-    Its number makes nodes prefer it to the earlier one.
+    """Return the placement that a run starts with: the stored one of an earlier run, with the nodes' addresses in `urls`, or
+    the initial one. If it differs from the stored one, its epoch is higher, so that nodes follow it.
     """
-    first = initial_placement(application_id, partitions, urls[: wish.nodes], wish.replicas)
-    if kept is None:
+    first = initial_placement(application_id, partitions, urls[: desired.nodes], desired.replicas)
+    if stored is None:
         return first
-    before = Placement.from_json(json.dumps(kept))
+    before = Placement.from_json(json.dumps(stored))
     same_view = (before.application_id, before.partitions) == (application_id, partitions)
     after = replace(before, addresses=tuple(urls)) if same_view else first
     return replace(after, epoch=before.epoch + (replace(after, epoch=before.epoch) != before))

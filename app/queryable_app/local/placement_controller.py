@@ -1,7 +1,7 @@
-"""Carries a placement to where it is wanted: looks at the nodes, takes the next step, tells them of it.
+"""Move a run's replicas to the desired placement: observe the nodes, take the next step, and send it to them.
 
-Strategy: whoever calls `tick` never waits; each node is asked by a thread, so that one that hangs holds up nothing. When a
-step is taken is decided by `placing`. It is on the disk before any node hears of it.
+Strategy: `tick` never waits. A thread calls each node, so that a node that hangs delays no other. `placement.controller` decides
+when the next step is due. A step is on disk before it is sent to a node.
 """
 
 from __future__ import annotations
@@ -20,86 +20,92 @@ from queryable_app.placement.controller import NodeObservation, next_step, parse
 
 PLACEMENT_FILE: Final = "placement.json"
 
-_SETTLED_SECONDS: Final = 1.0  # between two looks at a node
-_MOVING_SECONDS: Final = 0.25
-_ANSWER_SECONDS: Final = 2.0
+_SETTLED_POLL_SECONDS: Final = 1.0
+_MOVING_POLL_SECONDS: Final = 0.25
+_TIMEOUT_SECONDS: Final = 2.0
 _THREADS: Final = 16
 
 
 class PlacementController:
-    def __init__(self, data: DataDirectory, placement: Placement, wanted: DesiredPlacement) -> None:
+    """Drive the placement of one run."""
+
+    def __init__(self, data: DataDirectory, placement: Placement, desired: DesiredPlacement) -> None:
         self.placement = placement
-        """The newest one."""
-        self.wanted = wanted
+        """The newest placement."""
+        self._desired = desired
         self._data = data
-        self._arrived = False
-        self._seen: dict[int, NodeObservation] = {}
-        self._asking: dict[int, Future[NodeObservation]] = {}
-        self._due: dict[int, float] = {}
-        self._refused: dict[int, str] = {}
+        self._reached = False
+        self._observations: dict[int, NodeObservation] = {}
+        self._calls: dict[int, Future[NodeObservation]] = {}
+        self._next_call_at: dict[int, float] = {}
+        self._refusals: dict[int, str] = {}
         token = data.internal_token().read_text()
-        self._http = httpx.Client(timeout=_ANSWER_SECONDS, trust_env=False, headers={NODE_HEADER: token})
-        self._threads = ThreadPoolExecutor(_THREADS, "placer")
+        self._http = httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False, headers={NODE_HEADER: token})
+        self._threads = ThreadPoolExecutor(_THREADS, "placement-controller")
         self._write()
 
     @property
     def settled(self) -> bool:
-        """Whether the placement is as wanted, and every node knows it."""
-        return self._arrived and self.known
+        """Whether the placement is the desired one, and every node follows it."""
+        return self._reached and self.followed
 
     @property
-    def known(self) -> bool:
+    def followed(self) -> bool:
         """Whether every node follows the newest placement."""
         return all(self.follows_newest(ordinal) for ordinal in range(len(self.placement.addresses)))
 
     def follows_newest(self, ordinal: int) -> bool:
-        return ordinal in self._seen and self._seen[ordinal].epoch >= self.placement.epoch
+        """Return whether this node follows the newest placement."""
+        observation = self._observations.get(ordinal)
+        return observation is not None and observation.epoch >= self.placement.epoch
 
-    def follow(self, wanted: DesiredPlacement) -> None:
-        self.wanted, self._arrived = wanted, False
+    def set_desired(self, desired: DesiredPlacement) -> None:
+        self._desired, self._reached = desired, False
 
     def tick(self) -> list[str]:
-        """Hears what was answered, takes a step if there is one, and asks again whom it is time to ask. Returns which nodes
-        refuse the placement, in words and once."""
+        """Collect the responses, take a step if one is due, and call the nodes again. Return each new refusal as a line."""
         now = time.monotonic()
-        heard, refusals = self._heard()
-        if heard:
-            following = next_step(self.placement, self.wanted, self._seen, now)
-            self._arrived = following is self.placement and settled(following, self.wanted)
-            if following is not self.placement:
-                self.placement = following
+        observed, refusals = self._collect()
+        if observed:
+            step = next_step(self.placement, self._desired, self._observations, now)
+            self._reached = step is self.placement and settled(step, self._desired)
+            if step is not self.placement:
+                self.placement = step
                 self._write()
         for ordinal, address in enumerate(self.placement.addresses):
-            if ordinal not in self._asking and now >= self._due.get(ordinal, now):
-                self._due[ordinal] = now + (_SETTLED_SECONDS if self.settled else _MOVING_SECONDS)
-                self._asking[ordinal] = self._threads.submit(self._ask, address, self.placement)
+            if ordinal not in self._calls and now >= self._next_call_at.get(ordinal, now):
+                pause = _SETTLED_POLL_SECONDS if self.settled else _MOVING_POLL_SECONDS
+                self._next_call_at[ordinal] = now + pause
+                self._calls[ordinal] = self._threads.submit(self._call, address, self.placement)
         return refusals
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
         self._http.close()
 
-    def _heard(self) -> tuple[bool, list[str]]:
-        """Whether a node has answered since the last time, and what is new of those that refuse."""
-        answers: dict[int, NodeObservation] = {}
+    def _collect(self) -> tuple[bool, list[str]]:
+        """Return whether a node has answered since the last tick, and which nodes newly refuse the placement."""
+        observed: dict[int, NodeObservation] = {}
         refusals = []
-        for ordinal in [ordinal for ordinal, asked in self._asking.items() if asked.done()]:
-            asked = self._asking.pop(ordinal)
-            error = asked.exception()  # most often it is away or starts; it will be asked again
+        for ordinal in [ordinal for ordinal, call in self._calls.items() if call.done()]:
+            call = self._calls.pop(ordinal)
+            error = (
+                call.exception()
+            )  # most often the node starts or is unreachable; the next call may succeed
             if error is None:
-                answers[ordinal] = asked.result()
+                observed[ordinal] = call.result()
                 continue
-            if ordinal in self._seen:
-                self._seen[ordinal] = unresponsive(self._seen[ordinal])
-            if isinstance(error, httpx.HTTPStatusError) and self._refused.get(ordinal) != str(error):
-                self._refused[ordinal] = str(error)
+            if ordinal in self._observations:
+                self._observations[ordinal] = unresponsive(self._observations[ordinal])
+            if isinstance(error, httpx.HTTPStatusError) and self._refusals.get(ordinal) != str(error):
+                self._refusals[ordinal] = str(error)
                 refusals.append(f"Node {ordinal} does not take the placement: {error.response.text[:300]}")
         nodes = len(self.placement.addresses)
-        self._seen = {o: seen for o, seen in (self._seen | answers).items() if o < nodes}
-        return bool(answers), refusals
+        self._observations = {o: seen for o, seen in (self._observations | observed).items() if o < nodes}
+        return bool(observed), refusals
 
-    def _ask(self, address: str, placement: Placement) -> NodeObservation:
-        """Looks at a node, after telling it of the placement if it has an older one. In a thread."""
+    def _call(self, address: str, placement: Placement) -> NodeObservation:
+        """Send a node the placement if it has an older one, and return its status. Runs in a thread."""
         status = self._http.get(f"{address}/v1/status").raise_for_status().json()
         if status["epoch"] < placement.epoch:
             self._http.put(f"{address}{PLACEMENT_PATH}", content=placement.to_json()).raise_for_status()

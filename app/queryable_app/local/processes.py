@@ -1,4 +1,4 @@
-"""Child processes of this machine: each in a session of its own, tethered to its parent, stopped with all it started."""
+"""Run child processes, each in its own session. They die with this process, and are stopped with all that they started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Final
 
 from queryable_app.local import die_with_parent
 
-# Below the range that Linux gives to outgoing connections: who was killed finds its port free again.
+# Below Linux's range for outgoing connections, so that a killed process finds its port free again.
 _PORTS: Final = range(20_000, 32_000)
 _POLL_SECONDS: Final = 0.02
 _RESTART_SECONDS: Final = 0.2
@@ -25,7 +25,7 @@ _LIVED_LONG_SECONDS: Final = 30.0
 
 
 class Process:
-    """One running command. Its process group is its own, so that what it started is stopped with it."""
+    """One running command, with a process group of its own, so that its children are stopped with it."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """None while the process runs; negative: the signal that ended it."""
         return self._popen.poll()
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """kill -9 for the process and whatever is left of its group, also when the process itself is gone."""
-        if not self._killed:  # once: later on the number may be another group's
+        """Kill the process and the rest of its group with -9, also if the process itself has ended."""
+        if not self._killed:  # once: later the number may be another group's
             self._signal(signal.SIGKILL)
             self._popen.wait()
             self._killed = True
@@ -71,20 +71,20 @@ class Process:
 
 
 def stop(processes: Iterable[Process], seconds: float) -> None:
-    """Asks all of them at once to end, and kills what has not ended in time."""
-    asked = list(processes)
-    for process in asked:
+    """Terminate all processes at once, and kill those that do not end in time."""
+    stopping = list(processes)
+    for process in stopping:
         if process.exit_code is None:
             process.terminate()
     deadline = time.monotonic() + seconds
-    while any(p.exit_code is None for p in asked) and time.monotonic() < deadline:
+    while any(p.exit_code is None for p in stopping) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-    for process in asked:
+    for process in stopping:
         process.kill()
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen there now."""
+    """Return whether a server could listen at this port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -95,38 +95,38 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 class SupervisedProcess:
-    """A process that is started again when it ends, later and later while it does not live long."""
+    """Restart a process when it ends. The delay doubles with each crash until the process has lived long."""
 
     def __init__(self, name: str, start: Callable[[], Process], process: Process) -> None:
         self.name = name
         self.process = process
         self.crashes = 0
-        """How often it has ended since it last lived long."""
+        """How often the process has ended since it last lived long."""
         self._start = start
-        self._due: float | None = None
+        self._restart_at: float | None = None
 
     def supervise(self) -> str | None:
-        """To be called again and again: what has happened since the last time, in words, or None."""
+        """Restart the process if it is due, and return what has happened since the last call as a line, or None."""
         now = time.monotonic()
-        if self._due is not None:
-            if now < self._due:
+        if self._restart_at is not None:
+            if now < self._restart_at:
                 return None
-            self._due = None
+            self._restart_at = None
             self.process = self._start()
             return f"{self.name} is started again, as process {self.process.pid}"
         code = self.process.exit_code
         if code is None:
             return None
-        self.process.kill()  # what it started must not live on beside its successor
+        self.process.kill()  # its children must not run beside the next process
         self.crashes = 1 if now - self.process.started_at > _LIVED_LONG_SECONDS else self.crashes + 1
         delay = min(_RESTART_SECONDS * 2 ** (self.crashes - 1), _RESTART_SECONDS_MAX)
-        self._due = now + delay
+        self._restart_at = now + delay
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return f"{self.name} {how} and is started again in {delay:.1f} s"
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports on which nobody listens now."""
+    """Return different ports at which a server could listen now."""
     chosen: list[int] = []
     while len(chosen) < count:
         port = random.choice(_PORTS)  # noqa: S311  (not a secret)

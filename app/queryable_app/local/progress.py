@@ -1,4 +1,4 @@
-"""What a person sees of a run: a line for everything that is done, and a moving one for what is being waited for."""
+"""Show the progress of a run: a line for each finished step, and a changing line for the current one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Show = Callable[[str], None]
 
 
 class Progress:
-    """On a terminal the moving line is a spinner; elsewhere it is a plain line now and then."""
+    """Print progress. On a terminal the changing line is a spinner; elsewhere it is a plain line every few seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -25,17 +25,17 @@ class Progress:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[Show]:
-        """Shows what is being waited for until the block is left; the value changes the line."""
+        """Show the current step until the block ends. The function that it yields changes the line."""
         if self._console.is_terminal:
             with self._console.status(what) as status:
                 yield status.update
             return
         self.say(f"{what} ...")
-        yield _rarely(self.say, what)
+        yield _every_few_seconds(self.say, what)
 
 
-def _rarely(say: Show, said: str) -> Show:
-    last = (said, time.monotonic())
+def _every_few_seconds(say: Show, first: str) -> Show:
+    last = (first, time.monotonic())
 
     def show(line: str) -> None:
         nonlocal last

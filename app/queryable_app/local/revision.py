@@ -1,7 +1,7 @@
-"""Which revision of a view a data directory holds.
+"""Decide which revision of a view a run serves.
 
-A change that could alter an answer needs new stores. In a cluster the new ones are built beside the old; on one machine
-they replace them, since nobody reads while nothing runs.
+A change that can alter a result needs new stores. In a cluster they are built beside the old ones; on one machine they
+replace them, since no node serves reads before the run starts.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-# What decides the answers, besides the topic itself.
+# The fields of the spec that alter results.
 _FIELDS: Final = ("topic", "key", "value", "onBadRecord", "partitioner", "transform", "view", "redeployNonce")
 
 
 def view_digests(spec: Mapping[str, Any], kafka: str, partitions: int) -> dict[str, Any]:
-    """What the stores depend on, as it is kept beside them."""
+    """Return digests of what the stores depend on. The run keeps them beside the stores."""
     parts = {name: spec[name] for name in _FIELDS if name in spec}
     digests = {
         name: hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
@@ -25,10 +25,10 @@ def view_digests(spec: Mapping[str, Any], kafka: str, partitions: int) -> dict[s
     return {**digests, "kafka": kafka, "partitions": partitions}
 
 
-def next_revision(kept: Mapping[str, Any] | None, view: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """The revision's number, and the fields whose change made it a new one."""
-    if kept is None:
+def next_revision(stored: Mapping[str, Any] | None, view: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """Return the number of the revision, and the fields whose change requires a new one."""
+    if stored is None:
         return 1, []
-    before: Mapping[str, Any] = kept["view"]
+    before: Mapping[str, Any] = stored["view"]
     changed = sorted(name for name in before.keys() | view.keys() if before.get(name) != view.get(name))
-    return int(kept["revision"]) + bool(changed), changed
+    return int(stored["revision"]) + bool(changed), changed

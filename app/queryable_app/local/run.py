@@ -1,8 +1,8 @@
-"""`qtopic run`: a broker, a topic and nodes on this machine, from a resource file until Ctrl-C.
+"""Run a broker, a topic and nodes on this machine, from a resource file until Ctrl-C.
 
-Strategy: one thread. It checks whatever can be wrong before anything is started, starts the parts in order, and then
-tends its child processes. SIGINT and SIGTERM raise in that thread, so one `finally` stops everything from wherever it
-was; and whatever that could miss, the kernel kills with this process (see `die_with_parent`).
+Strategy: one thread. It checks the resource, the machine and the options before it starts anything, starts the parts in order,
+and then supervises its child processes. SIGINT and SIGTERM raise in that thread, so that one `finally` stops everything at any
+point. The kernel kills what that misses together with this process (see `die_with_parent`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.local import data_directory, revision, topics
 from queryable_app.local.class_training import ClassTraining
 from queryable_app.local.cluster import LocalCluster
-from queryable_app.local.data_directory import DataDirectory
+from queryable_app.local.data_directory import RESOURCE_FILE, DataDirectory
 from queryable_app.local.desired_scale import DesiredScale
 from queryable_app.local.embedded_kafka import EmbeddedKafka
 from queryable_app.local.nodes import HOST, NodeFailed, new_address, node_settings, start_placement
@@ -36,64 +36,65 @@ from queryable_app.platform import jars
 from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit
 from queryable_app.policy.descriptor_plan import descriptor_shortage
 
-RESOURCE_FILE: Final = "resource.json"
 _VIEW_FILE: Final = "view.json"
 _POLL_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 8
 _EXAMPLES_SECONDS: Final = 30
-_START_DEATHS_MAX: Final = 4  # a serve that has died so often before its first answer will not come up
+_START_CRASHES_MAX: Final = 4  # so many crashes before the first response: it will not start
 _LOG_TAIL_LINES: Final = 8
 
 
 class RunError(Exception):
-    """The run cannot begin or go on; the message says what to do."""
+    """The run cannot start or continue; the message says what to do."""
 
 
 class SpecRefused(Exception):
-    """Spark or Kafka's client does not take a field of the spec; the message has its own words."""
+    """Spark or the Kafka client refuses a field of the spec; the message is theirs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """Hold the options of `qtopic run`."""
+
     kafka: str = "embedded"
-    """`embedded`, `file` (the address that the resource names) or an address."""
+    """`embedded`, `file` (the address in the resource), or an address."""
 
     nodes: int | None = None
-    """With how many it begins. None: as many as the resource says."""
+    """How many nodes the run starts with. None: spec.replicas."""
 
     data: Path | None = None
-    """None: a directory that is gone at the end."""
+    """None: a temporary directory."""
 
     port: int = 8080
-    """The first node's; the others follow. 0: any free ones."""
+    """The first node's port; the others use the next ones. 0: any free ports."""
 
     partitions: int = 4
-    """Of the topic, when the embedded broker does not have it yet."""
+    """Partitions of the topic, if the embedded broker creates it."""
 
     topic_wait_seconds: float = 300
-    """How long a topic on a broker of someone else's is waited for."""
+    """How long to wait for a topic that another broker does not have yet."""
 
     example_rate: int = 0
-    """Example records a second, produced to the topic. 0: none."""
+    """Example records a second to produce to the topic. 0: none."""
 
 
 def run(resource: Resource, options: Options, progress: Progress) -> None:
-    """Returns when it was asked to stop and everything is stopped."""
-    raise_descriptor_limit()  # every process that this one starts inherits it
-    _check_descriptors(1)  # before Spark is asked to check the SQL
-    with StopRequest.on_signals() as stopping, contextlib.suppress(Stopped):
+    """Run until a signal requests the end, and return when everything has stopped."""
+    raise_descriptor_limit()  # child processes inherit it
+    _check_descriptors(1)  # before Spark starts to check the SQL
+    with StopRequest.on_signals() as stop_request, contextlib.suppress(Stopped):
         urls = _urls(options.port, options.nodes or resource.spec.replicas)
         with data_directory.opened(options.data) as data:
-            system = _System(resource, options, data, progress, stopping, urls)
+            running = _Run(resource, options, data, progress, stop_request, urls)
             try:
-                system.start()
-                system.tend_for_ever()
+                running.start()
+                running.supervise_forever()
             finally:
-                system.stop()
+                running.stop()
 
 
-class _System:
-    """Everything that one run has started."""
+class _Run:
+    """Own everything that a run starts."""
 
     def __init__(
         self,
@@ -101,16 +102,16 @@ class _System:
         options: Options,
         data: DataDirectory,
         progress: Progress,
-        stopping: StopRequest,
+        stop_request: StopRequest,
         urls: list[str],
     ) -> None:
         self._resource, self._options, self._data, self._progress = resource, options, data, progress
-        self._stopping, self._urls = stopping, urls
+        self._stop_request, self._urls = stop_request, urls
         self._http = httpx.Client(timeout=2, trust_env=False)
         self._bootstrap = resource.spec.bootstrap_servers
         self._broker: EmbeddedKafka | None = None
-        self._kept: list[SupervisedProcess] = []
-        self._fleet: LocalCluster | None = None
+        self._supervised: list[SupervisedProcess] = []
+        self._cluster: LocalCluster | None = None
         self._training: ClassTraining | None = None
         self._described: dict[str, Any] = {}
 
@@ -123,27 +124,27 @@ class _System:
             partitions = self._start_kafka(jars.broker_jars(cache, self._progress.say), java)
         else:
             partitions = self._wait_for_topic()
-        fleet = self._start_nodes(partitions)
-        self._wait_for_answers(fleet)
-        self._wait_until_ready(fleet)
-        self._say_what_to_try()
+        cluster = self._start_nodes(partitions)
+        self._wait_for_answers(cluster)
+        self._wait_until_ready(cluster)
+        self._show_first_commands()
         self._training = ClassTraining(self._data.log("class-training"), [self._data.lock])
 
-    def tend_for_ever(self) -> None:
+    def supervise_forever(self) -> None:
         while True:
-            self._tend()
+            self._supervise()
 
     def stop(self) -> None:
-        """Nodes first, so that they part from a broker that is still there."""
+        """Stop the nodes first, so that they leave a broker that still runs."""
         self._http.close()
-        nodes = self._fleet.processes if self._fleet else []
-        if self._kept or nodes:
+        nodes = self._cluster.processes if self._cluster else []
+        if self._supervised or nodes:
             self._progress.say("Stopping ...")
         training = [self._training.process] if self._training and self._training.process else []
-        others = [kept.process for kept in self._kept if kept.name != "kafka"]
+        others = [each.process for each in self._supervised if each.name != "kafka"]
         stop([*nodes, *others, *training], _STOP_SECONDS)
-        if self._fleet:
-            self._fleet.close()
+        if self._cluster:
+            self._cluster.close()
         if self._broker:
             self._broker.stop()
 
@@ -160,7 +161,7 @@ class _System:
             self._progress.waiting("Checking transform.sql and value.schema"),
             contextlib.ExitStack() as stack,
         ):
-            with self._stopping.held():
+            with self._stop_request.deferred():
                 check = Process(command, log, {**os.environ, **settings.to_env()}, [self._data.lock])
                 stack.callback(stop, [check], _STOP_SECONDS)
             while check.exit_code is None:
@@ -171,12 +172,14 @@ class _System:
             raise RunError(f"the SQL could not be checked:\n{_tail(log)}")
 
     def _start_kafka(self, broker_jars: Path, java: Path) -> int:
-        """Afterwards the topic is there; returns how many partitions it has."""
+        """Start the broker and create the topic. Return the topic's number of partitions."""
         topic = self._resource.spec.topic
         with self._progress.waiting("Starting Kafka"):
             self._broker = EmbeddedKafka(self._data.kafka, broker_jars, java, [self._data.lock])
-            with self._stopping.held():
-                self._kept.append(SupervisedProcess("kafka", self._broker.launch, self._broker.launch()))
+            with self._stop_request.deferred():
+                self._supervised.append(
+                    SupervisedProcess("kafka", self._broker.launch, self._broker.launch())
+                )
             self._broker.wait_until_ready()
             self._bootstrap = self._broker.bootstrap
             kafka = kafka_connection(self._bootstrap, {})
@@ -191,7 +194,7 @@ class _System:
             self._bootstrap = self._options.kafka
         elif "secretRef" in self._resource.document["spec"]["kafka"]:
             raise RunError(
-                "spec.kafka.secretRef: Secrets are in a cluster; give the settings in spec.kafka.config"
+                "spec.kafka.secretRef: there are no Secrets on this machine; give the settings in spec.kafka.config"
             )
         kafka = kafka_connection(self._bootstrap, self._resource.spec.kafka_config)
         deadline = time.monotonic() + self._options.topic_wait_seconds
@@ -204,8 +207,8 @@ class _System:
                         f"there is no topic {topic!r} at {self._bootstrap}: create it, or correct spec.topic"
                     )
                 except topics.KafkaUnreachable as e:
-                    if partitions := self._partitions_of_kept_rows():
-                        self._progress.say(f"{e}: the nodes answer from their disks until it is back")
+                    if partitions := self._partitions_of_stored_rows():
+                        self._progress.say(f"{e}: the nodes serve what they have on disk until it answers")
                         return partitions
                     problem = f"{e}: start it, or correct the address"
                 show(f"Waiting: {problem}")
@@ -215,13 +218,13 @@ class _System:
         self._progress.say(f"Topic {topic!r} at {self._bootstrap} has {partitions} partitions")
         return partitions
 
-    def _partitions_of_kept_rows(self) -> int:
-        """0 unless an earlier run has left the rows of this very view."""
-        kept = self._data.read(_VIEW_FILE)
-        if kept is None:
+    def _partitions_of_stored_rows(self) -> int:
+        """Return the partitions of the same view's rows that an earlier run has left; 0 if there are none."""
+        stored = self._data.read(_VIEW_FILE)
+        if stored is None:
             return 0
-        partitions = int(kept["view"]["partitions"])
-        same = kept["view"] == revision.view_digests(self._spec(), self._bootstrap, partitions)
+        partitions = int(stored["view"]["partitions"])
+        same = stored["view"] == revision.view_digests(self._spec(), self._bootstrap, partitions)
         return partitions if same else 0
 
     def _start_nodes(self, partitions: int) -> LocalCluster:
@@ -229,46 +232,50 @@ class _System:
         view = revision.view_digests(self._spec(), kafka, partitions)
         number, changed = revision.next_revision(self._data.read(_VIEW_FILE), view)
         if changed:
-            self._progress.say(f"Changed since the last run: {', '.join(changed)}. The rows are built anew.")
-            self._data.forget_nodes_from(0)
+            self._progress.say(
+                f"Changed since the last run: {', '.join(changed)}. The nodes read the topic again."
+            )
+            self._data.remove_nodes_from(0)
         self._data.write(_VIEW_FILE, {"revision": number, "view": view})
         self._data.write(RESOURCE_FILE, self._resource.document)
         name, nodes = f"{self._resource.name}-r{number}", len(self._urls)
-        wish = DesiredScale(nodes, min(self._resource.spec.standby_replicas, nodes - 1))
-        kept = self._data.read(PLACEMENT_FILE)
-        # Nodes of an earlier run that are too many now give their copies away before they go.
-        earlier = len(kept["addresses"]) if kept else 0
+        desired = DesiredScale(nodes, min(self._resource.spec.standby_replicas, nodes - 1))
+        stored = self._data.read(PLACEMENT_FILE)
+        # A node of an earlier run that is too many now is stopped only once it hosts no replicas.
+        earlier = len(stored["addresses"]) if stored else 0
         urls = [*self._urls, *(new_address(self._options.port, node) for node in range(nodes, earlier))]
         application_id = f"local.{self._resource.name}.r{number}"
-        placement = start_placement(kept, application_id, partitions, urls, wish)
+        placement = start_placement(stored, application_id, partitions, urls, desired)
         _check_descriptors(max(len(placement.assigned_to(node)) for node in range(nodes)))
-        with self._stopping.held():
-            self._fleet = LocalCluster(name, self._spec(), self._data, placement, wish, self._options.port)
-        return self._fleet
+        with self._stop_request.deferred():
+            self._cluster = LocalCluster(
+                name, self._spec(), self._data, placement, desired, self._options.port
+            )
+        return self._cluster
 
     def _spec(self) -> dict[str, Any]:
-        """The spec with the broker that is used. One of our own takes no settings that are meant for another."""
+        """Return the spec with the address of the broker in use. The embedded one takes no settings of another broker."""
         spec = self._resource.document["spec"]
         config = {} if self._options.kafka == "embedded" else spec["kafka"].get("config", {})
         return {**spec, "kafka": {"bootstrapServers": self._bootstrap, "config": config}}
 
-    def _wait_for_answers(self, fleet: LocalCluster) -> None:
+    def _wait_for_answers(self, cluster: LocalCluster) -> None:
         with self._progress.waiting("Waiting for the nodes to answer") as show:
-            while silent := fleet.silent:
-                show(f"Waiting for {', '.join(node.name for node in silent)} to answer")
-                self._tend()
-                for node in silent:
-                    if node.serve.crashes >= _START_DEATHS_MAX:
+            while starting := cluster.starting:
+                show(f"Waiting for {', '.join(node.name for node in starting)} to answer")
+                self._supervise()
+                for node in starting:
+                    if node.serve.crashes >= _START_CRASHES_MAX:
                         raise RunError(f"{node.serve.name} does not start:\n{_tail(node.log('serve'))}")
 
-    def _wait_until_ready(self, fleet: LocalCluster) -> None:
+    def _wait_until_ready(self, cluster: LocalCluster) -> None:
         if self._options.example_rate:
             self._start_examples()
         with self._progress.waiting("Hydrating") as show:
             try:
-                while missing := [said for node in fleet.nodes if (said := node.missing(self._http))]:
-                    show(f"Hydrating: {', '.join(missing)}")
-                    self._tend()
+                while reasons := [why for node in cluster.nodes if (why := node.not_ready(self._http))]:
+                    show(f"Hydrating: {', '.join(reasons)}")
+                    self._supervise()
             except NodeFailed as error:
                 refused = SpecRefused if error.failure.caused_by_spec else RunError
                 raise refused(str(error)) from error
@@ -287,22 +294,22 @@ class _System:
         def start() -> Process:
             return Process(command, self._data.log("examples"), inherited=[self._data.lock])
 
-        with self._stopping.held():
-            self._kept.append(SupervisedProcess("example records", start, start()))
+        with self._stop_request.deferred():
+            self._supervised.append(SupervisedProcess("example records", start, start()))
 
-    def _say_what_to_try(self) -> None:
+    def _show_first_commands(self) -> None:
         url = self._urls[0]
         say = self._progress.say
         say(f"\nReady: {', '.join(self._urls)}. Try:\n")
-        key = self._some_key()
+        key = self._existing_key()
         if key is not None:
             say(f"  curl {url}/v1/keys/{quote(key, safe='')}")
         say(f"  curl '{url}/v1/scan?limit=5'")
         say(f"  curl {url}/v1/count")
         say(f"\nIn a browser: {url}/     Another terminal: qtopic status     Ctrl-C stops everything.\n")
 
-    def _some_key(self) -> str | None:
-        """A key that is there, as in a URL. Examples begin to come only now."""
+    def _existing_key(self) -> str | None:
+        """Return a key that exists, or None. With example records, wait for the first ones."""
         deadline = time.monotonic() + (_EXAMPLES_SECONDS if self._options.example_rate else 0)
         while True:
             for url in self._urls:
@@ -312,36 +319,36 @@ class _System:
                         return str(items[0]["key"])
             if time.monotonic() >= deadline:
                 return None
-            self._tend()
+            self._supervise()
 
-    def _tend(self) -> None:
-        """One look at every process, and a short pause."""
-        with self._stopping.held():
-            happened = [said for kept in self._kept if (said := kept.supervise())]
-            if self._fleet:
-                happened += self._fleet.tick()
-            if self._training and (said := self._training.tick()):
-                happened.append(said)
-        for said in happened:
-            self._progress.say(said)
-        if self._fleet:
-            self._describe(self._fleet)
+    def _supervise(self) -> None:
+        """Advance every process once, report what has happened, and pause."""
+        with self._stop_request.deferred():
+            events = [line for each in self._supervised if (line := each.supervise())]
+            if self._cluster:
+                events += self._cluster.tick()
+            if self._training and (line := self._training.tick()):
+                events.append(line)
+        for line in events:
+            self._progress.say(line)
+        if self._cluster:
+            self._describe(self._cluster)
         self._pause()
 
-    def _describe(self, fleet: LocalCluster) -> None:
-        """From the moment at which every node has answered."""
-        described = {"kafka": self._bootstrap, **fleet.describe()}
-        if described != self._described and (self._described or not fleet.silent):
+    def _describe(self, cluster: LocalCluster) -> None:
+        """Write `run.json` when it changes, once every node has answered."""
+        described = {"kafka": self._bootstrap, **cluster.describe()}
+        if described != self._described and (self._described or not cluster.starting):
             self._described = described
             self._data.write_run(described)
 
     def _pause(self) -> None:
-        self._stopping.check()
+        self._stop_request.check()
         time.sleep(_POLL_SECONDS)
 
 
 def _urls(port: int, nodes: int) -> list[str]:
-    """Where the nodes will listen."""
+    """Return the addresses of the nodes. Raises RunError if a port is taken."""
     ports = list(range(port, port + nodes)) if port else free_ports(nodes)
     for each in ports:
         if not is_free(each, HOST):
@@ -352,9 +359,9 @@ def _urls(port: int, nodes: int) -> list[str]:
 
 
 def _check_descriptors(partitions: int) -> None:
-    """Refuse a limit with which the JVM of a node would be started again and again."""
-    if missing := descriptor_shortage(descriptor_limit(), partitions):
-        raise RunError(missing)
+    """Refuse a limit of open files with which the JVM of a node would crash again and again."""
+    if shortage := descriptor_shortage(descriptor_limit(), partitions):
+        raise RunError(shortage)
 
 
 def _tail(log: Path) -> str:

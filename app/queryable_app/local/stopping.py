@@ -1,4 +1,4 @@
-"""Being asked to end, by Ctrl-C or a signal, at any moment."""
+"""Turn Ctrl-C and termination signals into an exception, at any moment of a run."""
 
 from __future__ import annotations
 
@@ -9,45 +9,46 @@ from types import FrameType
 
 
 class Stopped(BaseException):
-    """Someone asked the run to end. No Exception, so that nobody handles it on the way out."""
+    """The run was requested to end. No Exception, so that no handler swallows it on the way out."""
 
 
 class StopRequest:
-    """Whether the run was asked to end."""
+    """Record whether the run was requested to end."""
 
     def __init__(self) -> None:
-        self._asked = False
-        self._held = False
+        self._requested = False
+        self._deferred = False
 
     @staticmethod
     @contextmanager
     def on_signals() -> Iterator[StopRequest]:
-        stopping = StopRequest()
+        """Raise Stopped at the first SIGINT, SIGTERM or SIGHUP inside the block."""
+        stop_request = StopRequest()
         signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [signal.signal(number, stopping._on_signal) for number in signals]
+        before = [signal.signal(number, stop_request._on_signal) for number in signals]
         try:
-            yield stopping
+            yield stop_request
         finally:
             for number, handler in zip(signals, before, strict=True):
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self._asked:  # only once: the way out must not be interrupted
-            self._asked = True
-            if not self._held:
+        if not self._requested:  # only once: no signal interrupts the way out
+            self._requested = True
+            if not self._deferred:
                 raise Stopped
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Nothing is raised inside the block, only after it: what is started inside is also noted inside."""
-        self._held = True
+    def deferred(self) -> Iterator[None]:
+        """Raise Stopped only after the block: a process that is started inside is also recorded inside."""
+        self._deferred = True
         try:
             yield
         finally:
-            self._held = False
+            self._deferred = False
         self.check()
 
     def check(self) -> None:
-        """An exception that a signal raised inside a callback of the interpreter gets lost; this one does not."""
-        if self._asked:
+        """Raise Stopped again if it was lost: the interpreter drops exceptions that a signal raises inside its callbacks."""
+        if self._requested:
             raise Stopped

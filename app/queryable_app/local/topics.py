@@ -1,4 +1,4 @@
-"""What one machine asks of Kafka: does a topic exist, make one, write a record."""
+"""Look up and create topics, and write records, for a run on one machine."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ Send = Callable[[bytes, bytes | None], Awaitable[tuple[int, int]]]
 
 _RECORD_BYTES_MAX: Final = 16 * 1024 * 1024
 _LEADERS_SECONDS: Final = 30
-_ASK_AGAIN_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 
 
 class KafkaUnreachable(Exception):
-    """Nothing at the address speaks Kafka; the message names the address."""
+    """No broker answers at the address, which the message names."""
 
 
 class TopicRefused(Exception):
-    """The broker does not make such a topic; the message says why."""
+    """The broker refuses the topic or the record; the message says why."""
 
 
 def partitions_of(kafka: KafkaConnection, topic: str) -> int:
-    """How many partitions the topic has; 0 while it does not exist or one of them has no leader."""
+    """Return how many partitions the topic has; 0 if it does not exist or one of them has no leader."""
     return asyncio.run(_partitions_of(kafka, topic))
 
 
 def create_topic(
     kafka: KafkaConnection, topic: str, partitions: int, config: Mapping[str, str] | None = None
 ) -> None:
-    """Returns when every partition has a leader. A topic that exists already is left as it is."""
+    """Create the topic, and return when every partition has a leader. An existing topic stays unchanged."""
     asyncio.run(_create_topic(kafka, topic, partitions, dict(config or {})))
 
 
 @asynccontextmanager
 async def producing(kafka: KafkaConnection, topic: str, partitioner: str) -> AsyncIterator[Send]:
-    """A function that sends one record and returns its partition and offset when the broker has it."""
+    """Yield a function that writes one record, and returns its partition and offset once the broker has it."""
     algorithm = partitioner if partitioner in partitioners.ALGORITHMS else partitioners.ALGORITHMS[0]
 
     def partition_for(key: bytes, partitions: list[int], _: list[int]) -> int:
@@ -60,7 +60,7 @@ async def producing(kafka: KafkaConnection, topic: str, partitioner: str) -> Asy
         try:
             written = await producer.send_and_wait(topic, key=key, value=value)
         except KafkaError as e:
-            raise TopicRefused(f"a record of topic {topic!r} was not taken: {e}") from e
+            raise TopicRefused(f"a record of topic {topic!r} was refused: {e}") from e
         return written.partition, written.offset
 
     async with _connected(producer, kafka):
@@ -83,16 +83,16 @@ async def _create_topic(kafka: KafkaConnection, topic: str, partitions: int, con
             error = for_code(code)
             if code and error is not TopicAlreadyExistsError:
                 why = (message or [None])[0] or error.__name__
-                raise TopicRefused(f"the topic {topic!r} cannot be made: {why}")
+                raise TopicRefused(f"the topic {topic!r} cannot be created: {why}")
         deadline = time.monotonic() + _LEADERS_SECONDS
         while not await _ready_partitions(admin, topic):
             if time.monotonic() > deadline:
-                raise TopicRefused(f"the topic {topic!r} was made but its partitions got no leader")
-            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+                raise TopicRefused(f"the topic {topic!r} was created, but its partitions got no leader")
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _ready_partitions(admin: Any, topic: str) -> int:
-    # All topics are listed, because asking for one by name makes it where the broker makes topics by itself.
+    # Lists all topics: a broker that creates topics automatically creates one that is looked up by name.
     found = [t for t in await admin.describe_topics() if t["topic"] == topic and not t["error_code"]]
     partitions = found[0]["partitions"] if found else []
     return len(partitions) if all(p["leader"] >= 0 and not p["error_code"] for p in partitions) else 0
@@ -100,8 +100,8 @@ async def _ready_partitions(admin: Any, topic: str) -> int:
 
 @asynccontextmanager
 async def _connected(client: Any, kafka: KafkaConnection) -> AsyncIterator[None]:
-    """Starts an aiokafka client and stops it; when nothing is there, one sentence says so."""
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say is in our own sentence
+    """Start an aiokafka client, and stop it at the end. Raises KafkaUnreachable."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the exception says the same
     stop = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
     try:
         try:

@@ -1,8 +1,7 @@
-"""Nodes that come and go with the placement: real serve processes, whose Kafka and Java are not there."""
+"""Test nodes that start and stop with the placement: real serve processes, without Kafka and Java."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from queryable_app.local.data_directory import DataDirectory, opened
 from queryable_app.local.desired_scale import DESIRED_SCALE_FILE, DesiredScale
 from queryable_app.local.nodes import NodeFailed, start_placement
 from queryable_app.local.processes import free_ports, stop
+from tests.support.waiting import eventually
 
 SPEC: dict[str, Any] = {"kafka": {"bootstrapServers": "127.0.0.1:1", "config": {}}, "topic": "users"}
 
@@ -28,12 +28,12 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DataDirect
 
 
 @pytest.fixture
-def fleet(data: DataDirectory) -> Iterator[LocalCluster]:
+def cluster(data: DataDirectory) -> Iterator[LocalCluster]:
     """One node with four partitions."""
-    wish = DesiredScale(1, 0)
+    desired = DesiredScale(1, 0)
     url = f"http://127.0.0.1:{free_ports(1)[0]}"
-    placement = start_placement(None, "local.users.r1", 4, [url], wish)
-    running = LocalCluster("users-r1", SPEC, data, placement, wish, port=0)
+    placement = start_placement(None, "local.users.r1", 4, [url], desired)
+    running = LocalCluster("users-r1", SPEC, data, placement, desired, port=0)
     try:
         yield running
     finally:
@@ -41,67 +41,69 @@ def fleet(data: DataDirectory) -> Iterator[LocalCluster]:
         running.close()
 
 
-def tending_until(
-    what: str, fleet: LocalCluster, check: Callable[[], bool], seconds: float = 40
-) -> list[str]:
-    said: list[str] = []
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}; {said}; {fleet.describe()}"
-        said += fleet.tick()
-        time.sleep(0.05)
-    return said
+def tick_until(what: str, cluster: LocalCluster, check: Callable[[], bool]) -> list[str]:
+    """Advance the cluster until `check` is true, and return its lines."""
+    lines: list[str] = []
+
+    def checked() -> bool:
+        if check():
+            return True
+        lines.extend(cluster.tick())
+        return False
+
+    eventually(what, checked, 40, story=lambda: f"{lines}; {cluster.describe()}")
+    return lines
 
 
-def named(fleet: LocalCluster) -> list[str]:
-    return [node["name"] for node in fleet.describe()["nodes"]]
+def announced(cluster: LocalCluster) -> list[str]:
+    return [node["name"] for node in cluster.describe()["nodes"]]
 
 
-def test_a_node_is_named_when_it_answers(fleet: LocalCluster) -> None:
-    """Not before: scripts read the addresses and ask at once."""
-    assert named(fleet) == []
+def test_node_is_announced_once_it_answers(cluster: LocalCluster) -> None:
+    """A node is not announced before, since scripts read the addresses and send requests at once."""
+    assert announced(cluster) == []
 
-    tending_until("it answers", fleet, lambda: not fleet.silent)
+    tick_until("the node answers", cluster, lambda: not cluster.starting)
 
-    assert named(fleet) == ["users-r1-0"]
-    assert httpx.get(f"{fleet.nodes[0].url}/livez").is_success
+    assert announced(cluster) == ["users-r1-0"]
+    assert httpx.get(f"{cluster.nodes[0].url}/livez").is_success
 
 
-def test_nodes_come_and_go_as_is_wished(fleet: LocalCluster, data: DataDirectory) -> None:
-    """The new one builds copies; wished away again it is named no longer, then stopped, and its data is gone."""
-    tending_until("the first answers", fleet, lambda: fleet.describe()["placement"]["settled"])
+def test_nodes_start_and_stop_with_the_desired_scale(cluster: LocalCluster, data: DataDirectory) -> None:
+    """A new node builds replicas. When it is too many, it is no longer announced, then stopped, and its data is removed."""
+    tick_until("the first node answers", cluster, lambda: cluster.describe()["placement"]["settled"])
 
     data.write(DESIRED_SCALE_FILE, DesiredScale(2, 0).to_json())
-    tending_until("the second answers", fleet, lambda: named(fleet) == ["users-r1-0", "users-r1-1"])
-    described = fleet.describe()["placement"]
+    tick_until("the second node answers", cluster, lambda: announced(cluster) == ["users-r1-0", "users-r1-1"])
+    described = cluster.describe()["placement"]
     assert (described["nodes"], described["settled"], described["toBuild"]) == (2, False, 2)
-    second = psutil.Process(fleet.describe()["nodes"][1]["pids"]["serve"])
+    second = psutil.Process(cluster.describe()["nodes"][1]["pids"]["serve"])
 
     data.write(DESIRED_SCALE_FILE, DesiredScale(1, 0).to_json())
-    said = tending_until("settled", fleet, lambda: fleet.describe()["placement"]["settled"])
+    lines = tick_until("settled", cluster, lambda: cluster.describe()["placement"]["settled"])
 
-    assert "users-r1-1 holds nothing any more and is stopped" in said
-    assert named(fleet) == ["users-r1-0"]
+    assert "users-r1-1 hosts no replicas any more and is stopped" in lines
+    assert announced(cluster) == ["users-r1-0"]
     assert not second.is_running()
     assert not data.node_data(1).exists()
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"nodes": 0, "standby": 0}', '{"nodes": "x", "standby": 0}'])
-def test_a_wish_that_makes_no_sense_is_ignored(fleet: LocalCluster, data: DataDirectory, text: str) -> None:
-    """Someone wrote it by hand: the run goes on as it is."""
+def test_invalid_desired_scale_is_ignored(cluster: LocalCluster, data: DataDirectory, text: str) -> None:
+    """If a file written by hand is not valid, the run keeps its scale."""
     (data.path / DESIRED_SCALE_FILE).write_text(text)
-    tending_until("it answers", fleet, lambda: not fleet.silent)
+    tick_until("the node answers", cluster, lambda: not cluster.starting)
 
-    assert fleet.wish == DesiredScale(1, 0)
+    assert cluster.desired == DesiredScale(1, 0)
 
 
-def test_a_node_whose_ingest_has_failed_for_good_is_not_waited_for(fleet: LocalCluster) -> None:
-    """The failure is what ingest says: here there is no Java."""
-    (node,) = fleet.nodes
+def test_permanent_ingest_failure_ends_the_wait_for_a_node(cluster: LocalCluster) -> None:
+    """The wait fails with the failure that ingest reports: here Java is missing."""
+    (node,) = cluster.nodes
     with httpx.Client(timeout=2, trust_env=False) as http:
 
         def wait() -> None:
-            tending_until("it has failed", fleet, lambda: not node.missing(http))
+            tick_until("ingest has failed", cluster, lambda: not node.not_ready(http))
 
         with pytest.raises(NodeFailed) as failed:
             wait()

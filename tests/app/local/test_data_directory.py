@@ -1,4 +1,4 @@
-"""The directory of a run: what a killed run leaves, and who may read it."""
+"""Test the data directory of a run: its locks, its permissions, and the cleanup after a killed run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import pytest
 from queryable_app.local import data_directory
 
 _RUN = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from queryable_app.local.data_directory import opened
 with opened(Path(sys.argv[1]) if len(sys.argv) > 1 else None) as data:
     print(data.path, data.node_sockets(0).parent, flush=True)
-    time.sleep(60)
+    signal.pause()
 """
 
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory for temporary files of its own."""
+    """Use an own directory for temporary files."""
     directory = tmp_path / "tmp"
     directory.mkdir()
     monkeypatch.setenv("TMPDIR", str(directory))
@@ -36,7 +36,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def another_run(*data: Path) -> Iterator[tuple[Path, Path]]:
-    """A run of another process; its directories. It is killed with -9 at the end."""
+    """Start a run in another process, yield its directories, and kill it with -9."""
     run = subprocess.Popen([sys.executable, "-c", _RUN, *map(str, data)], stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None
     try:
@@ -48,8 +48,8 @@ def another_run(*data: Path) -> Iterator[tuple[Path, Path]]:
         run.stdout.close()
 
 
-def test_the_next_run_takes_away_what_a_killed_one_left(temporary: Path) -> None:
-    """Without --data nothing was to be kept, also when the run could not clean up itself."""
+def test_next_run_removes_what_a_killed_run_has_left(temporary: Path) -> None:
+    """A run without --data leaves nothing in the end, also if it was killed."""
     with another_run() as (path, sockets):
         pass
     assert path.exists()
@@ -62,8 +62,8 @@ def test_the_next_run_takes_away_what_a_killed_one_left(temporary: Path) -> None
     assert list(temporary.iterdir()) == []
 
 
-def test_what_is_to_be_kept_is_kept(tmp_path: Path) -> None:
-    """The rows of a run with --data outlive its being killed, wherever they are."""
+def test_data_of_a_killed_run_stays(tmp_path: Path) -> None:
+    """The rows of a run with --data stay after it was killed, wherever they are."""
     with another_run(tmp_path / "tmp" / "qtopic-mine") as (path, _):
         (path / "row").touch()
 
@@ -71,15 +71,15 @@ def test_what_is_to_be_kept_is_kept(tmp_path: Path) -> None:
         assert (path / "row").exists()
 
 
-def test_a_run_that_lives_is_left_alone() -> None:
-    """Its directory is nobody else's to take away."""
+def test_directory_of_a_living_run_stays() -> None:
+    """Another run does not remove it."""
     with another_run() as (path, sockets), data_directory.opened(None):
         assert path.exists()
         assert sockets.exists()
 
 
-def test_only_its_owner_reads_what_may_hold_a_secret(tmp_path: Path) -> None:
-    """The resource with its Kafka settings, and the token of the nodes."""
+def test_only_the_owner_can_read_files_with_secrets(tmp_path: Path) -> None:
+    """The resource with its Kafka settings and the token of the nodes have mode 600."""
     before = os.umask(0)
     try:
         with data_directory.opened(tmp_path / "data") as data:

@@ -1,4 +1,4 @@
-"""The broker of one machine."""
+"""Test the embedded broker."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.support.kafka import embedded_kafka
 
 
-def test_a_killed_broker_comes_back_with_its_topics_at_the_same_address(tmp_path: Path) -> None:
-    """After kill -9 and another start, address and topics are what they were."""
+def test_killed_broker_restarts_with_its_topics_at_the_same_address(tmp_path: Path) -> None:
+    """After kill -9 and a restart the broker has the same address and topics."""
     with embedded_kafka(tmp_path) as broker:
         address = broker.bootstrap
         broker.create_topic("kept", 3)
@@ -20,7 +20,7 @@ def test_a_killed_broker_comes_back_with_its_topics_at_the_same_address(tmp_path
         assert broker.partitions_of("kept") == 3
 
 
-def test_a_later_broker_over_the_same_directory_has_the_same_address(tmp_path: Path) -> None:
+def test_later_broker_in_the_same_directory_has_the_same_address(tmp_path: Path) -> None:
     """Ports and records belong to the directory, not to the process."""
     with embedded_kafka(tmp_path) as broker:
         address = broker.bootstrap
@@ -30,8 +30,8 @@ def test_a_later_broker_over_the_same_directory_has_the_same_address(tmp_path: P
         assert broker.partitions_of("kept") == 1
 
 
-def test_a_taken_port_does_not_keep_a_broker_from_its_records(tmp_path: Path) -> None:
-    """When another program listens at the kept address, the broker comes back at another one with its topics."""
+def test_broker_whose_port_is_taken_restarts_at_another_one(tmp_path: Path) -> None:
+    """If another program listens at the stored address, the broker restarts at another one with its topics."""
     with embedded_kafka(tmp_path) as broker:
         broker.create_topic("kept", 1)
         port = int(broker.bootstrap.split(":")[1])

@@ -1,4 +1,4 @@
-"""Child processes: they die with their parent, with all they started, and come back when they should."""
+"""Test child processes: they die with their parent and with all that they started, and are restarted."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "process.log"
 
 
-def test_a_stopped_process_takes_what_it_started_with_it(log: Path) -> None:
-    """The whole process group ends."""
+def test_stop_ends_the_whole_process_group(log: Path) -> None:
+    """The children of a stopped process end too."""
     process = Process(STARTS_A_GRANDCHILD, log)
     family = eventually(
         "a grandchild", lambda: (f := psutil.Process(process.pid).children(recursive=True)) and f
@@ -35,7 +35,7 @@ def test_a_stopped_process_takes_what_it_started_with_it(log: Path) -> None:
     assert not psutil.wait_procs(family, timeout=5)[1]
 
 
-def test_what_a_dead_process_started_is_killed_too(log: Path) -> None:
+def test_kill_ends_the_children_of_a_dead_process(log: Path) -> None:
     """A grandchild that outlives its parent does not outlive `kill`."""
     process = Process(["sh", "-c", "sleep 300 & echo $!"], log)
     eventually("the end", lambda: process.exit_code is not None)
@@ -46,9 +46,9 @@ def test_what_a_dead_process_started_is_killed_too(log: Path) -> None:
     assert not psutil.wait_procs([grandchild], timeout=5)[1]
 
 
-def test_a_process_that_ignores_a_polite_end_is_killed(log: Path) -> None:
-    """After the time that it was given, SIGKILL."""
-    process = Process(["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"], log)
+def test_process_that_ignores_sigterm_is_killed(log: Path) -> None:
+    """A process that does not end in time gets SIGKILL."""
+    process = Process(["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 300 & wait; done"], log)
     eventually("the trap is set", lambda: "ready" in log.read_text())
 
     stop([process], seconds=0.2)
@@ -56,13 +56,13 @@ def test_a_process_that_ignores_a_polite_end_is_killed(log: Path) -> None:
     assert process.exit_code == -signal.SIGKILL
 
 
-def test_a_child_dies_with_a_parent_that_is_killed(log: Path) -> None:
-    """kill -9 of the parent leaves nothing behind."""
+def test_child_dies_with_a_killed_parent(log: Path) -> None:
+    """No child outlives a parent that was killed with -9."""
     program = (
-        "import pathlib, time\n"
+        "import pathlib, signal\n"
         "from queryable_app.local.processes import Process\n"
         f"print(Process(['sleep', '300'], pathlib.Path({str(log)!r})).pid, flush=True)\n"
-        "time.sleep(300)"
+        "signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -73,53 +73,53 @@ def test_a_child_dies_with_a_parent_that_is_killed(log: Path) -> None:
     assert not psutil.wait_procs([child], timeout=5)[1]
 
 
-def test_a_kept_process_is_started_again_later_and_later(log: Path) -> None:
-    """Each death is said, and the pause before the next start doubles."""
+def test_supervised_process_restarts_with_growing_delay(log: Path) -> None:
+    """Each crash is reported, and the delay before the next start doubles."""
     starts: list[float] = []
 
     def start() -> Process:
         starts.append(time.monotonic())
         return Process(["sh", "-c", "exit 3"], log)
 
-    kept = SupervisedProcess("worker", start, start())
-    said: list[str] = []
+    supervised = SupervisedProcess("worker", start, start())
+    lines: list[str] = []
 
     def fourth_start() -> bool:
-        said.append(kept.supervise() or "")
+        lines.append(supervised.supervise() or "")
         return len(starts) == 4
 
     eventually("four starts", fourth_start)
-    kept.process.kill()
+    supervised.process.kill()
 
-    crashes = [line for line in said if "ended with exit code 3" in line]
+    crashes = [line for line in lines if "ended with exit code 3" in line]
     assert [line.rsplit(" ", 2)[1] for line in crashes] == ["0.2", "0.4", "0.8"]
     assert starts[3] - starts[2] > starts[2] - starts[1] > 0.3
 
 
-def test_a_kept_process_that_was_killed_gets_a_new_pid(log: Path) -> None:
-    """What is said afterwards names the new process."""
+def test_restart_reports_the_new_process(log: Path) -> None:
+    """The line after a restart names the new process."""
 
     def start() -> Process:
         return Process(SLEEPER, log)
 
-    kept = SupervisedProcess("worker", start, start())
-    old = kept.process.pid
-    kept.process.kill()
+    supervised = SupervisedProcess("worker", start, start())
+    old = supervised.process.pid
+    supervised.process.kill()
 
-    said: list[str] = []
+    lines: list[str] = []
 
     def restarted() -> bool:
-        said.append(kept.supervise() or "")
-        return kept.process.pid != old
+        lines.append(supervised.supervise() or "")
+        return supervised.process.pid != old
 
     eventually("a restart", restarted)
-    kept.process.kill()
+    supervised.process.kill()
 
-    assert str(kept.process.pid) in said[-1]
+    assert str(supervised.process.pid) in lines[-1]
 
 
 def test_free_ports_are_different_and_free() -> None:
-    """Each of them can be listened at."""
+    """A server could listen at each of them."""
     ports = free_ports(20)
 
     assert len(set(ports)) == 20

@@ -1,4 +1,4 @@
-"""Resource files: what is accepted, and how each mistake is named."""
+"""Test which resource files are accepted, and how each mistake is reported."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def mistakes(text: str) -> list[str]:
     return [line.removeprefix("f.yaml: ") for line in lines]
 
 
-def test_the_smallest_resource() -> None:
-    """Where Kafka is and the topic's name are enough."""
+def test_smallest_resource_is_accepted() -> None:
+    """Kafka's address and the topic's name are enough."""
     resource = parse_resource(SMALL, "f.yaml")
 
     assert (resource.name, resource.spec.topic, resource.spec.replicas) == ("users", "users", 1)
@@ -71,22 +71,22 @@ def test_the_smallest_resource() -> None:
         ("view: {changes: true}", "spec.view.changes: the change feed is not in this version yet"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named(fields: str, expected: str) -> None:
-    """One line with the path, what is wrong and, where there is one, the nearest right name."""
+def test_mistake_is_reported_in_one_line(fields: str, expected: str) -> None:
+    """The line has the path, the mistake and, if there is one, the nearest valid name."""
     [line] = mistakes(f"{SMALL}  {fields}\n")
 
     assert expected in line
 
 
-def test_every_mistake_is_named_at_once() -> None:
-    """A person mends a file once, not mistake by mistake."""
+def test_all_mistakes_are_reported_at_once() -> None:
+    """A file with several mistakes gives a line for each."""
     found = mistakes(f"{SMALL}  replicas: 0\n  kye: {{}}\n  view: {{ttl: x}}\n")
 
     assert [line.split(":")[0] for line in found] == ["spec.kye", "spec.replicas", "spec.view.ttl"]
 
 
-def test_names_that_must_differ() -> None:
-    """Two indexes cannot have one name, as in a cluster."""
+def test_repeated_name_is_reported() -> None:
+    """Two indexes cannot have the same name, as in a cluster."""
     index = "{name: a, field: b, type: long}"
 
     assert "spec.view.indexes: the name 'a' is there twice" in mistakes(
@@ -126,8 +126,8 @@ def test_names_that_must_differ() -> None:
     ],
     ids=lambda text: text[:30] if "\n" not in text else None,
 )  # fmt: skip
-def test_what_is_no_resource_gets_one_sentence(text: str, expected: str) -> None:
-    """Empty, broken, of another kind or without a name: one line says what is needed."""
+def test_file_that_is_no_resource_is_reported_in_one_line(text: str, expected: str) -> None:
+    """A file that is empty, broken, of another kind or without a name gives one line that says what is needed."""
     [line] = mistakes(text)
 
     assert expected in line
@@ -182,14 +182,14 @@ _FIELDS = st.sampled_from(
 @given(_NODES | st.tuples(_FIELDS, _NODES).map(lambda field: f"{SMALL}  {field[0]}: {field[1]}\n"))
 @example("? [a]\n: b")
 @example("metadata: {? {a: b} : c}")
-def test_any_yaml_is_a_resource_or_sentences(text: str) -> None:
-    """Whatever a file says, it is a resource that can be written as JSON, or lines that say what is wrong."""
-    said = ""
+def test_any_yaml_is_a_resource_or_is_reported(text: str) -> None:
+    """Any text is a resource that can be written as JSON, or gives lines that name the mistakes."""
+    lines = ""
     try:
         json.dumps(parse_resource(text, "f.yaml").document, allow_nan=False)
     except ResourceError as refused:
-        said = str(refused)
-    assert all(line.startswith("f.yaml: ") and len(line) < 700 for line in said.splitlines())
+        lines = str(refused)
+    assert all(line.startswith("f.yaml: ") and len(line) < 700 for line in lines.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_any_yaml_is_a_resource_or_sentences(text: str) -> None:
     ],
     ids=["missing", "not-text", "large"],
 )
-def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None, expected: str) -> None:
-    """Missing, binary and very large files are refused with one sentence that names the file."""
+def test_unreadable_file_is_reported(tmp_path: Path, content: bytes | None, expected: str) -> None:
+    """A missing, binary or very large file is refused with one sentence that names the file."""
     file = tmp_path / "topic.yaml"
     if content is not None:
         file.write_bytes(content)

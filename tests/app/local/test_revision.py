@@ -1,4 +1,4 @@
-"""What a kept directory's stores depend on."""
+"""Test which changes need a new revision, and the placement that a run starts with."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from queryable_app.placement.assignment import Placement
 SPEC: dict[str, Any] = {"topic": "users", "transform": {"sql": "SELECT 1"}, "replicas": 1}
 
 
-def kept(spec: dict[str, Any], kafka: str = "embedded", partitions: int = 4) -> dict[str, Any]:
+def stored(spec: dict[str, Any], kafka: str = "embedded", partitions: int = 4) -> dict[str, Any]:
     return {"revision": 3, "view": view_digests(spec, kafka, partitions)}
 
 
-def test_a_new_directory_begins_with_the_first_revision() -> None:
-    """Nothing has changed, since there was nothing."""
+def test_new_directory_starts_with_the_first_revision() -> None:
+    """A new directory has revision 1, and no changed fields."""
     assert next_revision(None, view_digests(SPEC, "embedded", 4)) == (1, [])
 
 
-def test_what_alters_no_answer_keeps_the_rows() -> None:
-    """The number of nodes, or what a read gets by default, is no new revision."""
+def test_change_that_alters_no_result_keeps_the_revision() -> None:
+    """The number of nodes and the default consistency need no new revision."""
     again = view_digests({**SPEC, "replicas": 3, "read": {"consistency": "strong"}}, "embedded", 4)
 
-    assert next_revision(kept(SPEC), again) == (3, [])
+    assert next_revision(stored(SPEC), again) == (3, [])
 
 
 @pytest.mark.parametrize(
@@ -44,27 +44,27 @@ def test_what_alters_no_answer_keeps_the_rows() -> None:
     ],
     ids=["sql", "sql-gone", "key-and-topic", "broker", "partitions", "nonce"],
 )
-def test_what_alters_answers_is_a_new_revision(view: dict[str, Any], changed: list[str]) -> None:
-    """The fields that made it one are named."""
-    assert next_revision(kept(SPEC), view) == (4, changed)
+def test_change_that_alters_results_needs_a_new_revision(view: dict[str, Any], changed: list[str]) -> None:
+    """The new revision names the changed fields."""
+    assert next_revision(stored(SPEC), view) == (4, changed)
 
 
 def place(
     before: Placement | None, urls: list[str], nodes: int = 2, application_id: str = "local.users.r1"
 ) -> Placement:
-    kept_one = None if before is None else json.loads(before.to_json())
-    return start_placement(kept_one, application_id, 4, urls, DesiredScale(nodes, 0))
+    stored_before = None if before is None else json.loads(before.to_json())
+    return start_placement(stored_before, application_id, 4, urls, DesiredScale(nodes, 0))
 
 
-def test_the_same_placement_keeps_its_number() -> None:
-    """Nodes that start again find what they know."""
+def test_same_placement_keeps_its_epoch() -> None:
+    """Nodes that restart find the placement that they know."""
     first = place(None, ["http://a", "http://b"])
 
     assert place(first, ["http://a", "http://b"]) == first
 
 
-def test_copies_stay_where_they_are_when_a_run_begins_with_another_number_of_nodes() -> None:
-    """What an earlier run has built is not thrown away: it moves, while everyone serves."""
+def test_replicas_stay_when_a_run_starts_with_another_number_of_nodes() -> None:
+    """A run keeps the replicas of an earlier one; they move while all nodes serve."""
     first = place(None, ["http://a", "http://b"])
 
     fewer = place(first, ["http://c", "http://d"], nodes=1)
@@ -72,8 +72,8 @@ def test_copies_stay_where_they_are_when_a_run_begins_with_another_number_of_nod
     assert fewer == replace(first, epoch=2, addresses=("http://c", "http://d"))
 
 
-def test_another_placement_is_preferred_to_the_kept_one() -> None:
-    """Its number is higher, whatever has changed."""
+def test_changed_placement_has_a_higher_epoch() -> None:
+    """Nodes prefer a changed placement to the stored one."""
     first = place(None, ["http://a", "http://b"])
 
     assert place(first, ["http://a", "http://c"]).epoch == 2

@@ -1,4 +1,4 @@
-"""`qtopic run` as a process: what it refuses, and that it leaves nothing behind whenever it ends."""
+"""Test `qtopic run` as a process: what it refuses, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def refusal(*options: object, **environ: str) -> tuple[int, str]:
-    """Exit code and what is said on standard error."""
+    """Return the exit code and standard error of a run that is refused."""
     done = subprocess.run(
         [*COMMAND, *map(str, options)],
         capture_output=True,
@@ -59,7 +59,7 @@ def started(*options: object, log: Path, **environ: str) -> Iterator[subprocess.
 
 
 def left_behind(data: Path) -> list[psutil.Process]:
-    """Processes that have the directory in their command or their environment."""
+    """Return the processes that have the directory in their command or their environment."""
     return [
         process
         for process in psutil.process_iter()
@@ -67,30 +67,30 @@ def left_behind(data: Path) -> list[psutil.Process]:
     ]
 
 
-def test_a_taken_port_is_named(file: Path) -> None:
-    """One sentence with the port and the option that changes it."""
+def test_taken_port_is_reported(file: Path) -> None:
+    """The sentence has the port and the option that changes it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        code, said = refusal("-f", file, "--port", port)
+        code, text = refusal("-f", file, "--port", port)
 
-    assert (code, said) == (
+    assert (code, text) == (
         5,
         f"port {port} is taken: stop what listens there, or choose another one with --port",
     )
 
 
-def test_without_java_one_sentence_says_what_to_do(file: Path) -> None:
-    """The sentence names Java and JAVA_HOME."""
-    code, said = refusal("-f", file, "--port", 0, JAVA_HOME="/nowhere")
+def test_missing_java_is_reported(file: Path) -> None:
+    """Without Java, one sentence names the version that is needed and JAVA_HOME."""
+    code, text = refusal("-f", file, "--port", 0, JAVA_HOME="/nowhere")
 
     assert code == 5
-    assert said.count("\n") == 0
-    assert "Java 17 or newer is needed" in said
-    assert "JAVA_HOME" in said
+    assert text.count("\n") == 0
+    assert "Java 17 or newer is needed" in text
+    assert "JAVA_HOME" in text
 
 
-def test_a_limit_of_descriptors_that_is_too_low_is_named(file: Path) -> None:
-    """One sentence with the limit and what is needed, before anything is started."""
+def test_low_limit_of_open_files_is_reported(file: Path) -> None:
+    """Before anything starts, one sentence has the limit and the need."""
     command = [*COMMAND, "-f", str(file), "--port", "0"]
     done = subprocess.run(
         ["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", *command], capture_output=True, text=True, timeout=60
@@ -101,50 +101,50 @@ def test_a_limit_of_descriptors_that_is_too_low_is_named(file: Path) -> None:
     assert done.stderr.strip().count("\n") == 0
 
 
-def test_a_file_with_a_mistake_starts_nothing(tmp_path: Path) -> None:
-    """The mistake is named, and the exit code says that the file is not valid."""
+def test_invalid_file_starts_nothing(tmp_path: Path) -> None:
+    """The message names the mistake, and the exit code is that of an invalid file."""
     file = tmp_path / "topic.yaml"
     file.write_text(yaml.safe_dump(resource("users", "127.0.0.1:9", standbyReplica=1)))
 
-    code, said = refusal("-f", file, "--data", tmp_path / "data")
+    code, text = refusal("-f", file, "--data", tmp_path / "data")
 
-    assert (code, said) == (2, f"{file}: spec.standbyReplica: unknown field; did you mean standbyReplicas?")
+    assert (code, text) == (2, f"{file}: spec.standbyReplica: unknown field; did you mean standbyReplicas?")
     assert not (tmp_path / "data").exists()
 
 
-def test_a_kafka_that_is_not_there_is_not_waited_for_for_ever(file: Path) -> None:
-    """After the deadline one sentence names the address."""
-    code, said = refusal("-f", file, "--port", 0, "--kafka", "file", "--topic-wait", "1s")
+def test_wait_for_kafka_has_a_deadline(file: Path) -> None:
+    """After the deadline, one sentence names the address."""
+    code, text = refusal("-f", file, "--port", 0, "--kafka", "file", "--topic-wait", "1s")
 
-    assert (code, said) == (
+    assert (code, text) == (
         4,
         "Kafka cannot be reached at 127.0.0.1:9: start it, or correct the address",
     )
 
 
-def test_a_secret_cannot_be_read_on_one_machine(tmp_path: Path) -> None:
-    """A file whose Kafka needs a Secret is refused, with advice, and not run without it."""
+def test_file_that_needs_a_secret_is_refused(tmp_path: Path) -> None:
+    """A run cannot read a Secret: it refuses the file with advice, and does not start without the settings."""
     file = tmp_path / "topic.yaml"
     document = resource("users", "127.0.0.1:9")
     document["spec"]["kafka"]["secretRef"] = {"name": "kafka-client"}
     file.write_text(yaml.safe_dump(document))
 
-    code, said = refusal("-f", file, "--port", 0, "--kafka", "file")
+    code, text = refusal("-f", file, "--port", 0, "--kafka", "file")
 
     assert code == 5
-    assert "give the settings in spec.kafka.config" in said
+    assert "give the settings in spec.kafka.config" in text
 
 
-def test_two_runs_do_not_share_a_directory(file: Path, tmp_path: Path) -> None:
-    """The second one is refused at once, and the first goes on."""
+def test_second_run_in_a_directory_is_refused(file: Path, tmp_path: Path) -> None:
+    """The second run is refused at once, and the first continues."""
     data, log = tmp_path / "data", tmp_path / "run.log"
     options = ("-f", file, "--data", data, "--port", 0, "--kafka", "file")
     with started(*options, log=log) as first:
-        eventually("the first one waits", lambda: "Waiting" in log.read_text())
+        eventually("the first run waits", lambda: "Waiting" in log.read_text())
 
-        code, said = refusal(*options)
+        code, text = refusal(*options)
 
-        assert (code, said) == (5, f"another qtopic run uses {data}: stop it, or give another --data")
+        assert (code, text) == (5, f"another qtopic run uses {data}: stop it, or give another --data")
         assert first.poll() is None
 
 
@@ -153,10 +153,10 @@ def test_two_runs_do_not_share_a_directory(file: Path, tmp_path: Path) -> None:
     "moment",
     ["Starting Kafka", "kafka/broker.log", "Kafka answers", "Waiting for the nodes", "serve.log"],
 )
-def test_stopped_during_its_start_it_leaves_no_process(
+def test_run_stopped_during_its_start_leaves_no_process(
     file: Path, tmp_path: Path, moment: str, number: signal.Signals
 ) -> None:
-    """Whatever it was doing, it ends within seconds, with everything it has started."""
+    """A signal at any moment of the start ends the run within seconds, with all that it has started."""
     data, log = tmp_path / "data", tmp_path / "run.log"
 
     def reached() -> bool:
@@ -171,13 +171,13 @@ def test_stopped_during_its_start_it_leaves_no_process(
     assert not (data / "run.json").exists()
 
 
-def test_a_directory_of_its_own_is_gone_at_the_end(file: Path, tmp_path: Path) -> None:
-    """Without --data nothing is left on the disk."""
+def test_temporary_directory_is_removed_at_the_end(file: Path, tmp_path: Path) -> None:
+    """A run without --data leaves nothing on disk."""
     log, temporary = tmp_path / "run.log", tmp_path / "tmp"
     temporary.mkdir()
 
     with started("-f", file, "--port", 0, "--kafka", "file", log=log, TMPDIR=str(temporary)) as run:
-        eventually("it waits", lambda: "Waiting" in log.read_text())
+        eventually("the run waits", lambda: "Waiting" in log.read_text())
         assert list(temporary.glob("qtopic-*"))
         run.send_signal(signal.SIGINT)
         assert run.wait(15) == 0

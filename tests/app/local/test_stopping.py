@@ -1,4 +1,4 @@
-"""Being asked to end."""
+"""Test how signals end a run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from queryable_app.local.stopping import Stopped, StopRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
-def test_a_signal_ends_what_is_being_done(number: signal.Signals) -> None:
-    """Whatever runs is left by an exception that nobody handles by accident."""
+def test_signal_raises_stopped(number: signal.Signals) -> None:
+    """A signal raises an exception that no `except Exception` swallows."""
     with StopRequest.on_signals(), pytest.raises(Stopped):
         os.kill(os.getpid(), number)
 
     assert not issubclass(Stopped, Exception)
 
 
-def test_the_way_out_is_not_interrupted() -> None:
-    """An impatient second Ctrl-C does not break off the cleaning up."""
+def test_second_signal_does_not_interrupt_the_cleanup() -> None:
+    """Only the first signal raises."""
     with StopRequest.on_signals():
         with pytest.raises(Stopped):
             os.kill(os.getpid(), signal.SIGINT)
@@ -28,33 +28,33 @@ def test_the_way_out_is_not_interrupted() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_what_is_held_is_finished_first() -> None:
-    """A process that is being started is noted before the exception is raised, so that it is stopped."""
-    noted = []
+def test_deferred_block_is_finished_first() -> None:
+    """A process that is being started is recorded before the exception is raised, so that it is stopped."""
+    recorded = []
 
-    def start(stopping: StopRequest) -> None:
-        with stopping.held():
+    def start(stop_request: StopRequest) -> None:
+        with stop_request.deferred():
             os.kill(os.getpid(), signal.SIGINT)
-            noted.append("a process")
+            recorded.append("a process")
 
-    with StopRequest.on_signals() as stopping, pytest.raises(Stopped):
-        start(stopping)
+    with StopRequest.on_signals() as stop_request, pytest.raises(Stopped):
+        start(stop_request)
 
-    assert noted == ["a process"]
+    assert recorded == ["a process"]
 
 
-def test_a_lost_exception_is_raised_at_the_next_check() -> None:
-    """The interpreter drops exceptions inside its callbacks; the wish to end is not dropped with them."""
-    with StopRequest.on_signals() as stopping:
+def test_lost_exception_is_raised_at_the_next_check() -> None:
+    """The interpreter drops exceptions inside its callbacks; the stop request outlives them."""
+    with StopRequest.on_signals() as stop_request:
         with pytest.raises(Stopped):
             os.kill(os.getpid(), signal.SIGINT)
 
         with pytest.raises(Stopped):
-            stopping.check()
+            stop_request.check()
 
 
-def test_afterwards_signals_mean_what_they_did() -> None:
-    """The handlers of before are back."""
+def test_signal_handlers_are_restored() -> None:
+    """After the block, the handlers are those of before."""
     before = signal.getsignal(signal.SIGINT)
     with StopRequest.on_signals():
         pass
