@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from queryable_app.client.exceptions import InvalidRequest
 from queryable_app.config.topic_spec import KeyFormat
 from queryable_app.errors import shown
-from queryable_app.wire.partitioners import ALGORITHMS, SCATTER, partition_for
+from queryable_app.wire.partitioners import ALGORITHMS, SCATTER, Partitioning
 from queryable_app.wire.serde import KeyCodec, key_codec
 
 _PARTITIONS_MAX: Final = 100_000
@@ -28,9 +28,7 @@ class PlacementMap:
 
     def partition_of(self, record_key: bytes) -> int | None:
         """Return the key's partition; None if any may hold it, and every node searches all of them."""
-        if self.partitioner == SCATTER:
-            return None
-        return partition_for(record_key, self.partitioner, len(self.owners))
+        return Partitioning(self.partitioner, len(self.owners)).partition_of(record_key)
 
     def owners_of(self, record_key: bytes) -> tuple[str, ...]:
         """Return the addresses of the key's replicas; none if every node serves the key equally well."""

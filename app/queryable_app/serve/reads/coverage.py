@@ -40,7 +40,7 @@ class Coverage:
     missing: tuple[int, ...]
     """The partitions of which the answer may lack rows."""
     progress: tuple[ReplicaProgress, ...]
-    """As of which the answer holds; it may have later rows too."""
+    """The replicas' positions when the search ended; the answer has all rows up to them, and may have later ones."""
     headers: bytes
     failed_nodes: frozenset[int]
     """Nodes that did not answer an earlier attempt of this read."""
@@ -81,7 +81,10 @@ async def read_partitions(
                 raise _deadline_exceeded() from None
             if not attempts_left:
                 raise Failure(
-                    Reason.NOT_AVAILABLE, f"other nodes went away: {lost}", "retry", retry_after_ms=1000
+                    Reason.NOT_AVAILABLE,
+                    f"other nodes failed during the read: {lost}",
+                    "retry",
+                    retry_after_ms=1000,
                 ) from None
             failed_nodes |= {lost.ordinal}
         except Failure as failure:

@@ -187,7 +187,7 @@ def parse_answer(answer: bytes, parse: ParseAnswer[T]) -> T:
     try:
         return parse(*decode_rows(answer))
     except (PeerFrameError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise PeerUnavailable(f"it answered something else than was asked: {error!r}") from None
+        raise PeerUnavailable(f"its answer is malformed: {error!r}") from None
 
 
 def _cover_answer(head: dict[str, Any], _: list[RawRow]) -> CoverAnswer:
@@ -219,7 +219,7 @@ def refusal_to_json(partition: int, failure: Failure) -> dict[str, Any]:
 def _refusal(raw: Mapping[str, Any]) -> tuple[int, Failure]:
     partition, reason, retry_after_ms = int(raw["partition"]), Reason[raw["reason"]], raw["retryAfterMs"]
     if reason not in REASONS_TO_TRY_ELSEWHERE:
-        raise ValueError(f"{reason.name} is no reason not to cover a partition")
+        raise ValueError(f"{reason.name} is not a reason to refuse a partition")
     return partition, Failure(
         reason,
         str(raw["detail"]),

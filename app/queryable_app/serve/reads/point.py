@@ -341,7 +341,7 @@ class Reads:
 def not_hosted_here(partition: int) -> Failure:
     return Failure(
         Reason.WRONG_OWNER,
-        f"this node does not hold partition {partition}",
+        f"this node does not host partition {partition}",
         "see /v1/placement for the nodes that do, or ask with route=forward",
         partition=partition,
     )
