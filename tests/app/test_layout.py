@@ -1,4 +1,4 @@
-"""Guards of the layout: what must not be in the tree, and what pure files may import."""
+"""Test the layout: which files must not exist, and what pure files import."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def imported_modules(path: Path) -> set[str]:
 
 
 def test_no_folder_shadows_the_standard_library() -> None:
-    """operator/, app/ and tests/ are no packages: one called `operator` would break the interpreter."""
+    """operator/, app/ and tests/ are no packages: a package `operator` would break the interpreter."""
     inits = [
         ROOT / "operator" / "__init__.py",
         ROOT / "app" / "__init__.py",
@@ -54,15 +54,15 @@ def test_no_folder_shadows_the_standard_library() -> None:
     assert [str(p.relative_to(ROOT)) for p in inits if p.exists()] == []
 
 
-def test_operator_is_pythons() -> None:
-    """From the project's own folder, `operator` is still the standard library's."""
+def test_operator_is_the_standard_librarys() -> None:
+    """In the project's directory, `import operator` is the standard library's."""
     code = "import operator; print(operator.itemgetter(1)('ab'))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert (run.stdout, run.stderr) == ("b\n", "")
 
 
 def test_rooms_of_both_packages_are_pure() -> None:
-    """Both packages have pure rooms, so that the next test checks files of both."""
+    """Both packages have pure rooms, so the next test checks files of both."""
     assert {room.name for room in PURE_ROOMS} >= {
         "wire",
         "config",
@@ -75,8 +75,8 @@ def test_rooms_of_both_packages_are_pure() -> None:
 
 
 @pytest.mark.parametrize("path", PURE_FILES, ids=module_name)
-def test_a_pure_file_imports_pure_files_only(path: Path) -> None:
-    """A pure file imports pure files and the standard library without its I/O."""
+def test_pure_file_imports_pure_files_only(path: Path) -> None:
+    """A pure file imports pure files and modules of the standard library without I/O."""
     names = imported_modules(path)
     own = {name for name in names if name.split(".")[0] in {"queryable_app", "queryable_operator"}}
     assert own - PURE_MODULES == set()
@@ -86,6 +86,6 @@ def test_a_pure_file_imports_pure_files_only(path: Path) -> None:
 
 
 @pytest.mark.parametrize("init", INITS, ids=module_name)
-def test_every_room_says_what_it_is_for(init: Path) -> None:
+def test_every_room_has_a_purpose(init: Path) -> None:
     """Each package's `__init__` has a docstring."""
     assert purpose(init)

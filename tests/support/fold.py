@@ -1,7 +1,4 @@
-"""The plain meaning of a topic: what a view must hold, computed in the simplest way that can be right.
-
-Nothing runs on it. It is the oracle that tests and verification compare a store with.
-"""
+"""Compute the rows that a view of a topic must have, in the simplest way: the oracle that tests compare a store with."""
 
 from __future__ import annotations
 
@@ -30,20 +27,20 @@ def _every_record(record: LogRecord) -> bool:
     return True
 
 
-def _as_it_is(value: bytes) -> bytes:
+def _unchanged(value: bytes) -> bytes:
     return value
 
 
 def fold(
     records: Iterable[LogRecord],
     keep: Callable[[LogRecord], bool] = _every_record,
-    transform: Callable[[bytes], bytes] = _as_it_is,
+    transform: Callable[[bytes], bytes] = _unchanged,
 ) -> dict[bytes, FoldedRow]:
-    """The live rows by record key.
+    """Return the live rows by record key.
 
-    Within a partition the highest offset wins, whatever the timestamps say. A key that producers wrote to
-    several partitions has the newest of their rows by timestamp, then offset, then partition. A tombstone,
-    and a record that `keep` refuses, deletes. Order and repetition of `records` do not matter.
+    Within a partition the highest offset wins, whatever the timestamps are. A key in several partitions has the newest of their
+    rows by timestamp, then offset, then partition. A tombstone deletes, and so does a record that `keep` refuses. Order and
+    repetition of `records` do not matter.
     """
     last_of_partition: dict[tuple[int, bytes], LogRecord] = {}
     for record in records:

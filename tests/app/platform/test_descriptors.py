@@ -1,4 +1,4 @@
-"""The limit of open descriptors, in processes of their own."""
+"""Test the limit of open descriptors, in child processes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ print(json.dumps([said, *resource.getrlimit(resource.RLIMIT_NOFILE)]))
 
 
 @pytest.mark.parametrize(("soft", "hard"), [(128, 512), (512, 512)])
-def test_the_soft_limit_is_raised_to_the_hard_limit(soft: int, hard: int) -> None:
-    """A process may open as many files as its hard limit says, and knows how many that are."""
+def test_soft_limit_is_raised_to_the_hard_limit(soft: int, hard: int) -> None:
+    """A process raises its soft limit to its hard limit and returns it."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= hard
 
     said = subprocess.run(

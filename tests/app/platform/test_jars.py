@@ -1,4 +1,4 @@
-"""The JVM libraries: where they are kept, and what is said when they cannot be had."""
+"""Test where JVM libraries are cached, and the messages if they cannot be fetched."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def _fresh_java() -> None:
     jars.find_java.cache_clear()
 
 
-def test_the_cache_is_where_the_setting_says() -> None:
-    """A setting wins; without one it is the user's cache directory, as XDG has it."""
+def test_setting_chooses_the_cache() -> None:
+    """Without the setting, the cache is the user's cache directory by XDG."""
     assert jars.cache_dir("/x") == Path("/x")
     assert jars.cache_dir("", {"XDG_CACHE_HOME": "/c"}) == Path("/c/queryable-topics")
     assert jars.cache_dir("", {}) == Path.home() / ".cache" / "queryable-topics"
 
 
-def test_the_connector_is_four_jars_and_fetched_once() -> None:
-    """What is in the cache is taken from there, without a word."""
+def test_connector_is_four_jars_and_fetched_once() -> None:
+    """Cached jars are used without a download and without a message."""
     cache = jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))
     jars.connector_jars(cache)
     said: list[str] = []
@@ -38,7 +38,7 @@ def test_the_connector_is_four_jars_and_fetched_once() -> None:
 
 
 def test_every_jar_has_its_digest() -> None:
-    """The digests are of exactly the jars that a download brings."""
+    """The digests cover exactly the jars of a download."""
     cache = jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))
     jars.connector_jars(cache)
     jars.broker_jars(cache)
@@ -47,8 +47,8 @@ def test_every_jar_has_its_digest() -> None:
 
 
 @pytest.mark.parametrize("change", ["other bytes", "one more", "one less"])
-def test_another_jar_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    """What a mirror has changed is never used; one sentence names the file and says what to do."""
+def test_exchanged_jar_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """A jar with another digest is never used; one sentence names it and says what to do."""
     good = {jar.name: jar for jar in jars.connector_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", "")))}
 
     def download(_: object, __: Path, scratch: Path) -> Path:
@@ -70,10 +70,8 @@ def test_another_jar_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert not list(tmp_path.glob("spark-kafka-*"))
 
 
-def test_without_network_one_sentence_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The download is announced, fails with advice, and leaves nothing behind that looks complete."""
+def test_failed_download_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A download prints its begin, fails with advice, and leaves no complete directory."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1")
     said: list[str] = []
     with pytest.raises(jars.JarsError, match=r"could not be downloaded .*QT_IVY_SETTINGS") as failed:
@@ -83,8 +81,8 @@ def test_without_network_one_sentence_says_what_to_do(
     assert not list(tmp_path.glob("spark-kafka-*"))
 
 
-def test_without_java_one_sentence_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither on the path nor where JAVA_HOME points."""
+def test_missing_java_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java must be on the PATH or at JAVA_HOME."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(jars.JarsError, match=r"^Java 17 or newer is needed and there is no java on the PATH"):
@@ -95,10 +93,10 @@ def test_without_java_one_sentence_says_what_to_do(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(("says", "version"), [("1.8.0_392", 8), ("11.0.21", 11)])
-def test_an_old_java_is_refused(
+def test_old_java_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, version: int
 ) -> None:
-    """Its version is said, and what to set."""
+    """The message has the version and says what to set."""
     (tmp_path / "bin").mkdir()
     java = tmp_path / "bin" / "java"
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{says}\" 2023' >&2\n")
@@ -108,8 +106,8 @@ def test_an_old_java_is_refused(
         jars.find_java()
 
 
-def test_the_writer_is_compiled_once_by_parallel_callers(tmp_path: Path) -> None:
-    """Without a JDK; who comes second waits for the first and takes what it made."""
+def test_parallel_callers_compile_the_writer_once(tmp_path: Path) -> None:
+    """Parallel callers wait for the first one and use its jar; no JDK is needed."""
     with ThreadPoolExecutor(4) as pool:
         made = set(pool.map(writer_jar, [tmp_path] * 4))
     assert [path.suffix for path in made] == [".jar"]

@@ -1,4 +1,4 @@
-"""Which addresses a listening socket takes."""
+"""Test which addresses a listening socket accepts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def reachable(listener: socket.socket, host: str) -> bool:
         ("[::1]", False, True),
     ],
 )
-def test_a_listener_takes_the_families_of_its_address(host: str, over_ipv4: bool, over_ipv6: bool) -> None:
-    """Every address means both families, and one address means its own."""
+def test_listener_accepts_the_families_of_its_address(host: str, over_ipv4: bool, over_ipv6: bool) -> None:
+    """A listener on every address accepts both families, and one on an address only its own."""
     with listen(host, 0) as listener:
         assert (reachable(listener, "127.0.0.1"), reachable(listener, "::1")) == (over_ipv4, over_ipv6)
 
 
-def test_without_ipv6_every_address_is_over_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_address_is_ipv4_on_a_host_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host without IPv6 listens on all of its IPv4 addresses."""
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
 
@@ -41,7 +41,7 @@ def test_without_ipv6_every_address_is_over_ipv4(monkeypatch: pytest.MonkeyPatch
         assert (listener.family, reachable(listener, "127.0.0.1")) == (socket.AF_INET, True)
 
 
-def test_a_port_that_is_taken_is_not_taken_over_the_other_family() -> None:
+def test_port_in_use_over_ipv6_is_refused() -> None:
     """A listener on every address fails when its port is in use over IPv6."""
     with listen("::1", 0) as other, pytest.raises(OSError, match="in use"):
         listen(EVERY_ADDRESS, other.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The files that a node is given: the resource's spec, and the secret settings of Kafka's clients."""
+"""Test the mounted files: the resource's spec, and the secret settings of Kafka's clients."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from queryable_app.platform.mounted_files import kafka_secret, read_spec
 from tests.support.node import node_settings
 
 
-def test_secret_settings_are_laid_over_those_of_the_spec(tmp_path: Path) -> None:
-    """A file wins over a setting of the same name; the others stay."""
+def test_secret_settings_override_those_of_the_spec(tmp_path: Path) -> None:
+    """A file overrides the spec's setting of its name; other settings stay."""
     secret = tmp_path / "kafka"
     secret.mkdir()
     (secret / "sasl.mechanism").write_text("PLAIN\n")
@@ -24,8 +24,8 @@ def test_secret_settings_are_laid_over_those_of_the_spec(tmp_path: Path) -> None
     assert read_spec(settings).kafka_config == {"sasl.mechanism": "PLAIN", "retries": "3"}
 
 
-def test_a_secret_is_read_as_kubernetes_mounts_it(tmp_path: Path) -> None:
-    """Files are links into a directory that begins with two dots; that directory is no setting, and neither is its link."""
+def test_secret_is_read_as_kubernetes_mounts_it(tmp_path: Path) -> None:
+    """Files link into a directory that begins with two dots, which is no setting itself."""
     written = tmp_path / "..2026_01_01"
     written.mkdir()
     (written / "ssl.key.password").write_text("secret")
@@ -40,14 +40,14 @@ def test_a_secret_is_read_as_kubernetes_mounts_it(tmp_path: Path) -> None:
     [("a", "a"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), ("", ""), ("a\nb\n", "a\nb"), ("ä ", "ä ")],
     ids=ascii,
 )
-def test_one_newline_at_the_end_is_the_editors(tmp_path: Path, written: str, value: str) -> None:
-    """It is taken away; everything else belongs to the setting."""
+def test_last_newline_is_removed(tmp_path: Path, written: str, value: str) -> None:
+    """One newline at the end is removed; everything else belongs to the setting."""
     (tmp_path / "client.id").write_bytes(written.encode())
     assert kafka_secret(tmp_path) == {"client.id": value}
 
 
-def test_what_is_wrong_with_a_secret_is_said_without_its_words(tmp_path: Path) -> None:
-    """A message names the file."""
+def test_error_about_a_secret_shows_no_content(tmp_path: Path) -> None:
+    """A message about a wrong file has its name and not its content."""
     for name, content in (("a b", b"hush"), ("not.text", b"hush\xff"), ("large", b"hush" * (1 << 18) + b"h")):
         directory = tmp_path / name.replace(" ", "")
         directory.mkdir()
@@ -58,16 +58,16 @@ def test_what_is_wrong_with_a_secret_is_said_without_its_words(tmp_path: Path) -
         assert "hush" not in str(error.value)
 
 
-def test_secrets_are_bounded_together(tmp_path: Path) -> None:
-    """As in Kubernetes, where all files of a Secret share one bound."""
+def test_secret_files_share_one_bound(tmp_path: Path) -> None:
+    """All files of a Secret together have one bound, as in Kubernetes."""
     for name in ("a", "b", "c"):
         (tmp_path / name).write_bytes(b"x" * 400_000)
     with pytest.raises(SettingsError, match="too large"):
         kafka_secret(tmp_path)
 
 
-def test_a_spec_does_not_show_its_secrets(tmp_path: Path) -> None:
-    """Whoever prints it prints no password."""
+def test_repr_of_a_spec_shows_no_secret(tmp_path: Path) -> None:
+    """The repr of a spec has no password."""
     (tmp_path / "kafka").mkdir()
     (tmp_path / "kafka" / "sasl.jaas.config").write_text('username="u" password="hush"')
     spec = read_spec(node_settings(tmp_path, settings={"kafka_secret_dir": str(tmp_path / "kafka")}))
@@ -77,16 +77,16 @@ def test_a_spec_does_not_show_its_secrets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"topic": "t"}', '{"kafka": 1, "topic": "t"}', "\xff"])
-def test_a_file_that_is_no_spec_is_named(tmp_path: Path, text: str) -> None:
-    """It is the fault of whoever starts the node, who reads which file it is."""
+def test_malformed_spec_file_is_named(tmp_path: Path, text: str) -> None:
+    """The error names the file that is no spec."""
     settings = node_settings(tmp_path)
     Path(settings.spec_path).write_bytes(text.encode("latin-1"))
     with pytest.raises(SettingsError, match=r"spec.json \(QT_SPEC_PATH\) is not a resource's spec"):
         read_spec(settings)
 
 
-def test_a_spec_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    """No resource is."""
+def test_spec_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    """A file larger than any resource is refused."""
     settings = node_settings(tmp_path)
     Path(settings.spec_path).write_text(json.dumps({"topic": "t" * (2 << 20)}))
     with pytest.raises(SettingsError, match="too large"):

@@ -1,4 +1,4 @@
-"""Manifests of copies that move from node to node: what is believed, what is left, how fast it may go."""
+"""Test manifests of checkpoints: what is refused, what remains to fetch, and the rate limit."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
 
 
 @given(manifest=manifests())
-def test_a_manifest_survives_the_wire(manifest: Manifest) -> None:
-    """What one node says is what the other one reads."""
+def test_manifest_survives_json(manifest: Manifest) -> None:
+    """A manifest is the same after it was written and parsed."""
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 
@@ -42,8 +42,8 @@ def test_a_manifest_survives_the_wire(manifest: Manifest) -> None:
     "name",
     ["", ".", "..", "../p0001", "a/b", "/etc/passwd", ".hidden", "a\0b", "a\n", "x" * 200, "C:\\a", 5, None],
 )
-def test_a_name_that_is_no_plain_file_is_refused(name: object) -> None:
-    """A manifest never leads to a file outside of the copy's own directory."""
+def test_name_that_is_no_plain_file_is_refused(name: object) -> None:
+    """A manifest never names a file outside of the replica's directory."""
     raw = json.loads(Manifest("0" * 16, "a", 0, 1, 1, (CURRENT,)).to_json())
     raw["files"].append({"name": name, "size": 1, "digest": "0" * 64})
 
@@ -73,8 +73,8 @@ def test_a_name_that_is_no_plain_file_is_refused(name: object) -> None:
     ],
     ids=str,
 )
-def test_what_no_node_would_say_is_refused(change: dict[str, Any]) -> None:
-    """Every field has its kind and its bounds."""
+def test_malformed_manifest_is_refused(change: dict[str, Any]) -> None:
+    """Every field has a type and bounds."""
     raw = json.loads(Manifest("0" * 16, "a", 0, 1, 1, (CURRENT,)).to_json())
 
     with pytest.raises(ManifestError):
@@ -82,8 +82,8 @@ def test_what_no_node_would_say_is_refused(change: dict[str, Any]) -> None:
 
 
 @given(text=st.text() | st.binary() | st.recursive(st.none() | st.integers(), st.lists).map(json.dumps))
-def test_anything_else_is_refused_in_the_same_way(text: str | bytes) -> None:
-    """There is one exception for whatever is no manifest, and no word of one that is being made."""
+def test_other_documents_raise_the_same_error(text: str | bytes) -> None:
+    """Any document that is no manifest or progress raises ManifestError."""
     for read in (Manifest.from_json, CheckpointInProgress.from_json):
         with pytest.raises(ManifestError):
             read(text)
@@ -92,8 +92,8 @@ def test_anything_else_is_refused_in_the_same_way(text: str | bytes) -> None:
 @pytest.mark.parametrize(
     "change", [{"lease": "../../x"}, {"lease": 5}, {"bytes_read": -1}, {"bytes_read": "0"}], ids=str
 )
-def test_progress_that_no_node_would_state_is_refused(change: dict[str, Any]) -> None:
-    """A lease becomes a part of a path, so it is looked at before it is used."""
+def test_malformed_progress_is_refused(change: dict[str, Any]) -> None:
+    """A lease is checked, because it becomes a part of a path."""
     made = CheckpointInProgress("0" * 16, 17)
     assert CheckpointInProgress.from_json(made.to_json()) == made
 
@@ -102,8 +102,8 @@ def test_progress_that_no_node_would_state_is_refused(change: dict[str, Any]) ->
 
 
 @given(manifest=manifests(), data=st.data())
-def test_every_byte_is_fetched_once_or_there(manifest: Manifest, data: st.DataObject) -> None:
-    """What is left and what is there make the file, and a file that is too large is begun anew."""
+def test_fetched_bytes_are_not_fetched_again(manifest: Manifest, data: st.DataObject) -> None:
+    """A file continues after its fetched bytes, and starts over if it is too large."""
     sizes = data.draw(
         st.dictionaries(st.sampled_from([f.name for f in manifest.files]), st.integers(0, 1 << 40))
     )
@@ -117,16 +117,16 @@ def test_every_byte_is_fetched_once_or_there(manifest: Manifest, data: st.DataOb
 
 
 @given(manifest=manifests())
-def test_the_longest_part_is_fetched_first(manifest: Manifest) -> None:
-    """So that not one file is left at the end while nothing else is to be done."""
+def test_longest_fetch_is_first(manifest: Manifest) -> None:
+    """The file with the most missing bytes comes first, so that no long fetch is alone at the end."""
     lengths = [part.file.size - part.start for part in files_to_fetch(manifest, {})]
 
     assert lengths == sorted(lengths, reverse=True)
 
 
 @given(manifest=manifests())
-def test_only_the_same_bytes_are_kept(manifest: Manifest) -> None:
-    """A file of the same name with another size or digest is another file."""
+def test_file_with_another_digest_is_another_file(manifest: Manifest) -> None:
+    """Files of one name are identical only if their sizes and digests are equal."""
     changed = tuple(replace(file, digest=file.digest[::-1] + "") for file in manifest.files)
     others = replace(manifest, files=changed)
 
@@ -142,8 +142,8 @@ def test_only_the_same_bytes_are_kept(manifest: Manifest) -> None:
     rate=st.integers(1, 1000),
     asked=st.lists(st.tuples(st.floats(0, 10), st.integers(1, 500)), min_size=1, max_size=30),
 )
-def test_no_span_of_time_has_more_than_its_bytes(rate: int, asked: list[tuple[float, int]]) -> None:
-    """Between any two sends there go no more bytes than the rate allows for that time, the last send apart."""
+def test_rate_is_never_exceeded(rate: int, asked: list[tuple[float, int]]) -> None:
+    """Between any two sends, no more bytes are sent than the rate allows, the last send excepted."""
     budget, now, sent = RateBudget(rate), 0.0, []
     for pause, size in asked:
         now += pause
@@ -156,8 +156,8 @@ def test_no_span_of_time_has_more_than_its_bytes(rate: int, asked: list[tuple[fl
             bytes_before += size
 
 
-def test_who_is_alone_does_not_wait() -> None:
-    """Bytes that were not used before are not saved up, and nothing waits without a reason."""
+def test_single_send_does_not_wait() -> None:
+    """A send waits only for the sends before it, and unused bytes are not saved."""
     budget = RateBudget(100)
 
     assert (budget.take(50, 7.0), budget.wait(7.0), budget.wait(7.5), budget.take(1, 9.0)) == (

@@ -1,4 +1,4 @@
-"""The on-disk form of keys, rows and a copy's state."""
+"""Test the on-disk form of keys, rows and a replica's state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def on_disk(layout: str, order: str, width: int) -> Callable[[float], bytes]:
 @example(-1, 0)
 @example(-(2**31), 2**31 - 1)
 def test_int_keys_sort_as_numbers(a: int, b: int) -> None:
-    """Two int keys stand on disk in the order of their values."""
+    """Int keys sort on disk by their values."""
     key = on_disk(">i", KeyOrder.SIGNED, 4)
     assert (key(a) < key(b), key(a) == key(b)) == (a < b, a == b)
 
@@ -47,7 +47,7 @@ def test_int_keys_sort_as_numbers(a: int, b: int) -> None:
 @example(-1, 0)
 @example(-(2**63), 2**63 - 1)
 def test_long_keys_sort_as_numbers(a: int, b: int) -> None:
-    """Two long keys stand on disk in the order of their values."""
+    """Long keys sort on disk by their values."""
     key = on_disk(">q", KeyOrder.SIGNED, 8)
     assert (key(a) < key(b), key(a) == key(b)) == (a < b, a == b)
 
@@ -58,7 +58,7 @@ def test_long_keys_sort_as_numbers(a: int, b: int) -> None:
 @example(-5e-324, -0.0)
 @example(0.0, 5e-324)
 def test_double_keys_sort_as_numbers(a: float, b: float) -> None:
-    """Two double keys of different value stand on disk in the order of their values."""
+    """Double keys sort on disk by their values."""
     key = on_disk(">d", KeyOrder.DOUBLE, 8)
     if a < b:
         assert key(a) < key(b)
@@ -66,21 +66,21 @@ def test_double_keys_sort_as_numbers(a: float, b: float) -> None:
         assert key(b) < key(a)
 
 
-def test_the_ends_of_the_double_line() -> None:
-    """Infinities are outermost, minus zero is right below zero, and NaN comes last."""
+def test_special_doubles_sort_at_the_ends() -> None:
+    """Infinities come first and last, minus zero before zero, and NaN after all."""
     line = [-math.inf, -1.0, -5e-324, -0.0, 0.0, 5e-324, 1.0, math.inf, math.nan]
     keys = [on_disk(">d", KeyOrder.DOUBLE, 8)(number) for number in line]
     assert keys == sorted(set(keys))
 
 
 @given(st.binary(max_size=12), ORDERS)
-def test_every_key_comes_back(record_key: bytes, order: tuple[str, int]) -> None:
-    """Any bytes, of the format's length or not, are the same after a stay on disk."""
+def test_key_survives_the_disk(record_key: bytes, order: tuple[str, int]) -> None:
+    """A key of any length is the same after it was written and read."""
     assert to_record_key(to_disk_key(record_key, *order), *order) == record_key
 
 
 @given(st.binary(max_size=12), st.binary(max_size=12), ORDERS)
-def test_keys_never_collide(a: bytes, b: bytes, order: tuple[str, int]) -> None:
+def test_different_keys_stay_different(a: bytes, b: bytes, order: tuple[str, int]) -> None:
     """Different record keys have different on-disk keys."""
     assert (to_disk_key(a, *order) == to_disk_key(b, *order)) == (a == b)
 
@@ -99,26 +99,26 @@ def test_keys_never_collide(a: bytes, b: bytes, order: tuple[str, int]) -> None:
         mismatches=st.tuples(COUNTS, COUNTS, COUNTS),
     )
 )
-def test_a_copys_state_comes_back(state: ReplicaState) -> None:
-    """A copy's state is the same after a stay on disk."""
+def test_replica_state_survives_the_disk(state: ReplicaState) -> None:
+    """A replica's state is the same after it was written and read."""
     assert ReplicaState.decode(state.encode()) == state
 
 
 @given(st.builds(Row, LONGS, LONGS, COUNTS, st.none() | st.binary(max_size=50)))
-def test_a_row_comes_back(row: Row) -> None:
-    """A row, tombstones and empty values included, is the same after a stay on disk."""
+def test_row_survives_the_disk(row: Row) -> None:
+    """A row, also a tombstone or an empty value, is the same after it was written and read."""
     assert decode_row(encode_row(row)) == row
 
 
-def test_the_layout_of_a_row() -> None:
-    """The header is the 25 bytes that the JVM writer also writes: flags, offset, timestamp, expiry, big-endian."""
+def test_row_has_the_layout_of_the_jvm_writer() -> None:
+    """A header has 25 bytes, like the JVM writer's: flags, offset, timestamp, expiry, big-endian."""
     stored = encode_row(Row(1, 2, 3, b"value"))
     assert stored == b"\x00" + b"".join(n.to_bytes(8, "big") for n in (1, 2, 3)) + b"value"
     assert len(stored) == ROW_HEADER_SIZE + 5
 
 
-def test_a_tombstone_is_a_header_alone() -> None:
-    """A tombstone stores no value and says so in its flags."""
+def test_tombstone_is_a_header_without_value() -> None:
+    """A tombstone has its flag set and no value."""
     assert encode_row(Row(1, 2, 0, None)) == b"\x01" + b"".join(n.to_bytes(8, "big") for n in (1, 2, 0))
 
 
@@ -134,6 +134,6 @@ def test_a_tombstone_is_a_header_alone() -> None:
     ],
     ids=["never", "later", "now", "past", "empty value", "tombstone"],
 )
-def test_a_row_lives_until_its_expiry(expiry_ms: int, value: bytes | None, live: bool) -> None:
-    """A row is readable before its expiry and not from that millisecond on; a tombstone never is."""
+def test_row_is_live_until_its_expiry(expiry_ms: int, value: bytes | None, live: bool) -> None:
+    """A row is readable before the millisecond of its expiry; a tombstone never is."""
     assert Row(1, 2, expiry_ms, value).live(1000) is live

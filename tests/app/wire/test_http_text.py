@@ -1,4 +1,4 @@
-"""Header lines, problems, parameters and content negotiation, as values."""
+"""Test header lines, problems, parameters and content negotiation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from queryable_app.wire.http_text import (
 
 
 def refusal(decide: Callable[[], object]) -> Reason | None:
-    """Why it was refused; None when it was not."""
+    """Return the reason of the refusal, or None."""
     try:
         decide()
     except Failure as failure:
@@ -50,8 +50,8 @@ def refusal(decide: Callable[[], object]) -> Reason | None:
         (",;,", None),
     ],
 )
-def test_the_best_liked_type_is_chosen(accept: str, chosen: str | None) -> None:
-    """By quality, the first offered one among equals; none is a failure that names Accept."""
+def test_type_with_the_highest_quality_is_chosen(accept: str, chosen: str | None) -> None:
+    """The first type among equals is chosen; without a match, the failure names Accept."""
     if chosen is not None:
         assert negotiate(accept, (JSON, BYTES)) == chosen
         return
@@ -60,27 +60,27 @@ def test_the_best_liked_type_is_chosen(accept: str, chosen: str | None) -> None:
 
 
 @given(st.text(max_size=60))
-def test_any_accept_header_is_judged(accept: str) -> None:
-    """Nonsense is refused as the caller's mistake."""
+def test_any_accept_header_is_valid_or_refused(accept: str) -> None:
+    """A malformed Accept header is an invalid_request."""
     assert refusal(lambda: negotiate(accept, (JSON, NDJSON))) in (None, Reason.INVALID_REQUEST)
 
 
 @given(st.binary(max_size=40))
-def test_a_value_in_a_query_is_any_bytes(value: bytes) -> None:
-    """Percent-encoded bytes come out as they went in."""
+def test_parameter_value_may_be_any_bytes(value: bytes) -> None:
+    """Percent-encoded bytes are decoded unchanged."""
     encoded = "".join(f"%{byte:02x}" for byte in value).encode()
 
     assert as_bytes(parse_query(b"from=" + encoded, ("from",))["from"][0]) == value
 
 
 @given(st.binary(max_size=60))
-def test_any_query_is_judged(query: bytes) -> None:
-    """Unknown names and nonsense are the caller's mistake, never a defect."""
+def test_any_query_is_valid_or_refused(query: bytes) -> None:
+    """An unknown name or a malformed query is an invalid_request."""
     assert refusal(lambda: parse_query(query, ("limit",))) in (None, Reason.INVALID_REQUEST)
 
 
-def test_what_nodes_say_to_one_another_is_no_option() -> None:
-    """Their headers have the prefix too, and are passed over."""
+def test_headers_between_nodes_are_no_options() -> None:
+    """Headers between nodes have the same prefix and are ignored."""
     headers = [(b"qt-forwarded", b"t"), (b"qt-route", b"local"), (b"x", b"y")]
 
     assert parse_options(headers, ("route",)) == {"route": ["local"]}
@@ -99,21 +99,21 @@ def test_what_nodes_say_to_one_another_is_no_option() -> None:
     ],
 )
 def test_entity_tags_compare_weakly(given_tags: str, matches: bool) -> None:
-    """As If-None-Match does."""
+    """A weak tag matches the strong tag of the same value."""
     assert matches_etag(given_tags, '"a"') is matches
 
 
 @given(st.text())
-def test_a_header_never_has_a_line_break(text: str) -> None:
-    """Whatever a name holds, it cannot end the line that it stands in."""
+def test_header_has_no_line_break(text: str) -> None:
+    """No text can end its header line."""
     safe = header_text(text)
 
     assert b"\r" not in safe
     assert b"\n" not in safe
 
 
-def test_a_problem_says_when_to_come_back_in_whole_seconds() -> None:
-    """Retry-After knows no milliseconds, and never says zero."""
+def test_retry_after_is_in_whole_seconds() -> None:
+    """Retry-After is rounded up to whole seconds."""
     answer = problem_answer(Failure(Reason.OVERLOADED, "d", "a", retry_after_ms=1200))
 
     headers = dict(answer.header_list())

@@ -1,4 +1,4 @@
-"""What a good JSON value is in Python. That the row writer agrees is in tests/app/ingest/test_json_values.py."""
+"""Test which JSON is valid in Python. tests/app/ingest/test_json_values.py compares it with the row writer."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ SPACE = st.text(" \t\r\n", max_size=2)
 
 @st.composite
 def texts(draw: st.DrawFn) -> str:
-    """A JSON text, written in one of the ways in which it can be."""
+    """Generate a JSON text in one of its notations."""
     value = draw(VALUES.filter(lambda value: "Infinity" not in json.dumps(value)))
     separators = draw(st.sampled_from([(",", ":"), (" , ", "\t:\n"), (", ", ": ")]))
     return json.dumps(value, ensure_ascii=draw(st.booleans()), separators=separators)
 
 
 @pytest.mark.parametrize("raw", json_values("good"), ids=shortened)
-def test_good_json_is_read_with_its_text(raw: bytes) -> None:
-    """A good value comes with the very text that it was read from."""
+def test_valid_json_keeps_its_text(raw: bytes) -> None:
+    """A valid value comes with its exact text."""
     assert parse_json(raw).text.encode() == raw
 
 
 @pytest.mark.parametrize("raw", json_values("bad"), ids=shortened)
-def test_bad_json_is_refused_in_few_words(raw: bytes) -> None:
-    """A bad value is refused by a sentence that stays short."""
+def test_invalid_json_is_refused_briefly(raw: bytes) -> None:
+    """The message about an invalid value is short."""
     with pytest.raises(BadJson) as refused:
         parse_json(raw)
     assert 0 < len(str(refused.value)) < 120
 
 
 @given(st.binary(max_size=30) | st.text('[]{}",:\\ 019-+.eEtrufalsn\n', max_size=30).map(str.encode))
-def test_any_bytes_are_judged(raw: bytes) -> None:
-    """Any bytes at all are a value or refused, as Python's own parser would."""
+def test_any_bytes_are_valid_or_refused(raw: bytes) -> None:
+    """Any bytes are a value or refused, as in Python's own parser."""
     try:
         expected: object = json.loads(raw.decode(), parse_constant=lambda name: 1 / 0)
     except (ValueError, ZeroDivisionError):
@@ -72,8 +72,8 @@ def test_any_bytes_are_judged(raw: bytes) -> None:
 
 
 @given(st.lists(st.sampled_from("[{"), min_size=95, max_size=105), texts())
-def test_depth_is_what_is_open_at_once(opened: list[str], sibling: str) -> None:
-    """Brackets beside one another, or in strings, do not add up."""
+def test_depth_counts_open_brackets_only(opened: list[str], sibling: str) -> None:
+    """Brackets in sequence or in strings do not add to the depth."""
     inner = "1"
     for bracket in opened:
         inner = f"[{sibling},{inner}]" if bracket == "[" else f'{{"[":{inner},"]":{sibling}}}'
@@ -93,8 +93,8 @@ def _depth(text: str) -> int:
 
 
 @given(st.lists(st.tuples(texts(), texts(), SPACE), max_size=4), SPACE)
-def test_the_parts_of_a_document_keep_their_text(records: list[tuple[str, str, str]], space: str) -> None:
-    """Each member of each object in an array comes with its very text, whatever stands between them."""
+def test_parts_of_a_document_keep_their_text(records: list[tuple[str, str, str]], space: str) -> None:
+    """Each member of each object in an array comes with its exact text."""
     objects = [f'{{{s}"value"{s}:{s}{value}{s},{s}"k"{s}:{s}{key}{s}}}' for key, value, s in records]
     raw = f"{space}[{space}{f'{space},{space}'.join(objects)}{space}]{space}".encode()
 
@@ -106,8 +106,8 @@ def test_the_parts_of_a_document_keep_their_text(records: list[tuple[str, str, s
 
 
 @given(st.text('[]{}",:\\ 1akv', max_size=24))
-def test_a_document_that_is_read_in_parts_is_judged_as_a_whole(text: str) -> None:
-    """Reading the parts refuses whatever reading the whole refuses."""
+def test_reading_in_parts_equals_reading_the_whole(text: str) -> None:
+    """Reading a document in parts has the same result as reading it at once."""
 
     def value(text: str, at: int) -> tuple[object, int]:
         if text[at : at + 1] == "[":
@@ -126,15 +126,15 @@ def test_a_document_that_is_read_in_parts_is_judged_as_a_whole(text: str) -> Non
         assert read_document(text.encode(), value) == whole
 
 
-def test_a_name_that_a_node_acts_on_comes_once() -> None:
-    """A document that says a thing twice is refused where a node acts on it, and the name is said."""
+def test_repeated_name_is_refused_in_requests() -> None:
+    """A request that repeats a name is refused, and the message has the name."""
     with pytest.raises(BadJson, match="has the name 'keys' twice"):
         parse_json(b'{"keys":[],"keys":[1]}', unique_names=True)
 
 
 @given(texts(), st.text(max_size=5))
-def test_the_end_is_found_however_deep(text: str, rest: str) -> None:
-    """The end of an array or object is found without a stack."""
+def test_end_is_found_at_any_depth(text: str, rest: str) -> None:
+    """The end of a very deep array or object is found."""
     for nested in (f"[{text}]", "[" * 5000 + text + "]" * 5000):
         assert skip_deep(nested + rest, 0) == len(nested)
 
@@ -149,8 +149,8 @@ def test_the_end_is_found_however_deep(text: str, rest: str) -> None:
         b"\\" * 1_000_000,
     ],
 )
-def test_no_text_takes_long(evil: bytes) -> None:
-    """A text that was made to be slow is judged in one pass; the bound on time is the test's own."""
+def test_hostile_text_takes_one_pass(evil: bytes) -> None:
+    """A text that aims at slow regexes is refused within the timeout of the test."""
     with pytest.raises(BadJson):
         parse_json(evil)
     with pytest.raises(BadJson):

@@ -1,6 +1,6 @@
-"""Partitions as the Java client and librdkafka compute them.
+"""Test partitions against those of the Java client and librdkafka.
 
-The table was made by their own code: `Utils.murmur2` and `BuiltInPartitioner` of kafka-clients 3.9.2, and the partitioner
+Their own code computed the table: `Utils.murmur2` and `BuiltInPartitioner` of kafka-clients 3.9.2, and the partitioner
 functions of librdkafka 2.16.0.
 """
 

@@ -1,4 +1,4 @@
-"""The row socket's frames."""
+"""Test the frames of the row socket."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def payload(frame: bytes) -> bytes:
 
 
 @given(st.integers(0, 2**64 - 1), I32, I64)
-def test_hello_comes_back(generation: int, task: int, epoch: int) -> None:
+def test_hello_survives_encoding(generation: int, task: int, epoch: int) -> None:
     """A hello is decoded as it was encoded."""
     assert frames.decode_hello(payload(frames.encode_hello(generation, task, epoch))) == Hello(
         generation, task, epoch
@@ -48,16 +48,16 @@ def test_hello_comes_back(generation: int, task: int, epoch: int) -> None:
 
 
 @given(I32, I64)
-def test_end_comes_back(task: int, epoch: int) -> None:
+def test_end_survives_encoding(task: int, epoch: int) -> None:
     """An end is decoded as it was encoded."""
     assert frames.decode_end(payload(frames.encode_end(task, epoch))) == End(task, epoch)
 
 
 @given(ROWS, st.tuples(OFFSETS, OFFSETS), I64, st.lists(U32, min_size=6, max_size=6))
-def test_a_slice_comes_back(
+def test_slice_survives_encoding(
     rows: list[SliceRow], ends: tuple[int, int], timestamp: int, counts: list[int]
 ) -> None:
-    """A slice's header and rows are decoded as they were encoded, by the complete and by the fast way."""
+    """A slice's header and rows are decoded as they were encoded, by both decoders."""
     given_header = SliceHeader(3, min(ends), max(ends), timestamp, len(rows), *counts)
 
     sent = payload(frames.encode_slice(given_header, rows))
@@ -67,8 +67,8 @@ def test_a_slice_comes_back(
     assert frames.puts(sent, given_header) == [(row.disk_key, row.stored) for row in rows]
 
 
-def test_the_bytes_of_a_slice() -> None:
-    """A slice lies on the wire as docs/protocols.md says, little-endian."""
+def test_slice_has_the_documented_layout() -> None:
+    """A slice has the little-endian layout of docs/protocols.md."""
     head = SliceHeader(1, 2, 3, 4, 1, 5, 6, 7, 8, 9, 10)
     expected = bytes((1,)) + struct.pack("<i", 1)
     expected += b"".join(n.to_bytes(8, "little") for n in (2, 3, 4))
@@ -79,34 +79,34 @@ def test_the_bytes_of_a_slice() -> None:
     assert frame == len(expected).to_bytes(4, "little") + expected
 
 
-def test_the_bytes_of_hello_and_end() -> None:
+def test_hello_and_end_have_the_documented_layout() -> None:
     """A hello has 25 bytes and an end 13, type included."""
     assert payload(frames.encode_hello(7, 8, 9)) == b"\x00" + struct.pack("<IQiq", 1, 7, 8, 9)
     assert payload(frames.encode_end(8, 9)) == b"\x02" + struct.pack("<iq", 8, 9)
 
 
 @given(st.text(max_size=50), st.binary(max_size=50))
-def test_a_bad_record_comes_back(reason: str, value: bytes) -> None:
-    """A bad record carries its reason and its raw value."""
+def test_bad_record_survives_encoding(reason: str, value: bytes) -> None:
+    """A bad record has its reason and its raw value."""
     assert frames.decode_bad(frames.encode_bad(BadRecord(reason, value))) == BadRecord(reason, value)
 
 
 @pytest.mark.parametrize("stored", [b"", b"\x01\x00", b"\x05\x00\x00\x00abc"])
-def test_a_bad_record_cut_short(stored: bytes) -> None:
-    """A bad record whose reason is cut is a frame error."""
+def test_truncated_bad_record_is_refused(stored: bytes) -> None:
+    """A bad record with a truncated reason is a frame error."""
     with pytest.raises(FrameError):
         frames.decode_bad(stored)
 
 
-def test_another_protocol() -> None:
-    """A writer of another protocol is refused, in words that name both versions."""
+def test_other_protocol_version_is_refused() -> None:
+    """The refusal of another protocol version names both versions."""
     with pytest.raises(FrameError, match=r"protocol 2, this node 1"):
         frames.decode_hello(payload(frames.encode_hello(1, 2, 3, protocol=2)))
 
 
 @given(ROWS.filter(bool), st.data())
-def test_a_slice_cut_short(rows: list[SliceRow], data: st.DataObject) -> None:
-    """A slice that lost its tail gives no row at all."""
+def test_truncated_slice_has_no_rows(rows: list[SliceRow], data: st.DataObject) -> None:
+    """A truncated slice is a frame error and yields no row."""
     head = header(rows)
     sent = payload(frames.encode_slice(head, rows))
     first_row_at = len(payload(frames.encode_slice(head, [])))
@@ -118,8 +118,8 @@ def test_a_slice_cut_short(rows: list[SliceRow], data: st.DataObject) -> None:
 
 
 @given(ROWS, st.binary(min_size=1, max_size=5))
-def test_a_slice_with_something_behind_it(rows: list[SliceRow], rest: bytes) -> None:
-    """Bytes behind the last row are a frame error: the lengths do not add up."""
+def test_slice_with_trailing_bytes_is_refused(rows: list[SliceRow], rest: bytes) -> None:
+    """Bytes after the last row are a frame error."""
     head = header(rows)
     sent = payload(frames.encode_slice(head, rows)) + rest
     with pytest.raises(FrameError):
@@ -129,8 +129,8 @@ def test_a_slice_with_something_behind_it(rows: list[SliceRow], rest: bytes) -> 
 
 
 @given(ROWS, st.integers(0, 10) | U32)
-def test_a_wrong_number_of_rows(rows: list[SliceRow], count: int) -> None:
-    """A header that promises other rows than follow is a frame error, at once even for four billion."""
+def test_wrong_number_of_rows_is_refused(rows: list[SliceRow], count: int) -> None:
+    """A header with a wrong number of rows is a frame error, at once also for four billion."""
     if count == len(rows):
         return
     head = header(rows)._replace(rows=count)
@@ -142,8 +142,8 @@ def test_a_wrong_number_of_rows(rows: list[SliceRow], count: int) -> None:
 
 
 @pytest.mark.parametrize("field", ["key", "stored"])
-def test_a_length_beyond_the_frame(field: str) -> None:
-    """A row that claims more bytes than the frame has is a frame error."""
+def test_length_beyond_the_frame_is_refused(field: str) -> None:
+    """A row with more bytes than its frame is a frame error."""
     head = header([SliceRow(b"key", b"value", frames.ROW, 10)])
     sent = bytearray(payload(frames.encode_slice(head, [SliceRow(b"key", b"value", frames.ROW, 10)])))
     at = len(payload(frames.encode_slice(head, []))) + (0 if field == "key" else 4)
@@ -154,8 +154,8 @@ def test_a_length_beyond_the_frame(field: str) -> None:
         frames.rows(bytes(sent), head)
 
 
-def test_an_unknown_kind_of_row() -> None:
-    """A row of a kind that is not known is a frame error."""
+def test_unknown_kind_of_row_is_refused() -> None:
+    """A row of an unknown kind is a frame error."""
     rows = [SliceRow(b"key", b"value", 7, 10)]
     with pytest.raises(FrameError, match="kind 7"):
         frames.rows(payload(frames.encode_slice(header(rows), rows)), header(rows))
@@ -166,13 +166,13 @@ def test_an_unknown_kind_of_row() -> None:
     [{"partition": -1}, {"first_offset": -1}, {"first_offset": 21}],
     ids=["partition", "offset", "order"],
 )
-def test_a_header_that_cannot_be(wrong: dict[str, int]) -> None:
+def test_impossible_header_is_refused(wrong: dict[str, int]) -> None:
     """A negative partition or offset, and a last offset before the first, are frame errors."""
     with pytest.raises(FrameError, match="a slice of partition"):
         frames.decode_slice_header(payload(frames.encode_slice(header([], **wrong), [])))
 
 
-def test_a_frame_of_another_type() -> None:
+def test_frame_of_another_type_is_refused() -> None:
     """A frame of the right length but another type is a frame error."""
     with pytest.raises(FrameError, match="no frame of type 0"):
         frames.decode_hello(b"\x02" + payload(frames.encode_hello(1, 2, 3))[1:])
@@ -184,7 +184,7 @@ def test_a_frame_of_another_type() -> None:
 
 @given(st.binary(max_size=80))
 def test_any_bytes_are_a_frame_or_an_error(raw: bytes) -> None:
-    """Whatever arrives, decoding answers or raises FrameError and nothing else."""
+    """Any bytes are decoded or raise FrameError."""
     for decode in (frames.decode_hello, frames.decode_end, frames.decode_slice_header, frames.decode_bad):
         try:
             decode(raw)
@@ -193,7 +193,7 @@ def test_any_bytes_are_a_frame_or_an_error(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("length", [0, frames.PAYLOAD_BYTES_MAX + 1, 2**32 - 1])
-def test_a_frame_is_bounded(length: int) -> None:
-    """An empty frame, and one larger than any record makes, are refused before they are read."""
+def test_frame_length_is_bounded(length: int) -> None:
+    """An empty frame and a too large one are refused before they are read."""
     with pytest.raises(FrameError, match=f"a frame of {length} bytes"):
         frames.payload_length(length.to_bytes(4, "little"))

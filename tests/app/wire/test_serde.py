@@ -1,4 +1,4 @@
-"""Text and JSON ↔ the bytes of Kafka's serializers."""
+"""Test the conversion between text or JSON and the bytes of Kafka's serializers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UUID = "123e4567-e89b-12d3-a456-426614174000"
 
 
 def refusal(failure: pytest.ExceptionInfo[Failure], field: str) -> str:
-    """The detail of a refusal, after checking that it names the field and says what to do."""
+    """Return the detail of a refusal, which must name the field and have advice."""
     assert failure.value.reason is Reason.INVALID_REQUEST
     assert failure.value.detail.startswith(f"{field}: ")
     assert failure.value.advice
@@ -95,22 +95,22 @@ def test_key_text_is_what_kafkas_serializer_writes(format: KeyFormat, text: str,
     ],
     ids=lambda text: ascii(text)[:24],
 )
-def test_text_that_is_no_key_of_the_format(format: KeyFormat, text: str) -> None:
-    """Text that the format does not know is refused, naming `key`, in a sentence that stays short."""
+def test_text_of_another_format_is_refused(format: KeyFormat, text: str) -> None:
+    """Text that is no key of the format is refused with a short message that names `key`."""
     with pytest.raises(Failure) as failure:
         key_codec(format).from_text(text)
     assert len(refusal(failure, "key")) < 250
 
 
 @given(st.binary(), st.sampled_from(("string", "bytes")))
-def test_any_bytes_in_a_url_are_a_key(raw: bytes, format: KeyFormat) -> None:
-    """A string or bytes key need not be UTF-8: what the URL decodes to is the key."""
+def test_string_key_may_be_any_bytes(raw: bytes, format: KeyFormat) -> None:
+    """A string or bytes key may be any bytes of a URL."""
     assert key_codec(format).from_url_bytes(raw) == raw
 
 
 @pytest.mark.parametrize("format", ["int", "long", "double", "uuid", "json"])
-def test_other_formats_need_text(format: KeyFormat) -> None:
-    """Bytes that are not UTF-8 are refused where the format is one of text, with the way to ask for them."""
+def test_other_formats_need_utf8(format: KeyFormat) -> None:
+    """Bytes that are not UTF-8 are refused in other formats, with the advice to use base64url."""
     with pytest.raises(Failure) as failure:
         key_codec(format).from_url_bytes(b"\xff")
     refusal(failure, "key")
@@ -118,8 +118,8 @@ def test_other_formats_need_text(format: KeyFormat) -> None:
 
 
 @given(KEY_FORMATS, st.binary(max_size=40))
-def test_any_bytes_in_a_url_get_an_answer(format: KeyFormat, raw: bytes) -> None:
-    """Whatever arrives, a codec answers with a key or with invalid_request, never with another error."""
+def test_any_bytes_are_a_key_or_invalid(format: KeyFormat, raw: bytes) -> None:
+    """Any bytes are a key or an invalid_request."""
     try:
         answer: bytes | Reason = key_codec(format).from_url_bytes(raw)
     except Failure as failure:
@@ -133,8 +133,8 @@ def test_any_bytes_in_a_url_get_an_answer(format: KeyFormat, raw: bytes) -> None
 @example("uuid", UUID.upper().encode())
 @example("json", b'{"id":1}')
 @example("string", b'quote " backslash \\ newline \n NUL \x00')
-def test_a_key_in_an_answer_leads_back_to_it(format: KeyFormat, record_key: bytes) -> None:
-    """A key is shown as JSON that, sent back in the encoding it is marked with, is the same key."""
+def test_key_of_an_answer_reads_the_same_row(format: KeyFormat, record_key: bytes) -> None:
+    """A key in an answer is the same key if a request sends it back in its encoding."""
     codec = key_codec(format)
 
     text, encoding = codec.to_json(record_key)
@@ -160,8 +160,10 @@ def test_a_key_in_an_answer_leads_back_to_it(format: KeyFormat, record_key: byte
         ("json", b"not json", (b'"bm90IGpzb24"', "base64url")),
     ],
 )
-def test_a_key_as_json(format: KeyFormat, record_key: bytes, shown: tuple[bytes, str | None]) -> None:
-    """A key is shown in its format's own JSON type, and as base64url where it has none."""
+def test_key_has_the_json_type_of_its_format(
+    format: KeyFormat, record_key: bytes, shown: tuple[bytes, str | None]
+) -> None:
+    """A key has its format's JSON type in an answer, or is base64url if it does not fit."""
     assert key_codec(format).to_json(record_key) == shown
 
 
@@ -177,8 +179,8 @@ def test_a_key_as_json(format: KeyFormat, record_key: bytes, shown: tuple[bytes,
         ("string", "42", b"42"),
     ],
 )
-def test_a_key_from_json(format: KeyFormat, value: object, record_key: bytes) -> None:
-    """In a body a key is a number or its text where the format is one of numbers, and text elsewhere."""
+def test_key_in_a_body_is_a_number_or_text(format: KeyFormat, value: object, record_key: bytes) -> None:
+    """In a body, a key of a number's format is a number or its text, and any other key is text."""
     assert key_codec(format).from_json(value) == record_key
 
 
@@ -203,8 +205,8 @@ def test_a_key_from_json(format: KeyFormat, value: object, record_key: bytes) ->
     ],
     ids=lambda value: ascii(value)[:24] if not isinstance(value, list | int) else type(value).__name__,
 )
-def test_json_that_is_no_key(format: KeyFormat, value: object) -> None:
-    """JSON of another type or range is refused, naming `key`, in a sentence that stays short."""
+def test_json_of_another_type_is_refused(format: KeyFormat, value: object) -> None:
+    """JSON of another type or range is refused with a short message that names `key`."""
     with pytest.raises(Failure) as failure:
         key_codec(format).from_json(value)
     assert len(refusal(failure, "key")) < 250
@@ -212,22 +214,22 @@ def test_json_that_is_no_key(format: KeyFormat, value: object) -> None:
 
 @given(st.binary())
 def test_base64url_is_the_record_key(record_key: bytes) -> None:
-    """base64url gives the record's key itself, with and without padding."""
+    """base64url decodes to the record's key, with and without padding."""
     padded = base64.urlsafe_b64encode(record_key).decode()
     assert KeyCodec.from_base64url(padded) == KeyCodec.from_base64url(padded.rstrip("=")) == record_key
 
 
 @pytest.mark.parametrize("text", ["a", "a+b/", "ab c", "abc\n", "é", "====", "ab=c", "abcde"], ids=ascii)
-def test_what_is_not_base64url(text: str) -> None:
-    """Other characters, and lengths that no bytes have, are refused."""
+def test_malformed_base64url_is_refused(text: str) -> None:
+    """Other characters and impossible lengths are refused."""
     with pytest.raises(Failure) as failure:
         KeyCodec.from_base64url(text)
     refusal(failure, "key")
 
 
 @given(KEY_FORMATS, st.binary(max_size=12))
-def test_a_key_survives_the_disk(format: KeyFormat, record_key: bytes) -> None:
-    """A codec's on-disk form leads back to the record's key."""
+def test_key_survives_the_disk(format: KeyFormat, record_key: bytes) -> None:
+    """A codec's on-disk form converts back to the record's key."""
     codec = key_codec(format)
     assert codec.to_record(codec.to_disk(record_key)) == record_key
 
@@ -241,7 +243,7 @@ def test_a_key_survives_the_disk(format: KeyFormat, record_key: bytes) -> None:
         ("string", "A", "a"),
     ],
 )
-def test_a_codec_orders_by_value(format: KeyFormat, low: str, high: str) -> None:
+def test_codec_orders_by_value(format: KeyFormat, low: str, high: str) -> None:
     """The codec of a number's format puts negative numbers before positive ones on disk."""
     codec = key_codec(format)
     assert codec.to_disk(codec.from_text(low)) < codec.to_disk(codec.from_text(high))
@@ -262,8 +264,8 @@ def test_a_codec_orders_by_value(format: KeyFormat, low: str, high: str) -> None
         ("bytes", b"\xff\x00", b'"/wA="'),
     ],
 )
-def test_a_value_as_json(format: ValueFormat, stored: bytes, shown: bytes) -> None:
-    """A stored value is shown in its format's JSON; JSON values pass through untouched."""
+def test_value_has_the_json_type_of_its_format(format: ValueFormat, stored: bytes, shown: bytes) -> None:
+    """A stored value has its format's JSON type in an answer; a JSON value is unchanged."""
     assert value_to_json(stored, format) == shown
 
 
@@ -285,13 +287,13 @@ VALUES: st.SearchStrategy[tuple[str, Any]] = st.one_of(
 
 
 def given_as(value: object) -> JsonText:
-    """The value as it stands in a body."""
+    """Return the value as a body has it."""
     return parse_json(json.dumps(value).encode())
 
 
 @given(VALUES)
-def test_a_produced_value_is_read_back(case: tuple[ValueFormat, Any]) -> None:
-    """What is sent as a value is, read back, the same JSON value."""
+def test_written_value_is_read_back(case: tuple[ValueFormat, Any]) -> None:
+    """A value that was written is the same JSON value when it is read."""
     format, value = case
     assert json.loads(value_to_json(value_from_json(given_as(value), format), format)) == value
 
@@ -313,22 +315,22 @@ def test_a_produced_value_is_read_back(case: tuple[ValueFormat, Any]) -> None:
     ],
     ids=ascii,
 )
-def test_what_is_no_value_of_the_format(format: ValueFormat, value: object) -> None:
-    """A value that the format cannot hold is refused, naming `value`."""
+def test_value_of_another_format_is_refused(format: ValueFormat, value: object) -> None:
+    """A value that does not fit the format is refused with a message that names `value`."""
     with pytest.raises(Failure) as failure:
         value_from_json(given_as(value), format)
     refusal(failure, "value")
 
 
 @pytest.mark.parametrize("raw", json_values("good"), ids=shortened)
-def test_a_json_value_is_produced_as_it_came(raw: bytes) -> None:
-    """A JSON value is stored as the bytes that came: numbers, spaces and the order of names stay."""
+def test_json_value_is_written_unchanged(raw: bytes) -> None:
+    """A JSON value keeps its numbers, its spaces and the order of its names."""
     assert value_from_json(parse_json(raw), "json") == raw
 
 
 @pytest.mark.parametrize("raw", json_values("bad"), ids=shortened)
-def test_a_json_key_is_judged_as_ingest_does(raw: bytes) -> None:
-    """A key that ingest would skip is refused before it is sent or looked for."""
+def test_json_key_has_the_rules_of_ingest(raw: bytes) -> None:
+    """A key that ingest would skip is refused in reads and writes."""
     with pytest.raises(Failure) as failure:
         key_codec("json").from_url_bytes(raw)
     assert len(refusal(failure, "key")) < 250
