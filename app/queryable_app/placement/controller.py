@@ -27,23 +27,25 @@ class NodeObservation:
 
 
 def next_step(
-    placement: Placement, desired: DesiredPlacement, seen: Mapping[int, NodeObservation], now: float
+    placement: Placement, desired: DesiredPlacement, observations: Mapping[int, NodeObservation], now: float
 ) -> Placement:
     """Return the next placement, or the same one while a responsive node does not have it yet."""
-    if any(s.epoch < placement.epoch and now - s.at < _SILENT_SECONDS for s in seen.values()):
+    if any(
+        node.epoch < placement.epoch and now - node.at < _SILENT_SECONDS for node in observations.values()
+    ):
         return placement
     caught_up = {
         (partition, ordinal)
-        for ordinal, node in seen.items()
+        for ordinal, node in observations.items()
         if now - node.at < _FRESH_SECONDS
         for partition in node.caught_up
     }
     return next_placement(placement, desired, caught_up)
 
 
-def unresponsive(seen: NodeObservation) -> NodeObservation:
+def unresponsive(observation: NodeObservation) -> NodeObservation:
     """Return the observation of a node that does not answer: none of its replicas counts as caught up."""
-    return replace(seen, caught_up=frozenset())
+    return replace(observation, caught_up=frozenset())
 
 
 def parse_observation(status: Mapping[str, Any], now: float) -> NodeObservation:

@@ -102,9 +102,9 @@ class Attempts:
 
     def step(self, now: float) -> Step:
         if now >= self._deadline:
-            return self._give_up()
+            return self._exhausted()
         if not self._left:
-            return Wait(self._deadline) if self._running else self._give_up()
+            return Wait(self._deadline) if self._running else self._exhausted()
         if self._last not in self._running:
             return self._send(now, hedge=False)
         last = self._health[self._last]
@@ -143,7 +143,7 @@ class Attempts:
         self._last, self._last_at = ordinal, now
         return SendTo(ordinal, hedge)
 
-    def _give_up(self) -> Exhausted:
+    def _exhausted(self) -> Exhausted:
         return Exhausted(None if self._refusal is None else self._refusal[1])
 
 

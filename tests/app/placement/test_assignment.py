@@ -283,7 +283,7 @@ def test_nothing_changes_if_all_nodes_are_lost() -> None:
 CHANGES = st.lists(
     st.tuples(
         st.integers(1, 8),  # nodes
-        st.integers(1, 4),  # copies
+        st.integers(1, 4),  # replicas
         st.integers(0, 3),  # domains; 0: every node is its own
         st.sets(st.integers(0, 7), max_size=2),  # lost
         st.integers(0, 8),  # steps before the next change
@@ -327,8 +327,10 @@ def test_no_history_loses_a_needed_replica(
                 assert joined <= set(placement.hydrating[p])
                 assert all((p, o) in caught_up for o in joined)
                 had = {o for o in placement.serving[p] if (p, o) in caught_up}
-                gone = {o for o in placement.serving[p] if o not in following.serving[p]} - lost
-                assert not gone or len(had & set(following.serving[p])) >= min(replicas, len(desired.nodes))
+                removed = {o for o in placement.serving[p] if o not in following.serving[p]} - lost
+                assert not removed or len(had & set(following.serving[p])) >= min(
+                    replicas, len(desired.nodes)
+                )
                 assert following.serving[p]
                 if any((p, o) in whole for o in placement.serving[p]):
                     assert any((p, o) in whole for o in following.serving[p])

@@ -46,14 +46,14 @@ HYDRATING = Replica(position=40, complete=False, fresh_as_of_ms=-1)
 END_UNKNOWN = Replica(end_offset=-1, fresh_as_of_ms=-1)
 
 
-def refused(copy: Replica, options: ReadOptions, needed_position: int | None = None) -> Failure:
-    failure = freshness_failure(copy, options, NOW_MS, needed_position)
+def refused(replica: Replica, options: ReadOptions, needed_position: int | None = None) -> Failure:
+    failure = freshness_failure(replica, options, NOW_MS, needed_position)
     assert failure is not None
     return failure
 
 
 @pytest.mark.parametrize(
-    ("copy", "options", "needed_position"),
+    ("replica", "options", "needed_position"),
     [
         (HYDRATING, ANY, None),
         (Replica(failed="offset 9 cannot be decoded"), ANY, None),
@@ -85,13 +85,13 @@ def refused(copy: Replica, options: ReadOptions, needed_position: int | None = N
         "strong: an empty log",
     ],
 )
-def test_replica_that_may_answer(copy: Replica, options: ReadOptions, needed_position: int | None) -> None:
+def test_replica_that_may_answer(replica: Replica, options: ReadOptions, needed_position: int | None) -> None:
     """A replica that satisfies the read options answers."""
-    assert freshness_failure(copy, options, NOW_MS, needed_position) is None
+    assert freshness_failure(replica, options, NOW_MS, needed_position) is None
 
 
 @pytest.mark.parametrize(
-    ("copy", "options", "needed_position", "reason", "detail"),
+    ("replica", "options", "needed_position", "reason", "detail"),
     [
         (
             HYDRATING,
@@ -174,14 +174,14 @@ def test_replica_that_may_answer(copy: Replica, options: ReadOptions, needed_pos
         "at-least",
         "at-least: beyond the bound",
         "strong",
-        "strong: the log's end is not known",
+        "strong: the end offset is not known",
     ],
 )
 def test_replica_that_may_not_answer(
-    copy: Replica, options: ReadOptions, needed_position: int | None, reason: Reason, detail: str
+    replica: Replica, options: ReadOptions, needed_position: int | None, reason: Reason, detail: str
 ) -> None:
     """A replica that does not satisfy the read options says by how much."""
-    failure = refused(copy, options, needed_position)
+    failure = refused(replica, options, needed_position)
     assert (failure.reason, failure.detail) == (reason, detail)
 
 
@@ -226,33 +226,35 @@ OPTIONS = st.builds(
 
 @given(REPLICAS, OPTIONS, st.none() | st.integers(0, 50))
 def test_incomplete_replica_answers_any_only(
-    copy: Replica, options: ReadOptions, needed_position: int | None
+    replica: Replica, options: ReadOptions, needed_position: int | None
 ) -> None:
     """An incomplete replica answers with the consistency any, and is not available with another."""
-    failure = freshness_failure(copy, options, NOW_MS, needed_position)
+    failure = freshness_failure(replica, options, NOW_MS, needed_position)
     if options.consistency is Consistency.ANY:
         assert failure is None
-    elif not copy.complete:
+    elif not replica.complete:
         assert failure is not None
         assert failure.reason is Reason.NOT_AVAILABLE
 
 
 @given(REPLICAS, OPTIONS, st.none() | st.integers(0, 50))
 def test_progress_never_prevents_an_answer(
-    copy: Replica, options: ReadOptions, needed_position: int | None
+    replica: Replica, options: ReadOptions, needed_position: int | None
 ) -> None:
     """A replica that may answer still may after it makes progress."""
-    if freshness_failure(copy, options, NOW_MS, needed_position) is None:
-        fresher = Replica(copy.partition, copy.position + 1, True, copy.end_offset, NOW_MS, copy.failed)
+    if freshness_failure(replica, options, NOW_MS, needed_position) is None:
+        fresher = Replica(
+            replica.partition, replica.position + 1, True, replica.end_offset, NOW_MS, replica.failed
+        )
         assert freshness_failure(fresher, options, NOW_MS, needed_position) is None
 
 
 @given(REPLICAS)
-def test_unknown_lag_is_minus_one(copy: Replica) -> None:
+def test_unknown_lag_is_minus_one(replica: Replica) -> None:
     """A lag is -1 exactly if it is unknown, and never negative otherwise."""
-    assert (lag_records(copy) == -1) == (copy.end_offset == -1)
-    assert (lag_ms(copy, NOW_MS) == -1) == (copy.fresh_as_of_ms == -1)
-    assert min(lag_records(copy), lag_ms(copy, NOW_MS)) >= -1
+    assert (lag_records(replica) == -1) == (replica.end_offset == -1)
+    assert (lag_ms(replica, NOW_MS) == -1) == (replica.fresh_as_of_ms == -1)
+    assert min(lag_records(replica), lag_ms(replica, NOW_MS)) >= -1
 
 
 def test_empty_replica_is_at_offset_zero() -> None:

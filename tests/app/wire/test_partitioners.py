@@ -60,7 +60,7 @@ each_key = pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.n
 
 @each_key
 def test_murmur2_is_javas(golden: Golden) -> None:
-    """The hash of a key is the one that Java's `Utils.murmur2` gives, without its sign."""
+    """The hash of a key equals that of Java's `Utils.murmur2`, without its sign."""
     assert murmur2(golden.key) == golden.murmur2
 
 
@@ -102,8 +102,8 @@ def test_fnv1a_partitions_are_librdkafkas(golden: Golden) -> None:
         ("fnv1a_random", "fnv1a"),
     ],
 )
-def test_a_real_producer_agrees(partitioner: str, algorithm: str) -> None:
-    """What librdkafka's producer sends arrives in the partitions that are computed for it."""
+def test_real_producer_agrees(partitioner: str, algorithm: str) -> None:
+    """Records of librdkafka's producer arrive in the computed partitions."""
     producer = Producer(
         {"test.mock.num.brokers": 1, "partitioner": partitioner, "linger.ms": 1, "log_level": 0}
     )
@@ -131,13 +131,13 @@ def test_murmur2_agrees_with_another_implementation(key: bytes) -> None:
 
 
 @given(st.binary(max_size=64), st.sampled_from(ALGORITHMS), st.integers(1, 10_000))
-def test_a_partition_exists(key: bytes, algorithm: str, partitions: int) -> None:
+def test_computed_partition_exists(key: bytes, algorithm: str, partitions: int) -> None:
     """A key's partition is always one of the topic's."""
     assert 0 <= partition_for(key, algorithm, partitions) < partitions
 
 
-def test_no_partition_without_an_algorithm() -> None:
-    """Scatter is no algorithm: asking it for a partition is a defect that shows."""
+def test_scatter_computes_no_partition() -> None:
+    """A partition for scatter, which is no algorithm, is a ValueError."""
     with pytest.raises(ValueError, match="'scatter' names no partition"):
         partition_for(b"k", SCATTER, 4)
 
@@ -172,7 +172,7 @@ def test_algorithm_in_use(declared: str, mismatches: tuple[int, int, int], in_us
     st.lists(st.tuples(st.binary(max_size=20), st.integers(0, 11)), max_size=20),
 )
 def test_every_record_is_found(declared: str, records: list[tuple[bytes, int]]) -> None:
-    """Whatever the producers did, the algorithm in use leads to every record's partition, or says scatter."""
+    """The algorithm in use computes every record's partition, or is scatter."""
     mismatched = {a for a in ALGORITHMS if any(partition_for(k, a, 12) != p for k, p in records)}
 
     in_use = algorithm_in_use(declared, mismatched)
