@@ -1,12 +1,14 @@
-"""Provide nodes that hydrate from one another."""
+"""Provide nodes that hydrate from one another, and topics in the shared Kafka."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.kafka import KafkaForTests
 from tests.support.trio import Trio
 
 
@@ -22,3 +24,11 @@ def slow_trio(tmp_path: Path) -> Iterator[Trio]:
     with Trio(tmp_path, mb_per_second=2) as started:
         started.fill(0)
         yield started
+
+
+@pytest.fixture
+def topic(kafka: KafkaForTests) -> str:
+    """The name of a new topic with one partition."""
+    name = f"node-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, 1)
+    return name

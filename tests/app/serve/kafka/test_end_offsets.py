@@ -1,77 +1,32 @@
-"""The log's end, gaps and the producer, against a real Kafka."""
+"""Test end offset lookups and freshness against a real Kafka."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from queryable_app.errors import Failure, Reason
 from queryable_app.placement.assignment import Placement, initial_placement
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.policy.freshness import next_offset
-from queryable_app.serve.api.status import status_json
 from queryable_app.serve.kafka.group_offsets import GroupOffsets
 from queryable_app.serve.node import Node
 from tests.support.kafka import KafkaForTests, embedded_kafka
-from tests.support.node import APPLICATION_ID, NOBODY, bad, node_settings, open_node, put, slice_payload
+from tests.support.kafka_node import (
+    delete_records,
+    node_on,
+    produce,
+    producer,
+)
+from tests.support.node import APPLICATION_ID, NOBODY, node_settings, put, slice_payload
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def topic(kafka: KafkaForTests) -> str:
-    name = f"log-end-{uuid.uuid4().hex[:8]}"
-    kafka.create_topic(name, 1)
-    return name
-
-
-@asynccontextmanager
-async def node_on(tmp_path: Path, bootstrap: str, topic: str, **spec: Any) -> AsyncIterator[Node]:
-    settings = {"log_end_interval_ms": 50}
-    node = open_node(tmp_path, topic=topic, bootstrap=bootstrap, settings=settings, **spec)
-    await node.start()
-    try:
-        yield node
-    finally:
-        await node.stop()
-
-
-@asynccontextmanager
-async def producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, **options) as started:
-        yield started
-
-
-async def produce(bootstrap: str, topic: str, *values: bytes) -> None:
-    async with producer(bootstrap) as sender:
-        for value in values:
-            await sender.send_and_wait(topic, value, key=b"k", partition=0)
-
-
-async def produce_in_transaction(bootstrap: str, topic: str, commit: bool) -> None:
-    """Returns when the transaction's marker is in the log, which is later than Kafka's answer."""
-    async with producer(bootstrap, transactional_id=uuid.uuid4().hex) as sender:
-        await sender.begin_transaction()
-        sent = await sender.send_and_wait(topic, b"v", key=b"k", partition=0)
-        if commit:
-            await sender.commit_transaction()
-        else:
-            await sender.abort_transaction()
-    where, deadline = TopicPartition(topic, 0), time.monotonic() + 20
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap) as reader:
-        while (await reader.end_offsets([where]))[where] < sent.offset + 2:
-            assert time.monotonic() < deadline, "no marker came"
-            await asyncio.sleep(0.01)
 
 
 def test_a_strong_reader_gets_the_end_as_of_its_question(
@@ -157,7 +112,7 @@ def test_a_topic_whose_records_are_all_gone_is_complete_at_its_end(
 
     async def run() -> None:
         await produce(kafka.bootstrap, topic, b"1", b"2", b"3")
-        await _delete_records(kafka.bootstrap, topic, 3)
+        await delete_records(kafka.bootstrap, topic, 3)
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
             replica = node.replicas.by_partition[0]
             await until("completeness", lambda: replica.complete)
@@ -180,49 +135,6 @@ def test_freshness_is_the_moment_of_a_reached_end(tmp_path: Path, kafka: KafkaFo
             assert replica.complete
             await until("freshness", lambda: replica.fresh_as_of_ms >= before)
             assert replica.fresh_as_of_ms <= monotonic_ms()
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("commit", [True, False], ids=["commit marker", "aborted"])
-def test_trailing_markers_are_proven_away(
-    tmp_path: Path, kafka: KafkaForTests, topic: str, commit: bool
-) -> None:
-    """The marker at the end of a transaction, or the whole of an aborted one, never arrives; the copy gets to the
-    end."""
-
-    async def run() -> None:
-        await produce_in_transaction(kafka.bootstrap, topic, commit)
-        async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-            replica = node.replicas.by_partition[0]
-            await until("an end", lambda: replica.end_offset == 2)
-            if commit:
-                node.slices.apply(slice_payload(put(0, b"k", b"v")))
-                assert replica.position == 1
-            await until("the end reached", lambda: replica.position == 2)
-            assert replica.complete
-
-    asyncio.run(run())
-
-
-def test_a_record_that_is_there_is_never_skipped(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
-    """A gap is proven up to the first record that ingest still has to bring, and not beyond."""
-
-    async def run() -> None:
-        await produce_in_transaction(kafka.bootstrap, topic, False)
-        await produce(kafka.bootstrap, topic, b"there")
-        await produce_in_transaction(kafka.bootstrap, topic, False)
-        async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-            replica = node.replicas.by_partition[0]
-            await until("the record's offset", lambda: replica.position == 2)
-            await until("a later end", lambda: replica.end_offset == 5)
-            for _ in range(10):  # as many look-ups of the end as it takes for a wrong proof to show
-                await node.end_offsets.latest([0])
-                await asyncio.sleep(0.05)
-            assert (replica.position, replica.complete) == (2, False)
-
-            node.slices.apply(slice_payload(put(2, b"k", b"there")))
-            await until("the end reached", lambda: replica.position == 5)
 
     asyncio.run(run())
 
@@ -285,175 +197,6 @@ def test_a_killed_broker_is_noticed_and_found_again(
     assert (logged.count('"kafka-away"'), logged.count('"kafka-back"')) == (1, 1)
 
 
-def test_a_posted_record_has_its_offset(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
-    """The offset comes after the broker's acknowledgement; a tombstone is a record too."""
-
-    async def run() -> None:
-        async with node_on(tmp_path, kafka.bootstrap, topic) as node:
-            assert await node.producer.send(b"k", b"v", 0) == 0
-            assert await node.producer.send(b"k", None, 0) == 1
-            assert await node.end_offsets.latest([0]) == {0: 2}
-
-    asyncio.run(run())
-
-
-def test_a_record_that_the_topic_does_not_take_is_too_large(tmp_path: Path, kafka: KafkaForTests) -> None:
-    """The broker's bound is answered as `too_large`, and the next record goes through."""
-    name = f"small-{uuid.uuid4().hex[:8]}"
-    kafka.create_topic(name, 1, {"max.message.bytes": "1000"})
-
-    async def run() -> None:
-        async with node_on(tmp_path, kafka.bootstrap, name) as node:
-            with pytest.raises(Failure) as raised:
-                await node.producer.send(b"k", b"x" * 2000, 0)
-            assert raised.value.reason is Reason.TOO_LARGE
-            assert await node.producer.send(b"k", b"v", 0) == 0
-
-    asyncio.run(run())
-
-
-def test_without_kafka_a_posted_record_is_refused_in_time(tmp_path: Path) -> None:
-    """Nothing was written, and the answer says so before the deadline is long over."""
-
-    async def run() -> None:
-        async with node_on(tmp_path, NOBODY, "users") as node:
-            with pytest.raises(Failure) as raised:
-                await node.producer.send(b"k", b"v", 0, deadline_seconds=1)
-            assert raised.value.reason is Reason.NOT_AVAILABLE
-
-    asyncio.run(run())
-
-
-def test_a_dead_letter_says_where_it_came_from(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
-    """The raw record is in `<applicationId>.dead-letter` with topic, partition, offset and reason, before the slice is
-    applied."""
-
-    async def run() -> None:
-        async with node_on(tmp_path, kafka.bootstrap, topic, onBadRecord="DeadLetter") as node:
-            payload = slice_payload(bad(0, b"k", f"not JSON {topic}", b"\xff raw"))
-            await node.slices.write_dead_letters(payload)
-            node.slices.apply(payload)
-
-            found = [
-                r
-                for r in await _records(kafka, "tests.users.r1.dead-letter")
-                if r.headers[0][1].decode() == topic
-            ]
-            assert [(r.key, r.value) for r in found] == [(b"k", b"\xff raw")]
-            assert dict(found[0].headers) == {
-                "topic": topic.encode(),
-                "partition": b"0",
-                "offset": b"0",
-                "reason": f"not JSON {topic}".encode(),
-            }
-            assert node.replicas.by_partition[0].position == 1
-
-    asyncio.run(run())
-
-
-async def _records(kafka: KafkaForTests, name: str) -> list[Any]:
-    where = TopicPartition(name, 0)
-    async with AIOKafkaConsumer(
-        bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest", group_id=None
-    ) as consumer:
-        consumer.assign([where])
-        end = (await consumer.end_offsets([where]))[where]
-        records: list[Any] = []
-        while not records or records[-1].offset < end - 1:
-            records += (await consumer.getmany(where, timeout_ms=1000)).get(where, [])
-        return records
-
-
-LETTERS = 20
-LARGE = b"x" * 30_000
-
-
-@pytest.mark.parametrize(
-    ("bytes_max", "sizes", "written"),
-    [
-        (20_000, {len(LARGE): 16_384}, {"whole": LETTERS, "truncated": 1}),
-        (700, {len(LARGE): 0}, {"whole": LETTERS, "truncated": 1}),
-        (80, {}, {"skipped": LETTERS + 1}),
-    ],
-    ids=["truncated", "without its value", "skipped"],
-)
-def test_a_dead_letter_that_is_too_large_stops_no_partition(
-    tmp_path: Path,
-    kafka: KafkaForTests,
-    topic: str,
-    bytes_max: int,
-    sizes: dict[int, int],
-    written: dict[str, int],
-) -> None:
-    """It is truncated as far as Kafka asks, with headers that name its size, or skipped and counted; the position moves on."""
-    dead = f"{topic}.dead-letter"
-    kafka.create_topic(dead, 1, {"max.message.bytes": str(bytes_max)})
-
-    async def run() -> None:
-        async with node_on(tmp_path, kafka.bootstrap, topic, onBadRecord="DeadLetter") as node:
-            node.dead_letters.name = dead
-            values = [LARGE, *(b"small" for _ in range(LETTERS))]
-            payload = slice_payload(
-                *(bad(n, b"k%d" % n, "not JSON", value) for n, value in enumerate(values))
-            )
-            async with asyncio.timeout(60):
-                await node.slices.write_dead_letters(payload)
-            node.slices.apply(payload)
-
-            assert node.replicas.by_partition[0].position == len(values)
-            assert status_json(node)["deadLetters"]["written"] == written
-            assert status_json(node)["deadLetters"]["waiting"] == {}
-            if sizes:
-                found = await _records(kafka, dead)
-                cut = {
-                    int(said["original-value-bytes"]): len(r.value)
-                    for r in found
-                    if "truncated" in (said := dict(r.headers))
-                }
-                assert cut == sizes
-
-    asyncio.run(run())
-
-
-def test_a_partition_that_waits_for_the_dead_letter_topic_is_named(tmp_path: Path) -> None:
-    """Without Kafka the slice waits; status says which partition, why, and when the next attempt is."""
-
-    async def run() -> None:
-        async with node_on(tmp_path, NOBODY, "users", onBadRecord="DeadLetter") as node:
-            waiting = asyncio.create_task(
-                node.slices.write_dead_letters(slice_payload(bad(0, b"k", "not JSON")))
-            )
-            await until("it is named", lambda: status_json(node)["deadLetters"]["waiting"].get("0"))
-            assert status_json(node)["deadLetters"]["waiting"]["0"]["reason"]
-            waiting.cancel()
-            await asyncio.wait([waiting])
-            assert status_json(node)["deadLetters"]["waiting"] == {}
-
-    asyncio.run(run())
-
-
-def test_positions_are_committed_for_lag_tools(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
-    """The application's group shows how far the copies are, and follows them."""
-    where = TopicPartition(topic, 0)
-
-    async def run() -> None:
-        await produce(kafka.bootstrap, topic, b"1", b"2")
-        node = open_node(tmp_path, topic=topic, bootstrap=kafka.bootstrap)
-        positions = GroupOffsets(
-            {"bootstrap_servers": kafka.bootstrap}, topic, "tests.users.r1", node.replicas
-        )
-        async with AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id="tests.users.r1") as tool:
-            tool.assign([where])
-            for offset in range(2):
-                node.slices.apply(slice_payload(put(offset, b"k", b"v")))
-                await positions.commit()
-                assert await tool.committed(where) == offset + 1
-        await positions.stop()
-        node.replicas.close()
-
-    asyncio.run(run())
-
-
 def test_what_asks_kafka_follows_the_copies(tmp_path: Path, kafka: KafkaForTests) -> None:
     """A partition that comes is asked for and its position committed; one that goes is not asked for any more."""
     topic = f"log-end-{uuid.uuid4().hex[:8]}"
@@ -496,12 +239,3 @@ def test_what_asks_kafka_follows_the_copies(tmp_path: Path, kafka: KafkaForTests
 
 def write(path: str, placement: Placement) -> None:
     Path(path).write_text(placement.to_json())
-
-
-async def _delete_records(bootstrap: str, topic: str, before: int) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=before)})
-    finally:
-        await admin.close()

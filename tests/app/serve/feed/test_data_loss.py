@@ -1,0 +1,123 @@
+"""Test what a start of ingest does with replicas whose records the topic lost, over a real control socket."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryable_app.contract import ObservedTopic
+from queryable_app.serve.api.status import status_json
+from queryable_app.serve.feed.data_loss import data_loss_reason
+from tests.support.control_socket import ingest, node_running
+from tests.support.node import put, slice_payload
+
+
+@pytest.mark.parametrize(
+    ("topic", "why"),
+    [
+        ({"id": "T2"}, "the topic was deleted and made again"),
+        ({"latest": 3}, "the log ends at 3, before the position 5"),
+        ({"earliest": 9}, "records from 5 to 9 are gone"),
+    ],
+    ids=["made again", "cut off", "expired"],
+)
+def test_lost_data_fails_the_copy_or_rebuilds_it(tmp_path: Path, topic: dict[str, Any], why: str) -> None:
+    """Fail keeps the rows readable and leaves the partition out; Rebuild starts afresh at the earliest record."""
+
+    async def run(policy: str) -> None:
+        async with node_running(tmp_path / policy, onDataLoss=policy) as node:
+            replica = node.replicas.by_partition[0]
+            client = await ingest(node)
+            await client.start()
+            node.slices.apply(slice_payload(put(4, b"a", b"1")))
+            client.send(type="state", state="restarting", mode="realtime", detail="", starts=1)
+
+            started = await client.start(**topic)
+
+            if policy == "Fail":
+                assert "0" not in started["positions"]
+                assert replica.failed is not None
+                assert why in replica.failed
+                assert replica.store.get(b"a") is not None
+            else:
+                assert started["positions"]["0"] == -2
+                assert (replica.failed, replica.position, replica.store.get(b"a")) == (None, -1, None)
+            client.writer.close()
+
+    for policy in ("Fail", "Rebuild"):
+        (tmp_path / policy).mkdir()
+        asyncio.run(run(policy))
+
+
+def test_rows_that_come_after_the_look_at_the_logs_end_are_no_loss(tmp_path: Path) -> None:
+    """The query streams on while ingest looks: the position is beyond the end that was seen, and that is well."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            client = await ingest(node)
+            await client.start()
+            client.send(type="state", state="streaming", mode="realtime", detail="", starts=1)
+            node.slices.apply(slice_payload(put(4, b"a", b"1")))
+
+            started = await client.start(latest=3)
+
+            assert started["positions"] == {"0": 5, "1": -2}
+            assert node.replicas.by_partition[0].failed is None
+            client.writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_partition_that_the_topic_has_not_is_failed(tmp_path: Path) -> None:
+    """A topic made again with fewer partitions leaves copies without one, and they say so."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            client = await ingest(node)
+            client.send(type="topic", id="T", partitions=1, earliest={"0": 0}, latest={"0": 0})
+
+            assert (await client.receive())["positions"] == {"0": -2}
+            assert node.replicas.by_partition[1].failed is not None
+            client.writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_has_grown_is_seen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One event says what to do, status has both numbers, and the new partition is not read."""
+
+    async def run() -> None:
+        async with node_running(tmp_path) as node:
+            assert status_json(node)["topicPartitions"] is None
+            client = await ingest(node)
+            await client.start()
+            told: dict[str, Any] = {"earliest": {"0": 0, "1": 0}, "latest": {"0": 0, "1": 0}}
+            for _ in range(2):
+                client.send(type="topic", id="T1", partitions=3, **told)
+                assert (await client.receive())["positions"].keys() == {"0", "1"}
+
+            assert (status_json(node)["topicPartitions"], status_json(node)["placedPartitions"]) == (3, 2)
+            client.writer.close()
+
+    asyncio.run(run())
+    said = [line for line in capfd.readouterr().err.splitlines() if "partitions-changed" in line]
+    assert len(said) == 1
+    assert "partitions from 2 on are not read" in said[0]
+    assert "new revision" in said[0]
+
+
+@given(position=st.integers(-1, 30), earliest=st.integers(0, 30), length=st.integers(0, 30))
+def test_nothing_is_lost_exactly_when_the_position_is_within_the_log(
+    position: int, earliest: int, length: int
+) -> None:
+    """A copy that has nothing can start anywhere; any other needs its next record, or the end, to be there."""
+    seen = ObservedTopic("T", 1, {0: earliest}, {0: earliest + length})
+
+    lost = data_loss_reason(position, "T", 0, seen)
+
+    assert (lost is None) == (position == -1 or earliest <= position <= earliest + length)
