@@ -16,8 +16,8 @@ from tests.support.node import put, slice_frame, slice_payload
 from tests.support.waiting import until
 
 
-def test_a_start_begins_at_the_stores_positions(tmp_path: Path) -> None:
-    """A new copy starts at the earliest record, the others at what they have not got."""
+def test_start_begins_at_the_stores_positions(tmp_path: Path) -> None:
+    """A new replica starts at the earliest record, the others at their positions."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -30,8 +30,8 @@ def test_a_start_begins_at_the_stores_positions(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_ingest_hears_when_all_replicas_are_complete(tmp_path: Path) -> None:
-    """serve says it once when they become so, and to each ingest that comes later."""
+def test_ingest_is_told_once_all_replicas_are_complete(tmp_path: Path) -> None:
+    """serve sends `hydrated` once all are complete, and to each ingest that connects later."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -49,8 +49,8 @@ def test_ingest_hears_when_all_replicas_are_complete(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_every_start_has_a_generation_of_its_own(tmp_path: Path) -> None:
-    """Generations rise with each start and go on rising after a restart of the node."""
+def test_every_start_has_a_new_generation(tmp_path: Path) -> None:
+    """Generations rise with each start, also across restarts of the node."""
 
     async def run() -> None:
         for generation in (1, 3):
@@ -63,8 +63,9 @@ def test_every_start_has_a_generation_of_its_own(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_start_shuts_older_writers_out(tmp_path: Path) -> None:
-    """Row connections of the generation before are closed, cannot come back, and the new one's may write."""
+def test_start_fences_older_writers(tmp_path: Path) -> None:
+    """A start closes the row connections of older generations and refuses new ones. The new generation may
+    write."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -97,8 +98,8 @@ def test_a_start_shuts_older_writers_out(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_the_newest_ingest_wins(tmp_path: Path) -> None:
-    """The first ingest is told why and its connection is closed; status is the second one's."""
+def test_newest_ingest_replaces_the_older_one(tmp_path: Path) -> None:
+    """The older ingest is told why and disconnected, and status shows the newer one."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -130,8 +131,8 @@ def test_the_newest_ingest_wins(tmp_path: Path) -> None:
     ],
     ids=["not JSON", "no object", "offsets", "partitions", "id", "state", "type", "too long"],
 )
-def test_rubbish_is_refused(tmp_path: Path, line: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    """A message that cannot be ends the conversation with a line in the log; the next ingest is welcome."""
+def test_malformed_message_is_refused(tmp_path: Path, line: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    """A malformed message closes the connection with a line in the log, and the next ingest may connect."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -146,10 +147,10 @@ def test_rubbish_is_refused(tmp_path: Path, line: bytes, capfd: pytest.CaptureFi
     assert '"event": "refused"' in capfd.readouterr().err
 
 
-def test_one_store_that_cannot_be_written_does_not_keep_ingest_from_the_others(
+def test_start_leaves_out_a_store_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its partition is left out of the start, and is named as one that is tried again; the connection stays."""
+    """The start names its partition as retrying, and the connection stays."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -174,8 +175,8 @@ def test_one_store_that_cannot_be_written_does_not_keep_ingest_from_the_others(
     asyncio.run(run())
 
 
-def test_ingest_waits_for_its_start_while_the_generation_cannot_be_written(tmp_path: Path) -> None:
-    """The connection stays, and the query that runs may write on; the start follows when the disk takes it."""
+def test_start_waits_until_the_generation_is_written(tmp_path: Path) -> None:
+    """Meanwhile the connection stays and the running query may write."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -197,8 +198,8 @@ def test_ingest_waits_for_its_start_while_the_generation_cannot_be_written(tmp_p
     asyncio.run(run())
 
 
-def test_a_restart_has_ingest_start_again_where_the_stores_are(tmp_path: Path) -> None:
-    """Although nothing else is wanted: what the watchdog needs for a query that brings nothing."""
+def test_restart_begins_at_the_stores_positions(tmp_path: Path) -> None:
+    """The watchdog restarts a query even if the wanted partitions are the same."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:

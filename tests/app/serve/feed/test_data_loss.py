@@ -26,8 +26,9 @@ from tests.support.node import put, slice_payload
     ],
     ids=["made again", "cut off", "expired"],
 )
-def test_lost_data_fails_the_copy_or_rebuilds_it(tmp_path: Path, topic: dict[str, Any], why: str) -> None:
-    """Fail keeps the rows readable and leaves the partition out; Rebuild starts afresh at the earliest record."""
+def test_data_loss_fails_or_rebuilds_the_replica(tmp_path: Path, topic: dict[str, Any], why: str) -> None:
+    """Fail keeps the rows readable and leaves the partition out. Rebuild starts over at the earliest
+    record."""
 
     async def run(policy: str) -> None:
         async with node_running(tmp_path / policy, onDataLoss=policy) as node:
@@ -54,8 +55,9 @@ def test_lost_data_fails_the_copy_or_rebuilds_it(tmp_path: Path, topic: dict[str
         asyncio.run(run(policy))
 
 
-def test_rows_that_come_after_the_look_at_the_logs_end_are_no_loss(tmp_path: Path) -> None:
-    """The query streams on while ingest looks: the position is beyond the end that was seen, and that is well."""
+def test_rows_beyond_the_observed_end_offset_are_no_data_loss(tmp_path: Path) -> None:
+    """The query streams while ingest looks at the topic, so the position may be beyond the end offset that
+    it saw."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -73,8 +75,8 @@ def test_rows_that_come_after_the_look_at_the_logs_end_are_no_loss(tmp_path: Pat
     asyncio.run(run())
 
 
-def test_a_partition_that_the_topic_has_not_is_failed(tmp_path: Path) -> None:
-    """A topic made again with fewer partitions leaves copies without one, and they say so."""
+def test_partition_missing_in_the_topic_fails(tmp_path: Path) -> None:
+    """A topic that was recreated with fewer partitions fails the replicas of the others."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -88,8 +90,8 @@ def test_a_partition_that_the_topic_has_not_is_failed(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_topic_that_has_grown_is_seen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """One event says what to do, status has both numbers, and the new partition is not read."""
+def test_grown_topic_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One event has the advice, status has both numbers, and the new partition is not read."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -112,10 +114,9 @@ def test_a_topic_that_has_grown_is_seen(tmp_path: Path, capfd: pytest.CaptureFix
 
 
 @given(position=st.integers(-1, 30), earliest=st.integers(0, 30), length=st.integers(0, 30))
-def test_nothing_is_lost_exactly_when_the_position_is_within_the_log(
-    position: int, earliest: int, length: int
-) -> None:
-    """A copy that has nothing can start anywhere; any other needs its next record, or the end, to be there."""
+def test_position_within_the_log_is_no_data_loss(position: int, earliest: int, length: int) -> None:
+    """An empty replica can start anywhere. Any other needs its next record, or the end offset, to be in
+    the log."""
     seen = ObservedTopic("T", 1, {0: earliest}, {0: earliest + length})
 
     lost = data_loss_reason(position, "T", 0, seen)

@@ -57,7 +57,7 @@ LARGE = b"x" * 30_000
     ],
     ids=["truncated", "without its value", "skipped"],
 )
-def test_a_dead_letter_that_is_too_large_stops_no_partition(
+def test_too_large_dead_letter_stops_no_partition(
     tmp_path: Path,
     kafka: KafkaForTests,
     topic: str,
@@ -65,7 +65,8 @@ def test_a_dead_letter_that_is_too_large_stops_no_partition(
     sizes: dict[int, int],
     written: dict[str, int],
 ) -> None:
-    """It is truncated as far as Kafka asks, with headers that name its size, or skipped and counted; the position moves on."""
+    """It is truncated as far as Kafka requires, with headers that have its sizes, or skipped and counted.
+    The position moves on."""
     dead = f"{topic}.dead-letter"
     kafka.create_topic(dead, 1, {"max.message.bytes": str(bytes_max)})
 
@@ -95,8 +96,8 @@ def test_a_dead_letter_that_is_too_large_stops_no_partition(
     asyncio.run(run())
 
 
-def test_a_partition_that_waits_for_the_dead_letter_topic_is_named(tmp_path: Path) -> None:
-    """Without Kafka the slice waits; status says which partition, why, and when the next attempt is."""
+def test_status_names_partitions_that_wait_for_dead_letters(tmp_path: Path) -> None:
+    """Without Kafka the slice waits, and status has the partition, the reason and the next attempt."""
 
     async def run() -> None:
         async with node_on(tmp_path, NOBODY, "users", onBadRecord="DeadLetter") as node:

@@ -14,8 +14,8 @@ from tests.support.node import put, slice_payload
 from tests.support.waiting import until
 
 
-def test_a_missing_topic_is_waited_for(tmp_path: Path) -> None:
-    """While there is no topic nothing starts; status says what ingest says."""
+def test_missing_topic_starts_nothing(tmp_path: Path) -> None:
+    """Without a topic nothing starts, and status has the state that ingest reports."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -31,8 +31,9 @@ def test_a_missing_topic_is_waited_for(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_topic_that_stays_missing_is_a_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """After its time status and readiness say it, the log once, and copies stay; a topic made later is read."""
+def test_topic_that_stays_missing_is_a_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """After the wait, status and readiness report the failure and the log has one line. A topic that is
+    created later is read."""
 
     async def run() -> None:
         async with node_running(tmp_path, settings={"topic_wait_seconds": 0}) as node:
@@ -58,8 +59,8 @@ def test_a_topic_that_stays_missing_is_a_failure(tmp_path: Path, capfd: pytest.C
     assert capfd.readouterr().err.count('"event": "topic-missing"') == 1
 
 
-def test_a_topic_that_comes_in_time_is_no_failure(tmp_path: Path) -> None:
-    """The wait ends with the topic."""
+def test_topic_created_in_time_is_no_failure(tmp_path: Path) -> None:
+    """The wait ends when the topic exists."""
 
     async def run() -> None:
         async with node_running(tmp_path, settings={"topic_wait_seconds": 0}) as node:
@@ -74,8 +75,8 @@ def test_a_topic_that_comes_in_time_is_no_failure(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_permanent_failure_stays_until_ingest_gets_further(tmp_path: Path) -> None:
-    """An ingest that is started again says the same or more; meanwhile status and readiness tell what is wrong."""
+def test_permanent_failure_stays_until_ingest_gets_further(tmp_path: Path) -> None:
+    """Restarts of ingest keep the failure, which status and readiness report."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -108,8 +109,8 @@ def test_a_permanent_failure_stays_until_ingest_gets_further(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("reason", [{}, {"reason": ""}, {"reason": 7}, {"reason": "not a word"}])
-def test_a_failure_without_a_reason_may_pass(tmp_path: Path, reason: dict[str, Any]) -> None:
-    """An ingest of an earlier version gives none."""
+def test_failure_without_a_reason_may_be_transient(tmp_path: Path, reason: dict[str, Any]) -> None:
+    """An ingest of an earlier version reports no reason."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:

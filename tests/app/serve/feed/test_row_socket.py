@@ -54,8 +54,8 @@ async def listening(tmp_path: Path, partitions: int = 1, **spec: Any) -> AsyncIt
         node.replicas.close()
 
 
-def test_an_end_is_answered_when_everything_before_it_is_in_the_store(tmp_path: Path) -> None:
-    """The acknowledging byte means that the rows can be read and the position is behind them."""
+def test_end_frame_is_acknowledged_after_its_rows_are_stored(tmp_path: Path) -> None:
+    """After the acknowledgement the rows are readable and the position is behind them."""
 
     async def run() -> None:
         async with listening(tmp_path) as rows:
@@ -89,8 +89,8 @@ def test_frames_arrive_in_any_pieces(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_large_values_pass(tmp_path: Path) -> None:
-    """A value of 5 MB, between small ones, is stored to the byte."""
+def test_large_value_is_stored(tmp_path: Path) -> None:
+    """A value of 5 MB between small ones is stored byte for byte."""
     value = bytes(range(256)) * 20_000
 
     async def run() -> None:
@@ -110,10 +110,10 @@ def test_large_values_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("generation", [GENERATION - 1, GENERATION + 1], ids=["older", "unknown"])
-def test_another_generation_is_refused(
+def test_writer_of_another_generation_is_refused(
     tmp_path: Path, generation: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A writer of another start is shut out before it writes, and the log says so."""
+    """A writer of another start is refused before it writes, with a line in the log."""
 
     async def run() -> None:
         async with listening(tmp_path) as rows:
@@ -140,10 +140,10 @@ def test_another_generation_is_refused(
     ],
     ids=["too large", "empty", "unknown type", "cut off", "foreign partition", "second hello"],
 )
-def test_rubbish_closes_its_connection_alone(
+def test_malformed_frame_closes_only_its_connection(
     tmp_path: Path, rubbish: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A frame that cannot be is refused with a line in the log; another connection goes on."""
+    """A malformed frame is refused with a line in the log, and another connection continues."""
 
     async def run() -> None:
         async with listening(tmp_path) as rows:
@@ -161,8 +161,8 @@ def test_rubbish_closes_its_connection_alone(
     assert '"event": "refused"' in capfd.readouterr().err
 
 
-def test_nothing_is_applied_after_connections_were_closed(tmp_path: Path) -> None:
-    """When `close_connections` returns, positions stand still whatever the old writers have still sent."""
+def test_no_slice_is_applied_after_connections_are_closed(tmp_path: Path) -> None:
+    """After `close_connections` no position changes, whatever the old writers have sent."""
 
     async def run() -> None:
         async with listening(tmp_path) as rows:
@@ -185,8 +185,8 @@ def test_nothing_is_applied_after_connections_were_closed(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
-def test_a_slow_store_slows_the_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not applied stays with the sender: nothing piles up in the node."""
+def test_slow_store_slows_the_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are not applied stay with the sender, and the node buffers none."""
 
     async def run() -> None:
         async with listening(tmp_path) as rows:
@@ -213,8 +213,8 @@ def test_a_slow_store_slows_the_sender(tmp_path: Path, monkeypatch: pytest.Monke
     asyncio.run(run())
 
 
-def test_ingest_takes_half_of_the_loop_while_someone_reads() -> None:
-    """With reads going on, as much time passes between slices as they took; without, none is lost."""
+def test_ingest_takes_half_of_the_loop_while_reads_arrive() -> None:
+    """While reads arrive, slices pause for as long as they took. Otherwise they do not pause."""
 
     async def pause_of(reading: bool) -> float:
         loop = asyncio.get_running_loop()
@@ -261,8 +261,8 @@ def test_a_trickle_of_slices_waits_for_nothing() -> None:
     assert asyncio.run(turns_of_the_loop()) <= 2  # another process may stretch one of them to a millisecond
 
 
-def test_a_socket_left_behind_does_not_hinder_a_start(tmp_path: Path) -> None:
-    """After a kill -9 the file of the socket is still there."""
+def test_leftover_socket_file_does_not_prevent_a_start(tmp_path: Path) -> None:
+    """After kill -9 the socket's file still exists."""
 
     async def run() -> None:
         for _ in range(2):
@@ -281,8 +281,8 @@ async def _closed(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-def test_a_writer_that_goes_away_leaves_what_it_sent(tmp_path: Path) -> None:
-    """Slices that were complete are applied; the one cut off is not."""
+def test_complete_slices_of_a_disconnected_writer_are_applied(tmp_path: Path) -> None:
+    """Complete slices are applied, and a partial one is not."""
 
     async def run() -> None:
         async with listening(tmp_path) as rows:
@@ -294,8 +294,9 @@ def test_a_writer_that_goes_away_leaves_what_it_sent(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_connections_are_accepted_again_when_there_are_descriptors(tmp_path: Path) -> None:
-    """A task that connects while none is left waits, and is served as soon as there is one; the log says so once."""
+def test_accept_loop_recovers_from_missing_descriptors(tmp_path: Path) -> None:
+    """A task that connects without a free descriptor is served once there is one, and the log has one
+    line."""
     with serve_process(tmp_path) as served, socket.socket(socket.AF_UNIX) as task:
         with served.without_descriptors():
             task.connect(str(Path(served.settings.run_dir) / ROW_SOCKET))

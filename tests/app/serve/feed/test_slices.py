@@ -73,8 +73,8 @@ def test_records_without_a_key_move_the_position(node_of: OpenNode) -> None:
     assert (replica.state, values(replica)) == (ReplicaState(5, null_keys=2, last_timestamp_ms=7), {})
 
 
-def test_a_replay_changes_nothing(node_of: OpenNode) -> None:
-    """A slice that was applied before leaves rows, position and counters as they are."""
+def test_replayed_slice_changes_nothing(node_of: OpenNode) -> None:
+    """A slice that was applied before changes no rows, position or counters."""
     node = node_of()
     replayed = slice_payload(put(0, b"a", b"old"), put(1, b"b", b"1"))
     node.slices.apply(replayed)
@@ -89,8 +89,8 @@ def test_a_replay_changes_nothing(node_of: OpenNode) -> None:
     )
 
 
-def test_of_a_partial_replay_only_the_new_part_is_applied(node_of: OpenNode) -> None:
-    """Rows below the position are dropped one by one and not counted again."""
+def test_partial_replay_applies_only_new_rows(node_of: OpenNode) -> None:
+    """Rows below the position are neither applied nor counted again."""
     node = node_of()
     node.slices.apply(slice_payload(put(0, b"a", b"1"), put(1, b"a", b"2")))
 
@@ -101,8 +101,8 @@ def test_of_a_partial_replay_only_the_new_part_is_applied(node_of: OpenNode) -> 
     assert (replica.position, replica.state.rows, replica.state.deletes) == (3, 2, 1)
 
 
-def test_any_order_of_replays_ends_as_the_log_does(node_of: OpenNode) -> None:
-    """However slices overlap, as long as none begins above the position, the store is the fold of what was sent."""
+def test_any_order_of_replays_ends_as_the_log(node_of: OpenNode) -> None:
+    """However slices overlap, if none begins above the position, the store is the fold of the log."""
     node = node_of()
     log = [put(o, f"k{o % 5}".encode(), None if o % 7 == 3 else str(o).encode()) for o in range(30)]
     replica = node.replicas.by_partition[0]
@@ -180,14 +180,14 @@ def test_a_replay_from_the_middle_leaves_what_the_whole_slice_does(node_of: Open
     check()
 
 
-def test_a_partition_that_is_not_held_is_refused(node_of: OpenNode) -> None:
-    """A writer that sends another node's partition does not go on."""
+def test_slice_of_an_unknown_partition_is_refused(node_of: OpenNode) -> None:
+    """A slice of a partition that the topic does not have raises FrameError."""
     with pytest.raises(FrameError, match="partition 7"):
         node_of().slices.apply(slice_payload(put(0, b"a", b"1"), partition=7))
 
 
-def test_half_a_slice_is_never_applied(node_of: OpenNode) -> None:
-    """A slice that ends within a row raises, and nothing of it is written."""
+def test_partial_slice_is_never_applied(node_of: OpenNode) -> None:
+    """A slice that ends within a row raises, and none of its rows is written."""
     node = node_of()
 
     with pytest.raises(FrameError):
@@ -281,8 +281,8 @@ def test_a_partly_replayed_slice_counts_the_contradictions_of_its_new_rows(node_
     assert node.replicas.by_partition[0].state.mismatches[0] == 1
 
 
-def test_a_copy_becomes_complete_at_the_end_it_was_told(node_of: OpenNode) -> None:
-    """Completeness comes with the slice that reaches the end, and survives a restart."""
+def test_replica_becomes_complete_at_the_end_offset(node_of: OpenNode) -> None:
+    """It becomes complete with the slice that reaches the end offset, and stays complete after a restart."""
     node = node_of()
     replica = node.replicas.by_partition[0]
     replica.note_end_offset(1000, 2)
@@ -297,7 +297,7 @@ def test_a_copy_becomes_complete_at_the_end_it_was_told(node_of: OpenNode) -> No
 
 
 def test_freshness_advances_under_steady_load(node_of: OpenNode) -> None:
-    """A copy that is always a little behind is as fresh as the last sample it has passed."""
+    """A replica that is always a little behind is as fresh as the last sample that it has passed."""
     node = node_of()
     replica = node.replicas.by_partition[0]
     for step in range(1, 6):
@@ -308,8 +308,9 @@ def test_freshness_advances_under_steady_load(node_of: OpenNode) -> None:
     assert replica.fresh_as_of_ms == 500
 
 
-def test_a_waiter_wakes_at_its_position_and_not_before(node_of: OpenNode) -> None:
-    """`wait_for` is True when the position is reached, False at the deadline or when the copy fails."""
+def test_wait_ends_when_the_position_is_reached(node_of: OpenNode) -> None:
+    """`wait_for` returns True when the position is reached, and False at the deadline or when the replica
+    fails."""
     node = node_of()
 
     async def run() -> list[bool]:
@@ -325,8 +326,8 @@ def test_a_waiter_wakes_at_its_position_and_not_before(node_of: OpenNode) -> Non
     assert asyncio.run(run()) == [False, True, True, False]
 
 
-def test_a_copy_of_an_empty_log_has_reached_its_end(node_of: OpenNode) -> None:
-    """Before anything was applied it is complete, and nobody waits for offset 0."""
+def test_replica_of_an_empty_log_is_complete(node_of: OpenNode) -> None:
+    """Before any slice it is complete, and a wait for offset 0 ends at once."""
     node = node_of()
     replica = node.replicas.by_partition[0]
 

@@ -39,10 +39,10 @@ def watch(node: Node, seconds: float, moves: int | None = None) -> list[str]:
     return restarts
 
 
-def test_a_stalled_replica_is_named_and_its_query_started_again(
+def test_stalled_replica_is_reported_and_its_query_restarted(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In status, readyz and the log, within thirty seconds; one that moves is not."""
+    """Status, readyz and the log name it within thirty seconds. A replica that moves is not stalled."""
     assert watch(node, 30, moves=1) == ["restart"]
 
     assert [bool(p["stalled"]) for p in status_json(node)["partitions"]] == [True, False]
@@ -57,8 +57,8 @@ def test_a_stalled_replica_is_named_and_its_query_started_again(
 @pytest.mark.parametrize(
     "why", ["starting", "paused", "no record", "retrying", "dead letters", "not started", "failed"]
 )
-def test_what_may_rightly_wait_is_no_stall(node: Node, why: str) -> None:
-    """A query that starts, a full disk, a gap, a store that is tried again, dead letters that wait."""
+def test_replica_with_a_reason_to_wait_is_not_stalled(node: Node, why: str) -> None:
+    """A starting query, a full disk, a gap, a store that is retried and waiting dead letters are no stall."""
     for replica in node.replicas.by_partition.values():
         if why == "no record":
             replica.pending_record_offset = 4
@@ -79,8 +79,8 @@ def test_what_may_rightly_wait_is_no_stall(node: Node, why: str) -> None:
     node.replicas.close()
 
 
-def test_a_stall_ends_when_the_position_moves(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
-    """The log says so, and status does not name it any more."""
+def test_stall_ends_when_the_position_moves(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    """The log has a line, and status no longer names the replica."""
     watch(node, 30)
     for replica in node.replicas.by_partition.values():
         replica.apply((), replace(replica.state, position=6))

@@ -29,10 +29,11 @@ from tests.support.node import APPLICATION_ID, NOBODY, node_settings, put, slice
 from tests.support.waiting import until
 
 
-def test_a_strong_reader_gets_the_end_as_of_its_question(
+def test_lookup_returns_the_end_offset_as_of_the_call(
     tmp_path: Path, kafka: KafkaForTests, topic: str
 ) -> None:
-    """What was acknowledged before the question is below the answer, whatever look-up was under way."""
+    """Records that were acknowledged before the call are below the end offset, whatever lookup was under
+    way."""
 
     async def run() -> None:
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
@@ -43,10 +44,10 @@ def test_a_strong_reader_gets_the_end_as_of_its_question(
     asyncio.run(run())
 
 
-def test_a_look_up_under_way_does_not_answer_who_comes_later(
+def test_running_lookup_does_not_answer_later_callers(
     tmp_path: Path, kafka: KafkaForTests, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer that Kafka gave before the question was asked may miss what was acknowledged in between."""
+    """An answer from before the call may miss records that were acknowledged in between."""
 
     async def run() -> None:
         under_way, go_on, look_up = asyncio.Event(), asyncio.Event(), AIOKafkaConsumer.end_offsets
@@ -70,7 +71,7 @@ def test_a_look_up_under_way_does_not_answer_who_comes_later(
     asyncio.run(run())
 
 
-def test_callers_that_wait_share_one_look_up(
+def test_waiting_callers_share_one_lookup(
     tmp_path: Path, kafka: KafkaForTests, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred strong reads at once are not a hundred requests to Kafka."""
@@ -93,8 +94,10 @@ def test_callers_that_wait_share_one_look_up(
     asyncio.run(run())
 
 
-def test_an_empty_topic_is_complete_at_once(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
-    """There is nothing to be missing: the copy is at the end, complete and fresh."""
+def test_replica_of_an_empty_topic_is_complete_at_once(
+    tmp_path: Path, kafka: KafkaForTests, topic: str
+) -> None:
+    """It is at the end offset, complete and fresh."""
 
     async def run() -> None:
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
@@ -105,10 +108,10 @@ def test_an_empty_topic_is_complete_at_once(tmp_path: Path, kafka: KafkaForTests
     asyncio.run(run())
 
 
-def test_a_topic_whose_records_are_all_gone_is_complete_at_its_end(
+def test_topic_without_remaining_records_is_complete_at_its_end(
     tmp_path: Path, kafka: KafkaForTests, topic: str
 ) -> None:
-    """A log that begins and ends at the same offset above 0 is an empty one too."""
+    """A log that begins and ends at the same offset above 0 is empty too."""
 
     async def run() -> None:
         await produce(kafka.bootstrap, topic, b"1", b"2", b"3")
@@ -121,8 +124,10 @@ def test_a_topic_whose_records_are_all_gone_is_complete_at_its_end(
     asyncio.run(run())
 
 
-def test_freshness_is_the_moment_of_a_reached_end(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
-    """The copy is as fresh as the question was old when its end was reached, never fresher than now."""
+def test_freshness_is_the_moment_of_the_reached_end_offset(
+    tmp_path: Path, kafka: KafkaForTests, topic: str
+) -> None:
+    """A replica is as fresh as the lookup whose end offset it has reached, and never fresher than now."""
 
     async def run() -> None:
         await produce(kafka.bootstrap, topic, b"1")
@@ -139,8 +144,8 @@ def test_freshness_is_the_moment_of_a_reached_end(tmp_path: Path, kafka: KafkaFo
     asyncio.run(run())
 
 
-def test_an_open_transaction_is_not_part_of_the_log(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
-    """The end is the last stable offset: what readers may not see does not make a copy late."""
+def test_open_transaction_does_not_count_as_lag(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
+    """The end offset is the last stable offset: records that consumers may not see are no lag."""
 
     async def run() -> None:
         async with producer(kafka.bootstrap, transactional_id=uuid.uuid4().hex) as sender:
@@ -154,10 +159,8 @@ def test_an_open_transaction_is_not_part_of_the_log(tmp_path: Path, kafka: Kafka
     asyncio.run(run())
 
 
-def test_without_kafka_a_node_starts_and_says_so_once(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Strong reads fail at once with KafkaAway, and the log has one line."""
+def test_node_starts_without_kafka(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Strong reads fail at once with KafkaUnavailable, and the log has one line."""
 
     async def run() -> None:
         async with node_on(tmp_path, NOBODY, "users") as node:
@@ -177,10 +180,11 @@ def own_kafka(tmp_path: Path) -> Iterator[KafkaForTests]:
         yield broker
 
 
-def test_a_killed_broker_is_noticed_and_found_again(
+def test_lookups_recover_from_a_killed_broker(
     tmp_path: Path, own_kafka: KafkaForTests, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """kill -9: one line when it goes, one when it is back, and ends are known again."""
+    """After kill -9 the log has one line when Kafka is unavailable and one when it is back, and lookups
+    work again."""
     own_kafka.create_topic("users", 1)
 
     async def run() -> None:
@@ -197,8 +201,8 @@ def test_a_killed_broker_is_noticed_and_found_again(
     assert (logged.count('"kafka-away"'), logged.count('"kafka-back"')) == (1, 1)
 
 
-def test_what_asks_kafka_follows_the_copies(tmp_path: Path, kafka: KafkaForTests) -> None:
-    """A partition that comes is asked for and its position committed; one that goes is not asked for any more."""
+def test_lookups_and_commits_follow_the_assigned_replicas(tmp_path: Path, kafka: KafkaForTests) -> None:
+    """An added partition is looked up and its position committed. A removed one is not looked up any more."""
     topic = f"log-end-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 2)
     placement = initial_placement(APPLICATION_ID, 2, ["http://127.0.0.1:1", "http://127.0.0.1:2"], 1)

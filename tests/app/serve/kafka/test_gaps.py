@@ -76,8 +76,8 @@ async def running(
         node.replicas.close()
 
 
-def test_a_gap_is_proven_in_a_topic_that_was_made_again(tmp_path: Path) -> None:
-    """A record that was seen far up the log before says nothing of the shorter one that took its place."""
+def test_gap_is_proven_in_a_recreated_topic(tmp_path: Path) -> None:
+    """A record that was found at a high offset of the old topic does not apply to the shorter new one."""
 
     async def run() -> None:
         consumer = Held(topic_of(records=100, markers=0))
@@ -97,8 +97,8 @@ def test_a_gap_is_proven_in_a_topic_that_was_made_again(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_what_was_asked_before_a_rebuild_moves_no_position_after_it(tmp_path: Path) -> None:
-    """The proof is about the topic before; records of the new one would be left out."""
+def test_proof_from_before_a_rebuild_moves_no_position(tmp_path: Path) -> None:
+    """The proof is about the old topic and would skip records of the new one."""
 
     async def run() -> None:
         consumer = Held(topic_of(records=10, markers=20))
@@ -116,8 +116,8 @@ def test_what_was_asked_before_a_rebuild_moves_no_position_after_it(tmp_path: Pa
     asyncio.run(run())
 
 
-def test_an_end_that_was_asked_for_before_a_rebuild_completes_nothing(tmp_path: Path) -> None:
-    """The replica is complete at the end of the topic that it reads, and not at that of the one before."""
+def test_lookup_from_before_a_rebuild_completes_nothing(tmp_path: Path) -> None:
+    """A replica is complete at the end offset of the topic that it reads, not of the one before."""
 
     async def run() -> None:
         consumer = Held(topic_of(records=2, markers=0))

@@ -40,7 +40,7 @@ def test_trailing_markers_are_proven_away(
     asyncio.run(run())
 
 
-def test_a_record_that_is_there_is_never_skipped(
+def test_existing_record_is_never_skipped(
     tmp_path: Path, kafka: KafkaForTests, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gap is proven up to the first record that ingest still has to bring, and not beyond."""

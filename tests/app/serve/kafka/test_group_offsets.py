@@ -16,7 +16,7 @@ from tests.support.node import open_node, put, slice_payload
 
 
 def test_positions_are_committed_for_lag_tools(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
-    """The application's group shows how far the copies are, and follows them."""
+    """The application's group has the positions of the replicas, and follows them."""
     where = TopicPartition(topic, 0)
 
     async def run() -> None:

@@ -28,8 +28,8 @@ def test_a_posted_record_has_its_offset(tmp_path: Path, kafka: KafkaForTests, to
     asyncio.run(run())
 
 
-def test_a_record_that_the_topic_does_not_take_is_too_large(tmp_path: Path, kafka: KafkaForTests) -> None:
-    """The broker's bound is answered as `too_large`, and the next record goes through."""
+def test_record_beyond_the_topics_limit_is_too_large(tmp_path: Path, kafka: KafkaForTests) -> None:
+    """The broker's limit is answered as `too_large`, and the next record goes through."""
     name = f"small-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(name, 1, {"max.message.bytes": "1000"})
 
@@ -43,8 +43,8 @@ def test_a_record_that_the_topic_does_not_take_is_too_large(tmp_path: Path, kafk
     asyncio.run(run())
 
 
-def test_without_kafka_a_posted_record_is_refused_in_time(tmp_path: Path) -> None:
-    """Nothing was written, and the answer says so before the deadline is long over."""
+def test_posted_record_is_refused_in_time_without_kafka(tmp_path: Path) -> None:
+    """The record was not written, and the answer says so soon after the deadline."""
 
     async def run() -> None:
         async with node_on(tmp_path, NOBODY, "users") as node:

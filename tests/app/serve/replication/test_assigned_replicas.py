@@ -41,8 +41,8 @@ def epoch_on_disk(node: Node) -> int:
     return Placement.from_json(kept(node).read_text()).epoch if kept(node).exists() else 0
 
 
-def test_a_copy_that_is_gone_is_deleted_and_a_new_one_is_begun(tmp_path: Path) -> None:
-    """What is gone answers no more at once and leaves the disk; what is new is there and can be fed."""
+def test_removed_replica_is_deleted_and_an_added_one_is_created(tmp_path: Path) -> None:
+    """A removed replica stops answering at once and leaves the disk. An added one accepts slices."""
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [0], [1]])) as node:
@@ -100,8 +100,8 @@ def test_a_lower_epoch_never_replaces_a_higher(tmp_path: Path) -> None:
         "more nodes than there can be",
     ],
 )
-def test_a_placement_that_cannot_be_followed_changes_nothing(tmp_path: Path, wrong: Placement) -> None:
-    """It is refused with the reason, and neither copies nor disk change."""
+def test_refused_placement_changes_nothing(tmp_path: Path, wrong: Placement) -> None:
+    """A refused placement has a reason, and changes neither replicas nor disk."""
 
     async def run() -> None:
         async with node_running(tmp_path, start=False) as node:
@@ -113,8 +113,9 @@ def test_a_placement_that_cannot_be_followed_changes_nothing(tmp_path: Path, wro
     asyncio.run(run())
 
 
-def test_a_node_goes_on_with_what_it_had_written_before_it_died(tmp_path: Path) -> None:
-    """Dead between writing a placement and following it: the next start follows it, and takes away what is left over."""
+def test_restarted_node_follows_the_placement_that_it_had_written(tmp_path: Path) -> None:
+    """After a crash between writing a placement and following it, the next start follows it and deletes
+    leftovers."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -134,8 +135,8 @@ def test_a_node_goes_on_with_what_it_had_written_before_it_died(tmp_path: Path) 
     asyncio.run(run())
 
 
-def test_a_copy_outlives_a_placement_that_the_machine_lost(tmp_path: Path) -> None:
-    """Left over by the first placement, and here again by the newest: it is opened with what it has."""
+def test_replica_survives_a_placement_that_the_machine_lost(tmp_path: Path) -> None:
+    """A replica that the first placement removes and the newest assigns again is opened with its rows."""
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [0]]), cleanup_delay_seconds=60) as node:
@@ -149,8 +150,9 @@ def test_a_copy_outlives_a_placement_that_the_machine_lost(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]"])
-def test_a_placement_that_the_machine_lost_is_learnt_again(tmp_path: Path, text: str) -> None:
-    """A file that is not whole after a power cut: the node starts with the first placement, and is told the newest later."""
+def test_lost_placement_is_fetched_again(tmp_path: Path, text: str) -> None:
+    """If a power cut damaged the placement's file, the node starts with the first placement and gets the
+    newest later."""
 
     kept(open_node(tmp_path, HERE)).write_text(text)
 
@@ -162,8 +164,8 @@ def test_a_placement_that_the_machine_lost_is_learnt_again(tmp_path: Path, text:
     asyncio.run(run())
 
 
-def test_roles_follow(tmp_path: Path) -> None:
-    """Active, standby, hydrating: without closing anything, and the epoch is in status."""
+def test_roles_follow_the_placement(tmp_path: Path) -> None:
+    """Roles change without closing a store, and status has the epoch."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -179,8 +181,8 @@ def test_roles_follow(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_new_stores_share_the_memory_with_those_that_are_there(tmp_path: Path) -> None:
-    """What one store may keep in memory follows from how many the node holds."""
+def test_memtable_memory_is_shared_by_all_assigned_replicas(tmp_path: Path) -> None:
+    """A store's memtable memory follows from the number of replicas of the node."""
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [1]])) as node:
@@ -217,8 +219,8 @@ async def started(
         return dict(json.loads(await reader.readline())["positions"])
 
 
-def test_several_changes_go_into_one_restart(tmp_path: Path) -> None:
-    """Ingest is told once what is wanted after all of them, and not at all when that is nothing new."""
+def test_several_placement_changes_cause_one_restart_of_ingest(tmp_path: Path) -> None:
+    """Ingest gets the wanted partitions once after all changes, and not at all if they are the same."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -237,8 +239,8 @@ def test_several_changes_go_into_one_restart(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_new_copy_takes_slices_from_its_own_start_on(tmp_path: Path) -> None:
-    """What an older query sends of a partition that came back begins in the middle: it passes the copy by."""
+def test_added_replica_ignores_slices_of_an_older_query(tmp_path: Path) -> None:
+    """An older query sends rows from a later position, so the replica waits for the next start."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -261,8 +263,8 @@ def test_a_new_copy_takes_slices_from_its_own_start_on(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_partition_that_ingest_has_not_looked_at_is_not_started(tmp_path: Path) -> None:
-    """It came after the look: it is neither judged by offsets that nobody knows, nor forgotten."""
+def test_partition_without_known_offsets_is_not_started(tmp_path: Path) -> None:
+    """A partition that was added after ingest looked at the topic waits for its next look."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -274,8 +276,8 @@ def test_a_partition_that_ingest_has_not_looked_at_is_not_started(tmp_path: Path
     asyncio.run(run())
 
 
-def test_what_is_on_disk_is_replaced_in_one_step(tmp_path: Path) -> None:
-    """A placement that cannot be written is not followed: after a restart the node would not know of it."""
+def test_placement_that_cannot_be_written_is_not_followed(tmp_path: Path) -> None:
+    """Otherwise a restart would forget the placement."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:

@@ -21,8 +21,9 @@ from tests.support.waiting import until
 BOUNDED, ANY = ReadOptions(), ReadOptions(Consistency.ANY)
 
 
-def test_a_copy_that_another_node_has_is_fetched(tmp_path: Path) -> None:
-    """Until it is there reads are told so, ingest does not read it, and the node stays ready; then it goes on from there."""
+def test_replica_is_fetched_from_a_peer(tmp_path: Path) -> None:
+    """Meanwhile reads are refused, ingest skips it, and the node stays ready. Then it continues from the
+    fetched position."""
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [0]]), other=100) as node:
@@ -51,8 +52,8 @@ def test_a_copy_that_another_node_has_is_fetched(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_copy_that_nobody_can_give_begins_empty(tmp_path: Path) -> None:
-    """The topic builds it."""
+def test_replica_begins_empty_if_no_peer_has_one(tmp_path: Path) -> None:
+    """The topic hydrates it."""
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [0]]), other=0) as node:
@@ -67,8 +68,8 @@ def test_a_copy_that_nobody_can_give_begins_empty(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_fetch_ends_when_its_copy_is_placed_elsewhere(tmp_path: Path) -> None:
-    """Nothing of it stays."""
+def test_fetch_ends_when_its_replica_is_removed(tmp_path: Path) -> None:
+    """Nothing of the fetch stays on the disk."""
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [0]]), other=100) as node:
@@ -85,8 +86,8 @@ def test_a_fetch_ends_when_its_copy_is_placed_elsewhere(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_wiped_node_fetches_what_others_serve(tmp_path: Path) -> None:
-    """At the start an empty store is exchanged for the copy of another node; one with rows is not."""
+def test_wiped_node_fetches_replicas_from_peers(tmp_path: Path) -> None:
+    """At the start an empty store is replaced by a peer's replica, and one with rows is not."""
 
     async def run() -> None:
         both = placed(1, [[0, 1], [1, 0], [0, 1]])
@@ -113,10 +114,10 @@ def damage(path: Path, current: str = "no manifest") -> None:
 @pytest.mark.parametrize(
     "current", ["no manifest", "MANIFEST-999999\n"], ids=["corrupt", "a file is missing"]
 )
-def test_a_damaged_copy_is_thrown_away_and_fetched(
+def test_damaged_store_is_deleted_and_fetched_at_the_start(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], current: str
 ) -> None:
-    """It is never served; the event says why, and the copy of another node takes its place."""
+    """A damaged store is never served. The event has the reason, and a peer's replica takes its place."""
 
     async def run() -> None:
         both = placed(1, [[0, 1], [1], [1]])
@@ -134,8 +135,8 @@ def test_a_damaged_copy_is_thrown_away_and_fetched(
     assert '"event": "copy-thrown-away"' in capfd.readouterr().err
 
 
-def test_a_damaged_copy_that_nobody_else_has_stays_for_a_person(tmp_path: Path) -> None:
-    """It is failed, says what to do, and is not deleted: the topic may no longer have what it holds."""
+def test_damaged_store_that_no_peer_has_is_not_deleted(tmp_path: Path) -> None:
+    """The replica fails with advice: the topic may no longer have its records."""
 
     async def run() -> None:
         async with node_running(tmp_path, start=False) as node:
@@ -152,8 +153,9 @@ def test_a_damaged_copy_that_nobody_else_has_stays_for_a_person(tmp_path: Path) 
     asyncio.run(run())
 
 
-def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
-    """Another process has it, for example: the replica says so, the others go on, and it opens once the store is free."""
+def test_store_that_cannot_be_opened_is_retried(tmp_path: Path) -> None:
+    """While another process has the store, the replica reports it and the others continue. It opens once
+    the store is free."""
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [0]])) as node:
@@ -174,8 +176,9 @@ def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_pause_takes_partitions_out_of_what_is_wanted(tmp_path: Path) -> None:
-    """Those still being built, or all; a fetch stops, and goes on when there is room again."""
+def test_pause_stops_ingest_and_fetches(tmp_path: Path) -> None:
+    """A pause of hydrating or of all replicas stops their ingest. A fetch stops, and continues after the
+    pause."""
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [0], [1]]), other=100) as node:

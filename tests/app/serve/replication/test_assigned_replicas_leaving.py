@@ -15,7 +15,7 @@ from tests.support.node import put, slice_payload
 from tests.support.waiting import until
 
 
-def test_a_scan_that_has_begun_ends_although_its_copy_leaves(tmp_path: Path) -> None:
+def test_running_scan_ends_before_its_replica_is_deleted(tmp_path: Path) -> None:
     """Every row arrives, and only then is the store deleted."""
 
     async def run() -> None:
@@ -38,8 +38,8 @@ def test_a_scan_that_has_begun_ends_although_its_copy_leaves(tmp_path: Path) -> 
     asyncio.run(run())
 
 
-def test_a_scan_that_outlives_its_copy_fails_with_words(tmp_path: Path) -> None:
-    """A copy whose time is over refuses the next step as not available; nothing breaks."""
+def test_scan_of_a_closed_replica_is_not_available(tmp_path: Path) -> None:
+    """The next step of the scan fails as not available."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -61,8 +61,8 @@ def test_a_scan_that_outlives_its_copy_fails_with_words(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_who_waits_for_a_position_of_a_copy_that_leaves_is_sent_on_at_once(tmp_path: Path) -> None:
-    """Another node may have it: nobody waits for the deadline here."""
+def test_removed_replica_ends_waits_for_a_position(tmp_path: Path) -> None:
+    """Another node may have the position, so a waiting read does not wait for its deadline."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -77,8 +77,9 @@ def test_who_waits_for_a_position_of_a_copy_that_leaves_is_sent_on_at_once(tmp_p
     asyncio.run(run())
 
 
-def test_a_copy_that_comes_back_is_as_it_was(tmp_path: Path) -> None:
-    """Placed here again before it is deleted, it has its rows, and takes slices from the next start on alone."""
+def test_replica_assigned_again_has_its_rows(tmp_path: Path) -> None:
+    """Assigned again before it is deleted, a replica has its rows, and accepts slices only from the next
+    start on."""
 
     async def run() -> None:
         async with node_running(tmp_path, removal_delay_seconds=5) as node:
@@ -96,8 +97,8 @@ def test_a_copy_that_comes_back_is_as_it_was(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_copy_that_comes_back_does_not_answer_with_what_is_old(tmp_path: Path) -> None:
-    """It is complete when it has reached an end that was asked for since then, for nothing has come in meanwhile."""
+def test_replica_assigned_again_is_incomplete_until_it_catches_up(tmp_path: Path) -> None:
+    """It missed records meanwhile, so it has to reach an end offset that was looked up afterwards."""
 
     async def run() -> None:
         async with node_running(tmp_path, removal_delay_seconds=5) as node:
@@ -118,8 +119,8 @@ def test_a_copy_that_comes_back_does_not_answer_with_what_is_old(tmp_path: Path)
     asyncio.run(run())
 
 
-def test_a_copy_that_is_taken_up_while_its_directory_is_deleted_begins_anew(tmp_path: Path) -> None:
-    """However often it comes and goes in between: in the end there is one empty store, open."""
+def test_replica_assigned_during_its_deletion_starts_over(tmp_path: Path) -> None:
+    """However often the placement changes meanwhile, the node ends with one empty, open store."""
 
     async def run() -> None:
         async with node_running(tmp_path, removal_delay_seconds=0) as node:
@@ -141,8 +142,8 @@ def test_a_copy_that_is_taken_up_while_its_directory_is_deleted_begins_anew(tmp_
     asyncio.run(run())
 
 
-def test_a_directory_has_one_user_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While someone still reads the store that has left, nothing is deleted or opened in its place, whatever comes."""
+def test_directory_has_one_user_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a read still uses a removed store, its directory is neither deleted nor opened again."""
     monkeypatch.setattr("queryable_app.serve.replication.assigned_replicas._REMOVAL_SECONDS_MAX", 0)
 
     async def run() -> None:

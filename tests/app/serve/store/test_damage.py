@@ -57,10 +57,9 @@ def events(capfd: pytest.CaptureFixture[str], name: str) -> list[dict[str, Any]]
     return [line for line in lines if line["event"] == name]
 
 
-def test_a_damaged_copy_is_exchanged_for_one_of_another_node(
-    trio: Trio, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """It is small, and still fetched; an event says why; what is served afterwards is what the other node has."""
+def test_damaged_replica_is_replaced_by_a_peers(trio: Trio, capfd: pytest.CaptureFixture[str]) -> None:
+    """A damaged replica is fetched again from a peer, even if it is small. An event has the reason, and
+    reads see the peer's rows."""
     fill_both(trio)
     source, damaged = trio.source(1), replica_of(trio.nodes[0]).store
     trio.damage(0)
@@ -76,8 +75,8 @@ def test_a_damaged_copy_is_exchanged_for_one_of_another_node(
     assert left == ["p0000"]
 
 
-def test_a_read_that_has_the_damaged_copy_does_not_meet_the_one_in_its_place(trio: Trio) -> None:
-    """What comes may be behind what the read has said of the old one: it is told that this one is gone, and begins again."""
+def test_read_of_a_damaged_replica_never_sees_its_replacement(trio: Trio) -> None:
+    """The replacement may be behind the damaged replica, so a running read fails and starts over."""
     fill_both(trio)
     damaged = replica_of(trio.nodes[0])
     store = damaged.store
@@ -94,8 +93,8 @@ def same(trio: Trio, store: object) -> bool:
     return replica_of(trio.nodes[0]).store is store
 
 
-def test_no_read_sees_the_damage(trio: Trio) -> None:
-    """From the first read that comes to it on, every one is answered with what was written."""
+def test_reads_never_see_damage(trio: Trio) -> None:
+    """From the first read that finds the damage on, every read returns what was written."""
     fill_both(trio)
     expected = {key: row[18:] for key, row in trio.source(1).rows.items()}
     trio.damage(0)
@@ -117,10 +116,9 @@ def test_no_read_sees_the_damage(trio: Trio) -> None:
         read_all()
 
 
-def test_a_damaged_copy_is_not_read_while_it_is_exchanged(
-    trio: Trio, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is absent, and ingest does not write to it; when no other copy comes it is read again, as far as it can be."""
+def test_damaged_replica_is_absent_while_it_is_replaced(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads and ingest do not use it meanwhile. If no peer sends a replica, the damaged one serves its
+    readable rows again."""
     fill_both(trio)
     fetching, go_on = threading.Event(), threading.Event()
 
@@ -148,10 +146,8 @@ def test_a_damaged_copy_is_not_read_while_it_is_exchanged(
     assert replica.complete
 
 
-def test_a_damaged_copy_stays_while_nobody_has_a_whole_one(
-    trio: Trio, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rest of it is read, and it is not asked for again and again."""
+def test_damaged_replica_stays_while_no_peer_is_complete(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The readable rows are served, and no fetch is repeated in a loop."""
     trio.fill(0)
     look_after(trio.nodes[0])
     looked = threading.Event()
@@ -175,10 +171,8 @@ def test_a_damaged_copy_stays_while_nobody_has_a_whole_one(
     assert trio.nodes[0].on_loop(lambda: replica.store.get(LARGE[0])) is not None
 
 
-def test_two_damaged_copies_are_not_exchanged_for_one_another(
-    trio: Trio, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Where each node has damage, none gives its copy away, and both go on with what they can read."""
+def test_damaged_replicas_do_not_replace_each_other(trio: Trio, capfd: pytest.CaptureFixture[str]) -> None:
+    """If both nodes have damage, neither serves a checkpoint, and both serve their readable rows."""
     fill_both(trio)
     for ordinal in (0, 1):
         trio.damage(ordinal)
@@ -191,10 +185,10 @@ def test_two_damaged_copies_are_not_exchanged_for_one_another(
     assert not events(capfd, "copied-from-peer")
 
 
-def test_a_copy_that_could_not_be_opened_is_fetched_once_another_node_has_it(
+def test_replica_that_could_not_be_opened_is_fetched_once_a_peer_is_complete(
     trio: Trio, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The other one was built after this node had started."""
+    """The peer became complete after this node had started."""
     trio.fill(0)
     first = trio.nodes[0]
     look_after(first)
@@ -219,8 +213,9 @@ def test_a_copy_that_could_not_be_opened_is_fetched_once_another_node_has_it(
     assert events(capfd, "copy-thrown-away")
 
 
-def test_a_node_that_is_killed_in_the_middle_has_its_damaged_copy(trio: Trio) -> None:
-    """What came is no store, and what was there is where it was: the next look exchanges it."""
+def test_damaged_replica_survives_a_kill_during_its_replacement(trio: Trio) -> None:
+    """The staging directory is no store and the damaged store is in its place, so the next check replaces
+    it."""
     fill_both(trio)
     trio.damage(0)
     path = replica_of(trio.nodes[0]).store.path

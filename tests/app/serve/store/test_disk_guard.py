@@ -43,10 +43,11 @@ def fill_to(directory: Path, percent: float) -> None:
         ballast.write_bytes(b"x" * more)
 
 
-def test_a_disk_that_fills_up_pauses_ingest_and_goes_on_by_itself(
+def test_full_disk_pauses_ingest_until_there_is_space(
     small_disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """First what is being built, then all; reads are answered throughout; status, metrics and one event a change say so."""
+    """The guard pauses hydrating replicas first, then all. Reads continue, and status, metrics and one
+    event for each change show it."""
     settings = node_settings(small_disk, 2, storage={"highWaterPercent": MARK})
 
     async def run() -> None:
@@ -93,14 +94,14 @@ def check(node: Node, paused: Pause, wanted: list[int]) -> None:
     assert readiness(node)["complete"] == 1
 
 
-def test_what_is_used_is_what_a_person_sees(tmp_path: Path) -> None:
-    """As `df` rounds it up, with the blocks for root left out."""
+def test_used_percent_matches_df(tmp_path: Path) -> None:
+    """The used share is the one that `df` rounds up, without the blocks for root."""
     shown = subprocess.run(["df", "--output=pcent", str(tmp_path)], capture_output=True, check=True).stdout
     assert abs(used_percent(tmp_path) - int(shown.split()[1].strip(b" %"))) <= 1.5
 
 
-def test_a_disk_that_is_full_at_the_start_is_seen_before_anything_is_read(tmp_path: Path) -> None:
-    """The first look is part of the start."""
+def test_guard_measures_the_disk_before_ingest_begins(tmp_path: Path) -> None:
+    """The first measurement is part of the start."""
     pauses: list[Pause] = []
 
     async def run() -> None:
@@ -112,8 +113,8 @@ def test_a_disk_that_is_full_at_the_start_is_seen_before_anything_is_read(tmp_pa
     asyncio.run(run())
 
 
-def test_a_look_that_fails_does_not_end_the_guard(tmp_path: Path) -> None:
-    """A file system that cannot be asked for a moment is asked again."""
+def test_failed_measurement_is_repeated(tmp_path: Path) -> None:
+    """A file system that cannot be measured for a moment is measured again."""
     readings: Iterator[float | OSError] = iter([10.0, OSError("stale"), 95.0])
     pauses: list[Pause] = []
 

@@ -63,8 +63,8 @@ def test_the_sample_is_bounded() -> None:
         assert len(sample._expiry_ms) <= SAMPLE_MAX
 
 
-def test_nothing_is_said_before_every_key_had_its_chance() -> None:
-    """A store that was opened with rows has no count before it was walked."""
+def test_store_with_rows_has_no_count_before_a_walk() -> None:
+    """A store that opened with rows has no estimate until a walk is complete."""
     sample = KeySample(whole=False)
     sample.note(b"a", stored(b"v"))
     assert sample.count(NOW_MS) is None
@@ -72,8 +72,8 @@ def test_nothing_is_said_before_every_key_had_its_chance() -> None:
     assert sample.count(NOW_MS) == 1
 
 
-def test_a_removed_row_does_not_count() -> None:
-    """The sweeper's removals are taken in."""
+def test_removed_row_does_not_count() -> None:
+    """Rows that the sweeper removes leave the sample."""
     sample = KeySample(whole=True)
     sample.note(b"a", stored(b"v", NOW_MS + 1))
     sample.forget(b"a")

@@ -82,7 +82,7 @@ def test_the_later_of_two_puts_of_a_key_wins(open_store: OpenStore) -> None:
     assert store.get(b"a") == b"2"
 
 
-def test_many_keys_are_answered_in_their_order(open_store: OpenStore) -> None:
+def test_multi_get_returns_values_in_the_order_of_keys(open_store: OpenStore) -> None:
     """A missing key is None at its place."""
     store = open_store()
     store.apply([(b"a", b"1"), (b"c", b"3")], STATE)
@@ -94,14 +94,14 @@ KEYS = st.binary(max_size=3)
 
 
 @given(keys=st.sets(KEYS, max_size=20), start=st.none() | KEYS, stop=st.none() | KEYS, reverse=st.booleans())
-def test_a_range_has_its_start_and_not_its_stop(
+def test_range_includes_its_start_and_excludes_its_stop(
     tmp_path_factory: pytest.TempPathFactory,
     keys: set[bytes],
     start: bytes | None,
     stop: bytes | None,
     reverse: bool,
 ) -> None:
-    """`rows` is the sorted keys from start to before stop, in either direction, for any bytes."""
+    """`rows` returns the sorted keys from start to before stop, in either direction, for any bytes."""
     store = _shared_store(tmp_path_factory)
     store.clear()
     store.apply([(key, key) for key in keys], STATE)
@@ -121,8 +121,8 @@ def _shared_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return _SHARED["store"]
 
 
-def test_a_walk_sees_the_rows_of_its_beginning(open_store: OpenStore) -> None:
-    """Rows written during a walk do not appear in it."""
+def test_iterator_sees_the_rows_of_its_start(open_store: OpenStore) -> None:
+    """Rows that are written during an iteration do not appear in it."""
     store = open_store()
     store.apply([(b"a", b"1"), (b"c", b"1")], STATE)
     walk = store.rows()
@@ -133,8 +133,8 @@ def test_a_walk_sees_the_rows_of_its_beginning(open_store: OpenStore) -> None:
     assert [first, *walk] == [(b"a", b"1"), (b"c", b"1")]
 
 
-def test_clear_forgets_everything_in_one_batch(open_store: OpenStore) -> None:
-    """After `clear` the store is as new, also when it is opened again."""
+def test_clear_deletes_everything_in_one_batch(open_store: OpenStore) -> None:
+    """After `clear` the store is like new, also after it is opened again."""
     store = open_store()
     store.set_topic_id("first")
     store.apply([(b"", b"1"), (b"\xff\xff\xff", b"2")], STATE, {"offset": 1})
@@ -151,8 +151,8 @@ def test_clear_forgets_everything_in_one_batch(open_store: OpenStore) -> None:
     )
 
 
-def test_the_topic_id_is_kept(open_store: OpenStore) -> None:
-    """A learned topic id is there after a restart, though the node does not know it when it opens the store."""
+def test_topic_id_survives_a_restart(open_store: OpenStore) -> None:
+    """The store retains its topic id, which the node does not know when it opens the store."""
     store = open_store()
     store.set_topic_id("abc")
     store.close()
@@ -169,8 +169,9 @@ def test_the_topic_id_is_kept(open_store: OpenStore) -> None:
     ],
     ids=["application", "topic", "partition"],
 )
-def test_another_ones_store_is_refused(open_store: OpenStore, other: Identity) -> None:
-    """A store is opened only for the rows that it holds; the message says what to do."""
+def test_store_of_another_identity_is_refused(open_store: OpenStore, other: Identity) -> None:
+    """Opening a store with the rows of another application, topic or partition fails, and the message says
+    what to do."""
     open_store().close()
 
     with pytest.raises(StoreError, match=r"holds partition 3 of topic 'users' .*another data directory"):
@@ -189,8 +190,8 @@ def test_another_format_version_is_refused(open_store: OpenStore, tmp_path: Path
         open_store()
 
 
-def test_a_foreign_database_is_refused(open_store: OpenStore, tmp_path: Path) -> None:
-    """A RocksDB with rows that nobody here wrote is left alone."""
+def test_foreign_database_is_refused(open_store: OpenStore, tmp_path: Path) -> None:
+    """Opening a RocksDB with other rows fails, and leaves it unchanged."""
     db = Rdict(str(tmp_path / "p0003"), Options(raw_mode=True))
     db[b"a"] = b"1"
     db.close()
@@ -200,8 +201,8 @@ def test_a_foreign_database_is_refused(open_store: OpenStore, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("file", ["CURRENT", "MANIFEST"])
-def test_a_damaged_store_says_so(open_store: OpenStore, tmp_path: Path, file: str) -> None:
-    """Damage is a clear error with advice, not a crash."""
+def test_damaged_store_fails_to_open_with_advice(open_store: OpenStore, tmp_path: Path, file: str) -> None:
+    """Opening a damaged store fails with an error that says what to do."""
     store = open_store()
     store.apply([(b"a", b"1")], STATE)
     store.close()
@@ -224,10 +225,10 @@ READS: list[Callable[[Store], object]] = [
 @pytest.mark.parametrize(
     "read", READS, ids=["get", "multi-get", "all", "backwards", "from", "backwards-from"]
 )
-def test_a_block_that_cannot_be_read_is_not_the_end_of_the_rows(
+def test_read_of_an_unreadable_block_fails(
     open_store: OpenStore, tmp_path: Path, read: Callable[[Store], object]
 ) -> None:
-    """A read that comes to a damaged block fails and says so, instead of answering with what is before it."""
+    """A read that reaches a damaged block fails. It never returns only the rows before the block."""
     store = open_store()
     store.apply([(b"key-%03d" % n, b"%d" % (n**9) * 20) for n in range(1000)], STATE)
     store.close()
@@ -244,7 +245,7 @@ def test_a_block_that_cannot_be_read_is_not_the_end_of_the_rows(
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_damage_anywhere_is_found_or_does_no_harm(
+def test_damage_anywhere_is_detected_or_harmless(
     written: tuple[Path, dict[bytes, bytes]], data: st.DataObject
 ) -> None:
     """Whatever byte of the rows' file has changed: the store does not open, verifying it says so, or every read is right or
@@ -295,8 +296,8 @@ def largest_of(store: Path) -> Path:
     return max(store.glob("*.sst"), key=lambda file: file.stat().st_size)
 
 
-def test_a_whole_store_is_found_whole(open_store: OpenStore) -> None:
-    """An empty one, one with a row, and one with more than are looked at between two pauses."""
+def test_verify_accepts_an_undamaged_store(open_store: OpenStore) -> None:
+    """`verify` accepts an empty store, one with a row, and one with more rows than one step reads."""
     for rows in (0, 1, 5000):
         store = open_store()
         store.apply([(b"key-%06d" % n, b"1") for n in range(rows)], STATE)
@@ -305,8 +306,8 @@ def test_a_whole_store_is_found_whole(open_store: OpenStore) -> None:
         store.close()
 
 
-def test_damage_that_a_compaction_comes_to_is_known(open_store: OpenStore, tmp_path: Path) -> None:
-    """RocksDB refuses writes from then on, and the copy counts as damaged although nobody has read it."""
+def test_damage_found_by_a_compaction_is_reported(open_store: OpenStore, tmp_path: Path) -> None:
+    """RocksDB then refuses writes, and the store reports the damage although no read has found it."""
     store = open_store()
     store.apply([(b"key-%03d" % n, b"%d" % (n**9) * 20) for n in range(1000)], STATE)
     store.flush()
@@ -320,8 +321,8 @@ def test_damage_that_a_compaction_comes_to_is_known(open_store: OpenStore, tmp_p
     assert "Corruption" in (store.damaged or "")
 
 
-def test_a_store_is_opened_once(open_store: OpenStore) -> None:
-    """A second opening is refused in words, while the first one goes on."""
+def test_store_opens_only_once(open_store: OpenStore) -> None:
+    """A second opening is refused with a message, and the first one keeps working."""
     store = open_store()
 
     with pytest.raises(StoreError, match="in use by another process"):
@@ -330,13 +331,13 @@ def test_a_store_is_opened_once(open_store: OpenStore) -> None:
     assert store.get(b"a") is None
 
 
-def test_a_closed_store_can_be_opened_again_at_once(open_store: OpenStore) -> None:
-    """Nothing that a closed store leaves behind holds the lock."""
+def test_closed_store_reopens_at_once(open_store: OpenStore) -> None:
+    """A closed store leaves nothing behind that holds the lock."""
     for _ in range(3):
         open_store().close()
 
 
-def test_space_comes_back_after_deletes_and_a_compaction(open_store: OpenStore) -> None:
+def test_compaction_frees_the_space_of_deleted_rows(open_store: OpenStore) -> None:
     """Deleted rows take no space once their range is compacted."""
     store = open_store()
     keys = [f"{i:06d}".encode() for i in range(20_000)]

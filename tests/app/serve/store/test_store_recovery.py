@@ -29,10 +29,11 @@ def answer(served: ServeProcess, key: str) -> int:
 
 
 @pytest.mark.parametrize("take_away", [no_descriptors, no_room])
-def test_a_store_that_could_not_be_written_goes_on_from_its_position(
+def test_store_that_refused_writes_continues_from_its_position(
     tmp_path: Path, take_away: Callable[[ServeProcess], AbstractContextManager[None]]
 ) -> None:
-    """While writes fail status says which, why, and when the next attempt is, and reads go on; then every record is there."""
+    """While writes fail, reads continue and status has the reason and the next attempt. Afterwards every
+    record is in the store."""
     with serve_process(tmp_path) as served, FakeIngest(served) as ingest:
         ingest.ends = {0: FIRST, 1: FIRST}
         eventually(
@@ -57,8 +58,8 @@ def test_a_store_that_could_not_be_written_goes_on_from_its_position(
         assert {e["partition"] for e in served.events("store-recovered")} == {0, 1}
 
 
-def test_reads_go_on_until_a_store_can_be_opened(tmp_path: Path) -> None:
-    """Attempts that would fail leave the store open: it is closed only when opening it is certain to succeed."""
+def test_reads_continue_until_the_store_can_be_reopened(tmp_path: Path) -> None:
+    """The store is closed only once opening it again is certain to succeed."""
     with serve_process(tmp_path, 1) as served, FakeIngest(served, 1) as ingest:
         ingest.ends = {0: FIRST}
         eventually("the first records", lambda: served.partitions()[0]["position"] == FIRST)

@@ -35,7 +35,7 @@ def sweep(node: Node) -> int:
     return asyncio.run(Sweeper(node.replicas, 1000).sweep(node.replicas.by_partition[0]))
 
 
-def test_dead_rows_go_and_live_ones_stay(node: Node) -> None:
+def test_sweep_deletes_only_dead_rows(node: Node) -> None:
     """Expired rows and day-old tombstones are deleted; rows, unexpired rows and young tombstones are not."""
     node.slices.apply(
         slice_payload(
@@ -53,8 +53,8 @@ def test_dead_rows_go_and_live_ones_stay(node: Node) -> None:
     assert node.replicas.by_partition[0].position == 6
 
 
-def test_tombstones_stay_while_keys_are_scattered(node: Node) -> None:
-    """With mixed producers an older record of the key may be in another partition: its tombstone must outlive it."""
+def test_tombstones_stay_while_keys_may_be_in_several_partitions(node: Node) -> None:
+    """With mixed producers an older record of the key may be in another partition, so its tombstone stays."""
     node.slices.apply(
         slice_payload(
             put(0, b"gone", None, timestamp_ms=LONG_AGO_MS),
@@ -84,8 +84,8 @@ def test_a_pass_completes_the_estimate_of_keys(tmp_path: Path) -> None:
     node.replicas.close()
 
 
-def test_a_store_that_is_opened_with_rows_is_walked_soon(tmp_path: Path) -> None:
-    """The estimate does not wait for the pass that looks for dead rows, which comes after ten minutes."""
+def test_store_with_rows_is_counted_soon_after_it_opens(tmp_path: Path) -> None:
+    """The estimate of keys does not wait for the next pass over dead rows, ten minutes later."""
 
     async def run() -> None:
         node = open_node(tmp_path)
@@ -101,8 +101,8 @@ def test_a_store_that_is_opened_with_rows_is_walked_soon(tmp_path: Path) -> None
     asyncio.run(run())
 
 
-def test_a_pass_gives_the_loop_back(node: Node) -> None:
-    """A pass over many rows is cut into steps: others run in between."""
+def test_sweep_yields_to_the_event_loop(node: Node) -> None:
+    """A pass over many rows runs in steps, and other tasks run in between."""
     rows = [put(o, b"%06d" % o, b"v", expiry_ms=PAST_MS) for o in range(30_000)]
     node.slices.apply(slice_payload(*rows))
 
@@ -125,8 +125,8 @@ def test_a_pass_gives_the_loop_back(node: Node) -> None:
     assert keys(node) == []
 
 
-def test_space_of_expired_rows_comes_back(node: Node) -> None:
-    """After a pass that deleted much, the store is small again without anybody's doing."""
+def test_sweep_frees_the_space_of_expired_rows(node: Node) -> None:
+    """After a pass that deleted many rows, the store is small again."""
     replica = node.replicas.by_partition[0]
     for start in range(0, 30_000, 10_000):
         rows = [
@@ -140,8 +140,8 @@ def test_space_of_expired_rows_comes_back(node: Node) -> None:
     assert replica.store.size_bytes() < before / 4
 
 
-def test_a_running_sweeper_stops_and_lets_the_stores_be_closed(tmp_path: Path) -> None:
-    """Stopping in the middle of a pass leaves a store that opens again with its live rows."""
+def test_sweeper_stops_in_the_middle_of_a_pass(tmp_path: Path) -> None:
+    """A store whose pass was stopped opens again with its live rows."""
 
     async def run() -> None:
         node = open_node(tmp_path, view={"ttl": "1s"})
