@@ -135,3 +135,17 @@ def test_body_of_too_many_values_is_not_parsed(node: Served, path: bytes, before
 
     assert (answer.status, answer.reason) == (413, "too_large")
     assert b"commas" in answer.body
+
+
+def test_body_of_too_many_nested_arrays_is_not_parsed(node: Served) -> None:
+    """Millions of arrays between few commas, which would take seconds to parse, get 413; brackets in a text do not count."""
+    nested = b",".join([b"[" * 40 + b"]" * 40] * 100_000)
+    text = b'{"keys":["%b"]}' % (b"[{" * 500_000)
+    with wire(node.port) as connection:
+        connection.send(request(b"POST", b"/v1/records", body=b'{"key":"a","value":[%b]}' % nested))
+        refused = connection.answer()
+        connection.send(request(b"POST", b"/v1/multi-get", body=text))
+        read = connection.answer()
+
+    assert (refused.status, refused.reason, read.status) == (413, "too_large", 200)
+    assert b"arrays and objects" in refused.body

@@ -176,6 +176,12 @@ def _expect(text: str, at: int, character: str) -> int:
     return at + 1
 
 
+def count_opening_brackets(raw: bytes) -> int:
+    """Count the arrays and objects that begin in a text. Brackets in strings do not count."""
+    bare = _STRING.sub(b'""', raw)
+    return bare.count(b"[") + bare.count(b"{")
+
+
 def check_bounds(raw: bytes) -> None:
     """Raise BadJson for a JSON text that is too deep or has a number that is too long."""
     deep = raw.count(b"[") + raw.count(b"{") > DEPTH_MAX

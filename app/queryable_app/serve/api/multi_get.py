@@ -52,9 +52,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         negotiate(accept_header(request), (JSON,))
         options, deadline = multi_read_options(request, values, reads)
         partial = allows_partial(values)
-        async with within_deadline(deadline):
-            body = _parse_body(await read_body(request), node)
-        keys = _record_keys(body, values, node)
+        async with within_deadline(deadline):  # no local variable keeps the body or its JSON values alive
+            keys = _record_keys(_parse_body(await read_body(request), node), values, node)
         if len(keys) > KEYS_BETWEEN_YIELDS:
             node.read_admission.require_slot_for_long_read()
         reservation = answer_reservation(request)

@@ -54,11 +54,8 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         """Write `{"key", "value"}`, or an array of them, to the topic. Records of one key keep their order."""
         _require_writes_enabled(node)
         values = parse_parameters(request, _OPTIONS, "key-encoding")
-        body = await read_body(request)
-        require_few_values(body)
-        items, many = _items(body)
-        parse_key = key_parser(values, node.codec, "key")
-        records = [_record(item, parse_key, node) for item in items]
+        # No local variable keeps the body or its JSON values alive while Kafka acknowledges.
+        records, many = _parse_body(await read_body(request), values, node)
         sent = [(key, value, reads.partitioning.partition_for_write(key)) for key, value in records]
         acknowledged = await _send(node, sent, _deadline_seconds(values))
         return to_response(json_answer(acknowledged if many else acknowledged[0], reads.identity))
@@ -93,6 +90,14 @@ def _require_writes_enabled(node: Node) -> None:
 def _deadline_seconds(values: Parameters) -> float:
     given = whole_number(values, "deadline-ms", 1, DEADLINE_MS_MAX)
     return DEADLINE_SECONDS if given is None else given / 1000
+
+
+def _parse_body(body: bytes, values: Parameters, node: Node) -> tuple[list[Record], bool]:
+    """Return the records in a body, and whether they are in an array."""
+    require_few_values(body)
+    items, many = _items(body)
+    parse_key = key_parser(values, node.codec, "key")
+    return [_record(item, parse_key, node) for item in items], many
 
 
 def _items(body: bytes) -> tuple[list[_Item], bool]:

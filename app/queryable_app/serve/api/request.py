@@ -20,7 +20,7 @@ from queryable_app.policy.freshness import ReadOptions, parse_read_options
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import Answer, as_bytes, choice, parse_options, parse_query
-from queryable_app.wire.json_text import BadJson, parse_json
+from queryable_app.wire.json_text import BadJson, count_opening_brackets, parse_json
 from queryable_app.wire.serde import KeyCodec
 
 # Names in the scope.
@@ -29,7 +29,7 @@ IS_HEAD: Final = "qt.head"
 ARRIVED_AT: Final = "qt.arrived"  # loop time
 RESERVATION: Final = "qt.reservation"
 
-_COMMAS_MAX: Final = 200_000  # each value costs the parser time and memory, however short it is
+_VALUES_MAX: Final = 200_000  # each value costs the parser time and memory, however short it is
 _KEYED_PATHS: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
 
 Parameters = dict[str, list[str]]
@@ -155,12 +155,16 @@ def list_header(request: Request, name: str) -> str | None:
 
 def require_few_values(body: bytes) -> None:
     """Refuse a body whose values take long to parse, however short each is."""
-    if body.count(b",") > _COMMAS_MAX:
-        raise Failure(
-            Reason.TOO_LARGE,
-            f"the body has more than {_COMMAS_MAX} commas",
-            "split it over several requests",
-        )
+    if body.count(b",") > _VALUES_MAX:
+        raise _too_many_values("commas")
+    if body.count(b"[") + body.count(b"{") > _VALUES_MAX and count_opening_brackets(body) > _VALUES_MAX:
+        raise _too_many_values("arrays and objects")
+
+
+def _too_many_values(what: str) -> Failure:
+    return Failure(
+        Reason.TOO_LARGE, f"the body has more than {_VALUES_MAX} {what}", "split it over several requests"
+    )
 
 
 async def json_body(request: Request) -> Any:
