@@ -19,7 +19,7 @@ _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _JAAS_OPTION: Final = re.compile(
     r"""\b(\w++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|'((?:[^'\\]|\\.)*+)'|([^\s;"']++))""", re.DOTALL
 )
-_CONTENTS: Final = {
+_INSTEAD_OF_PATHS: Final = {
     "ssl.truststore.location": "put the certificates themselves into ssl.truststore.certificates",
     "ssl.keystore.location": "put the PEM itself into ssl.keystore.certificate.chain and ssl.keystore.key",
     "config.providers": "write the values themselves, or put them into the Secret",
@@ -54,7 +54,7 @@ class KafkaConnection:
 
 def refuse_paths(config: Mapping[str, str]) -> None:
     """Raise KafkaSettingsError for a setting that names a file."""
-    for name, instead in _CONTENTS.items():
+    for name, instead in _INSTEAD_OF_PATHS.items():
         if name in config:
             raise KafkaSettingsError(f"{name} names a file, which is not read; {instead}")
 

@@ -70,7 +70,7 @@ class _StandardError:
     """Write whole lines to standard error, and drop a line that it does not take at once."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may log while its thread writes a line
         self._dropped = 0
         self._begin = ""  # a line break, after a line that was cut
 
@@ -94,6 +94,8 @@ class _StandardError:
 
 
 class _RecordHandler(logging.Handler):
+    """Write the records of `logging`."""
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             _standard_error.write(self.format(record))
@@ -105,7 +107,7 @@ def _write_at_once(content: bytes) -> int:
     """Return how many bytes standard error took without blocking."""
     try:
         descriptor = sys.stderr.fileno()
-    except OSError:  # it is an object of Python's alone
+    except OSError:  # it has no descriptor
         sys.stderr.write(content.decode())
         return len(content)
     is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)

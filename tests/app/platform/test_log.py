@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -221,6 +222,24 @@ def test_reader_that_is_gone_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None
     with os.fdopen(writing, "w") as pipe:
         monkeypatch.setattr(sys, "stderr", pipe)
         event("starting")
+
+
+def test_signal_handler_may_log_during_a_write() -> None:
+    """A signal handler that logs while its thread writes a line does not wait for that line."""
+
+    class Interrupted(io.StringIO):
+        def write(self, text: str) -> int:
+            if "starting" in text:
+                signal.raise_signal(signal.SIGUSR1)
+            return super().write(text)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: event("draining"))
+    try:
+        with redirect_stderr(Interrupted()) as stderr:
+            event("starting")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [json.loads(line)["event"] for line in stderr.getvalue().splitlines()] == ["draining", "starting"]
 
 
 def test_log_loads_no_rich() -> None:
