@@ -153,3 +153,11 @@ def test_failure_modes_name_what_there_is() -> None:
     assert unknown == []
     assert set(reasons) <= {reason.slug for reason in Reason}
     assert len(events) > 20
+
+
+def test_failure_modes_quote_reasons_of_the_code() -> None:
+    """A sentence that failure_modes.md quotes as a reason is one of the code, apart from its numbers."""
+    quoted = re.findall(r"(?:the reason|or)\s+`([a-z][a-z0-9, ]+)`", FAILURE_MODES)
+    parts = [part.strip(" ,") for sentence in quoted for part in re.split(r"\d+", sentence) if part.strip()]
+    assert [part for part in parts if part not in SOURCES] == []
+    assert len(quoted) > 3
