@@ -1,4 +1,4 @@
-"""A view without a network: a clock that is set, nodes that behave as they are told, and the client's core, which asks them."""
+"""Simulate a view without a network: a virtual clock, nodes that behave as a test sets them, and the client's operations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAIN = ReadSettings()
 
 @dataclass
 class Node:
-    """`away` refuses connections, `hangs` takes them and is silent, `refusals` come before answers."""
+    """A node: `away` refuses connections, `hangs` accepts them and never answers, `refusals` come before responses."""
 
     name: str
     seconds: float = 0.001
@@ -35,9 +35,9 @@ class Node:
     refusals: list[Failure] = field(default_factory=list)
     always: Failure | None = None
     position: int = 100
-    revision: str = ""  # of another one than the placement
+    revision: str = ""  # if it is not the placement's
     knows: tuple[int, list[list[str]]] | None = (
-        None  # an older epoch and its owners, which it answers when asked
+        None  # an older epoch and its owners, which it serves as the placement
     )
 
 
@@ -48,13 +48,13 @@ class FakeView:
         self.nodes[SERVICE] = Node("n0")
         self.rows: dict[bytes, Any] = {}
         self.epoch = 1
-        self.application: str | None = "tests.users.r1"  # None: it is no view at all
+        self.application: str | None = "tests.users.r1"  # None: no view
         self.owners = [[f"http://n{(p + c) % nodes}" for c in range(replicas)] for p in range(partitions)]
         self.asked: list[Attempt] = []
         self.texts: dict[bytes, bytes] = {}
-        """What stands in answers in place of a text, for JSON that `json` itself does not write."""
+        """Replacements of texts in bodies, for JSON that `json` itself does not write."""
         self.mixed = False
-        """Producers use several partitioners: an answer for one key is as of all partitions."""
+        """Whether producers use several partitioners: a response for one key then has the positions of all partitions."""
 
     def clock(self) -> float:
         return self.now
@@ -63,7 +63,7 @@ class FakeView:
         return [attempt.address for attempt in self.asked if attempt.request.target.startswith(path)]
 
     def run_operation(self, operation: Operation[T]) -> T:
-        """As a transport does, with time passing as fast as there is nothing to wait for."""
+        """Run an operation as a transport does, in virtual time."""
         coming: list[tuple[float, int, Event]] = []
         numbers = count()
         event: Event | None = None
@@ -185,7 +185,7 @@ def owners(view: FakeView, key: str = "a") -> list[str]:
 
 
 def knowing(view: FakeView) -> Operations:
-    """A client that knew the placement before the nodes became what they are."""
+    """Return a client that has fetched the placement while all nodes were good."""
     operations = client(view)
     nodes = dict(view.nodes)
     view.nodes = {address: Node("good") for address in nodes}

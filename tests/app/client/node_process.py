@@ -1,4 +1,4 @@
-"""A node in a process of its own, to be killed or stopped: `node_process.py DIRECTORY ORDINAL PORT PLACEMENT`."""
+"""Run a node as a process that a test can kill or stop: `node_process.py DIRECTORY ORDINAL PORT PLACEMENT`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that were stored before there was a bound on depth: every other row is read as ever, and they come as bytes."""
+"""Test values that an older version stored deeper than the limit: they come as bytes, and every other row decodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEEP = b"[" * 50_000 + b'"]}"' + b"]" * 50_000
 
 @pytest.fixture
 def view() -> FakeView:
-    """One row with a value that is nested deeper than any parser of Python's takes."""
+    """Return a view with values nested deeper than Python's parser allows."""
     made = FakeView(1, 1, partitions=1)
     made.rows = {b"a": {"n": [1]}, b"b": "deep", b"c": "deep\n[", b"d": None}
     made.texts = {b'"deep"': DEEP}
@@ -30,8 +30,8 @@ def operations(view: FakeView) -> Operations:
 EXPECTED: list[Any] = [{"n": [1]}, DEEP, "deep\n[", None]
 
 
-def test_a_scan_goes_on_over_a_deep_value(view: FakeView, operations: Operations) -> None:
-    """A scan delivers the deep value as the bytes of its text, and all other rows as ever."""
+def test_scan_returns_a_deep_value_as_bytes(view: FakeView, operations: Operations) -> None:
+    """A scan returns the deep value as the bytes of its text, and all other rows decoded."""
     scan = operations.scan(PLAIN, "asc", None, 1000)
     view.run_operation(operations.next_page(scan, None))
     assert [row.value for row in scan.ready] == EXPECTED
@@ -39,21 +39,21 @@ def test_a_scan_goes_on_over_a_deep_value(view: FakeView, operations: Operations
     assert scan.ended
 
 
-def test_a_multi_get_with_a_deep_value(view: FakeView, operations: Operations) -> None:
-    """A multi-get delivers a deep value as bytes, and a missing key as None."""
+def test_multi_get_returns_a_deep_value_as_bytes(view: FakeView, operations: Operations) -> None:
+    """A multi-get returns a deep value as bytes, and a missing key as None."""
     rows = view.run_operation(operations.multi_get(["a", "b", "c", "d", "e"], PLAIN, None))
     assert [getattr(row, "value", "no row") for row in rows] == [*EXPECTED, "no row"]
 
 
-def test_a_get_of_a_deep_value(view: FakeView, operations: Operations) -> None:
-    """A point read delivers a deep value as bytes."""
+def test_get_returns_a_deep_value_as_bytes(view: FakeView, operations: Operations) -> None:
+    """A point read returns a deep value as bytes."""
     row = read(view, operations, "b")
     assert row is not None
     assert row.value == DEEP
 
 
-def test_deep_rubbish_is_from_no_node(view: FakeView, operations: Operations) -> None:
-    """An answer that is deep and no JSON is still not taken for rows."""
+def test_deep_body_that_is_no_json_is_unreachable(view: FakeView, operations: Operations) -> None:
+    """A body that is deep and no JSON is not taken for rows."""
     view.texts = {b'"deep"': DEEP + b"]"}
     scan = operations.scan(PLAIN, "asc", None, 1000)
     with pytest.raises(Unreachable, match="no node of a view"):
@@ -63,10 +63,10 @@ def test_deep_rubbish_is_from_no_node(view: FakeView, operations: Operations) ->
 @pytest.mark.parametrize(
     ("levels", "digits", "said"), [(101, 1, "nested deeper than 100"), (1, 1001, "1000 characters")]
 )
-def test_a_value_beyond_a_bound_is_not_sent(
+def test_value_beyond_a_limit_is_not_sent(
     view: FakeView, operations: Operations, levels: int, digits: int, said: str
 ) -> None:
-    """The client refuses what a node would, before it sends anything."""
+    """The client refuses what a node would refuse, before it sends anything."""
     value: Any = 10 ** (digits - 1)
     for _ in range(levels):
         value = [value]

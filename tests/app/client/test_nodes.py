@@ -1,4 +1,4 @@
-"""The client and real nodes, over real sockets."""
+"""Test the client with real nodes over real sockets."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ KEYS = [f"key-{n:03d}" for n in range(100)]
 
 
 class Nodes:
-    """Nodes of a view with six partitions, in this process."""
+    """Run the nodes of a view with six partitions in this process."""
 
     def __init__(self, directory: Path, nodes: int, replicas: int, hung: int = 0, **spec: Any) -> None:
-        """`hung` of the addresses, the last ones, take connections and never answer."""
+        """The last `hung` addresses accept connections and never answer."""
         self.stack = ExitStack()
         listeners = [self.stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(nodes)]
         addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
@@ -94,7 +94,7 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """Three, with one copy of each partition; nobody stops one of them."""
+    """Run three nodes with one replica of each partition, which no test stops."""
     with Nodes(tmp_path_factory.mktemp("nodes"), 3, 1) as started:
         started.fill()
         yield started
@@ -106,8 +106,8 @@ def users(nodes: Nodes) -> Iterator[QueryableTopic]:
         yield client
 
 
-def test_a_key_comes_straight_from_its_owner(nodes: Nodes, users: QueryableTopic) -> None:
-    """Whichever node the client was given, with everything that the answer says."""
+def test_key_is_read_from_its_owner(nodes: Nodes, users: QueryableTopic) -> None:
+    """Whichever node the client was given, the row is from the owner, with all fields of the response."""
     for number, key in enumerate(KEYS):
         row = users.get(key)
         assert row is not None
@@ -119,13 +119,13 @@ def test_a_key_comes_straight_from_its_owner(nodes: Nodes, users: QueryableTopic
         assert (row.lag_records, row.timestamp is None) == (0, False)
 
 
-def test_a_missing_key_is_none(users: QueryableTopic) -> None:
-    """Not an exception."""
+def test_missing_key_is_none(users: QueryableTopic) -> None:
+    """A missing key gives None and no exception."""
     assert users.get("nobody") is None
 
 
-def test_odd_keys_are_found(nodes: Nodes, users: QueryableTopic) -> None:
-    """Bytes that are no UTF-8, dots, slashes, nothing at all, and a key that no request line could hold."""
+def test_unusual_keys_are_found(nodes: Nodes, users: QueryableTopic) -> None:
+    """Keys that are no UTF-8, dots, slashes, empty, or longer than a request line are found."""
     for key in (b"\xff/\x00", b".", b"..", b"a/../b?c#d%", b"", "🦊 x".encode(), b"k" * 100_000):
         nodes.put(key, b'{"k":1}')
         row = users.get(key)
@@ -136,8 +136,8 @@ def test_odd_keys_are_found(nodes: Nodes, users: QueryableTopic) -> None:
         nodes.put(key, None)
 
 
-def test_many_keys_keep_their_order(users: QueryableTopic) -> None:
-    """Repeated and missing ones too."""
+def test_multi_get_keeps_the_order_of_keys(users: QueryableTopic) -> None:
+    """The order also holds for repeated and missing keys."""
     keys = [KEYS[7], "nobody", *reversed(KEYS), KEYS[7]]
 
     rows = users.multi_get(keys)
@@ -147,7 +147,7 @@ def test_many_keys_keep_their_order(users: QueryableTopic) -> None:
 
 
 def test_rows_come_in_key_order_over_pages(users: QueryableTopic) -> None:
-    """Scan, range and prefix, forwards and backwards, up to a limit."""
+    """Scan, range and prefix return rows in key order, in both directions, up to a limit."""
     assert [row.key for row in users.scan(page_rows=7)] == KEYS
     assert [row.key for row in users.scan(page_rows=7, order="desc", limit=15)] == KEYS[::-1][:15]
     assert [row.key for row in users.range("key-010", "key-020")] == KEYS[10:20]
@@ -155,22 +155,22 @@ def test_rows_come_in_key_order_over_pages(users: QueryableTopic) -> None:
     assert list(users.scan(limit=0)) == []
 
 
-def test_rows_go_on_from_a_cursor(users: QueryableTopic) -> None:
-    """Also in another client."""
+def test_scan_continues_from_a_cursor(users: QueryableTopic) -> None:
+    """Another scan continues from the cursor of the first one."""
     rows = users.scan(page_rows=10)
     seen = [next(rows).key for _ in range(10)]
 
     assert seen + [row.key for row in users.scan(cursor=rows.cursor)] == KEYS
 
 
-def test_counts(users: QueryableTopic) -> None:
-    """Over all nodes."""
+def test_count_covers_all_nodes(users: QueryableTopic) -> None:
+    """The count is that of all nodes."""
     assert users.count() == len(KEYS)
     assert users.count(approximate=True) >= len(KEYS)  # deleted ones may be among them
 
 
-def test_status_is_of_every_node(nodes: Nodes, users: QueryableTopic) -> None:
-    """By its address."""
+def test_status_has_every_node(nodes: Nodes, users: QueryableTopic) -> None:
+    """The status of each node is under its address."""
     statuses = users.status()
 
     assert {url: status and status["name"] for url, status in statuses.items()} == {
@@ -178,8 +178,8 @@ def test_status_is_of_every_node(nodes: Nodes, users: QueryableTopic) -> None:
     }
 
 
-def test_a_wrong_key_is_named(users: QueryableTopic) -> None:
-    """Before anyone is asked."""
+def test_wrong_key_is_reported(users: QueryableTopic) -> None:
+    """The client refuses a wrong key or option before it sends anything."""
     with pytest.raises(
         InvalidRequest, match=r"key: 5 is an int, and this view's keys are string .give a str"
     ):
@@ -188,8 +188,8 @@ def test_a_wrong_key_is_named(users: QueryableTopic) -> None:
         users.get("a", max_lag=1)  # type: ignore[call-arg]
 
 
-def test_a_view_without_writes_says_so(users: QueryableTopic) -> None:
-    """Forbidden, with the node's advice."""
+def test_write_to_a_view_without_writes_is_forbidden(users: QueryableTopic) -> None:
+    """The exception is Forbidden, with the node's advice."""
     with pytest.raises(Forbidden, match=r"read\.ingest"):
         users.put("a", 1)
 
@@ -205,8 +205,8 @@ def test_a_view_without_writes_says_so(users: QueryableTopic) -> None:
         ("bytes", ["text", b"\xfe"]),
     ],
 )
-def test_keys_of_every_format(tmp_path: Path, key_format: str, keys: list[Any]) -> None:
-    """As Python has them, and as the bytes that producers send."""
+def test_keys_of_every_format_are_found(tmp_path: Path, key_format: str, keys: list[Any]) -> None:
+    """A key is found as a Python value, and as the bytes that producers send."""
     with served(tmp_path, partitions=3, key={"format": key_format}) as node:
         codec = node.node.codec
         with QueryableTopic(node.url) as client:
@@ -287,8 +287,8 @@ def test_a_part_is_read_where_that_is_enough(tmp_path: Path) -> None:
         asyncio.run(read())
 
 
-def test_a_node_that_hangs_costs_a_hedge(tmp_path: Path) -> None:
-    """A second copy is asked after a moment, and after a few of them first."""
+def test_hanging_node_costs_a_hedge(tmp_path: Path) -> None:
+    """The client hedges to the second replica, and after a few hedges tries it first."""
     with Nodes(tmp_path, 2, 2, hung=1) as nodes:
         nodes.fill()
         with QueryableTopic(nodes.urls[0], deadline_ms=20_000) as users:
@@ -297,8 +297,8 @@ def test_a_node_that_hangs_costs_a_hedge(tmp_path: Path) -> None:
             assert time.monotonic() - began < 20  # all of them, where one deadline alone is that
 
 
-def test_nobody_there_is_unreachable() -> None:
-    """With the address, and within the deadline."""
+def test_unused_port_is_unreachable() -> None:
+    """The exception has the address, and is raised within the deadline."""
     began = time.monotonic()
     with (
         QueryableTopic("http://127.0.0.1:1", deadline_ms=300) as users,
@@ -309,14 +309,14 @@ def test_nobody_there_is_unreachable() -> None:
 
 
 def test_threads_share_a_client(nodes: Nodes, users: QueryableTopic) -> None:
-    """Each gets its own answers."""
+    """Each thread gets its own rows."""
     with ThreadPoolExecutor(16) as pool:
         rows = list(pool.map(users.get, KEYS * 5))
     assert [row and row.value for row in rows] == list(range(len(KEYS))) * 5
 
 
-def test_the_same_with_asyncio(nodes: Nodes) -> None:
-    """Every request, many of them at once."""
+def test_asyncio_client_offers_the_same_reads(nodes: Nodes) -> None:
+    """Each request of the asyncio client works, also many at once."""
 
     async def read() -> None:
         async with AsyncQueryableTopic(nodes.urls[2], deadline_ms=20_000) as users:
@@ -339,8 +339,8 @@ def test_the_same_with_asyncio(nodes: Nodes) -> None:
     asyncio.run(read())
 
 
-def test_asyncio_hedges_as_well(tmp_path: Path) -> None:
-    """What lost is cancelled, and leaves nothing behind."""
+def test_asyncio_client_cancels_overtaken_attempts(tmp_path: Path) -> None:
+    """An attempt that a hedge has overtaken is cancelled, and leaves no task."""
 
     async def read(url: str) -> None:
         async with AsyncQueryableTopic(url, deadline_ms=20_000) as users:
@@ -354,7 +354,7 @@ def test_asyncio_hedges_as_well(tmp_path: Path) -> None:
 
 
 def behind(nodes: Nodes) -> tuple[str, Served, Served]:
-    """A key whose second copy has one record less than the first."""
+    """Return a key whose second replica lags one record behind the first."""
     key = KEYS[0]
     where = partition_for(key.encode(), "murmur2", PARTITIONS)
     first, second = (nodes.running[ordinal] for ordinal in nodes.placement.serving[where])
@@ -364,8 +364,8 @@ def behind(nodes: Nodes) -> tuple[str, Served, Served]:
     return key, first, second
 
 
-def test_a_session_never_goes_back(tmp_path: Path) -> None:
-    """When the fresher copy goes away, an older value is refused; without a session it is the answer."""
+def test_session_never_goes_back(tmp_path: Path) -> None:
+    """If the fresher replica stops, a session refuses the older value; without a session it is the result."""
     with Nodes(tmp_path, 2, 2) as nodes:
         key, first, second = behind(nodes)
         with QueryableTopic(nodes.urls, deadline_ms=20_000) as users:
@@ -388,8 +388,8 @@ def test_a_session_never_goes_back(tmp_path: Path) -> None:
             assert mine.get(key).value == "new"  # type: ignore[union-attr]
 
 
-def test_a_session_keeps_the_views_bound(tmp_path: Path) -> None:
-    """A copy that has what the session has seen does not answer it when it is too old for the view."""
+def test_session_keeps_the_views_bound(tmp_path: Path) -> None:
+    """A replica that has what the session has seen, and lags too far for the view, does not answer the session."""
     with Nodes(tmp_path, 2, 2, read={"maxLagMs": 3_600_000}) as nodes:
         key, first, _ = behind(nodes)
         partition = partition_for(key.encode(), "murmur2", PARTITIONS)
@@ -405,7 +405,7 @@ def test_a_session_keeps_the_views_bound(tmp_path: Path) -> None:
 
 
 def test_keys_of_mixed_producers_are_found(tmp_path: Path) -> None:
-    """No algorithm says where they are: any node looks everywhere, and the newest record is the answer."""
+    """If producers use several partitioners, any node searches all partitions, and the newest record is the result."""
     with Nodes(tmp_path, 2, 1) as nodes:
         for where, value, timestamp_ms in ((0, b'"old"', 10), (1, b'"new"', 20), (2, b'"older"', 5)):
             (owner,) = nodes.placement.serving[where]
@@ -421,8 +421,8 @@ def test_keys_of_mixed_producers_are_found(tmp_path: Path) -> None:
             assert mine.seen == {0: 1, 1: 1, 2: 1}
 
 
-def test_the_example_runs(nodes: Nodes) -> None:
-    """As a newcomer would start it."""
+def test_example_runs(nodes: Nodes) -> None:
+    """The example program prints rows of the view."""
     example = Path(__file__).parents[3] / "examples" / "client.py"
     said = subprocess.run(
         [sys.executable, str(example), nodes.urls[0]], capture_output=True, text=True, timeout=60

@@ -1,4 +1,4 @@
-"""What the client asks whom, without a network: the core against nodes that behave as told, on a clock that is set."""
+"""Test which requests the client sends to which node, without a network and in virtual time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, Node, client, k
 
 @st.composite
 def behaviours(draw: st.DrawFn) -> Node:
-    """A node's; its name says which."""
+    """Draw a node; its name is its behaviour."""
     kind = draw(st.sampled_from(["good", "slow", "away", "hangs", "refuses"]))
     node = Node(kind, away=kind == "away", hangs=kind == "hangs")
     node.seconds = draw(st.floats(0.3, 5) if kind == "slow" else st.floats(0.0005, 0.02))
@@ -56,8 +56,8 @@ def views(draw: st.DrawFn) -> FakeView:
 
 
 @given(views(), st.integers(20, 3000))
-def test_a_read_ends_by_its_deadline(view: FakeView, deadline_ms: int) -> None:
-    """Whatever the nodes do: nobody is asked at the deadline or later, and every exchange has it."""
+def test_read_ends_by_its_deadline(view: FakeView, deadline_ms: int) -> None:
+    """However the nodes behave, no attempt starts at the deadline or later, and none may last longer."""
     deadline = view.now + deadline_ms / 1000
     with suppress(QueryableTopicError):
         read(view, client(view), asked=ReadSettings(deadline_ms=deadline_ms))
@@ -67,8 +67,8 @@ def test_a_read_ends_by_its_deadline(view: FakeView, deadline_ms: int) -> None:
 
 
 @given(views())
-def test_every_copy_is_tried(view: FakeView) -> None:
-    """Before a read fails each owner was asked, and so was the service address; none of them would have answered in time."""
+def test_every_replica_is_tried(view: FakeView) -> None:
+    """A read fails only after each replica and the service address were tried, and none of them could answer in time."""
     operations = knowing(view)
     try:
         row = read(view, operations)
@@ -81,8 +81,8 @@ def test_every_copy_is_tried(view: FakeView) -> None:
 
 
 @given(st.lists(st.sampled_from([f"k{n}" for n in range(30)]), max_size=60), views())
-def test_many_keys_keep_their_order(keys: list[str], view: FakeView) -> None:
-    """From any nodes in any order: each key's row or None at its place, or an exception for all."""
+def test_multi_get_keeps_the_order_of_keys(keys: list[str], view: FakeView) -> None:
+    """A multi-get returns each key's row or None at its place, or raises an exception for all."""
     view.rows = {b"k%d" % n: n for n in range(0, 30, 2)}
     operations = client(view)
     try:
@@ -95,8 +95,8 @@ def test_many_keys_keep_their_order(keys: list[str], view: FakeView) -> None:
         ]
 
 
-def test_many_keys_go_to_their_owners() -> None:
-    """One request a node, and several where there are very many; all begin at once."""
+def test_multi_get_sends_keys_to_their_owners() -> None:
+    """Each node gets one request, or several for very many keys; all start at the same time."""
     view = FakeView(3, 1)
     operations = knowing(view)
     view.run_operation(operations.multi_get([f"k{n}" for n in range(100)], PLAIN, None))
@@ -109,8 +109,8 @@ def test_many_keys_go_to_their_owners() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))
-def test_operations_together_keep_their_order(seconds: list[float]) -> None:
-    """Whichever ends first, results are where their operations were."""
+def test_gather_keeps_the_order_of_operations(seconds: list[float]) -> None:
+    """Results are in the order of the operations, whichever ends first."""
     view = FakeView(1, 1)
 
     def sleep(index: int, until: float) -> Operation[int]:
@@ -124,7 +124,7 @@ def test_operations_together_keep_their_order(seconds: list[float]) -> None:
     assert view.now == pytest.approx(began + max(seconds, default=0))
 
 
-def test_the_owner_is_asked_and_nobody_else() -> None:
+def test_plain_read_goes_to_the_owner_alone() -> None:
     """A plain read has no parameters, so that nodes answer it in their fast lane."""
     view = FakeView(3, 2)
     view.rows[b"a"] = 1
@@ -132,8 +132,8 @@ def test_the_owner_is_asked_and_nobody_else() -> None:
     assert [(e.address, e.request.target) for e in view.asked] == [(owners(view)[0], "/v1/keys/a")]
 
 
-def test_the_next_copy_is_asked_at_once() -> None:
-    """When a connection is refused, or the first one refuses: there is nothing to wait for."""
+def test_next_replica_is_tried_at_once() -> None:
+    """If the first replica is unreachable or refuses, the client retries on the next one without a pause."""
     view = FakeView(2, 2)
     view.rows[b"a"] = 1
     operations = knowing(view)
@@ -145,8 +145,8 @@ def test_the_next_copy_is_asked_at_once() -> None:
         view.now += 40
 
 
-def test_overload_is_honoured() -> None:
-    """Asked again after as long as the node said, and not before; with no time for it, the read fails at once."""
+def test_overloaded_node_is_retried_after_its_delay() -> None:
+    """The client retries after the node's delay, and not before. If the deadline is earlier, the read fails at once."""
     view = FakeView(1, 1)
     operations = knowing(view)
     view.rows[b"a"] = 1
@@ -164,8 +164,8 @@ def test_overload_is_honoured() -> None:
     assert (caught.value.retry_after_ms, view.now - began < 0.1) == (3000, True)
 
 
-def test_one_copy_that_comes_back_is_waited_for() -> None:
-    """Though another has stopped, which is what is said when the first does not come."""
+def test_read_waits_for_a_replica_that_will_be_free() -> None:
+    """A read waits for an overloaded replica while another one has stopped, or raises the refusal of the stopped one."""
     view = FakeView(2, 2)
     operations = knowing(view)
     view.rows[b"a"] = 1
@@ -182,8 +182,8 @@ def test_one_copy_that_comes_back_is_waited_for() -> None:
         read(view, operations)
 
 
-def test_what_no_time_mends_fails_at_once() -> None:
-    """A stopped copy names no time to come back."""
+def test_refusal_without_a_delay_fails_at_once() -> None:
+    """A refusal that names no delay is not retried."""
     view = FakeView(2, 2)
     operations = knowing(view)
     for node in view.nodes.values():
@@ -194,8 +194,8 @@ def test_what_no_time_mends_fails_at_once() -> None:
     assert view.now - began < 0.1
 
 
-def test_the_callers_mistake_is_nobody_elses_to_answer() -> None:
-    """One node says so, and that is it."""
+def test_invalid_request_is_not_retried() -> None:
+    """The first node that finds the request invalid ends the read."""
     view = FakeView(3, 3)
     operations = knowing(view)
     view.nodes[owners(view)[0]].always = refusal(Reason.INVALID_REQUEST)
@@ -204,8 +204,8 @@ def test_the_callers_mistake_is_nobody_elses_to_answer() -> None:
     assert len(view.asked) == 1
 
 
-def test_the_refusal_that_tells_most_is_raised() -> None:
-    """Of a copy that is behind and one that is away, the first."""
+def test_most_specific_refusal_is_raised() -> None:
+    """The refusal of a replica that lags is raised before that of an unreachable one."""
     view = FakeView(2, 2)
     operations = knowing(view)
     view.nodes[owners(view)[0]].always = refusal(Reason.NOT_FRESH_ENOUGH, 10)
@@ -215,8 +215,8 @@ def test_the_refusal_that_tells_most_is_raised() -> None:
         read(view, operations)
 
 
-def test_a_service_address_alone_does() -> None:
-    """Nodes that cannot be reached from here cost a connection now and then, not one with each read."""
+def test_service_address_alone_is_enough() -> None:
+    """Unreachable nodes cost a connection now and then, and not one with each read."""
     view = FakeView(3, 2)
     view.rows[b"a"] = 1
     operations = client(view)
@@ -229,8 +229,8 @@ def test_a_service_address_alone_does() -> None:
     assert len(view.addresses_asked()) < 600 + 2 * 10
 
 
-def test_a_node_that_hangs_is_asked_last_soon() -> None:
-    """After a few hedges its keys are read from their second copy without waiting for the first."""
+def test_hanging_node_is_soon_tried_last() -> None:
+    """After a few hedges the client reads its keys from the second replica at once."""
     view = FakeView(2, 2)
     view.rows[b"a"] = 1
     operations = knowing(view)
@@ -245,7 +245,7 @@ def test_a_node_that_hangs_is_asked_last_soon() -> None:
 
 
 def test_hedges_have_a_budget() -> None:
-    """When all nodes are slow, most reads are asked once: hedging everything would double the load."""
+    """If all nodes are slow, most reads are sent once: hedging every read would double the load."""
     view = FakeView(2, 2)
     view.rows[b"a"] = 1
     operations = knowing(view)
@@ -256,8 +256,8 @@ def test_hedges_have_a_budget() -> None:
     assert len(view.addresses_asked()) < 300 + 100
 
 
-def test_a_write_is_sent_once() -> None:
-    """One that may have arrived is not repeated; one that surely did not is, elsewhere."""
+def test_write_is_sent_once() -> None:
+    """A write that may have arrived is not repeated. One that cannot have arrived is sent to the next node."""
     view = FakeView(2, 2)
     operations = knowing(view)
     first, second = owners(view)
@@ -278,8 +278,8 @@ def test_a_write_is_sent_once() -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.DEADLINE_EXCEEDED, None])
-def test_a_write_that_may_have_been_done_says_so(reason: Reason | None) -> None:
-    """When Kafka was late, and when what answered is no node."""
+def test_write_that_may_be_done_raises_outcome_unknown(reason: Reason | None) -> None:
+    """The outcome is unknown if Kafka was late, or if another server answered."""
     view = FakeView(1, 1)
     operations = knowing(view)
     if reason is None:
@@ -291,8 +291,8 @@ def test_a_write_that_may_have_been_done_says_so(reason: Reason | None) -> None:
     assert len(view.asked) == 1
 
 
-def test_a_value_that_json_cannot_say_is_refused() -> None:
-    """Before anyone is asked."""
+def test_value_that_json_cannot_express_is_refused() -> None:
+    """The client refuses the value before it sends anything."""
     view = FakeView(1, 1)
     operations = knowing(view)
     for value in (float("nan"), b"bytes", {1, 2}):
@@ -301,8 +301,8 @@ def test_a_value_that_json_cannot_say_is_refused() -> None:
     assert view.asked == []
 
 
-def test_a_scan_goes_on_after_a_failure() -> None:
-    """With the page that failed; no row is lost or comes twice."""
+def test_scan_continues_after_a_failure() -> None:
+    """A scan continues with the page that failed, and returns each row once."""
     view = FakeView(2, 1)
     view.rows = {b"k%02d" % n: n for n in range(25)}
     operations = knowing(view)
@@ -319,8 +319,8 @@ def test_a_scan_goes_on_after_a_failure() -> None:
     assert [row.value for row in scan.ready] == list(range(25))
 
 
-def test_what_is_no_node_is_said_to_be_none() -> None:
-    """An answer without a node's marks, or one that is cut, is never taken for a row or for a missing key."""
+def test_response_of_another_server_is_unreachable() -> None:
+    """A response without a node's headers is never taken for a row or for a missing key."""
     view = FakeView(1, 1)
     operations = knowing(view)
     view.application = None
@@ -328,8 +328,8 @@ def test_what_is_no_node_is_said_to_be_none() -> None:
         read(view, operations)
 
 
-def test_too_late_is_its_own_failure() -> None:
-    """When everyone hangs."""
+def test_hanging_nodes_exceed_the_deadline() -> None:
+    """If all nodes hang, the read raises DeadlineExceeded."""
     view = FakeView(2, 2)
     operations = knowing(view)
     for node in view.nodes.values():

@@ -1,4 +1,4 @@
-"""Which placement the client goes by, and when it asks for another: the core against nodes that know older and newer ones."""
+"""Test which placement the client follows, and when it fetches a new one, with nodes that have older and newer ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from queryable_app.errors import Reason
 from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, Node, client, knowing, owners, read, refusal
 
 
-def test_a_placement_is_fetched_once() -> None:
-    """Though many requests need it; one that changes is waited for by the one that fetches it, and nobody else."""
+def test_placement_is_fetched_once() -> None:
+    """One of many requests fetches the placement. During a refresh the others use the old one."""
     view = FakeView(3, 1)
     view.rows[b"a"] = 1
     operations = client(view)
@@ -24,8 +24,8 @@ def test_a_placement_is_fetched_once() -> None:
     assert [e.started == began for e in view.asked if e.request.target == "/v1/keys/a"].count(True) == 19
 
 
-def test_a_newer_epoch_is_followed() -> None:
-    """The answer that shows it is taken; the next read has the new placement, and asks once for it."""
+def test_newer_epoch_is_followed() -> None:
+    """The client takes the response that shows a newer epoch, and fetches the placement once for the next read."""
     view = FakeView(3, 1)
     operations = knowing(view)
     view.now += 1
@@ -42,8 +42,8 @@ def test_a_newer_epoch_is_followed() -> None:
     ]
 
 
-def test_a_lower_epoch_never_replaces_a_higher_one() -> None:
-    """A node that has not heard of the change yet is asked again, but not with every read."""
+def test_lower_epoch_never_replaces_a_higher_one() -> None:
+    """If a node serves an older placement, the client fetches again, but not with every read."""
     view = FakeView(3, 1)
     operations = knowing(view)
     view.now += 1
@@ -64,7 +64,7 @@ def test_a_lower_epoch_never_replaces_a_higher_one() -> None:
 
 
 def test_another_revision_replaces_the_placement() -> None:
-    """Its epochs begin again; the service address says which revision is in force, twice a minute unasked."""
+    """A new revision's epochs start again. The client fetches the placement from the service address every half minute."""
     view = FakeView(3, 1)
     view.epoch = 9
     operations = knowing(view)
@@ -76,8 +76,8 @@ def test_another_revision_replaces_the_placement() -> None:
     assert read(view, operations).served_by == "new"  # type: ignore[union-attr]
 
 
-def test_two_revisions_at_once_are_looked_into_now_and_then() -> None:
-    """While one takes over from the other, answers may be of either; the placement is not fetched with each."""
+def test_two_revisions_cause_few_refreshes() -> None:
+    """During a cutover responses may be of either revision; the client does not fetch the placement with each."""
     view = FakeView(3, 1)
     operations = knowing(view)
     for n in range(3):
@@ -91,8 +91,8 @@ def test_two_revisions_at_once_are_looked_into_now_and_then() -> None:
     assert len(view.addresses_asked("/v1/placement")) == 1
 
 
-def test_wrong_owner_is_answered_by_others_and_refreshes() -> None:
-    """The service address forwards, and the next read knows better."""
+def test_wrong_owner_is_retried_and_refreshes() -> None:
+    """The client retries on the service address, which forwards, and the next read has the new placement."""
     view = FakeView(3, 1)
     operations = knowing(view)
     view.now += 1
@@ -106,7 +106,7 @@ def test_wrong_owner_is_answered_by_others_and_refreshes() -> None:
 
 
 def test_wrong_owner_alone_refreshes() -> None:
-    """Whoever does not hold what the placement says is a reason to look again."""
+    """A node that does not host what the placement says causes a refresh."""
     view = FakeView(3, 1)
     operations = knowing(view)
     view.now += 1
@@ -116,8 +116,8 @@ def test_wrong_owner_alone_refreshes() -> None:
     assert len(view.addresses_asked("/v1/placement")) == 1
 
 
-def test_an_answer_that_nobody_waits_for_is_passed_over() -> None:
-    """That of a slow placement look-up comes while a write is on its way, and is not taken for its answer."""
+def test_event_of_an_ended_part_is_ignored() -> None:
+    """A late response to a placement fetch, which arrives during a write, is not taken for the write's response."""
     view = FakeView(2, 2)
     operations = knowing(view)
     view.now += 31

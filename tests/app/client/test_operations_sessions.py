@@ -1,4 +1,4 @@
-"""What a session asks for so that it never reads backwards: the core against nodes that stand at different positions."""
+"""Test that a session never reads backwards, with nodes at different positions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from queryable_app.wire.partitioners import partition_for
 from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, knowing, owners
 
 
-def test_a_session_asks_for_more_only_when_it_must() -> None:
-    """The plain read first; at-least when its copy is behind; a fresher copy afterwards raises the floor."""
+def test_session_requires_a_position_only_if_needed() -> None:
+    """A session sends the plain read first, and at-least if the replica lags. A fresher replica raises the floor."""
     view = FakeView(1, 1)
     view.rows[b"a"] = 1
     operations = knowing(view)
@@ -35,8 +35,8 @@ def test_a_session_asks_for_more_only_when_it_must() -> None:
 
 
 @given(st.lists(st.lists(st.integers(1, 50), min_size=3, max_size=3), min_size=1, max_size=12))
-def test_a_session_never_takes_an_older_answer(positions: list[list[int]]) -> None:
-    """However the copies stand with each read: what it answers is never behind what it answered before."""
+def test_session_never_takes_an_older_response(positions: list[list[int]]) -> None:
+    """At any positions of the replicas, a read is never behind an earlier one."""
     view = FakeView(2, 2)
     view.rows[b"a"] = 1
     operations = knowing(view)
@@ -56,8 +56,8 @@ def test_a_session_never_takes_an_older_answer(positions: list[list[int]]) -> No
         seen = now_at
 
 
-def test_a_session_keeps_its_bound() -> None:
-    """When its plain answer is from a copy that is behind, it asks for the bound and for the position."""
+def test_session_keeps_its_bound() -> None:
+    """If the plain response is from a replica that lags, the session requires the bound and the position."""
     view = FakeView(2, 2)
     view.rows[b"a"] = 1
     operations = knowing(view)
@@ -76,8 +76,8 @@ def test_a_session_keeps_its_bound() -> None:
     assert all(target.startswith(both) for target in others)
 
 
-def test_a_session_holds_in_every_partition_that_an_answer_is_of() -> None:
-    """Where a key may be in several, one of them behind what the session has seen is enough to ask again."""
+def test_session_holds_in_every_partition_of_a_response() -> None:
+    """If a key may be in several partitions and one of them lags behind the session, the client reads again."""
     view = FakeView(2, 2)
     view.rows[b"a"], view.mixed = 1, True
     operations = knowing(view)
@@ -90,8 +90,8 @@ def test_a_session_holds_in_every_partition_that_an_answer_is_of() -> None:
     assert f"min-position={elsewhere}:150" in view.asked[1].request.target
 
 
-def test_a_session_names_a_position_elsewhere_before_it_believes_that_a_key_is_absent() -> None:
-    """The record there may show that keys are placed otherwise. Once it was answered, and all nodes know, it costs nothing."""
+def test_session_requires_other_positions_before_it_trusts_a_missing_key() -> None:
+    """A record in another partition may show a partitioner mismatch. Once all nodes know it, plain reads are enough."""
     view = FakeView(2, 2)
     operations = knowing(view)
     partition = partition_for(b"a", "murmur2", 6)
@@ -112,8 +112,8 @@ def test_a_session_names_a_position_elsewhere_before_it_believes_that_a_key_is_a
     assert [attempt.request.target for attempt in view.asked] == ["/v1/keys/a"]
 
 
-def test_a_session_names_what_it_wrote_before_it_believes_that_one_of_many_keys_is_absent() -> None:
-    """A multi-get is repeated with the position of the write; one that finds all of its keys is not."""
+def test_session_requires_its_writes_before_it_trusts_a_missing_key_of_many() -> None:
+    """A multi-get with a missing key is repeated with the position of the write. One that finds all its keys is not."""
     view = FakeView(1, 1)
     view.rows[b"a"] = 1
     operations = knowing(view)

@@ -1,4 +1,4 @@
-"""What only the transports can get wrong: connections that hang, break or lie, threads, tasks, and the end of it all."""
+"""Test the transports: connections that hang or break, other servers, threads, tasks, and how a client closes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from queryable_app.client import (
 )
 from queryable_app.placement.assignment import initial_placement
 from tests.support.served import Served, served
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, until
 
 Get = Callable[..., list[Row | None]]
 
@@ -53,7 +53,7 @@ both = pytest.mark.parametrize("get", [get_sync, get_async])
 
 
 def test_both_clients_offer_the_same() -> None:
-    """The same names, parameters and defaults; sessions too."""
+    """Both clients and their sessions have the same names, parameters and defaults."""
     for one, other in ((QueryableTopic, AsyncQueryableTopic), (Session, AsyncSession)):
         assert offered(one) == offered(other)
 
@@ -68,7 +68,7 @@ def offered(kind: type) -> dict[str, list[str]]:
 
 @contextmanager
 def saying(*pieces: bytes, seconds: float = 0.0, heard: Callable[[], object] = lambda: None) -> Iterator[str]:
-    """Answers every request with the pieces, a pause before each, and hangs up. `heard` is called with each request."""
+    """Answer every request with the pieces, after a pause before each, and close. Each request calls `heard`."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
 
         def answer(connection: socket.socket) -> None:
@@ -96,8 +96,8 @@ HEAD = b"HTTP/1.1 200 OK\r\nqt-application: a\r\ncontent-type: application/json\
 
 
 class _Clock:
-    """Stands in for the module `time` of the clients: it leaps over the deadline once the client has asked again, and so has
-    seen the answer before. However busy the machine is, the deadline is never over before that answer."""
+    """Stand in for the module `time` of the clients. It passes the deadline once the client has sent a second request, and so has
+    read the first response: on a busy machine, too, the deadline never passes before that."""
 
     def __init__(self) -> None:
         self._requests = 0
@@ -125,8 +125,10 @@ class _Clock:
     ],
     ids=["page", "bare", "redirect", "list", "cut", "odd", "deep", "ssh", "nothing"],
 )
-def test_what_is_no_node_is_unreachable(get: Get, answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never a missing key, never a value, and no exception of a library."""
+def test_server_that_is_no_node_is_unreachable(
+    get: Get, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server's response is never a missing key, a value, or an exception of a library."""
     clock = _Clock()
     for module in (sync_client, async_client):
         monkeypatch.setattr(module, "time", clock)
@@ -135,8 +137,8 @@ def test_what_is_no_node_is_unreachable(get: Get, answer: bytes, monkeypatch: py
 
 
 @both
-def test_an_answer_that_drips_has_a_deadline(get: Get) -> None:
-    """Every byte is in time for itself; the answer is not."""
+def test_slow_response_has_a_deadline(get: Get) -> None:
+    """A response whose bytes arrive one at a time ends at the deadline."""
     began = time.monotonic()
     with (
         saying(HEAD + b"content-length: 1000\r\n\r\n", *[b" "] * 400, seconds=0.05) as url,
@@ -149,9 +151,9 @@ def test_an_answer_that_drips_has_a_deadline(get: Get) -> None:
 
 @contextmanager
 def unconnectable() -> Iterator[str]:
-    """An address where a connection is neither made nor refused."""
+    """Yield an address that neither accepts nor refuses connections."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
-        for _ in range(4):  # as many as fit into the queue that nobody empties
+        for _ in range(4):  # fills the queue of a listener that never accepts
             filler = stack.enter_context(socket.socket())
             filler.setblocking(False)
             with suppress(BlockingIOError):
@@ -166,8 +168,8 @@ def refused() -> Iterator[str]:
 
 @both
 @pytest.mark.parametrize("elsewhere", [unconnectable, refused])
-def test_a_service_address_alone_does(tmp_path: Path, get: Get, elsewhere: Any) -> None:
-    """Where nodes cannot be reached directly, reads go to the service address, and soon without trying others first."""
+def test_service_address_alone_is_enough(tmp_path: Path, get: Get, elsewhere: Any) -> None:
+    """If nodes are unreachable, reads go to the service address, and soon without trying the nodes first."""
     keys = [f"key-{n:06d}" for n in range(60)]
     with elsewhere() as address:
         placement = initial_placement("tests.users.r1", 2, [address], 1)
@@ -180,8 +182,8 @@ def test_a_service_address_alone_does(tmp_path: Path, get: Get, elsewhere: Any) 
 
 
 @both
-def test_a_placement_that_changes_is_followed(tmp_path: Path, get: Get) -> None:
-    """Reads go to the new owners after the first answer that shows the new epoch."""
+def test_changed_placement_is_followed(tmp_path: Path, get: Get) -> None:
+    """Reads go to the new owners after the first response that shows the new epoch."""
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         addresses = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
@@ -203,12 +205,12 @@ def test_a_placement_that_changes_is_followed(tmp_path: Path, get: Get) -> None:
             assert users.get("a").served_by == "users-r1-0"  # type: ignore[union-attr]
             for node in nodes:
                 turn(node)
-            eventually("the new owner is asked", lambda: users.get("a").served_by == "users-r1-1")  # type: ignore[union-attr]
+            eventually("the new owner answers", lambda: users.get("a").served_by == "users-r1-1")  # type: ignore[union-attr]
         assert get(addresses[0], ["a"])[0].served_by == "users-r1-1"  # type: ignore[union-attr]
 
 
 class _LateLog:
-    """Stands in for Kafka and ingest: a record is acknowledged at once and in the store a moment later."""
+    """Stand in for Kafka and ingest: a record is acknowledged at once, and in the store a moment later."""
 
     def __init__(self, node: Served, seconds: float) -> None:
         self._node = node
@@ -220,8 +222,8 @@ class _LateLog:
         return offset
 
 
-def test_a_session_reads_its_own_writes(tmp_path: Path) -> None:
-    """At once, though the store has them later; so do deletions, and reads of many keys."""
+def test_session_reads_its_own_writes(tmp_path: Path) -> None:
+    """A session sees its writes and deletions at once, also in reads of many keys, though the store has them later."""
     with (
         served(tmp_path, read={"ingest": True}) as node,
         QueryableTopic(node.url, deadline_ms=10_000) as users,
@@ -247,8 +249,8 @@ def test_a_session_reads_its_own_writes(tmp_path: Path) -> None:
         assert users.get("e", min_position=other.position).value == 5  # type: ignore[union-attr]
 
 
-def test_close_ends_what_waits() -> None:
-    """In other threads, at once; afterwards the client says that it is closed."""
+def test_close_ends_waiting_requests() -> None:
+    """Requests in other threads end at once; later ones fail because the client is closed."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         users = QueryableTopic(f"http://127.0.0.1:{silent.getsockname()[1]}", deadline_ms=60_000)
         failures: list[Exception] = []
@@ -281,7 +283,7 @@ with QueryableTopic([sys.argv[1], sys.argv[2]], deadline_ms=60_000) as users:
 
 
 def test_ctrl_c_ends_a_program_at_once() -> None:
-    """With KeyboardInterrupt, and without a warning of something left open."""
+    """Ctrl-C ends a program with KeyboardInterrupt, and without a ResourceWarning."""
     with ExitStack() as stack:
         silent, other = (stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2))
         urls = [f"http://127.0.0.1:{s.getsockname()[1]}" for s in (silent, other)]
@@ -305,15 +307,13 @@ def test_ctrl_c_ends_a_program_at_once() -> None:
         assert program.returncode == -signal.SIGINT
 
 
-def test_a_cancelled_task_leaves_nothing_behind() -> None:
-    """Its exchanges end with it."""
+def test_cancelled_task_leaves_no_task_behind() -> None:
+    """The attempts of a cancelled read end with it."""
 
     async def read(url: str) -> None:
         async with AsyncQueryableTopic(url, deadline_ms=60_000) as users:
             reading = asyncio.create_task(users.get("a"))
-            await asyncio.sleep(0)
-            while len(asyncio.all_tasks()) < 3:
-                await asyncio.sleep(0.001)
+            await until("the attempt has started", lambda: len(asyncio.all_tasks()) >= 3)
             reading.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await reading

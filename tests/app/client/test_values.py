@@ -1,4 +1,4 @@
-"""Keys, options, placements, exceptions: what goes in and out of the core."""
+"""Test the values of the client: keys, options, placements, exceptions."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
 
 @pytest.mark.parametrize("key_format", get_args(KeyFormat))
 @given(st.data())
-def test_a_node_reads_the_key_that_was_meant(key_format: KeyFormat, data: st.DataObject) -> None:
-    """Whatever the key: what stands in the request is turned into its very bytes."""
+def test_node_reads_the_same_key(key_format: KeyFormat, data: st.DataObject) -> None:
+    """A node turns the text in the request into the bytes of the key, for any key."""
     codec = key_codec(key_format)
     key: Key = data.draw(KEYS[key_format] | st.binary(max_size=12))
     record = record_key(key, codec)
@@ -66,28 +66,28 @@ def test_a_node_reads_the_key_that_was_meant(key_format: KeyFormat, data: st.Dat
         ("json", "{", "is not JSON"),
     ],
 )
-def test_a_wrong_key_is_named(key_format: KeyFormat, key: Any, said: str) -> None:
-    """With what it is, and what to give instead."""
+def test_wrong_key_is_reported(key_format: KeyFormat, key: Any, said: str) -> None:
+    """The message has the type of the key, and what to give instead."""
     with pytest.raises(InvalidRequest) as caught:
         record_key(key, key_codec(key_format))
     assert said in str(caught.value)
     assert caught.value.detail.startswith("key: ")
 
 
-def test_dots_are_no_steps_through_a_path() -> None:
-    """Keys that are nothing but dots."""
+def test_dots_are_encoded_in_a_path() -> None:
+    """A key that consists of dots does not change the path."""
     codec = key_codec("string")
     assert in_request([b".", b"..", b"..."], codec) == (["%2E", "%2E%2E", "..."], [])
 
 
-def test_a_key_that_its_format_cannot_say_comes_as_bytes() -> None:
-    """As nodes mark it."""
+def test_key_that_its_format_cannot_express_is_bytes() -> None:
+    """A key that a node marks as base64url is returned as bytes."""
     item = {"key": "_w", "keyEncoding": "base64url", "value": 1, "partition": 0, "offset": 1, "timestamp": 2}
     assert item_row(item, Freshness("0:2", 1, 1, "active", "n", 1)).key == b"\xff"
 
 
-def test_nan_is_a_key_too() -> None:
-    """Where keys are doubles."""
+def test_nan_is_a_key() -> None:
+    """NaN is a valid key in a view whose keys are doubles."""
     codec = key_codec("double")
     assert in_request([record_key(math.nan, codec)], codec) == (["NaN"], [])
 
@@ -105,8 +105,8 @@ options = st.fixed_dictionaries(
 
 
 @given(options)
-def test_options_mean_what_a_node_understands(given: Any) -> None:
-    """What the client takes the node takes, and the other way round; both read the same from it."""
+def test_options_mean_the_same_to_a_node(given: Any) -> None:
+    """The client and a node accept the same options, and give them the same meaning."""
 
     def node_reads(parameters: list[str]) -> Any:
         values = parse_query("&".join(parameters).encode(), READ_OPTION_NAMES)
@@ -126,8 +126,8 @@ def test_options_mean_what_a_node_understands(given: Any) -> None:
     assert node_reads(asked.parameters(given.get("deadline_ms"))) == expected
 
 
-def test_defaults_hold_together() -> None:
-    """A read that says anything of freshness has all of it from itself; the deadline is its own matter."""
+def test_defaults_apply_together() -> None:
+    """A read with any option of freshness ignores the default ones. The default deadline applies separately."""
     defaults = parse_options({"max_lag_ms": 5, "deadline_ms": 7}, ReadSettings())
     assert defaults == ReadSettings(Consistency.BOUNDED, 5, deadline_ms=7)
     assert parse_options({}, defaults) == defaults
@@ -151,34 +151,34 @@ def test_defaults_hold_together() -> None:
         ("min_position", 5),
     ],
 )
-def test_a_wrong_option_is_named(name: str, value: object) -> None:
-    """Before anyone is asked."""
+def test_wrong_option_is_reported(name: str, value: object) -> None:
+    """The message begins with the name of the option."""
     with pytest.raises(InvalidRequest, match=f"^invalid_request: {name}: "):
         parse_options({name: value}, ReadSettings())
 
 
 def test_every_option_of_a_node_is_an_option() -> None:
-    """Besides where to answer, which is the client's to decide."""
+    """The client has all options of a node except the route, which it decides itself."""
     assert {name.replace("-", "_") for name in READ_OPTION_NAMES} - {"route"} == set(
         ReadOptions.__annotations__
     )
 
 
 @given(st.dictionaries(st.integers(0, 10**5), st.integers(0, 2**63 - 1), min_size=1))
-def test_positions_come_back(positions: dict[int, int]) -> None:
-    """From the text in which nodes say them."""
+def test_positions_are_parsed(positions: dict[int, int]) -> None:
+    """The client parses positions as nodes write them."""
     assert parse_positions(", ".join(f"{p}:{o}" for p, o in positions.items())) == positions
 
 
 @pytest.mark.parametrize("text", ["", "1", "1:", ":1", "a:1", "1:1;2:2", "1:-1", "1:²"])
-def test_what_is_no_position_is_none(text: str) -> None:
-    """It is not guessed at."""
+def test_invalid_position_is_none(text: str) -> None:
+    """A text that is no position gives None."""
     assert parse_positions(text) is None
 
 
 @pytest.mark.parametrize("reason", [r for r in Reason if r is not Reason.KEY_NOT_FOUND])
 def test_every_reason_has_its_exception(reason: Reason) -> None:
-    """With all that the problem says."""
+    """The exception has all fields of the problem."""
     failure = Failure(reason, "what", "do", 3, "3:4", 500, (1, 2))
     error = from_problem(reason.status, json.dumps(failure.problem()).encode(), "http://n")
     assert error.reason is reason
@@ -190,13 +190,13 @@ def test_every_reason_has_its_exception(reason: Reason) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{", b'{"reason": 5}', b'{"reason": "key_not_found"}', b"[" * 10**5]
 )
-def test_what_is_no_problem_is_from_no_node(body: bytes) -> None:
-    """Another server, or what stands between."""
+def test_body_that_is_no_problem_is_unreachable(body: bytes) -> None:
+    """A body that is no problem is from another server or a proxy."""
     assert type(from_problem(502, body, "http://n")) is exceptions.Unreachable
 
 
-def test_every_refusal_that_others_may_mend_can_be_weighed() -> None:
-    """Whichever two there are, one is shown."""
+def test_any_two_retryable_refusals_can_be_compared() -> None:
+    """Of any two refusals that another node may not give, one is raised."""
     kinds = [
         k for k in vars(exceptions).values() if isinstance(k, type) and issubclass(k, QueryableTopicError)
     ]
@@ -229,8 +229,8 @@ GOOD: dict[str, Any] = {
         {"epoch": "x"},
     ],
 )
-def test_a_placement_is_checked(wrong: dict[str, Any]) -> None:
-    """It decides where requests go, with the caller's headers."""
+def test_placement_is_checked(wrong: dict[str, Any]) -> None:
+    """The client checks a placement, since it sends requests with the caller's headers to its addresses."""
     assert parse_placement(GOOD).nodes == ("http://a", "http://b")
     with pytest.raises((ValueError, KeyError, TypeError, InvalidRequest)):
         parse_placement(GOOD | wrong)
@@ -239,7 +239,7 @@ def test_a_placement_is_checked(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "localhost:8080", "ftp://a", "http://a b", "http://a?x", "http://u:p@a", "http://"]
 )
-def test_an_address_is_checked(text: object) -> None:
-    """So that a mistake is not taken for a node that is away."""
+def test_address_is_checked(text: object) -> None:
+    """An invalid address is refused, and not taken for an unreachable node."""
     with pytest.raises(InvalidRequest, match=r"^invalid_request: url: "):
         checked_address(text)
