@@ -6,7 +6,7 @@ tests of a file share it, and leave it as it was.
 A test with other settings makes its own node with `tests.support.served.served`. A test that takes a process's descriptors
 or memory starts its own process. Raw bytes go through `tests.support.wire.wire(node.port)`.
 
-`well` is a well-behaved client beside the hostile one: after each test it must still get its answers.
+`node_still_serves` checks after each test that a well-behaved client still gets its answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(autouse=True)
-def well(request: pytest.FixtureRequest) -> Iterator[None]:
+def node_still_serves(request: pytest.FixtureRequest) -> Iterator[None]:
     """Check that the node still serves another client after the test, and has logged no defect."""
     if "node" not in request.fixturenames:
         yield

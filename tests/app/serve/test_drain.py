@@ -122,7 +122,7 @@ class Service:
         self._changed = threading.Condition()
         self._ended = threading.Event()
         self.answered = 0
-        self.closes = 0  # answers that told the client to go elsewhere
+        self.closes = 0  # answers with `Connection: close`
         self.lost: list[str] = []
 
     def remove(self, process: Process) -> None:
@@ -134,7 +134,7 @@ class Service:
             self._behind.append(process)
 
     def wait_for_a_close(self, closes: int, seconds: float) -> None:
-        """Wait until a client was told to close once more, for at most some seconds."""
+        """Wait for one more answer with `Connection: close`, for at most some seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self.closes > closes, seconds)
 
@@ -197,9 +197,11 @@ def test_rolling_restart_loses_no_request(tmp_path: Path) -> None:
         service = Service(processes)
         with service.clients(kept_alive=4, new=2):
             for process in processes:
-                told = service.closes
+                closes = service.closes
                 process.process.send_signal(signal.SIGTERM)
-                service.wait_for_a_close(told, DRAIN_SECONDS / 2)  # a Service still sends requests until then
+                service.wait_for_a_close(
+                    closes, DRAIN_SECONDS / 2
+                )  # a Service still sends requests until then
                 service.remove(process)
                 assert process.process.wait(30) == 0
                 process.start()

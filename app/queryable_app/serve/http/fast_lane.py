@@ -40,7 +40,7 @@ class FastLane(BoundedProtocol):
     heads: ClassVar[HeadCache]
 
     forward: ForwardedRead | None = None  # the client's request, while another node answers it
-    share: AnswerReservation | None = None  # of a large answer that is not sent completely
+    reservation: AnswerReservation | None = None  # of a large answer that is not sent completely
     incomplete_request = b""  # the beginning of a request that another node forwards
     closes_after_answer = False  # the server shuts down
 
@@ -122,17 +122,17 @@ class FastLane(BoundedProtocol):
         if len(body) <= PIECE_BYTES:
             self._finish_forward(head + body, last)
             return
-        share = AnswerReservation(self.node.answer_budget)
+        reservation = AnswerReservation(self.node.answer_budget)
         try:
-            share.take(len(body))
+            reservation.take(len(body))
         except Failure as failure:
             self.on_forward_failure(failure)
             return
         self.transport.write(head)
-        self.share = share
+        self.reservation = reservation
         self._finish_forward(body, last)
         if not self.flow.write_paused:
-            self._end_share()
+            self._end_reservation()
 
     def on_forward_failure(self, failure: Failure) -> None:
         """Send the failure of a read that no other node answers."""
@@ -144,10 +144,10 @@ class FastLane(BoundedProtocol):
     def _is_last(self) -> bool:
         return self.closes_after_answer or self.node.draining or (self.eof and not self.unparsed)
 
-    def _end_share(self) -> None:
-        if self.share is not None:
-            self.share.end()
-            self.share = None
+    def _end_reservation(self) -> None:
+        if self.reservation is not None:
+            self.reservation.end()
+            self.reservation = None
 
     def _finish_forward(self, answer: bytes, last: bool) -> None:
         self.forward = None
@@ -222,7 +222,7 @@ class FastLane(BoundedProtocol):
             self.forward.abandon()
             self.forward = None
         self.incomplete_request = b""
-        self._end_share()
+        self._end_reservation()
         super().connection_lost(exc)
 
     def refuse(self, failure: Failure) -> None:
@@ -237,7 +237,7 @@ class FastLane(BoundedProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._end_share()
+        self._end_reservation()
         if self.forward is None:
             self.resume_parsing()
 
