@@ -1,4 +1,4 @@
-"""The row socket as Spark's tasks use it: over a real Unix socket, into real stores."""
+"""Test the row socket as Spark's tasks use it, with real stores."""
 
 from __future__ import annotations
 

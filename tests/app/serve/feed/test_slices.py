@@ -1,4 +1,4 @@
-"""Slices against real stores: whole ones, replays, gaps, bad records."""
+"""Test slices on real stores: whole ones, replays, gaps and bad records."""
 
 from __future__ import annotations
 

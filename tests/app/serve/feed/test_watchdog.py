@@ -1,4 +1,4 @@
-"""A replica that stands still while ingest says that it streams: it is named, and its query is started again."""
+"""Test that a stalled replica is reported and its query restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is learned of a log belongs to one life of a replica, and ends with it. Real stores; Kafka is the simulation's topic."""
+"""Test that proofs and lookups apply to one incarnation of a replica, with the simulation's topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node follows placements: what it has, what it writes down, and what ingest hears of it. Real stores, real sockets."""
+"""Test that a node follows placements, with real stores and sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a copy begins with: the copy of another node, which is played here, what is on the disk, or nothing."""
+"""Test how an added replica gets its store: from a peer, which is played here, from the disk, or empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies that are placed elsewhere, and come back: who still reads them, and who has their directory."""
+"""Test replicas that are removed and assigned again: their reads and their directories."""
 
 from __future__ import annotations
 
@@ -9,16 +9,28 @@ import pytest
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, local_rows
+from queryable_app.serve.replication import assigned_replicas
+from queryable_app.serve.store.closing import wait_until_unused
+from queryable_app.serve.store.store import Store
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from tests.support.following import WITHOUT_1, node_running, path_of, placed
 from tests.support.node import put, slice_payload
 from tests.support.waiting import until
 
 
-def test_running_scan_ends_before_its_replica_is_deleted(tmp_path: Path) -> None:
+def test_running_scan_ends_before_its_replica_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every row arrives, and only then is the store deleted."""
 
     async def run() -> None:
+        waits_for_scan = asyncio.Event()
+
+        async def noted(store: Store, seconds: float) -> None:
+            waits_for_scan.set()
+            await wait_until_unused(store, seconds)
+
+        monkeypatch.setattr(assigned_replicas, "wait_until_unused", noted)
         async with node_running(tmp_path) as node:
             replica = node.replicas.by_partition[1]
             rows = [(b"key-%06d" % n, encode_row(Row(n, 1, 0, b"1"))) for n in range(3 * BATCH_ROWS)]
@@ -27,7 +39,7 @@ def test_running_scan_ends_before_its_replica_is_deleted(tmp_path: Path) -> None
             seen = len(await anext(scan))
 
             node.assigned_replicas.follow(WITHOUT_1)
-            await asyncio.sleep(0.2)  # longer than it would linger
+            await waits_for_scan.wait()
             assert path_of(node, 1).exists()
             async for batch in scan:
                 seen += len(batch)

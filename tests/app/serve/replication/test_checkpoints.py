@@ -1,4 +1,4 @@
-"""What a node gives to nodes that build a copy: the checkpoint's files, for as long as they are asked for."""
+"""Test the checkpoints that a node serves to its peers."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def directory(node: Served) -> Path:
     return Path(node.node.settings.data_dir, "tests.users.r1", "checkpoints")
 
 
-def test_a_checkpoint_is_a_store_at_the_position_it_says(node: Served, tmp_path: Path) -> None:
-    """Its files, fetched range by range, are the rows and the state of the moment; later writes are not in it."""
+def test_checkpoint_is_a_store_at_the_position_of_its_manifest(node: Served, tmp_path: Path) -> None:
+    """Its files, fetched range by range, are the rows and the state of that moment. Later writes are not
+    in it."""
     manifest = manifest_of(create(node))
     expected = node.on_loop(lambda: list(node.node.replicas.by_partition[0].store.rows()))
     node.put(b"later", b"1")
@@ -83,8 +84,9 @@ def test_a_checkpoint_is_a_store_at_the_position_it_says(node: Served, tmp_path:
     store.close()
 
 
-def test_rows_and_position_belong_together_while_rows_are_written(node: Served, tmp_path: Path) -> None:
-    """A checkpoint between two writes has the rows of exactly the offsets below its position, in every family."""
+def test_checkpoint_during_writes_matches_its_position(node: Served, tmp_path: Path) -> None:
+    """A checkpoint between two writes has the rows of exactly the offsets below its position, in every
+    family."""
     for number in range(20):
         creating = node.begin(made(node.node.checkpoints))
         offsets: list[int] = []
@@ -110,16 +112,16 @@ def test_rows_and_position_belong_together_while_rows_are_written(node: Served, 
         ("DELETE", f"{PATH}/{'0' * 16}"),
     ],
 )
-def test_it_is_for_nodes_alone(node: Served, method: str, path: str) -> None:
-    """Without the token of the view's nodes nothing is answered."""
+def test_checkpoints_require_the_node_token(node: Served, method: str, path: str) -> None:
+    """Without the token of the topic's nodes every route is refused."""
     with node.client() as client:
         answers = [client.request(method, path, headers=h).status_code for h in ({}, {"qt-node": "wrong"})]
 
     assert answers == [401, 403]
 
 
-def test_a_copy_that_is_not_complete_is_not_given(node: Served) -> None:
-    """Nor one that has failed, is not here, or is too small to be worth it."""
+def test_checkpoint_of_an_incomplete_replica_is_refused(node: Served) -> None:
+    """So is one of a failed, missing or too small replica."""
     replica = node.node.replicas.by_partition[0]
 
     too_small = create(node, records_min=501)
@@ -149,7 +151,9 @@ def test_a_copy_that_is_not_complete_is_not_given(node: Served) -> None:
         ("/files/CURRENT?unknown=1", 400, "invalid_request"),
     ],
 )
-def test_only_what_is_in_the_manifest_is_given(node: Served, suffix: str, status: int, reason: str) -> None:
+def test_file_or_range_outside_the_manifest_is_refused(
+    node: Served, suffix: str, status: int, reason: str
+) -> None:
     """A name or a range that is not in the checkpoint is refused."""
     manifest = manifest_of(create(node))
 
@@ -160,16 +164,18 @@ def test_only_what_is_in_the_manifest_is_given(node: Served, suffix: str, status
 
 
 @pytest.mark.parametrize("body", [None, [], {}, {"partition": 0}, {"partition": "x", "recordsMin": 1}])
-def test_a_body_that_is_none_of_ours_is_refused(node: Served, body: Any) -> None:
-    """What another version might send is named as such."""
+def test_malformed_body_is_refused(node: Served, body: Any) -> None:
+    """A body that another version might send is refused by name."""
     with node.client(headers=TOKEN) as client:
         answer = client.post(PATH, json=body)
 
     assert (answer.status_code, answer.json()["reason"]) == (400, "invalid_request")
 
 
-def test_who_waits_for_a_manifest_sees_how_far_it_is(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lease is there at once; each look shows what has been read since, and the last one has the manifest."""
+def test_manifest_request_returns_progress_until_it_is_ready(
+    node: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease exists at once. Each request returns the bytes read since, and the last one the manifest."""
     go_on = threading.Semaphore(0)
     read_into = checkpoints._read_into
 
@@ -194,10 +200,8 @@ def test_who_waits_for_a_manifest_sees_how_far_it_is(node: Served, monkeypatch: 
     assert seen[-1] > seen[0] == 0
 
 
-def test_a_checkpoint_that_cannot_be_made_says_so_to_who_waits(
-    node: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It takes no place among those that there may be, and leaves nothing on the disk."""
+def test_failed_checkpoint_is_reported_to_its_caller(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no lease, and leaves nothing on the disk."""
 
     def broken(self: Store, path: Path) -> None:
         path.mkdir()
@@ -212,9 +216,7 @@ def test_a_checkpoint_that_cannot_be_made_says_so_to_who_waits(
     assert not any(directory(node).iterdir())
 
 
-def test_a_checkpoint_that_is_given_up_while_it_is_made_is_gone(
-    node: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_released_checkpoint_stops_its_digests(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files are not read to the end."""
     reading, go_on = threading.Event(), threading.Event()
 
@@ -235,8 +237,8 @@ def test_a_checkpoint_that_is_given_up_while_it_is_made_is_gone(
     eventually("nothing is left", lambda: not any(directory(node).iterdir()))
 
 
-def test_a_released_checkpoint_is_gone(node: Served) -> None:
-    """Its directory too, and to release it again is told apart."""
+def test_released_checkpoint_is_deleted(node: Served) -> None:
+    """Its directory is deleted too, and a second release is refused."""
     manifest = manifest_of(create(node))
 
     with node.client(headers=TOKEN) as client:
@@ -246,16 +248,16 @@ def test_a_released_checkpoint_is_gone(node: Served) -> None:
     assert (statuses, read.status_code, list(directory(node).iterdir())) == ([200, 404], 404, [])
 
 
-def test_an_unused_checkpoint_is_taken_away(node: Served) -> None:
-    """A node that died while it copied costs no disk for long."""
+def test_unused_checkpoint_expires(node: Served) -> None:
+    """A node that died during a fetch costs no disk space for long."""
     node.node.checkpoints.lease_seconds = 0.2
     manifest_of(create(node))
 
     eventually("the lease has ended", lambda: not any(directory(node).iterdir()))
 
 
-def test_there_are_a_few_at_once(node: Served) -> None:
-    """One more is told to come back; a place becomes free with a release."""
+def test_number_of_checkpoints_is_limited(node: Served) -> None:
+    """One more is refused for now, until a lease is released."""
     manifests = [manifest_of(create(node)) for _ in range(8)]
 
     refused = create(node)
@@ -266,8 +268,8 @@ def test_there_are_a_few_at_once(node: Served) -> None:
     manifest_of(create(node))
 
 
-def test_what_a_killed_node_left_is_gone_at_its_start(node: Served, tmp_path: Path) -> None:
-    """Checkpoints belong to a process: nobody can ask for those of an earlier one."""
+def test_start_deletes_checkpoints_of_a_killed_process(node: Served, tmp_path: Path) -> None:
+    """Checkpoints belong to a process, and no later process serves them."""
     left = tmp_path / "checkpoints"
     (left / "0123456789abcdef").mkdir(parents=True)
     (left / "0123456789abcdef" / "CURRENT").write_bytes(os.urandom(16))
@@ -277,8 +279,8 @@ def test_what_a_killed_node_left_is_gone_at_its_start(node: Served, tmp_path: Pa
     assert not left.exists()
 
 
-def test_a_checkpoint_does_not_hold_the_store_open(node: Served) -> None:
-    """The copy can be closed and opened again while its checkpoint lives."""
+def test_store_reopens_while_its_checkpoint_exists(node: Served) -> None:
+    """A replica's store can be closed and opened again while it has a checkpoint."""
     manifest_of(create(node))
     store = node.node.replicas.by_partition[0].store
 

@@ -1,4 +1,4 @@
-"""A copy from a live node: what arrives is the source, or nothing does."""
+"""Test that a fetch from a live peer gives a store equal to its source, or none."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def rewritten(file: Path, content: bytes) -> None:
     file.write_bytes(content)
 
 
-def test_the_copy_is_the_source(trio: Trio) -> None:
-    """Every row and all of the state, but for being complete, which it has to become by itself."""
+def test_fetched_store_equals_its_source(trio: Trio) -> None:
+    """It has every row and the whole state, except that it is not complete yet."""
     trio.fill(0)
 
     assert trio.fetch()
@@ -65,8 +65,8 @@ def test_the_copy_is_the_source(trio: Trio) -> None:
     assert not trio.into.with_name("p0000.incoming").exists()
 
 
-def test_the_copy_is_a_moment_of_a_source_that_is_written_to(slow_trio: Trio) -> None:
-    """Rows that are written while it is made are in it up to its position, and none beyond."""
+def test_fetched_store_is_a_snapshot_of_a_changing_source(slow_trio: Trio) -> None:
+    """It has the rows up to its position that are written during the fetch, and none beyond."""
     written: list[tuple[bytes, int]] = []
     done = threading.Event()
 
@@ -92,8 +92,8 @@ def test_the_copy_is_a_moment_of_a_source_that_is_written_to(slow_trio: Trio) ->
     assert ROWS + 50 < state.position < len(source)
 
 
-def test_a_small_copy_is_left_to_the_stream(trio: Trio) -> None:
-    """What streams at once is not worth a checkpoint, and none is made."""
+def test_small_replica_is_not_fetched(trio: Trio) -> None:
+    """The topic streams it at once, so no checkpoint is made."""
     trio.fill(0, 99)
     trio.fill(1, 99)
 
@@ -103,15 +103,15 @@ def test_a_small_copy_is_left_to_the_stream(trio: Trio) -> None:
     assert trio.leases(0) == []
 
 
-def test_without_a_complete_copy_there_is_nothing_to_fetch(trio: Trio) -> None:
-    """Peers that build their own copies give nothing."""
+def test_nothing_is_fetched_without_a_complete_replica(trio: Trio) -> None:
+    """Peers that are hydrating serve no checkpoint."""
     assert not trio.fetch()
 
     assert leftovers_are_gone(trio)
 
 
-def test_what_is_there_is_left_alone(trio: Trio) -> None:
-    """A store that stands in the place already goes on from where it is."""
+def test_existing_store_is_not_replaced(trio: Trio) -> None:
+    """A store at the destination continues from its position."""
     trio.fill(0)
     Store.open(trio.into, IDENTITY, SharedMemory(8, 8)).close()
 
@@ -120,8 +120,8 @@ def test_what_is_there_is_left_alone(trio: Trio) -> None:
     assert trio.fetched() == StoreContent({}, ReplicaState())
 
 
-def test_the_next_peer_is_asked_when_one_is_not_complete(trio: Trio) -> None:
-    """The first of the placement has wiped its copy, the second one has it."""
+def test_fetch_falls_back_from_an_incomplete_peer(trio: Trio) -> None:
+    """The first peer of the placement has wiped its replica, and the second one has it."""
     trio.fill(1)
 
     assert trio.fetch()
@@ -129,8 +129,8 @@ def test_the_next_peer_is_asked_when_one_is_not_complete(trio: Trio) -> None:
     assert trio.fetched() == complete(trio.source(1))
 
 
-def test_the_next_peer_is_asked_when_one_is_away(trio: Trio) -> None:
-    """Nobody answers at the first one's address."""
+def test_fetch_falls_back_from_an_unreachable_peer(trio: Trio) -> None:
+    """Nothing listens at the first peer's address."""
     trio.fill(1)
     trio.stop(0)
 
@@ -201,14 +201,14 @@ WRONG: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG.keys())
-def test_what_is_not_as_it_was_said_is_thrown_away(
+def test_bytes_that_do_not_match_the_manifest_are_discarded(
     both_filled: Trio,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     change: Change,
 ) -> None:
-    """Nothing of it is left, there is an event, and the next peer's copy is taken."""
+    """None of them stays, an event has the reason, and the next peer's replica is fetched."""
     both_filled.into = tmp_path / "p0000"
     leases = change_checkpoints(monkeypatch, both_filled.nodes[0], change)
     monkeypatch.setattr(both_filled.nodes[2].node.peers, "candidates", lambda partition: [0, 1])
@@ -227,8 +227,8 @@ def test_what_is_not_as_it_was_said_is_thrown_away(
             both_filled.nodes[0].begin(both_filled.nodes[0].node.checkpoints.release(lease)).result(10)
 
 
-def test_a_corrupt_copy_is_worse_than_none(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody else has one the topic builds the copy, from nothing."""
+def test_corrupt_checkpoint_is_worse_than_none(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no other peer has the replica, the topic hydrates it from nothing."""
     trio.fill(0)
     change_checkpoints(monkeypatch, trio.nodes[0], flipped)
 
@@ -237,10 +237,10 @@ def test_a_corrupt_copy_is_worse_than_none(trio: Trio, monkeypatch: pytest.Monke
     assert leftovers_are_gone(trio)
 
 
-def test_a_copy_that_is_damaged_at_its_peer_is_not_taken(
+def test_checkpoint_of_a_damaged_replica_is_not_used(
     trio: Trio, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The peer does not know, and its digests are of the damaged bytes: the rows' own checksums tell."""
+    """The peer has not found the damage and digests the damaged bytes, so the rows' own checksums reveal it."""
     trio.fill(0)
     trio.fill(1)
     trio.damage(0)
@@ -256,8 +256,9 @@ def test_a_copy_that_is_damaged_at_its_peer_is_not_taken(
     eventually("its lease is given back", lambda: trio.leases(0) == [])
 
 
-def test_a_copy_that_is_known_to_be_damaged_is_not_given(trio: Trio) -> None:
-    """Once a read has come to the damage nothing of it leaves the node, and other nodes hear that it is not whole."""
+def test_damaged_replica_serves_no_checkpoint(trio: Trio) -> None:
+    """Once a read has found the damage, the node serves no checkpoint and reports to its peers that it is
+    not complete."""
     trio.fill(0)
     trio.damage(0)
     replica, last_heartbeats = (
@@ -275,10 +276,10 @@ def test_a_copy_that_is_known_to_be_damaged_is_not_given(trio: Trio) -> None:
     assert replica.complete
 
 
-def test_another_ones_rows_are_thrown_away(
+def test_store_of_another_partition_is_discarded(
     trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A peer that gives another partition's store for the one that it names is found out before it is served."""
+    """A peer that sends another partition's store is detected before the store serves reads."""
     trio.fill(0)
     hydration = trio.new_hydration()
     checkpoints = trio.nodes[0].node.checkpoints
@@ -293,8 +294,8 @@ def test_another_ones_rows_are_thrown_away(
     assert "holds partition 0" in capfd.readouterr().err
 
 
-def test_how_far_it_is_can_be_seen(slow_trio: Trio) -> None:
-    """While a copy comes in its bytes grow towards the whole, with a rate; afterwards it is not listed."""
+def test_progress_of_a_fetch_is_visible(slow_trio: Trio) -> None:
+    """During a fetch its bytes grow towards the total, with a rate. Afterwards it is not listed."""
     seen: list[FetchProgress] = []
     fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
     while not fetching.done():
@@ -310,8 +311,8 @@ def test_how_far_it_is_can_be_seen(slow_trio: Trio) -> None:
     assert slow_trio.hydration.progress == {}
 
 
-def test_reads_are_answered_while_a_copy_is_given(slow_trio: Trio) -> None:
-    """The node that gives goes on answering, and its copy is what it was."""
+def test_checkpoint_source_answers_reads(slow_trio: Trio) -> None:
+    """The peer answers reads during the fetch."""
     fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
     with slow_trio.nodes[0].client() as client:
         while not fetching.done():
@@ -323,8 +324,8 @@ def test_reads_are_answered_while_a_copy_is_given(slow_trio: Trio) -> None:
     assert fetching.result()
 
 
-def test_two_copies_come_at_once_and_others_wait(trio: Trio) -> None:
-    """A node that builds many copies does not ask for all of them at one time."""
+def test_two_fetches_run_at_once(trio: Trio) -> None:
+    """A node that hydrates many replicas does not fetch all of them at once."""
     trio.fill(0)
 
     async def all_of_them() -> list[bool]:

@@ -1,4 +1,4 @@
-"""A copy from a live node that is broken off, by its peer, a restart or the disk: it goes on where it was, or nothing is left."""
+"""Test fetches that a peer, a restart or a full disk interrupts."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
-def test_a_peer_that_dies_in_the_middle_is_replaced(slow_trio: Trio) -> None:
-    """The other peer's copy is taken once the first one has been silent for long enough."""
+def test_fetch_continues_at_another_peer_after_a_crash(slow_trio: Trio) -> None:
+    """The other peer's replica is fetched once the first peer has sent nothing for long enough."""
     slow_trio.fill(1, 10)
     fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
     eventually("some of it has come", lambda: bytes_there(slow_trio) > 1 << 20)
@@ -90,10 +90,10 @@ def same_replica(trio: Trio) -> None:
     trio.start(1)
 
 
-def test_a_peer_that_hangs_in_the_middle_is_left_for_another_that_has_the_copy(
+def test_fetch_leaves_a_hanging_peer_for_another_with_the_replica(
     slow_trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Soon after its heartbeats have ended; what the other one has as well is not copied again."""
+    """It does so soon after the heartbeats have ended, and does not fetch identical files again."""
     same_replica(slow_trio)
     peers, lengths = slow_trio.nodes[2].node.peers, count_reads(monkeypatch)
     eventually("the other is heard to have it", lambda: peers.has_complete_replica(1, 0))
@@ -109,10 +109,10 @@ def test_a_peer_that_hangs_in_the_middle_is_left_for_another_that_has_the_copy(
     assert sum(lengths) < ROWS * 20_000 + (3 << 20)
 
 
-def test_a_peer_that_hangs_and_has_the_only_copy_is_waited_for(
+def test_fetch_waits_for_a_hanging_peer_with_the_only_replica(
     slow_trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It goes on where it was."""
+    """The fetch continues where it was."""
     monkeypatch.setattr(hydration, "_SUSPECTED_SECONDS", 0.0)
     peers, asked_for = slow_trio.nodes[2].node.peers, list[int]()
     monkeypatch.setattr(peers, "has_complete_replica", lambda ordinal, partition: asked_for.append(ordinal))
@@ -127,10 +127,10 @@ def test_a_peer_that_hangs_and_has_the_only_copy_is_waited_for(
 
 
 @pytest.mark.parametrize("heartbeats", [True, False], ids=["but for heartbeats", "altogether"])
-def test_a_peer_that_hangs_from_the_beginning_is_given_up(
+def test_fetch_leaves_a_peer_that_never_sends(
     at_the_end: ExitStack, trio: Trio, monkeypatch: pytest.MonkeyPatch, heartbeats: bool
 ) -> None:
-    """Although it had the copy when it was last heard: the next one is asked."""
+    """The peer was complete at its last heartbeat, and the fetch falls back to the next one."""
     trio.fill(1)
     monkeypatch.setattr(hydration, "_ANSWER_SECONDS", 0.5 if heartbeats else 1000)
     peers = trio.nodes[2].node.peers
@@ -163,10 +163,10 @@ def reading_digests(monkeypatch: pytest.MonkeyPatch, at: Path, before: Callable[
     monkeypatch.setattr(checkpoints, "_read_into", read)
 
 
-def test_a_peer_that_gets_nowhere_with_its_checkpoint_is_given_up(
+def test_fetch_leaves_a_peer_whose_checkpoint_makes_no_progress(
     trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It answers whatever it is asked, and its disk does not."""
+    """The peer answers requests, and its disk hangs."""
     trio.fill(0)
     trio.fill(1)
     go_on = threading.Event()
@@ -183,10 +183,10 @@ def test_a_peer_that_gets_nowhere_with_its_checkpoint_is_given_up(
     assert "does not get beyond 0 bytes" in capfd.readouterr().err
 
 
-def test_a_peer_that_takes_long_for_its_checkpoint_is_waited_for(
+def test_fetch_waits_for_a_slow_checkpoint_that_makes_progress(
     trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as it gets on with it."""
+    """The fetch waits as long as the peer's progress grows."""
     trio.fill(0)
     monkeypatch.setattr(hydration, "_MAKING_SECONDS", 4.0)
     monkeypatch.setattr(checkpoints, "_DIGEST_BYTES", 64 << 10)
@@ -197,8 +197,10 @@ def test_a_peer_that_takes_long_for_its_checkpoint_is_waited_for(
     assert trio.fetched() == complete(trio.source(0))
 
 
-def test_a_peer_that_comes_back_goes_on(slow_trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lease ended with its process; what is the same in its new checkpoint is not copied again."""
+def test_fetch_continues_after_a_restart_of_its_peer(
+    slow_trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease ended with the process, and identical files of the new checkpoint are not fetched again."""
     lengths = count_reads(monkeypatch)
     hydration = slow_trio.new_hydration(stalled_seconds=30)
     fetching = slow_trio.nodes[2].begin(hydration.fetch(0, slow_trio.into))
@@ -212,10 +214,8 @@ def test_a_peer_that_comes_back_goes_on(slow_trio: Trio, monkeypatch: pytest.Mon
     assert sum(lengths) < ROWS * 20_000 + (3 << 20)
 
 
-def test_a_lease_that_ends_in_the_middle_is_asked_for_anew(
-    slow_trio: Trio, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The files are the same, and go on where they were."""
+def test_fetch_requests_a_new_lease_when_one_ends(slow_trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are identical and continue where they were."""
     lengths = count_reads(monkeypatch)
     fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
     eventually("some of it has come", lambda: bytes_there(slow_trio) > 2 << 20)
@@ -228,8 +228,8 @@ def test_a_lease_that_ends_in_the_middle_is_asked_for_anew(
     assert sum(lengths) < ROWS * 20_000 + (2 << 20)
 
 
-def test_a_cancelled_copy_goes_on_after_a_restart(slow_trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that could be opened is left, and what had come is not fetched again under the lease of before."""
+def test_cancelled_fetch_continues_after_a_restart(slow_trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No openable store is left, and the received bytes are not fetched again under the same lease."""
     fetching = slow_trio.nodes[2].begin(slow_trio.hydration.fetch(0, slow_trio.into))
     eventually("some of it has come", lambda: bytes_there(slow_trio) > 2 << 20)
     lease = slow_trio.leases(0)
@@ -247,8 +247,8 @@ def test_a_cancelled_copy_goes_on_after_a_restart(slow_trio: Trio, monkeypatch: 
     assert new_leases == []
 
 
-def test_what_a_crash_left_after_it_was_opened_is_not_believed(trio: Trio) -> None:
-    """A store that was opened, and not put into its place, is begun anew."""
+def test_staged_store_that_was_opened_before_a_crash_is_discarded(trio: Trio) -> None:
+    """A store that was opened and not renamed into place is fetched from the beginning."""
     trio.fill(0)
     left = trio.into.with_name("p0000.incoming") / "files"
     left.mkdir(parents=True)
@@ -262,10 +262,10 @@ def test_what_a_crash_left_after_it_was_opened_is_not_believed(trio: Trio) -> No
 
 
 @pytest.mark.parametrize("free", [0, 1 << 20])
-def test_without_room_nothing_is_begun(
+def test_fetch_does_not_begin_without_disk_space(
     trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], free: int
 ) -> None:
-    """A disk that is too small for the copy is found out before it is full."""
+    """A disk that is too small is detected before it is full."""
     trio.fill(0)
     usage = shutil.disk_usage(trio.directory)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
@@ -276,10 +276,10 @@ def test_without_room_nothing_is_begun(
     assert f"{free} are free" in capfd.readouterr().err
 
 
-def test_a_disk_that_becomes_full_ends_the_copy(
+def test_full_disk_ends_the_fetch(
     trio: Trio, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What had come is taken away, so that there is room again."""
+    """The received files are deleted, so that there is space again."""
     trio.fill(0)
     append = StagedFile.append
 
@@ -297,8 +297,8 @@ def test_a_disk_that_becomes_full_ends_the_copy(
     eventually("the lease is given back", lambda: trio.leases(0) == [])
 
 
-def test_an_interrupted_plan_that_is_unreadable_is_begun_anew(trio: Trio) -> None:
-    """Whatever lies in the directory for incoming files, it is never taken for a part of the copy."""
+def test_unreadable_plan_starts_the_fetch_over(trio: Trio) -> None:
+    """Unknown files in the staging directory never become part of a store."""
     trio.fill(0)
     left = trio.into.with_name("p0000.incoming")
     (left / "files").mkdir(parents=True)

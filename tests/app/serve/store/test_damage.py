@@ -1,4 +1,4 @@
-"""A copy whose rows a bad disk has changed is exchanged for the copy of another node, while the node runs."""
+"""Test that a replica with damaged rows is replaced by a peer's while the node runs."""
 
 from __future__ import annotations
 

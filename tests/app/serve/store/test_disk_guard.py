@@ -1,4 +1,4 @@
-"""The disk guard over a real small file system that is really filled."""
+"""Test the disk guard on a small real file system that fills up."""
 
 from __future__ import annotations
 
@@ -53,6 +53,13 @@ def test_full_disk_pauses_ingest_until_there_is_space(
     async def run() -> None:
         node = Node.open(settings)
         node.disk_guard._look_seconds = 0.02
+        measured: list[Path] = []
+
+        def noted(path: Path) -> float:
+            measured.append(path)
+            return used_percent(path)
+
+        node.disk_guard._used = noted
         replicas = node.replicas
         replicas.by_partition[0].apply((), ReplicaState(0, True))
         node.slices.apply(slice_payload(put(0, b"a", b"1")))
@@ -68,7 +75,8 @@ def test_full_disk_pauses_ingest_until_there_is_space(
             for percent, paused, wanted in story:
                 fill_to(small_disk, percent)
                 await until(f"{paused} at {percent} %", lambda p=paused: node.disk_guard.paused == p)  # type: ignore[misc]
-                await asyncio.sleep(0.1)  # some looks later it is the same
+                measured.clear()
+                await until("several measurements change nothing", lambda: len(measured) > 3)
                 check(node, paused, wanted)
         finally:
             await node.stop()

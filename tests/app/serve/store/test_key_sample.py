@@ -1,4 +1,4 @@
-"""The estimate of how many keys there are: held against the exact number, for keys of every shape."""
+"""Test the estimate of keys against the exact number, for keys of every shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores over real directories: what is written together, what is refused, what survives."""
+"""Test stores in real directories: atomic writes, refusals, restarts and damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores whose writes fail for a while: what is there stays readable, and they go on from their positions by themselves."""
+"""Test stores whose writes fail for a while: reads continue, and the stores recover by themselves."""
 
 from __future__ import annotations
 

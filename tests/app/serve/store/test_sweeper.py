@@ -1,4 +1,4 @@
-"""The sweeper over real stores: what it takes, what it leaves, and that the space comes back."""
+"""Test the sweeper on real stores: which rows it deletes, and that it frees their space."""
 
 from __future__ import annotations
 
