@@ -235,8 +235,9 @@ def test_node_learns_of_a_partitioner_mismatch_from_the_nodes_it_reads(tmp_path:
         elsewhere = next(p for p in range(6) if p != where and reader not in cluster.placement.serving[p])
         cluster.put(b"mixed", b'"old"', timestamp_ms=10)
         cluster.put(b"mixed", b'"new"', partition=elsewhere, timestamp_ms=20)
+        for node in cluster.nodes:
+            eventually("it scatters", lambda n=node: n.node.replicas.partitioning.algorithm == "scatter")  # type: ignore[misc]
         replicas = cluster.nodes[reader].node.replicas
-        eventually("it knows of the mismatch", lambda: replicas.partitioning.algorithm == "scatter")
 
         def lose_mismatch() -> None:
             replicas.partitioner.mismatched = frozenset()
