@@ -1,7 +1,7 @@
-"""A resource file → its name and its spec, or every mistake in it, each with its path and in plain words.
+"""Parse a resource file, or report every mistake in it with its path and in plain words.
 
-Strategy: the CRD's own schema is the only description of the fields. A cluster drops fields that the schema does not
-know; here they are mistakes, so that a misspelt field is found before it is missed.
+Strategy: the CRD's schema is the only description of the fields. A cluster drops fields that the schema does not have; here
+they are mistakes, so that a misspelled field is found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KIND: Final = "QueryableTopic"
 _FILE_BYTES_MAX: Final = 1024 * 1024
 _CHECKOUT_CRD: Final = Path(__file__).resolve().parents[3] / "crds" / "queryabletopic.yaml"
 
-# The schema's types in words.
+# What messages call the schema's types.
 _TYPES: Final = {
     "object": "a group of fields",
     "array": "a list",
@@ -43,17 +43,20 @@ class ResourceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
+    """Hold a valid resource: its name, its document, and the parsed spec."""
+
     name: str
     document: Mapping[str, Any]
     spec: TopicSpec
 
 
 def load_resource(file: Path) -> Resource:
+    """Return the resource in a file. Raises ResourceError."""
     return parse_resource(_read(file), str(file))
 
 
 def parse_resource(text: str, where: str) -> Resource:
-    """`where` is how messages call the source of the text."""
+    """Return the resource in a text. Raises ResourceError, whose lines begin with `where`."""
     document = _single_document(text, where)
     mistakes = sorted(set(_mistakes(document)))
     if mistakes:
@@ -67,7 +70,7 @@ def parse_resource(text: str, where: str) -> Resource:
 
 @cache
 def crd() -> Mapping[str, Any]:
-    """The CustomResourceDefinition: inside the package when it was installed, beside it in a checkout."""
+    """Return the CustomResourceDefinition: from the installed package, or from the checkout."""
     packaged = importlib.resources.files("queryable_app") / "crds" / "queryabletopic.yaml"
     text = packaged.read_text() if packaged.is_file() else _CHECKOUT_CRD.read_text()
     loaded: Mapping[str, Any] = yaml.safe_load(text)
@@ -89,8 +92,8 @@ def _single_document(text: str, where: str) -> Mapping[str, Any]:
     try:
         documents = [d for d in yaml.load_all(text, _StrictLoader) if d is not None]
     except yaml.YAMLError as e:
-        said = " ".join(str(e).replace('"<unicode string>", ', "").split())
-        raise ResourceError(f"{where}: not YAML: {said}") from e
+        problem = " ".join(str(e).replace('"<unicode string>", ', "").split())
+        raise ResourceError(f"{where}: not YAML: {problem}") from e
     except RecursionError as e:
         raise ResourceError(f"{where}: nested too deeply") from e
     except _UNREADABLE as e:
@@ -113,7 +116,7 @@ def _single_document(text: str, where: str) -> Mapping[str, Any]:
 
 
 def _no_json(value: object, path: str) -> str | None:
-    """Return the first mistake among what YAML knows and a resource, which is JSON, does not: dates, bytes, sets, infinity."""
+    """Return the first value that YAML has and JSON, and so a resource, has not: a date, bytes, a set, infinity."""
     if isinstance(value, Mapping):
         return next(filter(None, (_no_json(inner, _join(path, name)) for name, inner in value.items())), None)
     if isinstance(value, list):
@@ -125,13 +128,13 @@ def _no_json(value: object, path: str) -> str | None:
     return f"{path}: YAML reads this as {kind}; put it in quotes"
 
 
-# What PyYAML's own constructors raise, besides YAMLError, for a value that does not fit its tag: `!!int x`, 2020-02-30.
+# PyYAML's constructors raise these, besides YAMLError, for a value that does not fit its tag: `!!int x`, 2020-02-30.
 _UNREADABLE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML keeps the last of two equal keys without a word; here it is a mistake, and so is a key that is no text. Aliases
-    are not read: a few lines of them unfold to gigabytes."""
+    """Refuse repeated keys, of which YAML silently keeps the last one, keys that are no text, and aliases, of which a few
+    lines expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -160,13 +163,13 @@ _NAMES: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge", "tag:yaml.o
 
 
 def _matches(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
-    # Where a cluster's `$` is the end of the text, Python's is also before a last line break.
+    # A cluster's `$` is the end of the text. Python's also matches before a last line break.
     if isinstance(value, str) and not re.search(pattern.replace("$", r"\Z"), value):
         yield ValidationError("the pattern does not match")
 
 
 def _is_integer(_: Any, value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)  # 2.0 is no whole number of nodes
+    return isinstance(value, int) and not isinstance(value, bool)  # 2.0 is no integer here
 
 
 _Validator: Final[type[Validator]] = validators.extend(  # type: ignore[no-untyped-call]
@@ -182,7 +185,7 @@ def _validator() -> Validator:
 
 
 def _closed(schema: Any, path: tuple[str, ...]) -> Any:
-    """The schema, with unknown fields made mistakes where a cluster would drop them."""
+    """Return the schema with unknown fields forbidden where a cluster would drop them."""
     closed = dict(schema)
     if "properties" in schema:
         closed["properties"] = {name: _closed(s, (*path, name)) for name, s in schema["properties"].items()}
@@ -213,7 +216,7 @@ def _mistakes(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _same_names(spec: Any) -> Iterator[str]:
-    """List items with a name of their own, which a cluster takes once."""
+    """Report list items that have the same name."""
     view = spec.get("view") if isinstance(spec, Mapping) else None
     if not isinstance(view, Mapping):
         return
@@ -260,7 +263,7 @@ def _in_words(error: ValidationError) -> str:
 
 
 _DURATION: Final = "a duration: write a number and a unit, like 500ms, 30s, 5m, 12h or 7d"
-# What the schema's patterns mean.
+# What messages call the schema's patterns.
 _PATTERNS: Final = {
     r"^[0-9]{1,9}(ms|s|m|h|d)$": _DURATION,
     r"^[1-9][0-9]{0,8}(ms|s|m|h|d)$": _DURATION,
@@ -284,7 +287,7 @@ def _nearest(name: object, names: Any) -> str:
 
 
 def _meant(name: str, siblings: Any) -> str:
-    """The same name at another place is more likely meant than a similar one at this place."""
+    """Suggest the same name in another place, which is more likely, or else a similar name in this place."""
     elsewhere = [path for path in _field_paths() if path.rpartition(".")[2].lower() == name.lower()]
     same = name.lower() in (str(sibling).lower() for sibling in siblings)
     if not elsewhere or same:
@@ -316,7 +319,7 @@ def _join(path: str, name: object) -> str:
 
 
 def _named(name: object) -> str:
-    """A name as it is written; one that would break a line or fill a page, cut and in quotes."""
+    """Return a name verbatim, or quoted and cut if it is long or has line breaks."""
     text = str(name)
     return text if text.isprintable() and len(text) <= 253 else _shown(name)
 

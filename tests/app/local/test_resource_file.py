@@ -63,7 +63,7 @@ def test_smallest_resource_is_accepted() -> None:
         ('view: {ttl: "1d\\n"}', "spec.view.ttl: '1d\\n' is not a duration"),
         ("ingest: {batch: 1s}", "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s"),
         ("ingest: {driverMemory: lots}", "spec.ingest.driverMemory: 'lots' is not an amount of memory"),
-        ("standbyReplicas: 1", "spec.standbyReplicas: 1 standby copies need at least 2 nodes"),
+        ("standbyReplicas: 1", "spec.standbyReplicas: 1 standby replicas need at least 2 nodes"),
         ("read: {consistency: at-least}", "spec.read.consistency: 'at-least' is not one of any, bounded, strong"),
         ("view: {indexes: [{name: a, field: b, type: long, kind: x}]}", "spec.view.indexes[0].kind: unknown field"),
         ("view: {indexes: [{name: a, field: b}]}", "spec.view.indexes[0].type: missing"),

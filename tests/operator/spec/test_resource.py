@@ -70,7 +70,7 @@ def test_view_can_follow_an_earlier_spec() -> None:
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ({"replicas": 2, "standbyReplicas": 2}, "spec.standbyReplicas: 2 standby copies need at least 3 nodes"),
+        ({"replicas": 2, "standbyReplicas": 2}, "spec.standbyReplicas: 2 standby replicas need at least 3 nodes"),
         ({"view": {"kind": "history"}}, "spec.view.kind: 'history' is not in this version yet"),
         ({"view": {"changes": True}}, "spec.view.changes: the change feed is not in this version yet"),
         ({"view": {"ttl": "0s"}}, "spec.view.ttl: a row that expires at once can never be read"),
