@@ -20,11 +20,11 @@ class Replicas:
     def __init__(
         self,
         placement: Placement,
-        held: Iterable[Replica],
+        assigned: Iterable[Replica],
         partitioner: PartitionerInUse,
     ) -> None:
         self.placement = placement
-        self.by_partition = {replica.partition: replica for replica in held}
+        self.by_partition = {replica.partition: replica for replica in assigned}
         self.removing: dict[int, Replica] = {}
         """Replicas that are no longer assigned to this node: running reads may end, and no read begins."""
         self.paused: Pause = "none"
