@@ -2,8 +2,8 @@
 
 Strategy: the slice waits for its dead letters, and Spark waits for the slice, so every failure ends or shows what it waits for.
 If Kafka refuses a dead letter as too large, it is truncated in steps, and headers have the original sizes. If even the smallest
-one is refused, it is skipped and counted. All other failures (Kafka unavailable, no permission, a policy) are retried with back-
-off, because the topic's owner can repair them: status names the partition and the reason, and other partitions continue.
+one is refused, it is skipped and counted. All other failures (Kafka unavailable, no permission, a policy) are retried with
+back-off, because the topic's owner can repair them: status names the partition and the reason, and other partitions continue.
 """
 
 from __future__ import annotations
