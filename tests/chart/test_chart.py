@@ -1,4 +1,4 @@
-"""The chart as a package: what it says of itself, its values, and its copy of the CRD."""
+"""Test the chart's metadata, values and copy of the CRD."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ FOREIGN = {"global", "valueFrom", "nodeAffinity", "podAffinity", "podAntiAffinit
 FOREIGN |= {"namespaceSelector", "podSelector", "topologySpreadConstraints[]"}
 
 
-def test_its_crd_is_the_crd() -> None:
-    """The chart's copy is the one of crds/, to the byte."""
+def test_crd_copy_equals_the_crd() -> None:
+    """The chart's copy equals crds/, byte by byte."""
     assert (CHART / "files" / "crds" / "queryabletopic.yaml").read_bytes() == CRD.read_bytes()
 
 
-def test_the_crd_stays_and_is_otherwise_the_crd() -> None:
-    """What Helm applies differs from crds/ by the annotation that keeps it when the release goes."""
+def test_rendered_crd_is_retained() -> None:
+    """What Helm applies differs from crds/ by the annotation that retains it on uninstall."""
     rendered = render().one("CustomResourceDefinition")
     assert rendered["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
     assert rendered == yaml.safe_load(CRD.read_text())
 
 
-def test_its_version_is_the_product_s() -> None:
-    """The chart and the image that it names are released with the Python package."""
+def test_version_is_the_packages() -> None:
+    """Chart, image and Python package have one version."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert (DESCRIBED["version"], DESCRIBED["appVersion"]) == (version, version)
 
 
-def test_what_it_says_of_the_resource_is_so() -> None:
-    """The annotations for Artifact Hub name the CRD, and their example is valid."""
+def test_artifact_hub_annotations_are_valid() -> None:
+    """They name the CRD, and their example is valid."""
     annotations = DESCRIBED["annotations"]
     crd = yaml.safe_load(CRD.read_text())
     (named,) = yaml.safe_load(annotations["artifacthub.io/crds"])
@@ -56,7 +56,7 @@ def test_what_it_says_of_the_resource_is_so() -> None:
 
 
 def test_every_value_is_explained() -> None:
-    """Above every value there is a comment, unless it is a part of one that has it."""
+    """Every value, or the group that contains it, has a comment."""
     explained: list[str] = []
     silent = []
     lines = VALUES_TEXT.splitlines()
@@ -84,8 +84,8 @@ def objects(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[s
         yield from objects(node["items"], f"{path}[]")
 
 
-def test_the_schema_knows_every_value_and_no_other() -> None:
-    """Each group of values is closed, and has the names that values.yaml has."""
+def test_schema_has_every_value() -> None:
+    """Each group of values is closed and has the names in values.yaml."""
     loose = [path for path, node in objects(SCHEMA, "") if "additionalProperties" not in node]
     assert set(loose) <= FOREIGN
     for name, value in yaml.safe_load(VALUES_TEXT).items():
@@ -101,6 +101,6 @@ def resolved(node: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def test_it_can_be_a_part_of_another_chart() -> None:
-    """Helm hands every such chart the values `global`."""
+def test_chart_can_be_a_subchart() -> None:
+    """Helm passes `global` to every subchart."""
     assert render({"global": {"imageRegistry": "elsewhere"}}) == render()

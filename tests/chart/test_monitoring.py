@@ -1,4 +1,4 @@
-"""Alerts and the dashboard speak of metrics that there are, and every alert has its runbook."""
+"""Test that alerts and the dashboard use existing metrics, and that every alert has a runbook."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def exposed() -> set[str]:
-    """Names of all metrics that the operator and the nodes expose, as their sources have them."""
+    """Return the names of all metrics in the sources of the operator and the nodes."""
     files = [
         ROOT / "app" / "queryable_app" / "serve" / "api" / "metrics.py",
         *(ROOT / "operator" / "queryable_operator").glob("act/metrics.py"),
@@ -49,13 +49,13 @@ def expressions() -> Iterator[str]:
 
 
 def test_every_metric_is_exposed() -> None:
-    """No alert waits for, and no panel shows, something that nobody counts."""
+    """No alert and no panel uses a missing metric."""
     known = {re.sub(r"_total$", "", name) for name in exposed()}
     assert {name for e in expressions() for name in asked(e)} - known == set()
 
 
-def test_every_alert_has_its_runbook() -> None:
-    """A section of its name in docs/runbooks.md, to which its annotation leads; and no section is without an alert."""
+def test_every_alert_has_a_runbook() -> None:
+    """Its annotation leads to a section of docs/runbooks.md, and every section has an alert."""
     names = [rule["alert"] for rule in rules()]
     assert sorted(names) == sorted(re.findall(r"^### (\w+)$", RUNBOOKS, re.MULTILINE))
     for rule in rules():
@@ -63,7 +63,7 @@ def test_every_alert_has_its_runbook() -> None:
 
 
 def test_every_alert_is_complete() -> None:
-    """It says how bad it is and what it is about; nothing that the chart puts in is left open."""
+    """It has a severity and names its object; no template variable is left open."""
     for rule in rules():
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert rule["annotations"]["summary"].endswith(".")
@@ -71,8 +71,8 @@ def test_every_alert_is_complete() -> None:
     assert any("> 77" in rule["expr"] for rule in rules())
 
 
-def test_the_dashboard_is_what_grafana_gets() -> None:
-    """The ConfigMap has the file, each panel a title, a unit and a place of its own."""
+def test_dashboard_is_rendered_unchanged() -> None:
+    """The ConfigMap contains the file; each panel has a title, a unit and its own place."""
     config = render({"grafanaDashboard": {"enabled": True}}).one("ConfigMap")
     dashboard = json.loads(config["data"]["queryable-topics.json"])
     assert dashboard == json.loads((MONITORING / "dashboard.json").read_text())
@@ -86,13 +86,13 @@ def test_the_dashboard_is_what_grafana_gets() -> None:
     assert all(p["title"] for p in dashboard["panels"])
 
 
-def test_alerts_file_is_yaml_by_itself() -> None:
-    """The file can be read, and given to promtool, without Helm."""
+def test_alerts_file_is_valid_yaml() -> None:
+    """It can be given to promtool without Helm."""
     assert yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
 
 
-def test_monitors_find_what_the_operator_makes() -> None:
-    """By the labels and the port that nodes and headless Services have; the client Service has no revision."""
+def test_monitors_select_the_operators_objects() -> None:
+    """Labels and ports match those of nodes and headless Services; the client Service has no revision label."""
     labels = names.revision_labels("users", 3)
     for kind in ("PodMonitor", "ServiceMonitor"):
         flag = kind[0].lower() + kind[1:]

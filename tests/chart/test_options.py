@@ -1,4 +1,4 @@
-"""The chart starts the operator as the operator is to be started."""
+"""Test that the chart starts the operator with valid options."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MORE = {
 
 
 @pytest.mark.parametrize("values", [{}, MORE], ids=["without values", "with values"])
-def test_the_operator_takes_its_options(values: dict[str, Any]) -> None:
-    """Every argument is an option that it has, with a value that it takes."""
+def test_operator_accepts_the_charts_options(values: dict[str, Any]) -> None:
+    """Every argument is an option of the operator, with a valid value."""
     (container,) = render(values).one("Deployment")["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["python", "-m", "queryable_operator"]
     given = main.make_context("queryable_operator", list(container["args"])).params

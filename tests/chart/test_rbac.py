@@ -1,4 +1,4 @@
-"""What the operator may do in the cluster: what its code does, and nothing else."""
+"""Test that the operator's permissions are those that its code uses."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def roles(rendered: Rendered) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("values", [WIDE, NARROW], ids=["cluster", "namespaces"])
-def test_what_is_granted_is_what_is_used(values: dict[str, Any]) -> None:
-    """The operator's own list of what it does, which it checks at its start, is what the roles say."""
+def test_roles_equal_the_preflight_list(values: dict[str, Any]) -> None:
+    """The roles grant what the operator checks at its start, and no more."""
     rendered = render(values)
     given = {
         (permission, name, role["metadata"].get("namespace"))
@@ -52,7 +52,7 @@ def test_what_is_granted_is_what_is_used(values: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("values", [WIDE, NARROW], ids=["cluster", "namespaces"])
-def test_nothing_is_granted_by_a_star(values: dict[str, Any]) -> None:
+def test_roles_have_no_wildcard(values: dict[str, Any]) -> None:
     """Every group, resource and verb is named."""
     for name, rules in roles(render(values)):
         assert not [g for g in granted(rules) if "*" in g], name
@@ -60,21 +60,21 @@ def test_nothing_is_granted_by_a_star(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("values", [WIDE, NARROW], ids=["cluster", "namespaces"])
 def test_secrets_are_not_listed(values: dict[str, Any]) -> None:
-    """A Secret is read by its name, which stands in a resource."""
+    """A Secret is read by the name in a resource."""
     for _, rules in roles(render(values)):
         assert not granted(rules) & {"list secrets", "watch secrets", "deletecollection secrets"}
 
 
-def test_a_role_in_a_namespace_is_the_one_of_the_cluster() -> None:
-    """But for Kubernetes nodes, which are in no namespace."""
+def test_namespaced_role_equals_the_cluster_role() -> None:
+    """Kubernetes nodes, which are cluster-scoped, are the only exception."""
     wide = granted(render(WIDE).one("ClusterRole", "topics")["rules"])
     for role in render(NARROW).all("Role"):
         if role["metadata"]["namespace"] in ("a", "b"):
             assert wide - granted(role["rules"]) == {"list nodes", "watch nodes"}
 
 
-def test_for_some_namespaces_nothing_is_granted_elsewhere() -> None:
-    """No ClusterRoleBinding, and in its own namespace nothing but the Lease."""
+def test_namespaced_release_grants_nothing_elsewhere() -> None:
+    """There is no ClusterRoleBinding, and in the release's namespace only the Lease."""
     rendered = render(NARROW)
     assert rendered.all("ClusterRoleBinding") == []
     leader = rendered.one("Role", "-leader")
@@ -82,7 +82,7 @@ def test_for_some_namespaces_nothing_is_granted_elsewhere() -> None:
 
 
 def test_every_role_is_bound_to_the_operator() -> None:
-    """Each binding names a role that is there, and the account that the operator runs as."""
+    """Each binding names an existing role and the operator's account."""
     for values in (WIDE, NARROW, {"serviceAccount": {"create": False, "name": "mine"}}):
         rendered = render(values)
         there = {(o["kind"], o["metadata"]["name"]) for o in rendered.all("Role", "ClusterRole")}
@@ -95,8 +95,8 @@ def test_every_role_is_bound_to_the_operator() -> None:
                 ]
 
 
-def test_people_get_what_their_role_says() -> None:
-    """Those who view read; those who edit also write and scale; nobody writes the status."""
+def test_aggregated_roles_match_their_names() -> None:
+    """Viewers read, editors also write and scale, and no role writes the status."""
     rendered = render()
     label = "rbac.authorization.k8s.io/aggregate-to-"
     of = {
@@ -114,8 +114,8 @@ def test_people_get_what_their_role_says() -> None:
     assert not [g for g in of["admin"] if "/status" in g and not g.startswith("get ")]
 
 
-def test_helm_test_asks_for_what_is_granted() -> None:
-    """Its list of what the operator needs is the operator's role."""
+def test_helm_test_checks_the_operators_role() -> None:
+    """Its list of permissions is the operator's role."""
     rendered = render(NARROW)
     (container,) = rendered.one("Pod", "-operator")["spec"]["containers"]
     checks = yaml.safe_load(container["env"][0]["value"])

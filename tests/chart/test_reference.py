@@ -5,13 +5,13 @@ from __future__ import annotations
 from tests.support.made_pages import REFERENCE, reference
 
 
-def test_the_reference_is_up_to_date() -> None:
+def test_reference_is_up_to_date() -> None:
     """`make docs` changes nothing."""
     assert REFERENCE.read_text() == reference(), "run: make docs"
 
 
-def test_every_field_says_what_a_change_does() -> None:
-    """Each field below `spec` has a class of change, unless its parts differ."""
+def test_every_field_has_an_effect_of_change() -> None:
+    """Each field below `spec` has one, unless its parts differ."""
     spec = reference().partition("## spec")[2].partition("## status")[0]
     rows = [line.split(" | ") for line in spec.splitlines() if line.startswith("| `")]
     assert len(rows) > 80

@@ -1,4 +1,4 @@
-"""What the chart becomes with a few sets of values."""
+"""Test what the chart renders with a few sets of values."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def test_it_is_well_formed() -> None:
-    """`helm lint` has nothing to say."""
+def test_chart_passes_helm_lint() -> None:
+    """`helm lint` reports nothing."""
     assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
 
 
-def test_what_one_gets_without_values() -> None:
-    """One operator for all namespaces, the CRD, and roles for people."""
+def test_defaults_render_a_cluster_wide_operator() -> None:
+    """One operator for all namespaces, the CRD, and roles for users are rendered."""
     cluster_wide = [
         f"{kind} operators-demo-queryable-topics" for kind in ("ClusterRole", "ClusterRoleBinding")
     ]
     assert render().names == sorted([*ALWAYS, *FOR_PEOPLE, *CRD, *cluster_wide])
 
 
-def test_what_one_gets_for_some_namespaces() -> None:
-    """A role in each of them, none for the cluster, and the operator looks nowhere else."""
+def test_namespaces_render_a_namespaced_operator() -> None:
+    """Each namespace has a role, the cluster has none, and the operator watches those namespaces only."""
     rendered = render({"watchNamespaces": ["a", "b"], "crds": {"install": False}})
     roles = [
         f"{kind} operators-demo-queryable-topics in {n}" for n in "ab" for kind in ("Role", "RoleBinding")
@@ -71,8 +71,8 @@ def test_what_one_gets_for_some_namespaces() -> None:
     assert [a for a in container["args"] if "namespace" in a] == ["--namespaces=a,b"]
 
 
-def test_what_one_gets_with_everything() -> None:
-    """Two operators and everything that watches them."""
+def test_all_values_render_every_object() -> None:
+    """Two operators and all monitoring objects are rendered."""
     names = set(render(EVERYTHING).names) - set(render().names)
     assert sorted(names) == [
         "ConfigMap demo-queryable-topics-dashboard",
@@ -84,8 +84,8 @@ def test_what_one_gets_with_everything() -> None:
     ]
 
 
-def test_the_operator_is_as_it_was() -> None:
-    """What runs without values: changed only on purpose."""
+def test_operator_deployment_is_golden() -> None:
+    """The default Deployment changes only on purpose."""
     deployment = render().one("Deployment")["spec"]
     (container,) = deployment["template"]["spec"]["containers"]
     assert deployment["strategy"] == {"type": "Recreate"}
@@ -163,7 +163,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("path", leaves(VALUES), ids=".".join)
 def test_every_value_changes_something(path: tuple[str, ...]) -> None:
-    """With another value the release is another."""
+    """Another value renders another release."""
     name = ".".join(path)
     now: Any = VALUES
     for part in path:
@@ -200,8 +200,8 @@ def merged(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
     return {**a, **b, **both}
 
 
-def test_the_test_pods_are_not_the_operator() -> None:
-    """The operator's Service and PodDisruptionBudget do not choose the pods of `helm test`."""
+def test_test_pods_are_not_selected_as_the_operator() -> None:
+    """The operator's Service and PodDisruptionBudget do not select the pods of `helm test`."""
     rendered = render({"replicas": 2})
     selector = rendered.one("Service")["spec"]["selector"]
     budget = rendered.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"]
@@ -212,8 +212,8 @@ def test_the_test_pods_are_not_the_operator() -> None:
     assert selector.items() <= deployment["template"]["metadata"]["labels"].items()
 
 
-def test_a_team_s_labels_do_not_hide_the_operator() -> None:
-    """podLabels can not take away a label that the Deployment selects by."""
+def test_pod_labels_keep_the_selector_labels() -> None:
+    """podLabels cannot replace a label that the Deployment selects by."""
     rendered = render({"podLabels": {"app.kubernetes.io/name": "mine"}})
     deployment = rendered.one("Deployment")["spec"]
     assert (
@@ -237,20 +237,20 @@ def test_a_team_s_labels_do_not_hide_the_operator() -> None:
         ({"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}, "choose one"),
     ],
 )
-def test_what_is_wrong_is_named(values: dict[str, Any], said: str) -> None:
-    """A misspelt or impossible value is refused, and the message says which."""
+def test_invalid_value_is_named(values: dict[str, Any], said: str) -> None:
+    """A misspelt or impossible value is refused by name."""
     with pytest.raises(Refused, match=said):
         render(values)
 
 
-def test_an_old_cluster_is_refused() -> None:
-    """A Kubernetes without what the CRD needs."""
+def test_old_cluster_is_refused() -> None:
+    """The CRD needs a newer Kubernetes."""
     with pytest.raises(Refused, match=r"requires kubeVersion: >=1\.29"):
         render({}, "--kube-version", "1.28.0")
 
 
-def test_names_stay_names() -> None:
-    """A release with a name as long as Helm allows."""
+def test_long_release_name_is_valid() -> None:
+    """A release name may be as long as Helm allows."""
     text = helm("template", "r" * 53, str(CHART), "--namespace", "n" * 63, "--set", "replicas=2")
     for line in text.splitlines():
         if line.startswith("  name: "):

@@ -1,4 +1,4 @@
-"""What the chart's own pods may do on their host: nothing that the Pod Security level "restricted" forbids."""
+"""Test that the chart's pods meet the restricted Pod Security level."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pods(rendered: Rendered) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def violations(pod: Mapping[str, Any]) -> Iterator[str]:
-    """By https://kubernetes.io/docs/concepts/security/pod-security-standards/, "Restricted"."""
+    """Return the violations of https://kubernetes.io/docs/concepts/security/pod-security-standards/, "Restricted"."""
     context = pod.get("securityContext", {})
     for field in ("hostNetwork", "hostPID", "hostIPC"):
         if pod.get(field):
@@ -55,7 +55,7 @@ def violations(pod: Mapping[str, Any]) -> Iterator[str]:
 
 @pytest.mark.parametrize("values", [{}, {"replicas": 2, "watchNamespaces": ["a"]}], ids=["one", "two"])
 def test_every_pod_is_restricted(values: dict[str, Any]) -> None:
-    """Also those of `helm test`."""
+    """This includes the pods of `helm test`."""
     found = dict(pods(render(values)))
     assert len(found) == 3
     assert {name: list(violations(pod)) for name, pod in found.items()} == {name: [] for name in found}
@@ -71,21 +71,21 @@ def test_every_pod_is_restricted(values: dict[str, Any]) -> None:
         ({"securityContext": {"capabilities": {"add": ["NET_ADMIN"]}}}, "capabilities"),
     ],
 )
-def test_the_check_sees_what_is_not(values: dict[str, Any], violation: str) -> None:
-    """Each part of the context counts, for every pod."""
+def test_check_detects_each_violation(values: dict[str, Any], violation: str) -> None:
+    """Each part of the security context counts, for every pod."""
     assert all(violation in set(violations(pod)) for _, pod in pods(render(values)))
 
 
-def test_nothing_is_written_to_the_image() -> None:
-    """Root file systems are read-only; what is written goes to a volume that ends with the pod."""
+def test_root_file_systems_are_read_only() -> None:
+    """Pods write to volumes that end with them."""
     for _, pod in pods(render()):
         for container in pod["containers"]:
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
             assert container["resources"]["limits"]["memory"]
 
 
-def test_only_its_own_pods_get_the_account() -> None:
-    """A pod that merely names the operator's ServiceAccount gets no token of it."""
+def test_only_the_operators_pods_have_its_token() -> None:
+    """A pod that names the operator's ServiceAccount gets no token."""
     rendered = render()
     assert all(o["automountServiceAccountToken"] is False for o in rendered.all("ServiceAccount"))
     assert all(pod["automountServiceAccountToken"] is True for _, pod in pods(rendered))

@@ -230,7 +230,7 @@ def test_the_operator_gets_by_with_its_rights(
     with operator_process(
         tmp_path / "operator.log", json.dumps(config), f"--namespaces={','.join(watched)}", *options
     ) as operator:
-        operator.says("This operator acts now")
+        operator.wait_for_log("This operator acts now")
         apply_topic(namespace, name, kafka.bootstrap)
         eventually("all children are there", lambda: kinds_left(namespace, name) >= CHILDREN)
         namespace.kubectl("patch", "pdb", f"{name}-r1", "--type=merge", "-p", '{"spec":{"maxUnavailable":2}}')

@@ -298,7 +298,7 @@ def test_an_api_server_that_was_away_finds_everything_as_before(running: Running
     running.apply("users")
     running.settled("users")
     running.proxy.cut()
-    running.operator.says("does not answer")
+    running.operator.wait_for_log("does not answer")
     running.namespace.kubectl("delete", "statefulset", "users-r1")
     running.namespace.kubectl("delete", "networkpolicy", "users")
     running.proxy.is_cut = False
@@ -360,9 +360,9 @@ def test_a_standby_takes_over_from_one_that_was_killed(running: Running) -> None
     """By a real Lease."""
     election = ("--leader-election", f"--lease-namespace={running.namespace.name}")
     first = running.start(*election)
-    first.says("This operator acts now")
+    first.wait_for_log("This operator acts now")
     second = running.start(*election)
-    second.says("Standing by")
+    second.wait_for_log("Standing by")
     first.end(signal.SIGKILL)
     running.apply("users")
     running.settled("users")

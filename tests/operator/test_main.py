@@ -143,7 +143,7 @@ async def broken(self):
 resync.Resync.once, resync._EVERY_SECONDS = broken, 0.1
 """
     with operator_process(tmp_path / "log", kubeconfig, prelude=prelude) as operator:
-        operator.says("The resync of watches failed")
+        operator.wait_for_log("The resync of watches failed")
         api.put(topic())
         _until(lambda: _phase(api, "v"), "the resource is reconciled")
         assert operator.end() == 0
@@ -162,13 +162,13 @@ def test_standby_takes_over(api: FakeApi, kubeconfig: str, tmp_path: Path) -> No
     api.put(topic())
     election = ("--leader-election", "--lease-namespace=a")
     with operator_process(tmp_path / "one", kubeconfig, *election) as one:
-        one.says("This operator acts now")
+        one.wait_for_log("This operator acts now")
         with operator_process(tmp_path / "two", kubeconfig, *election) as two:
-            two.says("Standing by")
+            two.wait_for_log("Standing by")
             assert two.get("/healthz").status_code == 200
             one.end(signal.SIGKILL)
             api.put(topic("later"))
-            two.says("This operator acts now", 60)
+            two.wait_for_log("This operator acts now", 60)
             _until(lambda: _phase(api, "later"), "the second one acts")
             assert two.end() == 0
     lease = api.get("Lease", "a", names.FIELD_MANAGER)
@@ -181,7 +181,7 @@ def test_operator_without_its_lease_ends(api: FakeApi, kubeconfig: str, tmp_path
     with operator_process(
         tmp_path / "log", kubeconfig, "--leader-election", "--lease-namespace=a"
     ) as operator:
-        operator.says("This operator acts now")
+        operator.wait_for_log("This operator acts now")
         _until(lambda: any(r.plural == names.PLURAL for r in api.requests), "it acts")
         lease = api.get("Lease", "a", names.FIELD_MANAGER)
         assert lease is not None
@@ -205,7 +205,7 @@ def test_ended_standby_leaves_the_lease_alone(api: FakeApi, kubeconfig: str, tmp
     with operator_process(
         tmp_path / "log", kubeconfig, "--leader-election", "--lease-namespace=a"
     ) as operator:
-        operator.says("Standing by: another holds the Lease")
+        operator.wait_for_log("Standing by: another holds the Lease")
         assert operator.end() == 0
         assert "Traceback" not in operator.log
     assert api.get("Lease", "a", names.FIELD_MANAGER)["spec"]["holderIdentity"] == "another"  # type: ignore[index]

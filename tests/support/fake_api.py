@@ -51,7 +51,7 @@ class FakeApi:
     objects: dict[tuple[str, str, str], Object] = field(default_factory=dict)  # by plural, namespace, name
     requests: list[Request] = field(default_factory=list)
     order: Callable[[Request], None] = lambda _: None
-    """May raise Refuse, or wait."""
+    """May raise Refuse, or block."""
 
     denied: set[tuple[str, str]] = field(default_factory=set)  # verb and plural
     crd: bool = True
@@ -102,7 +102,7 @@ class FakeApi:
             self._open = False
             self._changed.notify_all()
 
-    # What follows runs in the threads of requests.
+    # The methods below run in request threads.
 
     def answer(self, request: Request) -> Answer:
         self.order(request)
@@ -209,7 +209,7 @@ class FakeApi:
         if before is not None and before.get("spec") != live.get("spec"):
             meta["generation"] = before["metadata"]["generation"] + 1
         self.objects[where] = live
-        self._tell(plural, "ADDED" if before is None else "MODIFIED", live)
+        self._publish(plural, "ADDED" if before is None else "MODIFIED", live)
         return live
 
     def _remove(self, plural: str, namespace: str, name: str) -> None:
@@ -222,16 +222,38 @@ class FakeApi:
         del self.objects[plural, namespace, name]
         self._version += 1
         gone = {**live, "metadata": {**live["metadata"], "resourceVersion": str(self._version)}}
-        self._tell(plural, "DELETED", gone)
+        self._publish(plural, "DELETED", gone)
 
-    def _tell(self, plural: str, kind: str, live: Object) -> None:
+    def _publish(self, plural: str, kind: str, live: Object) -> None:
         self._history.append((self._version, plural, kind, live))
         self._changed.notify_all()
 
 
 @contextmanager
 def fake_api() -> Iterator[FakeApi]:
+    """Serve a fake API in threads until the end of the block."""
     api = FakeApi()
+    server = _Server(("127.0.0.1", 0), _handler(api))
+    api.port = server.server_port
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield api
+    finally:
+        api.close()
+        server.shutdown()
+        server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, *_: Any) -> None:
+        """Ignore a client that closed its connection."""
+
+
+def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
+    """Return the handler of HTTP requests to a fake API."""
 
     class Answers(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -278,26 +300,11 @@ def fake_api() -> Iterator[FakeApi]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def handle_error(self, *_: Any) -> None:
-            """A client that has gone away."""
-
-    server = Server(("127.0.0.1", 0), Answers)
-    api.port = server.server_port
-    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield api
-    finally:
-        api.close()
-        server.shutdown()
-        server.server_close()
+    return Answers
 
 
 def _watched(api: FakeApi, request: Request) -> Iterator[bytes]:
-    """A version that is too old is told within the stream, as a real API server does."""
+    """Report a version that is too old within the stream, as a real API server does."""
     try:
         api.order(request)
     except Refuse as refused:
@@ -318,7 +325,7 @@ def _request(method: str, path: str, query: Mapping[str, str], body: Any) -> Req
 
 
 def _discovery(path: str, crd: bool) -> Answer | None:
-    """kopf looks for namespaces and definitions too, and waits until it has found them."""
+    """Answer discovery requests. kopf also waits for namespaces and CRDs."""
     served = {**KINDS, "Namespace": Kind("", "v1", "namespaces")}
     served["CustomResourceDefinition"] = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions")
     if not crd:

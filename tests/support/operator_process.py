@@ -43,7 +43,7 @@ class OperatorProcess:
     @property
     def port(self) -> int:
         """Return the port of metrics and health, once the operator has logged it."""
-        self.says("/metrics and /healthz are at port")
+        self.wait_for_log("/metrics and /healthz are at port")
         return int(re.findall(r"are at port (\d+)", self.log)[-1])
 
     def get(self, path: str) -> httpx.Response:
@@ -53,7 +53,7 @@ class OperatorProcess:
         lines = [line.rpartition(" ") for line in self.get("/metrics").text.splitlines() if line[:1] != "#"]
         return {name: float(value) for name, _, value in lines}
 
-    def says(self, text: str, seconds: float = _START_SECONDS) -> None:
+    def wait_for_log(self, text: str, seconds: float = _START_SECONDS) -> None:
         deadline = time.monotonic() + seconds
         while text not in self.log:
             assert self.popen.poll() is None, self.log

@@ -133,7 +133,7 @@ class Election:
             holder = _spec(lease).get("holderIdentity")
             if holder != self._identity or lease is None:
                 raise LeaseLost(
-                    f"the Lease {self._namespace}/{self._name} is held by {holder or 'nobody'}"
+                    f"the Lease {self._namespace}/{self._name} is held by {holder or 'no operator'}"
                 ) from error
             self._lease = lease
 

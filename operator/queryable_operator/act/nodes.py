@@ -64,19 +64,19 @@ class Nodes:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def ask(
+    async def statuses(
         self, nodes: Mapping[Node, str], before: Mapping[str, NodeStatus]
     ) -> dict[int, dict[int, NodeStatus]]:
         """Return each node's status, by revision and ordinal. `nodes` maps each node to its revision's token; `before` holds
         the last statuses by pod uid."""
-        answers = await asyncio.gather(*(self._ask(node, token) for node, token in nodes.items()))
-        said: dict[int, dict[int, NodeStatus]] = {}
-        for node, answer in zip(nodes, answers, strict=True):
-            if answer is None and node.uid in before:
-                answer = replace(before[node.uid], seen=unresponsive(before[node.uid].seen))
-            if answer is not None:
-                said.setdefault(node.revision, {})[node.ordinal] = answer
-        return said
+        received = await asyncio.gather(*(self._request_status(node, token) for node, token in nodes.items()))
+        statuses: dict[int, dict[int, NodeStatus]] = {}
+        for node, status in zip(nodes, received, strict=True):
+            if status is None and node.uid in before:
+                status = replace(before[node.uid], seen=unresponsive(before[node.uid].seen))
+            if status is not None:
+                statuses.setdefault(node.revision, {})[node.ordinal] = status
+        return statuses
 
     async def send_placement(self, node: Node, token: str, placement: Placement) -> None:
         await self._put(node, token, PLACEMENT_PATH, placement.to_json())
@@ -84,20 +84,20 @@ class Nodes:
     async def send_read_settings(self, node: Node, token: str, read: Mapping[str, Any]) -> None:
         await self._put(node, token, READ_PATH, json.dumps(read))
 
-    async def _ask(self, node: Node, token: str) -> NodeStatus | None:
+    async def _request_status(self, node: Node, token: str) -> NodeStatus | None:
         try:
             async with self._turn, asyncio.timeout(_ANSWER_SECONDS):
-                said = parse_node_status(
+                status = parse_node_status(
                     json.loads(await self._get(f"{node.url}{_STATUS_PATH}")), time.time()
                 )
-                if token and said.seen.epoch != node.epoch:
+                if token and status.seen.epoch != node.epoch:
                     text = await self._get(f"{node.url}{PLACEMENT_PATH}", {NODE_HEADER: token})
-                    said = replace(said, placement=Placement.from_json(text))
+                    status = replace(status, placement=Placement.from_json(text))
         except (httpx.HTTPError, TimeoutError):
             return None  # unreachable, or not started yet
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None  # something else answers at this address
-        return said
+        return status
 
     async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> str:
         async with self._http.stream("GET", url, headers=dict(headers or {})) as answer:
@@ -112,11 +112,11 @@ class Nodes:
                 asyncio.timeout(_ANSWER_SECONDS),
                 self._http.stream("PUT", f"{node.url}{path}", content=body, headers=headers) as answer,
             ):
-                said = await _body(answer, _REFUSAL_BYTES_MAX)
+                body_text = await _body(answer, _REFUSAL_BYTES_MAX)
         except (httpx.HTTPError, TimeoutError, ValueError) as error:
             raise NodeRefused(f"it does not answer: {error!r}") from error
         if not answer.is_success:
-            raise NodeRefused(f"it answers {answer.status_code}: {said.decode(errors='replace')[:300]}")
+            raise NodeRefused(f"it answers {answer.status_code}: {body_text.decode(errors='replace')[:300]}")
 
 
 async def _body(answer: httpx.Response, bytes_max: int) -> bytes:

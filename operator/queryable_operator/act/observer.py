@@ -87,7 +87,7 @@ class Observer:
     kafka_cleanup_error: str | None = None
     _tokens: dict[str, _Token] = field(default_factory=dict)
     _settings: _Settings = field(default_factory=_Settings)
-    _said: dict[str, NodeStatus] = field(default_factory=dict)
+    _last_statuses: dict[str, NodeStatus] = field(default_factory=dict)
 
     async def observe(self, resource: Manifest) -> Observation:
         uid = resource["metadata"]["uid"]
@@ -98,11 +98,15 @@ class Observer:
         tokens = await self._token_secrets(uid, revisions, children, name_conflicts)
         nodes = _reachable_nodes(self.key[1], children)
         settings = await self._kafka_settings(resource)
-        topic, said = await asyncio.gather(
+        topic, node_statuses = await asyncio.gather(
             self._topic(resource, settings),
-            self.nodes.ask({node: tokens.get(node.revision, "") for node in nodes.values()}, self._said),
+            self.nodes.statuses(
+                {node: tokens.get(node.revision, "") for node in nodes.values()}, self._last_statuses
+            ),
         )
-        self._said = {node.uid: said[r][o] for (r, o), node in nodes.items() if o in said.get(r, {})}
+        self._last_statuses = {
+            node.uid: node_statuses[r][o] for (r, o), node in nodes.items() if o in node_statuses.get(r, {})
+        }
         observed = Observed(
             now=time.time(),
             resource=resource,
@@ -111,7 +115,7 @@ class Observer:
             hosts=self.watch_cache.hosts,
             topic=topic,
             kafka_secret_digest=settings.digest,
-            node_statuses=said,
+            node_statuses=node_statuses,
             endpoints=endpoints_of(self.key[1], objects),
             kafka_cleaned=self.kafka_cleaned,
             kafka_retained=self.kafka_retained,

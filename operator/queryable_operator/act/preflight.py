@@ -78,7 +78,7 @@ async def check(cluster: Cluster, namespaces: Sequence[str], lease: tuple[str, s
 async def _denied(cluster: Cluster, wanted: Sequence[Permission]) -> list[str]:
     turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(permission: Permission) -> bool:
+    async def is_allowed(permission: Permission) -> bool:
         kind, _, subresource = permission.kind.partition("/")
         resource = KINDS[kind].plural + (f"/{subresource}" if subresource else "")
         async with turn:
@@ -86,7 +86,7 @@ async def _denied(cluster: Cluster, wanted: Sequence[Permission]) -> list[str]:
                 permission.verb, KINDS[kind].group, resource, permission.namespace, permission.name
             )
 
-    allowed = await asyncio.gather(*(ask(permission) for permission in wanted))
+    allowed = await asyncio.gather(*(is_allowed(permission) for permission in wanted))
     missing: dict[tuple[str, str | None], list[str]] = {}
     for permission, may in zip(wanted, allowed, strict=True):
         if not may:

@@ -39,8 +39,8 @@ from queryable_operator.spec.resource import Identity
 _LOOK_SECONDS: Final = 5.0
 _CLEAN_SECONDS: Final = 15.0
 _FOUND_SECONDS: Final = 30.0  # how long a result is reused
-_MISSED_SECONDS: Final = 10.0
-_ASKED_SECONDS: Final = 300.0  # a topic that no resource asks for is dropped after this time
+_NOT_FOUND_SECONDS: Final = 10.0
+_UNUSED_SECONDS: Final = 300.0  # a topic that no resource asks for is dropped after this time
 
 # error codes of the Kafka protocol
 _UNKNOWN_TOPIC: Final = 3
@@ -65,9 +65,11 @@ class _Kafka:
         """Return the cached result, or None if a request is due."""
         age = now - self.at
         if self.failure is not None:
-            return self.failure if age < _MISSED_SECONDS else None
+            return self.failure if age < _NOT_FOUND_SECONDS else None
         seen = self.observations.get(topic)
-        return seen if age < (_FOUND_SECONDS if isinstance(seen, TopicFound) else _MISSED_SECONDS) else None
+        return (
+            seen if age < (_FOUND_SECONDS if isinstance(seen, TopicFound) else _NOT_FOUND_SECONDS) else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class Topics:
         now = self._clock()
         for key, kafka in list(self._kafkas.items()):
             kafka.last_requested = {
-                t: at for t, at in kafka.last_requested.items() if now - at < _ASKED_SECONDS
+                t: at for t, at in kafka.last_requested.items() if now - at < _UNUSED_SECONDS
             }
             if not kafka.last_requested and kafka.look_task is None and not kafka.calls.is_blocked:
                 del self._kafkas[key]

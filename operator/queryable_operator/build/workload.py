@@ -39,7 +39,7 @@ _APPLICATION_ID: Final = "APPLICATION_ID"
 def pod_template(
     view: View, revision: int, application_id: str, image: str, roll_hash: str, settings: OperatorSettings
 ) -> Manifest:
-    asked = view.raw.get("podTemplate", {})
+    pod_settings = view.raw.get("podTemplate", {})
     spec: dict[str, Any] = {
         "serviceAccountName": view.name,
         "automountServiceAccountToken": False,
@@ -58,11 +58,11 @@ def pod_template(
         "volumes": _volumes(view, revision),
     }
     for field in _AS_GIVEN:
-        if asked.get(field):
-            spec[field] = asked[field]
+        if pod_settings.get(field):
+            spec[field] = pod_settings[field]
     metadata = {
-        "labels": {**asked.get("labels", {}), **names.revision_labels(view.name, revision)},
-        "annotations": {**asked.get("annotations", {}), ROLL_HASH_ANNOTATION: roll_hash},
+        "labels": {**pod_settings.get("labels", {}), **names.revision_labels(view.name, revision)},
+        "annotations": {**pod_settings.get("annotations", {}), ROLL_HASH_ANNOTATION: roll_hash},
     }
     return {"metadata": metadata, "spec": spec}
 

@@ -127,7 +127,7 @@ def _host_is_down(pod: Pod, hosts: Mapping[str, Host] | None) -> bool:
 def _status(observed: Observed, message: str, failed: bool = False) -> Mapping[str, Any] | None:
     before = observed.resource.get("status") or {}
     reason = _CLEANUP_FAILED if failed else "Deleting"
-    said = (
+    evaluated = (
         conditions.Condition("Progressing", True, "Deleting", message),
         conditions.Condition("Degraded", failed, reason, message),
     )
@@ -135,7 +135,7 @@ def _status(observed: Observed, message: str, failed: bool = False) -> Mapping[s
     after = {
         **before,
         "message": message,
-        "conditions": conditions.merge_conditions(said, before, generation, observed.now),
+        "conditions": conditions.merge_conditions(evaluated, before, generation, observed.now),
     }
     return None if after == before else after
 

@@ -43,11 +43,11 @@ def conditions_by_type(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]
 
 
 def merge_conditions(
-    said: Iterable[Condition], status: Mapping[str, Any], generation: int, now: float
+    evaluated: Iterable[Condition], status: Mapping[str, Any], generation: int, now: float
 ) -> list[Mapping[str, Any]]:
     """Return all conditions as they are now. A transition time changes with the condition's status only."""
     whole = {kind: dict(entry) for kind, entry in conditions_by_type(status).items() if kind in ORDER}
-    for condition in said:
+    for condition in evaluated:
         whole[condition.type] = _entry(condition, whole.get(condition.type), generation, now)
     return [whole[kind] for kind in ORDER if kind in whole]
 

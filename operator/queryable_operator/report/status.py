@@ -126,13 +126,13 @@ def _reference_from_status(
     return reference if live is None else _with_record(reference, live)
 
 
-def _application_id(identity: Identity, number: int, said: Any, live: LiveRevision | None) -> str:
+def _application_id(identity: Identity, number: int, in_status: Any, live: LiveRevision | None) -> str:
     """Return a revision's application id, which never changes: an older release may have given it another form."""
-    known = [said]
+    known = [in_status]
     if live is not None:
         recorded = live.record.placement.application_id if live.record is not None else None
         stateful_set = live.objects.get("StatefulSet", {})
-        known = [recorded, said, application_id_in(stateful_set.get("spec", {}).get("template"))]
+        known = [recorded, in_status, application_id_in(stateful_set.get("spec", {}).get("template"))]
     shared = names.shared_application_id(identity.namespace, identity.name, number)
     own = names.application_id(identity.namespace, identity.name, number, identity.uid)
     return next((each for each in known if each in (shared, own)), own)
@@ -148,16 +148,16 @@ def _with_record(reference: RevisionReference, live: LiveRevision) -> RevisionRe
     return reference
 
 
-def _phase(said: Any, state: RolloutState) -> Phase:
+def _phase(last_phase: Any, state: RolloutState) -> Phase:
     if state.candidate is not None and state.candidate.spec_hash != state.failed_hash:
-        return "CuttingOver" if said == "CuttingOver" else "HydratingCandidate"
+        return "CuttingOver" if last_phase == "CuttingOver" else "HydratingCandidate"
     if state.previous is not None:
         return "Retiring"
-    if said in ("Pending", "Provisioning"):
+    if last_phase in ("Pending", "Provisioning"):
         return "Provisioning"
-    if said == "Failed":
+    if last_phase == "Failed":
         return "Failed"
-    return "Ready" if said in get_args(Phase) and said != "Hydrating" else "Hydrating"
+    return "Ready" if last_phase in get_args(Phase) and last_phase != "Hydrating" else "Hydrating"
 
 
 def _rebuild_state(
@@ -229,8 +229,8 @@ def _epoch(inputs: StatusInputs, active: LiveRevision) -> int | None:
     if active.record is None:
         return there
     epoch = active.record.placement.epoch
-    heard = all_nodes_reported(active, inputs.observed.now)
-    return epoch if heard or not isinstance(there, int) else max(epoch, there)
+    all_reported = all_nodes_reported(active, inputs.observed.now)
+    return epoch if all_reported or not isinstance(there, int) else max(epoch, there)
 
 
 def _is_active(inputs: StatusInputs) -> bool:

@@ -150,7 +150,7 @@ def _revision_of(view: str, ref: Ref) -> int | None:
 
 
 def _live(
-    view: str, number: int, objects: Mapping[Ref, Manifest], said: Mapping[int, NodeStatus]
+    view: str, number: int, objects: Mapping[Ref, Manifest], node_statuses: Mapping[int, NodeStatus]
 ) -> LiveRevision:
     pods, claims, single = {}, {}, {}
     for ref, manifest in objects.items():
@@ -163,7 +163,7 @@ def _live(
         elif match:
             claims[int(match[1])] = manifest
     record, build_inputs = _record(single.get("ConfigMap")), _made_of(single.get("StatefulSet", {}))
-    return LiveRevision(number, single, pods, claims, said, record, build_inputs)
+    return LiveRevision(number, single, pods, claims, node_statuses, record, build_inputs)
 
 
 def _record(config_map: Manifest | None) -> RevisionRecord | None:
@@ -183,10 +183,13 @@ def _made_of(stateful_set: Manifest) -> BuildInputs | None:
 
 
 def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
-    metadata, said = manifest.get("metadata", {}), condition(manifest, "Ready")
+    metadata, ready_condition = manifest.get("metadata", {}), condition(manifest, "Ready")
     ending = seconds_of(metadata.get("deletionTimestamp"))
     created = seconds_of(metadata.get("creationTimestamp")) or 0.0
-    ready, changed = said.get("status") == "True", seconds_of(said.get("lastTransitionTime"))
+    ready, changed = (
+        ready_condition.get("status") == "True",
+        seconds_of(ready_condition.get("lastTransitionTime")),
+    )
     if ready and ending is not None:  # deletion makes a pod unready at once
         ready, changed = False, ending - _grace_seconds(metadata)
     scheduling_problem = _scheduling_problem(manifest)

@@ -43,12 +43,12 @@ def latest_placement(
     live: LiveRevision, application_id: str, partitions: int, record: Placement | None
 ) -> Placement | None:
     """Return the latest known placement: the ConfigMap's, or one that nodes follow."""
-    told = [record] if record is not None else []
+    known = [record] if record is not None else []
     for node_status in live.node_statuses.values():
         there = node_status.placement
         if there and there.application_id == application_id and there.partitions == partitions:
-            told.append(there)
-    return max(told, key=lambda placement: placement.epoch, default=None)
+            known.append(there)
+    return max(known, key=lambda placement: placement.epoch, default=None)
 
 
 def next_placement(

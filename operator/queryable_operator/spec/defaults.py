@@ -85,13 +85,13 @@ def without_defaults(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without(fields: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    said = {}
+    stated = {}
     for name, value in fields.items():
         path = f"{prefix}{name}"
         left = _without(value, f"{path}.") if isinstance(value, Mapping) else value
         if left != {} and not _same(left, DEFAULTS.get(path)):
-            said[name] = left
-    return said
+            stated[name] = left
+    return stated
 
 
 def _same(value: Any, default: Any) -> bool:

@@ -47,10 +47,10 @@ def check_requirements(spec: Mapping[str, Any]) -> None:
         path = f"spec.podTemplate.resources.{container}"
         given = _given(spec, container)
         limits = {n: _amount(v, f"{path}.limits.{n}") for n, v in given.get("limits", {}).items()}
-        for name, asked in given.get("requests", {}).items():
-            if _amount(asked, f"{path}.requests.{name}") > limits.get(name, math.inf):
+        for name, requested in given.get("requests", {}).items():
+            if _amount(requested, f"{path}.requests.{name}") > limits.get(name, math.inf):
                 limit = given["limits"][name]
-                raise SpecError(f"{path}.requests.{name}: {asked} is more than the limit of {limit}")
+                raise SpecError(f"{path}.requests.{name}: {requested} is more than the limit of {limit}")
         if container == "ingest" and limits.get("memory", math.inf) <= _heap_bytes(heap):
             raise SpecError(
                 f"{path}.limits.memory: {given['limits']['memory']} is too little for the JVM's heap, "

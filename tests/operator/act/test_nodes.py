@@ -46,7 +46,7 @@ def _with_nodes(use: Callable[[Nodes], Coroutine[Any, Any, T]]) -> T:
 
 
 def _ask(node: Node, token: str = TOKEN, before: dict[str, NodeStatus] | None = None) -> NodeStatus | None:
-    node_status = _with_nodes(lambda nodes: nodes.ask({node: token}, before or {}))
+    node_status = _with_nodes(lambda nodes: nodes.statuses({node: token}, before or {}))
     return node_status.get(1, {}).get(0)
 
 
@@ -176,7 +176,7 @@ def test_response_of_another_server_is_ignored(answer: bytes) -> None:
 
         async with await asyncio.start_server(strange, "127.0.0.1", 0) as server:
             nodes = Nodes()
-            node_status = await nodes.ask({_node(server.sockets[0].getsockname()[1]): TOKEN}, {})
+            node_status = await nodes.statuses({_node(server.sockets[0].getsockname()[1]): TOKEN}, {})
             await nodes.close()
             return node_status
 
@@ -199,7 +199,7 @@ def test_endless_response_is_cut_off() -> None:
 
         async with await asyncio.start_server(endless, "127.0.0.1", 0) as server:
             nodes = Nodes()
-            node_status = await nodes.ask({_node(server.sockets[0].getsockname()[1]): TOKEN}, {})
+            node_status = await nodes.statuses({_node(server.sockets[0].getsockname()[1]): TOKEN}, {})
             await nodes.close()
             return node_status
 

@@ -33,7 +33,7 @@ class _Nodes(Nodes):
         self.told: list[tuple[Node, str, object]] = []
         self.refuses = False
 
-    async def ask(
+    async def statuses(
         self, nodes: Mapping[Node, str], before: Mapping[str, NodeStatus]
     ) -> dict[int, dict[int, NodeStatus]]:
         self.asked.append(dict(nodes))

@@ -61,7 +61,7 @@ def writes(planned: Plan, observed: Observed) -> dict[Ref, Manifest]:
     return {ref: m for ref, m in refs.items() if difference(m, observed.children.get(ref, {})) is not None}
 
 
-def said(planned: Plan, kind: str) -> tuple[str, str, str]:
+def condition(planned: Plan, kind: str) -> tuple[str, str, str]:
     assert planned.status is not None
     entry = conditions_by_type(planned.status)[kind]
     return entry["status"], entry["reason"], entry["message"]
@@ -116,7 +116,7 @@ def test_nothing_is_created_before_the_topic_is_observed(topic: Any, reason: str
     )
 
     assert first.status["phase"] == "Pending"
-    assert said(first, "Progressing")[:2] == ("False", reason)
+    assert condition(first, "Progressing")[:2] == ("False", reason)
     assert [event.reason for event in first.events] == events
     assert (again.status, again.events) == (None, ())
 
@@ -129,8 +129,8 @@ def test_invalid_spec_leaves_the_last_valid_one_in_effect() -> None:
     observed = changed(standing(), replicas=1, suspended=True)
     planned = plan(observed, SETTINGS)
 
-    assert said(planned, "SpecValid")[:2] == ("False", "SpecInvalid")
-    assert said(planned, "SpecValid")[2].startswith("spec.standbyReplicas")
+    assert condition(planned, "SpecValid")[:2] == ("False", "SpecInvalid")
+    assert condition(planned, "SpecValid")[2].startswith("spec.standbyReplicas")
     assert not writes(planned, observed)
     assert [event.reason for event in planned.events] == ["SpecInvalid"]
 
@@ -147,8 +147,8 @@ def test_immutable_field_is_refused(storage: Mapping[str, Any], field: str) -> N
     there = standing().resource["spec"]["storage"]
     planned = plan(changed(standing(), storage={**there, **storage}), SETTINGS)
 
-    assert said(planned, "SpecValid")[0] == "False"
-    assert said(planned, "SpecValid")[2].startswith(field)
+    assert condition(planned, "SpecValid")[0] == "False"
+    assert condition(planned, "SpecValid")[2].startswith(field)
 
 
 def test_larger_size_patches_the_volume_claims_only() -> None:
@@ -193,7 +193,7 @@ def test_paused_view_is_left_alone() -> None:
     observed = changed(standing(), paused=True, replicas=5, topic="others")
     planned = plan(edited(observed, STATEFUL_SET, lambda live: live["spec"].update(replicas=9)), SETTINGS)
 
-    assert said(planned, "Paused")[0] == "True"
+    assert condition(planned, "Paused")[0] == "True"
     assert replace(planned, status=None, events=(), requeue_seconds=0.0) == Plan(requeue_seconds=0.0)
 
 
@@ -202,7 +202,7 @@ def test_invalid_spec_can_be_paused() -> None:
     observed = changed(standing(), replicas=1, paused=True)
     planned = plan(edited(observed, STATEFUL_SET, lambda live: live["spec"].update(replicas=9)), SETTINGS)
 
-    assert (said(planned, "Paused")[0], said(planned, "SpecValid")[0]) == ("True", "False")
+    assert (condition(planned, "Paused")[0], condition(planned, "SpecValid")[0]) == ("True", "False")
     assert planned.apply == ()
 
 
@@ -238,8 +238,8 @@ def test_object_of_another_owner_is_left_alone(ref: Ref) -> None:
         *(Ref(m["kind"], m["metadata"]["name"]) for m in planned.apply),
     }
     assert CONFIG_MAP in {Ref(m["kind"], m["metadata"]["name"]) for m in planned.apply}
-    assert said(planned, "Degraded")[:2] == ("True", "NameTaken")
-    assert f"{ref.kind} {ref.name}" in said(planned, "Degraded")[2]
+    assert condition(planned, "Degraded")[:2] == ("True", "NameTaken")
+    assert f"{ref.kind} {ref.name}" in condition(planned, "Degraded")[2]
 
 
 def test_stateful_set_waits_for_its_config_map_and_token() -> None:
@@ -266,7 +266,7 @@ def test_deleted_child_causes_an_event() -> None:
 # --- what nodes say
 
 
-def node_says(observed: Observed, ordinal: int, **fields: Any) -> Observed:
+def with_node_status(observed: Observed, ordinal: int, **fields: Any) -> Observed:
     nodes = dict(observed.node_statuses[1])
     nodes[ordinal] = replace(nodes[ordinal], **fields)
     return replace(observed, node_statuses={**observed.node_statuses, 1: nodes})
@@ -284,21 +284,21 @@ def node_says(observed: Observed, ordinal: int, **fields: Any) -> Observed:
 )
 def test_node_reports_enter_a_condition(fields: Any, kind: str, status: str, reason: str) -> None:
     """The condition stays while the node is silent and ends with the node's next report."""
-    planned = plan(node_says(standing(), 1, **fields), SETTINGS)
-    assert said(planned, kind)[:2] == (status, reason)
+    planned = plan(with_node_status(standing(), 1, **fields), SETTINGS)
+    assert condition(planned, kind)[:2] == (status, reason)
 
     after = replace(standing(), resource={**standing().resource, "status": planned.status})
     over = plan(after, SETTINGS)
-    assert said(over, kind)[0] != status
+    assert condition(over, kind)[0] != status
     if kind == "Degraded":
         silent = plan(replace(after, node_statuses={}), SETTINGS)
-        assert silent.status is None or said(silent, kind)[:2] == (status, reason)
+        assert silent.status is None or condition(silent, kind)[:2] == (status, reason)
 
 
 def test_node_with_an_older_placement_is_updated() -> None:
     """It gets the placement in the ConfigMap."""
     seen = standing().node_statuses[1][2].seen
-    planned = plan(node_says(standing(), 2, seen=replace(seen, epoch=0)), SETTINGS)
+    planned = plan(with_node_status(standing(), 2, seen=replace(seen, epoch=0)), SETTINGS)
 
     assert [
         (update.ordinal, update.placement is not None, update.read) for update in planned.node_updates

@@ -81,12 +81,12 @@ def test_candidate_takes_over_within_the_maximum_lag(
     """The limit is `maxLag` over all nodes, or the active revision's lag. A candidate with unknown lag does not take over."""
     rollout = {**cutting_over().resource["spec"]["rollout"], "maxLag": max_lag}
     lags = {1: active, 2: candidate}
-    said = {
+    condition = {
         revision: {ordinal: replace(one, lag_records=lags[revision]) for ordinal, one in nodes.items()}
         for revision, nodes in cutting_over().node_statuses.items()
     }
 
-    assert phase_after(replace(hydrating(rollout=rollout), node_statuses=said)) == phase
+    assert phase_after(replace(hydrating(rollout=rollout), node_statuses=condition)) == phase
 
 
 def answering(service: str, pods: int) -> Observed:
@@ -110,11 +110,11 @@ def test_epoch_in_status_is_the_new_active_revisions() -> None:
     """It applies although a node is silent: the earlier revision's later epoch does not count."""
     turned = answering("r2", 3)
     resource = {**turned.resource, "status": {**turned.resource["status"], "placementEpoch": 99}}
-    said = {
+    condition = {
         1: turned.node_statuses[1],
         2: {ordinal: one for ordinal, one in turned.node_statuses[2].items() if ordinal != 1},
     }
-    planned = plan(replace(turned, resource=resource, node_statuses=said), SETTINGS)
+    planned = plan(replace(turned, resource=resource, node_statuses=condition), SETTINGS)
 
     assert planned.status is not None
     epoch = record_of(turned.children[Ref("ConfigMap", "users-r2")]).placement.epoch

@@ -23,9 +23,9 @@ KINDS = {"Pod", "ConfigMap", "StatefulSet", "PersistentVolumeClaim"}
 @pytest.mark.parametrize("file", ["report/condition_rules", "decide/events", "decide/deletion"])
 def test_every_reason_is_explained(file: str) -> None:
     """Conditions and events have stable reasons, and the page explains each."""
-    said = set(WORD.findall((PACKAGE / f"{file}.py").read_text())) - NOT_SAID - KINDS
+    condition = set(WORD.findall((PACKAGE / f"{file}.py").read_text())) - NOT_SAID - KINDS
 
-    assert {word for word in said if f"`{word}`" not in PAGE} == set()
+    assert {word for word in condition if f"`{word}`" not in PAGE} == set()
 
 
 @pytest.mark.parametrize("page", ["operator_status", "failure_modes"])

@@ -13,7 +13,7 @@ from queryable_operator.report.condition_rules import worst_message
 from queryable_operator.rollout.live_revision import LiveRevision, Pod
 from queryable_operator.rollout.progress import permanent_failure
 from queryable_operator.spec.observed import Observed
-from tests.operator.decide.test_plan import changed, node_says, said, standing
+from tests.operator.decide.test_plan import changed, condition, standing, with_node_status
 from tests.operator.decide.test_plan_pods import not_ready
 from tests.operator.histories.history import History
 from tests.operator.histories.nodes import NEVER
@@ -88,11 +88,11 @@ def test_unavailable_nodes_outrank_an_invalid_spec() -> None:
 def test_refusal_by_serving_nodes_makes_the_spec_invalid() -> None:
     """Changed Kafka settings restart one pod after the other, and the first one reports the refusal."""
     settings = IngestFailure("KafkaSettingsRefused", "spec.kafka: a setting is wrong")
-    planned = plan(node_says(standing(), 1, failure=settings, ingest_error=settings.message), SETTINGS)
+    planned = plan(with_node_status(standing(), 1, failure=settings, ingest_error=settings.message), SETTINGS)
 
-    assert said(planned, "SpecValid") == ("False", "KafkaSettingsRefused", settings.message)
-    assert said(planned, "Degraded")[:2] == ("True", "IngestFailed")
-    assert said(planned, "Available")[0] == "True"
+    assert condition(planned, "SpecValid") == ("False", "KafkaSettingsRefused", settings.message)
+    assert condition(planned, "Degraded")[:2] == ("True", "IngestFailed")
+    assert condition(planned, "Available")[0] == "True"
     assert [event.reason for event in planned.events] == ["KafkaSettingsRefused"]
 
 

@@ -20,11 +20,11 @@ from queryable_operator.spec.resource import view_of
 from tests.operator.decide.test_plan import (
     CONFIG_MAP,
     changed,
+    condition,
     edited,
     merge,
-    node_says,
-    said,
     standing,
+    with_node_status,
     writes,
 )
 from tests.operator.histories.operator import SETTINGS
@@ -141,7 +141,7 @@ def test_pod_problem_is_reported() -> None:
 
     assert (
         "users-r1-1: 0/6 nodes are available: 6 Insufficient memory."
-        in said(plan(observed, SETTINGS), "Degraded")[2]
+        in condition(plan(observed, SETTINGS), "Degraded")[2]
     )
 
 
@@ -153,7 +153,7 @@ def test_image_pull_failure_is_reported() -> None:
         pod = copy.deepcopy(dict(away(standing()).children[POD]))
         pod["status"]["containerStatuses"] = [state]
         observed = edited(away(standing()), POD, lambda live: live.update(pod))  # noqa: B023  (called at once)
-        messages.add(said(plan(observed, SETTINGS), "Degraded")[2])
+        messages.add(condition(plan(observed, SETTINGS), "Degraded")[2])
 
     assert len(messages) == 1
     assert messages.pop().endswith("users-r1-1: ImagePullBackOff")
@@ -179,7 +179,7 @@ def test_terminating_pod_is_unready_since_its_deletion(ago: float, missed: bool)
     planned = plan(ending(standing(), ago), SETTINGS)
 
     assert planned.status is not None
-    assert (said(planned, "Degraded")[1] == "NodesNotReady") is missed
+    assert (condition(planned, "Degraded")[1] == "NodesNotReady") is missed
 
 
 @pytest.mark.parametrize(("ago", "lost"), [(0, False), (19, False), (20, True)])
@@ -220,7 +220,7 @@ def not_ready(observed: Observed, ordinal: int) -> Observed:
 
 def behind(observed: Observed, ordinal: int) -> Observed:
     seen = observed.node_statuses[1][ordinal].seen
-    return node_says(observed, ordinal, seen=replace(seen, caught_up=frozenset()))
+    return with_node_status(observed, ordinal, seen=replace(seen, caught_up=frozenset()))
 
 
 ROLLS: Mapping[str, tuple[Observed, tuple[str, ...]]] = {
@@ -291,7 +291,7 @@ def test_leaving_pod_stays_while_the_placement_has_its_address() -> None:
     observed = edited(observed, CONFIG_MAP, lambda live: merge(live, written))
     epoch = placed(plan(observed, SETTINGS)).epoch
     for ordinal in range(3):  # they all know it
-        observed = node_says(
+        observed = with_node_status(
             observed, ordinal, seen=replace(observed.node_statuses[1][ordinal].seen, epoch=epoch)
         )
 
@@ -313,7 +313,7 @@ def left_alone() -> Observed:
     made = config_map(view_of(observed.resource), 1, replace(record, placement=without))
     observed = edited(observed, CONFIG_MAP, lambda live: merge(live, made))
     for ordinal in range(3):
-        observed = node_says(
+        observed = with_node_status(
             observed, ordinal, seen=replace(observed.node_statuses[1][ordinal].seen, epoch=without.epoch)
         )
     return observed
@@ -332,8 +332,8 @@ def test_pod_leaves_when_every_node_follows_the_placement(ordinal: int) -> None:
     silent = replace(older, at=observed.now - 10)
 
     assert replicas(plan(observed, SETTINGS)) == 2
-    assert replicas(plan(node_says(observed, ordinal, seen=older), SETTINGS)) == 3
-    assert replicas(plan(node_says(observed, ordinal, seen=silent), SETTINGS)) == 2
+    assert replicas(plan(with_node_status(observed, ordinal, seen=older), SETTINGS)) == 3
+    assert replicas(plan(with_node_status(observed, ordinal, seen=silent), SETTINGS)) == 2
 
 
 def test_volume_is_deleted_after_its_pod() -> None:

@@ -20,7 +20,15 @@ from queryable_operator.spec.changes import spec_hash
 from queryable_operator.spec.observed import Host, Observed, Ref
 from queryable_operator.spec.resource import view_of
 from queryable_operator.spec.settings import OperatorSettings
-from tests.operator.decide.test_plan import CONFIG_MAP, changed, edited, merge, node_says, standing, writes
+from tests.operator.decide.test_plan import (
+    CONFIG_MAP,
+    changed,
+    edited,
+    merge,
+    standing,
+    with_node_status,
+    writes,
+)
 from tests.operator.histories.history import History
 from tests.operator.histories.operator import SETTINGS
 
@@ -48,7 +56,7 @@ def turned_round(epoch: int) -> Placement:
 
 def follows(observed: Observed, ordinal: int, what: Placement) -> Observed:
     seen = replace(observed.node_statuses[1][ordinal].seen, epoch=what.epoch)
-    return node_says(observed, ordinal, seen=seen, placement=what)
+    return with_node_status(observed, ordinal, seen=seen, placement=what)
 
 
 def test_placement_replaces_the_observed_one_only() -> None:

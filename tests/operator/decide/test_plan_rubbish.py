@@ -59,12 +59,12 @@ def vandalised(observed: Observed, chance: random.Random) -> Observed:
             del children[chance.choice(list(children))]
         elif children:
             vandalise(children[chance.choice(list(children))], chance)
-    said = {
+    condition = {
         number: {ordinal: one for ordinal, one in nodes.items() if chance.randint(0, 3)}
         for number, nodes in observed.node_statuses.items()
         if chance.randint(0, 4)
     }
-    return replace(observed, children=children, resource=resource, node_statuses=said)
+    return replace(observed, children=children, resource=resource, node_statuses=condition)
 
 
 def vandalise(whole: dict[str, Any], chance: random.Random) -> None:

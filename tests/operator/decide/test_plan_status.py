@@ -11,7 +11,7 @@ from queryable_operator.decide.plan import plan
 from queryable_operator.report.status import rollout_state_of
 from queryable_operator.spec.observed import TopicFound
 from queryable_operator.spec.resource import Identity
-from tests.operator.decide.test_plan import changed, said, standing
+from tests.operator.decide.test_plan import changed, condition, standing
 from tests.operator.decide.test_plan_pods import not_ready
 from tests.operator.histories.operator import SETTINGS
 
@@ -39,14 +39,14 @@ def test_view_is_available_while_every_partition_has_a_ready_node(
     for ordinal in away:
         observed = not_ready(observed, ordinal)
 
-    assert said(plan(observed, SETTINGS), "Available")[:2] == holds
+    assert condition(plan(observed, SETTINGS), "Available")[:2] == holds
 
 
 def test_partitions_of_another_topic_are_no_change() -> None:
     """While a candidate reads another topic, the active revision's topic is not observed."""
     observed = replace(changed(standing(), topic="others"), topic=TopicFound(97))
 
-    assert said(plan(observed, SETTINGS), "PartitionsInSync")[:2] == ("True", "InSync")
+    assert condition(plan(observed, SETTINGS), "PartitionsInSync")[:2] == ("True", "InSync")
 
 
 def named(number: int) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""A stand-in for the API server: objects by kind and name, with uids, generations, owners that take their children with them,
-pods that end slowly and volumes that are kept while a pod uses them."""
+"""Simulate the API server: objects with uids, generations and owner references, pods that terminate slowly, and volumes that
+stay while a pod uses them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_COPY: Manifest = {"metadata": {"resourceVersion": ""}}
 
 
 class Conflict(Exception):
-    """The object is not the one, or not in the state, that was meant."""
+    """Report that the object is missing or has another version than expected."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Api:
         return self.objects.get(Ref(kind, name))
 
     def snapshot(self) -> dict[Ref, Manifest]:
-        """As they are now; the same copy while an object has not changed."""
+        """Return copies of all objects; an unchanged object keeps its copy."""
         for ref, live in self.objects.items():
             version = live["metadata"]["resourceVersion"]
             if self._copies.get(ref, _NO_COPY)["metadata"]["resourceVersion"] != version:
@@ -99,7 +99,7 @@ class Api:
             self.remove(ref)
 
     def remove(self, ref: Ref) -> None:
-        """At once, and what it owns soon."""
+        """Delete an object at once, and soon its dependents."""
         self.objects.pop(ref, None)
 
     def collect_garbage(self) -> None:

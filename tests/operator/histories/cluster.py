@@ -1,5 +1,4 @@
-"""A simulated cluster: controllers, a scheduler, hosts that can be lost, and nodes on them. Everything takes its time, which
-passes only in `pass_time`."""
+"""Simulate a cluster: controllers, a scheduler, hosts that can be lost, and nodes on them, each of which acts with a delay."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ class Cluster:
                 disk.lost_at = None
 
     def kill(self, uid: str) -> None:
-        """A process ends, and its kubelet starts it again."""
+        """Kill a process; its kubelet restarts it."""
         self.nodes.pop(uid, None)
 
     # --- controllers
@@ -208,7 +207,7 @@ class Cluster:
         self.nodes[pod["metadata"]["uid"]] = node
 
     def _gossip(self) -> None:
-        """A node whose peers have a later placement fetches it."""
+        """Let a node fetch a later placement from its peers."""
         for node in self.nodes.values():
             peers = [n for n in self.nodes.values() if n.revision == node.revision and n.answers]
             newest = max(peers, key=lambda peer: peer.placement.epoch, default=node)

@@ -1,4 +1,4 @@
-"""What can happen to a view: what people do to it and to its children, and what machines do."""
+"""Inject faults into a view: edits by users, and failures of machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold at every moment of a history, whatever happens: the resource's invariants, held against every single action."""
+"""Check the resource's invariants against every single action of a history."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Guarantees:
                 del self.evicted[number]
 
     def seen(self, observed: Observed | None) -> None:
-        """What the operator saw: when a revision was not complete."""
+        """Record what the operator observed: when a revision was not complete."""
         for number, live in revisions_of(observed).items() if observed else ():
             ready = [live.pods[ordinal].ready for ordinal in live.pods]
             complete = [
@@ -134,7 +134,7 @@ class Guarantees:
             self.service_was_touched = False
 
     def _placed(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
-        """A copy that goes leaves another one behind that is complete, and that the placement names."""
+        """Check that a removed replica leaves a complete one behind, which the placement contains."""
         try:
             before, after = record_of(old).placement, record_of(new).placement
         except ValueError:
@@ -148,7 +148,7 @@ class Guarantees:
                 assert any(staying) or late, f"no copy of partition {partition} is left in {after.serving}"
 
     def _copy(self, number: int, ordinal: int, partition: int) -> bool:
-        """Whether a node has a complete copy, as far as anybody can know by now."""
+        """Return whether a node has a complete replica, as far as known by now."""
         pod = names.pod("users", number, ordinal)
         claim = self.cluster.api.get("PersistentVolumeClaim", f"data-{pod}")
         disk = self.cluster.disks.get(claim["metadata"]["uid"]) if claim else None

@@ -1,4 +1,4 @@
-"""A random history of one resource: what people, hosts, Kafka and the operator's own machine do to it, from a seed."""
+"""Run a random history of one resource from a seed: actions of users, faults of hosts, Kafka and the operator."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class History:
         self.guarantees.hold()
 
     def settle(self, seconds: float = 1500.0) -> None:
-        """Faults have ended; time passes until nothing is left to do, and a while beyond."""
+        """Let time pass without faults until nothing is left to do, and a while beyond."""
         until, idle_since = self.cluster.now + seconds, self.cluster.now
         while self.cluster.now < until and self.cluster.now - idle_since < _IDLE_SECONDS:
             planned = self.operator.tick()
@@ -107,7 +107,7 @@ class History:
             self.pass_time(max(1.0, planned.requeue_seconds / 3))
 
     def put_right(self, chance: float) -> None:
-        """What stops everything does not last."""
+        """Repair faults that stop everything."""
         spec = self.operator.resource["spec"]
         for flag in ("paused", "suspended"):
             if spec[flag] and self.random.random() < chance:
@@ -121,7 +121,7 @@ class History:
             self.cluster.kafka_is_there = True
 
     def heal(self) -> None:
-        """Everything works again; the spec can be carried out."""
+        """Repair all faults, and make the spec valid."""
         cluster, spec = self.cluster, self.operator.resource["spec"]
         cluster.kafka_is_there, cluster.lag, cluster.partitions = True, 0, cluster.partitions or 3
         for name in list(cluster.hosts):
@@ -140,7 +140,7 @@ class History:
         self.operator.touch()
 
     def _is_beyond_repair(self) -> bool:
-        """The active revision's ConfigMap has gone and what was asked for instead has failed: a person must say so again."""
+        """Return whether a user must act: the active revision's ConfigMap is lost, and the desired revision failed."""
         degraded = conditions_by_type(self.operator.resource.get("status") or {}).get("Degraded", {})
         return degraded.get("reason") == "RevisionLost"
 

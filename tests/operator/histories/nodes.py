@@ -1,4 +1,4 @@
-"""Query nodes as far as the operator sees them: disks that keep copies, processes that follow placements and hydrate."""
+"""Simulate query nodes: disks with replicas, and processes that follow placements and hydrate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFUSED_SETTINGS = {"fetch.max.bytes": "many"}  # only Kafka's Java client refus
 
 @dataclass
 class Disk:
-    """What outlives a process. A copy is as far as its number says: 1.0 is complete."""
+    """Hold what outlives a process. A replica's number is its progress: 1.0 is complete."""
 
     uid: str
     host: str
@@ -31,7 +31,7 @@ class Disk:
 
 @dataclass
 class Node:
-    """One pod's process."""
+    """Simulate one pod's process."""
 
     pod: str
     uid: str
@@ -64,7 +64,7 @@ class Node:
         return all(self.disk.replicas[p] >= 1 for p in self._serves())
 
     def follow(self, placement: Placement) -> set[int]:
-        """Returns the complete copies that it gives up."""
+        """Follow a placement. Return the complete replicas that are abandoned."""
         if placement.epoch <= self.placement.epoch or refusal(placement, self.placement):
             return set()
         self.placement = placement

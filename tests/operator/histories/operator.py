@@ -1,4 +1,4 @@
-"""The acting side of the operator, against the simulated cluster: it looks, plans and carries out, and may end in between."""
+"""Run the operator's pure core against the simulated cluster. The operator may end between any two actions."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Operator:
     """What the last plan was made of."""
 
     _children: Mapping[Ref, Manifest] = field(default_factory=dict)
-    _said: dict[str, NodeStatus] = field(default_factory=dict)
+    _last_statuses: dict[str, NodeStatus] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cluster.api.owners.add(self.resource["metadata"]["uid"])
 
     def look(self, stale: bool = False) -> Observed:
-        """`stale`: children are those that were seen the last time."""
+        """Return an observation. `stale`: with the children of the last one."""
         before, self._children = self._children, self._owned()
         children = before if stale and before else self._children
         return Observed(
@@ -65,7 +65,7 @@ class Operator:
             name_conflicts=self._taken(),
             hosts=self.cluster.host_views() if self.hosts_are_seen else None,
             topic=self._topic(),
-            node_statuses=self._all_said(children),
+            node_statuses=self._all_statuses(children),
             endpoints=self.cluster.endpoints,
             kafka_cleaned=self.kafka_cleaned,
             kafka_cleanup_error=self.kafka_cleanup_error,
@@ -85,7 +85,7 @@ class Operator:
         return planned
 
     def is_idle(self, planned: Plan, observed: Observed | None) -> bool:
-        """Whether the plan asks for nothing."""
+        """Return whether the plan has no action."""
         assert observed is not None
         same = all(
             difference(wanted, observed.children.get(_ref(wanted), {})) is None for wanted in planned.apply
@@ -120,13 +120,13 @@ class Operator:
         there = self.cluster.partitions
         return TopicMissing() if there is None else TopicFound(there)
 
-    def _all_said(self, children: Mapping[Ref, Manifest]) -> dict[int, dict[int, NodeStatus]]:
+    def _all_statuses(self, children: Mapping[Ref, Manifest]) -> dict[int, dict[int, NodeStatus]]:
         said: dict[int, dict[int, NodeStatus]] = {}
         cluster, heard = self.cluster, {}
         for ref, pod in children.items():
             uid = pod["metadata"]["uid"]
             node = cluster.nodes.get(uid) if ref.kind == "Pod" else None
-            answer = self._said.get(uid)
+            answer = self._last_statuses.get(uid)
             if answer is not None:
                 answer = silent(answer)
             if node is not None and node.answers and cluster.hosts[node.host].up:
@@ -138,7 +138,7 @@ class Operator:
                 heard[uid] = answer
                 number, ordinal = _place(ref.name)
                 said.setdefault(number, {})[ordinal] = answer
-        self._said = heard
+        self._last_statuses = heard
         return said
 
     # --- acting

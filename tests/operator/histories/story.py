@@ -1,4 +1,4 @@
-"""What single stories in the simulated cluster are told with."""
+"""Provide the steps of single stories in the simulated cluster."""
 
 from __future__ import annotations
 

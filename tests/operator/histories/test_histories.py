@@ -1,4 +1,4 @@
-"""Random histories: whatever happens, the invariants hold; and when faults end, everything becomes as it was asked for."""
+"""Test random histories: the invariants always hold, and after the last fault the resource settles."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ AT_ONCE = 5  # a test of its own has three minutes, also on a machine with much 
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
-def test_a_history_of_faults_ends_as_it_was_asked_for(first: int) -> None:
-    """Spec changes, faults and an operator that dies between any two actions break no invariant, and leave nothing behind."""
+def test_history_of_faults_ends_settled(first: int) -> None:
+    """Spec changes, faults and an operator that ends between any two actions break no invariant and leave nothing behind."""
     for seed in range(first, first + AT_ONCE):
         history = History.begin(seed)
         try:
@@ -35,8 +35,8 @@ def test_a_history_of_faults_ends_as_it_was_asked_for(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
-def test_a_deleted_resource_leaves_nothing(first: int) -> None:
-    """A deletion at any moment of a history takes away every object, and every group in Kafka or says that it did not."""
+def test_deleted_resource_leaves_nothing(first: int) -> None:
+    """A deletion at any moment removes every object, and every group in Kafka or reports it."""
     for seed in range(first, first + AT_ONCE):
         history = History.begin(seed + 10_000)
         try:
@@ -110,7 +110,7 @@ def assert_nothing_is_done(history: History) -> None:
 
 
 def move(said: Any, seconds: float) -> Any:
-    """Nodes go on saying the same."""
+    """Let nodes repeat their reports later."""
     return {
         revision: {
             ordinal: replace(one, seen=replace(one.seen, at=one.seen.at + seconds))

@@ -1,4 +1,4 @@
-"""Single stories in the simulated cluster: one thing happens, and what comes of it is named."""
+"""Test single stories in the simulated cluster: one event and its consequences."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.operator.histories.story import (
 # --- a change of the view
 
 
-def test_a_change_of_the_view_goes_through_its_phases() -> None:
-    """A new revision hydrates, takes over, and the old one goes; each step is an event."""
+def test_rollout_goes_through_its_phases() -> None:
+    """A new revision hydrates and takes over, and the old one is removed; each step is an event."""
     history = settled()
     change(history, topic="others")
     history.settle()
@@ -37,8 +37,8 @@ def test_a_change_of_the_view_goes_through_its_phases() -> None:
 
 
 @pytest.mark.parametrize("on_failure", ["DeleteCandidate", "KeepCandidate"])
-def test_a_candidate_that_never_hydrates_is_dropped(on_failure: str) -> None:
-    """After the deadline the old revision serves on, and the change is not tried again."""
+def test_candidate_that_never_hydrates_is_dropped(on_failure: str) -> None:
+    """After the deadline the old revision stays active, and the change is not tried again."""
     history = settled()
     rollout = history.operator.resource["spec"]["rollout"]
     change(history, transform={"sql": NEVER}, rollout={**rollout, "onFailure": on_failure})
@@ -51,8 +51,8 @@ def test_a_candidate_that_never_hydrates_is_dropped(on_failure: str) -> None:
     assert status(history)["phase"] == "Ready"
 
 
-def test_a_failed_change_is_tried_again_when_it_was_put_back_in_between() -> None:
-    """A failed hash is forgotten as soon as the spec asks for something else."""
+def test_failed_change_is_tried_again_after_a_revert() -> None:
+    """The failed hash is forgotten as soon as the spec asks for something else."""
     history = settled()
     change(history, transform={"sql": NEVER})
     history.settle()
@@ -66,8 +66,8 @@ def test_a_failed_change_is_tried_again_when_it_was_put_back_in_between() -> Non
     assert status(history)["candidate"]["revision"] == "r3"
 
 
-def test_a_spec_that_is_put_back_cancels_the_candidate() -> None:
-    """The active revision's hash again: nothing has happened."""
+def test_reverted_spec_cancels_the_candidate() -> None:
+    """The active revision stays as it is."""
     history = settled()
     change(history, topic="others")
     until_phase(history, "HydratingCandidate")
@@ -81,8 +81,8 @@ def test_a_spec_that_is_put_back_cancels_the_candidate() -> None:
     ]
 
 
-def test_a_new_spec_replaces_the_candidate() -> None:
-    """The last thing that was asked for is what comes, under a number of its own."""
+def test_new_spec_replaces_the_candidate() -> None:
+    """The last desired revision takes over, under its own number."""
     history = settled()
     change(history, topic="others")
     until_phase(history, "HydratingCandidate")
@@ -93,8 +93,8 @@ def test_a_new_spec_replaces_the_candidate() -> None:
     assert "users-r2" not in {ref.name for ref in history.cluster.api.objects}
 
 
-def test_a_spec_that_changes_while_it_cuts_over_is_followed_afterwards() -> None:
-    """The cut-over is finished first, so that the Service never goes back and forth."""
+def test_spec_changed_during_a_cut_over_follows_it() -> None:
+    """The cut-over finishes first, so that the Service never switches back and forth."""
     history = settled()
     change(history, topic="others")
     until_phase(history, "CuttingOver")
@@ -105,8 +105,8 @@ def test_a_spec_that_changes_while_it_cuts_over_is_followed_afterwards() -> None
     assert reasons(history).count("CutOver") == 2
 
 
-def test_a_candidate_that_falls_apart_while_it_cuts_over_takes_nothing_over() -> None:
-    """The Service is back at the old revision, which was kept warm."""
+def test_candidate_that_fails_during_the_cut_over_does_not_take_over() -> None:
+    """The Service returns to the old revision, which still serves."""
     history = settled()
     change(history, topic="others")
     until_phase(history, "CuttingOver")
@@ -143,8 +143,8 @@ def test_more_partitions_make_a_new_revision_or_an_alert() -> None:
 # --- pods and hosts
 
 
-def test_a_roll_takes_one_pod_after_the_other() -> None:
-    """Every pod is made anew, and no two are away at a time."""
+def test_rolling_restart_takes_one_pod_at_a_time() -> None:
+    """Every pod is recreated, and no two are down at a time."""
     history = settled()
     change(history, podTemplate={"labels": {"team": "a"}})
     fewest = 3
@@ -157,8 +157,8 @@ def test_a_roll_takes_one_pod_after_the_other() -> None:
     assert (labels, fewest) == (["a"] * 3, 2)
 
 
-def test_a_roll_is_not_settled_before_its_last_pod_is_ready() -> None:
-    """From the first status that speaks of the new spec on `Progressing` says that something is under way."""
+def test_rolling_restart_progresses_until_its_last_pod_is_ready() -> None:
+    """`Progressing` is true from the first status with the new spec on."""
     history = settled()
     change(history, podTemplate={"labels": {"team": "a"}})
     told = set()
@@ -175,8 +175,8 @@ def test_a_roll_is_not_settled_before_its_last_pod_is_ready() -> None:
     assert condition(history, "Progressing") == ("False", "Settled")
 
 
-def test_an_image_that_is_no_longer_named_gives_way_to_the_operators_own() -> None:
-    """Taking `spec.image` away again undoes what naming it did."""
+def test_removed_image_returns_to_the_operators_default() -> None:
+    """Removing `spec.image` undoes what setting it did."""
     history = settled()
     images = []
     for image in ("example.com/wrong:1", None):
@@ -187,8 +187,8 @@ def test_an_image_that_is_no_longer_named_gives_way_to_the_operators_own() -> No
     assert images == [{"example.com/wrong:1"}, {SETTINGS.node_image}]
 
 
-def test_an_image_that_is_taken_back_while_the_kafka_secret_is_away_goes_when_it_is_back() -> None:
-    """No pod is made anew meanwhile, since it would not start, and what is to be undone is not forgotten."""
+def test_image_removed_while_the_secret_is_missing_is_replaced_later() -> None:
+    """No pod restarts without the Secret, since it could not start; afterwards the image changes."""
     history = settled(kafka={"bootstrapServers": "kafka:9092", "secretRef": {"name": "users"}})
     for image, digest in (("example.com/wrong:1", "known"), (None, ""), (None, "known")):
         history.operator.kafka_secret_digest = digest
@@ -199,8 +199,8 @@ def test_an_image_that_is_taken_back_while_the_kafka_secret_is_away_goes_when_it
     assert images == {SETTINGS.node_image}
 
 
-def test_a_lost_host_is_replaced() -> None:
-    """A node whose host does not come back is made anew elsewhere, and its volume goes once others serve what was on it."""
+def test_lost_host_is_replaced() -> None:
+    """Its node is recreated elsewhere, and its volume is deleted once other nodes serve its partitions."""
     history = settled()
     lost = history.cluster.api.objects[Ref("Pod", "users-r1-1")]["spec"]["nodeName"]
     history.cluster.lose_host(lost)
@@ -213,8 +213,8 @@ def test_a_lost_host_is_replaced() -> None:
     assert lost not in {pod["spec"]["nodeName"] for pod in history.cluster.api.of("Pod")}
 
 
-def test_the_only_copy_on_a_lost_host_waits_for_it_before_it_is_given_up() -> None:
-    """Without standby copies the volume is deleted only when its pod can run nowhere."""
+def test_only_replica_on_a_lost_host_waits_for_it() -> None:
+    """Without standby replicas the volume is deleted only when its pod can run nowhere."""
     history = settled(replicas=2, standbyReplicas=0)
     lost = history.cluster.api.objects[Ref("Pod", "users-r1-1")]["spec"]["nodeName"]
     claim = history.cluster.api.objects[Ref("PersistentVolumeClaim", "data-users-r1-1")]["metadata"]["uid"]
@@ -233,8 +233,8 @@ def test_the_only_copy_on_a_lost_host_waits_for_it_before_it_is_given_up() -> No
     assert status(history)["nodes"] == "2/2"
 
 
-def test_a_token_that_is_made_again_reaches_every_pod() -> None:
-    """Pods that know an older token are made anew, one after the other."""
+def test_recreated_token_restarts_every_pod() -> None:
+    """Pods with an older token restart one after the other."""
     history = settled()
     before_ = {pod["metadata"]["uid"] for pod in history.cluster.api.of("Pod")}
     history.pass_time(5)
@@ -244,8 +244,8 @@ def test_a_token_that_is_made_again_reaches_every_pod() -> None:
     assert not before_ & {pod["metadata"]["uid"] for pod in history.cluster.api.of("Pod")}
 
 
-def test_what_is_suspended_keeps_its_volumes() -> None:
-    """No pods, all volumes; and afterwards everything is as before, without a new copy."""
+def test_suspended_view_retains_its_volumes() -> None:
+    """No pods run; afterwards the view resumes without hydration."""
     history = settled()
     epoch = status(history)["placementEpoch"]
     change(history, suspended=True)
@@ -275,8 +275,8 @@ def test_what_is_suspended_keeps_its_volumes() -> None:
         "ServiceAccount",
     ],
 )
-def test_a_deleted_child_is_made_again(kind: str) -> None:
-    """Every child comes back, and no pod but for the token's is made anew."""
+def test_deleted_child_is_recreated(kind: str) -> None:
+    """Every child comes back, and pods restart only for a new token."""
     history = settled()
     placement = history.cluster.api.objects[Ref("ConfigMap", "users-r1")]["data"]["placement.json"]
     for ref in [ref for ref in history.cluster.api.objects if ref.kind == kind]:
@@ -293,8 +293,8 @@ def test_a_deleted_child_is_made_again(kind: str) -> None:
     assert condition(history, "Progressing") == ("False", "Settled")
 
 
-def test_the_active_config_map_comes_back_while_the_spec_is_another_one() -> None:
-    """What a change that failed has left in the spec does not get into the revision that serves."""
+def test_active_config_map_is_recovered_under_another_spec() -> None:
+    """A failed change in the spec does not enter the active revision."""
     history = settled()
     change(history, transform={"sql": NEVER})
     history.settle()
@@ -307,8 +307,8 @@ def test_the_active_config_map_comes_back_while_the_spec_is_another_one() -> Non
 
 
 @pytest.mark.parametrize("phase", ["HydratingCandidate", "CuttingOver", "Retiring"])
-def test_a_status_that_is_lost_during_a_change_is_made_again(phase: str) -> None:
-    """The Service names the active revision; the change ends as it would have."""
+def test_status_lost_during_a_rollout_is_rebuilt(phase: str) -> None:
+    """The Service names the active revision, and the rollout ends as it would have."""
     history = settled()
     change(history, topic="others")
     until_phase(history, phase)

@@ -1,4 +1,4 @@
-"""Stories of a spec that nodes refuse: Spark does not take its SQL, and no waiting mends it."""
+"""Test stories of a spec that nodes refuse: Spark rejects its SQL, and waiting cannot fix it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GOOD = "SELECT key FROM records"
 
 
 def refused_candidate(on_failure: str = "DeleteCandidate") -> History:
-    """A view that serves, with an hour for a candidate, and then a spec that nodes refuse."""
+    """Return a serving view, with an hour for a candidate, and then a spec that nodes refuse."""
     history = settled()
     rollout = history.operator.resource["spec"]["rollout"]
     rollout = {**rollout, "hydrationDeadline": "1h", "onFailure": on_failure}
@@ -24,8 +24,8 @@ def refused_candidate(on_failure: str = "DeleteCandidate") -> History:
 
 
 @pytest.mark.parametrize("on_failure", ["DeleteCandidate", "KeepCandidate"])
-def test_a_refused_candidate_ends_at_once(on_failure: str) -> None:
-    """Its deadline is an hour; the sentence with the position is in the history and in the event."""
+def test_refused_candidate_is_dropped_at_once(on_failure: str) -> None:
+    """Its deadline is an hour; history and event contain the error with its position."""
     history = refused_candidate(on_failure)
 
     (failed,) = [entry for entry in status(history)["history"] if entry["outcome"] == "Failed"]
@@ -36,8 +36,8 @@ def test_a_refused_candidate_ends_at_once(on_failure: str) -> None:
     assert ("candidate" in status(history)) == (on_failure == "KeepCandidate")
 
 
-def test_after_a_refused_candidate_the_resource_says_so_while_the_old_revision_serves() -> None:
-    """Every word of it: `kubectl get` shows the message, `kubectl describe` the conditions."""
+def test_refusal_is_reported_while_the_old_revision_serves() -> None:
+    """The message and the conditions contain it."""
     history = refused_candidate()
 
     assert condition(history, "Available") == ("True", "Serving")
@@ -51,8 +51,8 @@ def test_after_a_refused_candidate_the_resource_says_so_while_the_old_revision_s
 
 
 @pytest.mark.parametrize("right", [{"sql": GOOD}, None], ids=["corrected", "put back"])
-def test_a_refused_candidate_is_forgotten_when_the_spec_is_put_right(right: dict[str, str] | None) -> None:
-    """The view is as it should be, and nothing speaks of the refusal but the history."""
+def test_refusal_is_forgotten_with_a_corrected_spec(right: dict[str, str] | None) -> None:
+    """Only the history still contains it."""
     history = refused_candidate()
     history.operator.resource["spec"].pop("transform")
     change(history, **({"transform": right} if right else {}))
@@ -65,8 +65,8 @@ def test_a_refused_candidate_is_forgotten_when_the_spec_is_put_right(right: dict
     assert not {"failedHash", "failure"} & status(history).keys()
 
 
-def test_a_refused_candidate_is_tried_again_with_another_nonce() -> None:
-    """`redeployNonce` asks for another try of the same spec, as after any failure."""
+def test_refused_spec_is_tried_again_with_another_nonce() -> None:
+    """`redeployNonce` requests another try, as after any failure."""
     history = refused_candidate()
     history.operator.events.clear()
     change(history, redeployNonce=7)
@@ -83,8 +83,8 @@ def refused_from_the_beginning() -> History:
     return history
 
 
-def test_a_first_revision_that_is_refused_has_failed(refused_from_the_beginning: History) -> None:
-    """Phase, message, conditions and one event say why there is nothing to read."""
+def test_refused_first_revision_has_failed(refused_from_the_beginning: History) -> None:
+    """Phase, message, conditions and one event have the reason."""
     history = refused_from_the_beginning
 
     assert status(history)["phase"] == "Failed"
@@ -96,8 +96,8 @@ def test_a_first_revision_that_is_refused_has_failed(refused_from_the_beginning:
     assert reasons(history).count("TransformRefused") == 1
 
 
-def test_a_first_revision_that_is_refused_recovers_with_its_spec(refused_from_the_beginning: History) -> None:
-    """The corrected spec hydrates as a candidate, without a word of the old failure, and takes over."""
+def test_refused_first_revision_recovers_with_a_corrected_spec(refused_from_the_beginning: History) -> None:
+    """The corrected spec hydrates as a candidate and takes over."""
     history = refused_from_the_beginning
     change(history, transform={"sql": GOOD})
     for _ in range(5):
@@ -112,14 +112,14 @@ def test_a_first_revision_that_is_refused_recovers_with_its_spec(refused_from_th
     assert condition(history, "Degraded") == ("False", "AsWanted")
 
 
-def test_an_operator_that_starts_anew_repeats_no_event(refused_from_the_beginning: History) -> None:
-    """While no node has answered yet, what was known stays."""
+def test_restarted_operator_repeats_no_event(refused_from_the_beginning: History) -> None:
+    """Until a node answers, the last known conditions stay."""
     history = refused_from_the_beginning
     there = status(history)
     history.operator.events.clear()
     for node in history.cluster.nodes.values():
         node.answers = False
-    history.operator._said.clear()
+    history.operator._last_statuses.clear()
     for _ in range(3):
         history.run_pass()
         history.pass_time(1)
@@ -135,8 +135,8 @@ def kafka(**config: str) -> dict[str, object]:
     return {"bootstrapServers": "kafka:9092", "config": config}
 
 
-def test_kafka_settings_that_are_refused_from_the_beginning_recover_by_a_roll() -> None:
-    """They make no revision: pods are made anew, and the first revision is read after all."""
+def test_corrected_kafka_settings_restart_the_first_revisions_pods() -> None:
+    """They make no new revision; the first one hydrates after all."""
     history = History.begin(7, replicas=2, standbyReplicas=0, kafka=kafka(**REFUSED_SETTINGS))
     history.settle()
     assert (status(history)["phase"], condition(history, "SpecValid")) == (
@@ -152,8 +152,8 @@ def test_kafka_settings_that_are_refused_from_the_beginning_recover_by_a_roll() 
     assert condition(history, "Degraded") == ("False", "AsWanted")
 
 
-def test_refused_kafka_settings_stop_at_the_first_pod_of_a_view_that_serves() -> None:
-    """The others read on with the settings that work; put right, all is as before."""
+def test_refused_kafka_settings_stop_at_the_first_pod() -> None:
+    """The others continue with the working settings; corrected ones restore everything."""
     history = settled()
     change(history, kafka=kafka(**REFUSED_SETTINGS))
     history.settle()

@@ -1,4 +1,4 @@
-"""Single stories of how a resource ends: what goes, what stays, and what it waits for."""
+"""Test single stories of a deletion: what goes, what stays, and what it waits for."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.operator.histories.history import delete_resource
 from tests.operator.histories.story import change, condition, is_gone_after, reasons, settled, status
 
 
-def test_kafka_that_is_away_holds_a_deletion_up_for_five_minutes() -> None:
-    """Then an event says what may be left, and the resource goes."""
+def test_unreachable_kafka_delays_a_deletion_for_five_minutes() -> None:
+    """Then an event names what may be left, and the resource goes."""
     history = settled()
     history.cluster.kafka_is_there = False
     delete_resource(history)
@@ -25,8 +25,8 @@ def test_kafka_that_is_away_holds_a_deletion_up_for_five_minutes() -> None:
     assert not history.cluster.api.objects
 
 
-def test_a_resource_of_which_nothing_was_ever_made_waits_for_no_kafka() -> None:
-    """As when its bootstrap servers are wrong, and somebody begins anew."""
+def test_resource_without_a_revision_does_not_wait_for_kafka() -> None:
+    """Its bootstrap servers may be wrong."""
     cluster = Cluster(random.Random(7), {"host-0": SimulatedHost("zone-0")})
     cluster.kafka_is_there = False
     history = settled(cluster)
@@ -38,8 +38,8 @@ def test_a_resource_of_which_nothing_was_ever_made_waits_for_no_kafka() -> None:
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["with its status", "and its status"])
-def test_kafka_is_cleaned_up_though_everything_else_was_taken_away(forgotten: bool) -> None:
-    """Somebody has deleted all children by hand before the resource."""
+def test_kafka_is_cleaned_up_without_children(forgotten: bool) -> None:
+    """All children were deleted by hand before the resource."""
     history = settled()
     history.cluster.kafka_is_there = False
     history.cluster.api.objects.clear()
@@ -50,8 +50,8 @@ def test_kafka_is_cleaned_up_though_everything_else_was_taken_away(forgotten: bo
     assert is_gone_after(history, 200) is False
 
 
-def test_what_is_retained_stays() -> None:
-    """With the policy Retain volumes and groups are left where they are."""
+def test_retained_objects_stay() -> None:
+    """With the policy Retain volumes and groups stay."""
     history = settled(deletionPolicy="Retain")
     delete_resource(history)
 
@@ -63,8 +63,8 @@ def test_what_is_retained_stays() -> None:
 @pytest.mark.parametrize(
     "meanwhile", [{}, {"paused": True}, {"replicas": 0}], ids=["well", "paused", "wrong"]
 )
-def test_volumes_stay_though_the_policy_became_retain_just_before(meanwhile: dict[str, Any]) -> None:
-    """Nothing was made of it yet when the resource is deleted, also because it was paused, or its spec was wrong."""
+def test_volumes_stay_with_a_policy_changed_just_before(meanwhile: dict[str, Any]) -> None:
+    """The change counts although no pass has applied it, also with a paused view or an invalid spec."""
     history = settled()
     claims = {ref for ref in history.cluster.api.objects if ref.kind == "PersistentVolumeClaim"}
     change(history, **meanwhile)
@@ -76,8 +76,8 @@ def test_volumes_stay_though_the_policy_became_retain_just_before(meanwhile: dic
     assert set(history.cluster.api.objects) == claims
 
 
-def test_what_was_retained_outlives_a_new_resource_of_the_name() -> None:
-    """It has another revision number, and leaves the volumes of the one before alone, also when it changes."""
+def test_retained_volumes_outlive_a_new_resource_with_the_name() -> None:
+    """It has another revision number and leaves the earlier volumes alone."""
     first = settled(deletionPolicy="Retain")
     delete_resource(first)
     assert is_gone_after(first, 200)
@@ -92,8 +92,8 @@ def test_what_was_retained_outlives_a_new_resource_of_the_name() -> None:
     assert {ref for ref in claims if "-r3-" not in ref.name} == retained
 
 
-def test_a_deletion_does_not_wait_for_pods_on_a_lost_host() -> None:
-    """Nobody is left to say that they have ended."""
+def test_deletion_does_not_wait_for_a_lost_host() -> None:
+    """No kubelet could confirm that its pods have ended."""
     history = settled()
     history.cluster.lose_host(history.cluster.api.objects[Ref("Pod", "users-r1-0")]["spec"]["nodeName"])
     history.pass_time(15)
