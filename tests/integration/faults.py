@@ -1,4 +1,4 @@
-"""What happens to a node of a running system, and when all is well again."""
+"""Cause faults on a node of a running system, and wait until the system has recovered."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ _ROLES = ("serve", "ingest")
 
 
 def signal_to(system: System, node: int, number: signal.Signals) -> None:
-    """To all processes of the node, as when it is its machine."""
+    """Send the signal to all processes of the node, as a failure of its machine does."""
     for role in _ROLES:
         os.killpg(system.pid(role, node), number)
 
 
 def end(system: System, node: int, number: signal.Signals) -> None:
-    """Ends the node with this signal, and waits until the processes that come after it answer."""
+    """End the node with this signal, and wait until the replacement processes answer."""
     pids = {role: system.pid(role, node) for role in _ROLES}
     signal_to(system, node, number)
     for role, pid in pids.items():
         eventually(f"{role} is replaced", lambda role=role, pid=pid: system.pid(role, node) != pid)  # type: ignore[misc]
-    eventually("it answers again", lambda: answers(system.url(node)))
+    eventually("the node answers again", lambda: answers(system.url(node)))
 
 
 def wipe(system: System, node: int) -> None:
-    """Kills the node and takes its disk away, before it is started again; waits until it answers."""
+    """Kill the node, delete its disk before it restarts, and wait until it answers."""
     url = system.url(node)
     system.process.send_signal(signal.SIGSTOP)
     try:
         signal_to(system, node, signal.SIGKILL)
-        eventually("it is gone", lambda: not answers(url))
+        eventually("the node is unreachable", lambda: not answers(url))
         shutil.rmtree(system.data / "nodes" / str(node))
     finally:
         system.process.send_signal(signal.SIGCONT)
-    eventually("it answers again", lambda: answers(url))
+    eventually("the node answers again", lambda: answers(url))
 
 
 def answers(url: str) -> bool:
@@ -50,7 +50,7 @@ def answers(url: str) -> bool:
 
 
 def wait_until_well(system: System, nodes: int) -> None:
-    """Every node streams, all copies have caught up, and no node suspects another."""
+    """Wait until every node streams, all replicas have caught up, and no node suspects another."""
 
     def well() -> bool:
         try:
@@ -65,4 +65,4 @@ def wait_until_well(system: System, nodes: int) -> None:
             for answer in answered
         )
 
-    eventually(f"all is well\n{system.tail()}", well, 90)
+    eventually(f"the system has recovered\n{system.tail()}", well, 90)

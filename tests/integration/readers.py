@@ -1,4 +1,4 @@
-"""A producer that counts, and readers at a steady rate whose every answer is held against the log.
+"""Run a producer that counts, and readers at a steady rate, and check every answer against the topic.
 
 Strategy: keys get ever larger numbers. Each read is due at its moment, whether or not earlier ones were answered, and its
 latency counts from there. An answer is right when it is the newest record of its key below the position that it states,
@@ -26,12 +26,12 @@ from tests.support.fold import LogRecord
 from tests.support.waiting import eventually
 
 PARTITIONS = 6
-WAITS_MS_MAX = 30_000  # of reads that wait for freshness: on a busy machine that is Spark's to say
+WAITS_MS_MAX = 30_000  # for reads that wait for freshness: on a busy machine Spark determines it
 _TICK_SECONDS = 0.02
 
 
 class Producing:
-    """Gives keys ever larger numbers, in turn, and knows how far the log is."""
+    """Write ever larger numbers to the keys in turn, and track the end offsets."""
 
     def __init__(self, bootstrap: str, topic: str, keys: int = 240, per_second: int = 200) -> None:
         self.topic = topic
@@ -85,19 +85,19 @@ class Answer:
     number: int
     offset: int
     partition: int
-    position: int  # as of which it is said to hold
+    position: int  # the position that the answer states
     needed: int  # the position may not be below it
 
 
 @dataclass
 class Seen:
-    """What the readers saw in a while."""
+    """Hold what the readers saw in a period."""
 
     answers: list[Answer] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
     def wrong(self, log: Sequence[LogRecord]) -> list[str]:
-        """Answers that the log contradicts."""
+        """Return the answers that contradict the topic."""
         history: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for record in log:
             assert record.key is not None
@@ -106,7 +106,7 @@ class Seen:
         return [str(answer) for answer in self.answers if not _right(answer, history[answer.key])]
 
     def ms(self, *how: str, since: float = 0.0) -> list[float]:
-        """Of the reads that were due from that moment on, in order."""
+        """Return the latencies of the reads due from that moment on, in order."""
         return sorted(a.ms for a in self.answers if (not how or a.how in how) and a.due >= since)
 
 
@@ -125,7 +125,7 @@ class ReadFailed(Exception):
 
 
 class Readers:
-    """Some go to each of the nodes in turn, as a load balancer would; others ask the smart client."""
+    """Send some reads to each node in turn, as a load balancer does, and others through the smart client."""
 
     def __init__(self, urls: Sequence[str], producing: Producing, per_second: int = 200) -> None:
         self.keys = sorted(producing.partition_of)
@@ -139,7 +139,7 @@ class Readers:
 
     @contextmanager
     def around(self, url: str) -> Iterator[None]:
-        """Nobody goes through this node, nor has a read under way there; the smart client finds out for itself."""
+        """Route no reads through this node, and wait until its open reads have ended; the smart client gets no hint."""
         with self._lock:
             self._through = tuple(each for each in self._through if each != url)
         eventually("reads through the node have ended", lambda: not self._asked[url], 20)

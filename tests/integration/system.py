@@ -1,4 +1,4 @@
-"""A whole system as a person runs it: `qtopic run` as a process of its own, its nodes, and an HTTP client for them."""
+"""Run a whole system as a user does: `qtopic run` as a process of its own, its nodes, and an HTTP client for them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def resource(topic: str, bootstrap: str, **spec: Any) -> dict[str, Any]:
-    """A QueryableTopic over `topic`; anything in its spec may be said by keyword."""
+    """Return a QueryableTopic over `topic`; keywords set fields of its spec."""
     return {
         "apiVersion": "queryabletopics.io/v1alpha1",
         "kind": "QueryableTopic",
@@ -36,14 +36,14 @@ def resource(topic: str, bootstrap: str, **spec: Any) -> dict[str, Any]:
 
 
 class System:
-    """A running `qtopic run` over a directory of its own."""
+    """Control a running `qtopic run` over a directory of its own."""
 
     def __init__(self, process: subprocess.Popen[str], data: Path, log: Path) -> None:
         self.process, self.data, self.log = process, data, log
         self.http = httpx.Client(timeout=15)
 
     def described(self) -> dict[str, Any]:
-        """What `run.json` says now."""
+        """Return what `run.json` contains now."""
         return dict(json.loads((self.data / "run.json").read_text()))
 
     def url(self, node: int = 0) -> str:
@@ -53,7 +53,7 @@ class System:
         return int(self.described()["nodes"][node]["pids"][role])
 
     def kill(self, role: str, node: int = 0) -> None:
-        """kill -9, then wait until the supervisor has replaced the process."""
+        """Send SIGKILL, then wait until the supervisor has replaced the process."""
         old = self.pid(role, node)
         os.kill(old, signal.SIGKILL)
         eventually(f"{role} is replaced", lambda: self.pid(role, node) != old, 90)
@@ -62,7 +62,7 @@ class System:
         return self.http.get(self.url(node) + path, **options)
 
     def value(self, key: str, node: int = 0) -> Any:
-        """The key's value; None where the answer is 404 key_not_found. Anything else is a failure."""
+        """Return the key's value, or None if the answer is 404 key_not_found; any other answer fails."""
         answer = self.get(f"/v1/keys/{key}", node)
         if answer.status_code == 404 and answer.json()["reason"] == "key_not_found":
             return None
@@ -86,7 +86,7 @@ class System:
             eventually(f"node {node} is ready\n{self.tail()}", lambda n=node: self.ready(n), seconds)  # type: ignore[misc]
 
     def at_end(self, ends: Mapping[int, int], seconds: float = 60) -> None:
-        """Waits until node 0 has applied everything below `ends`."""
+        """Wait until node 0 has applied everything below `ends`."""
 
         def reached() -> bool:
             try:
@@ -98,7 +98,7 @@ class System:
         eventually(f"positions {dict(ends)}\n{self.tail()}", reached, seconds)
 
     def items(self, path: str = "/v1/scan", node: int = 0) -> Iterator[dict[str, Any]]:
-        """Every row, page by page."""
+        """Yield every row, page by page."""
         cursor, sign = "", "&" if "?" in path else "?"
         while True:
             answer = self.get(f"{path}{sign}limit=1000{cursor}", node)
@@ -110,7 +110,7 @@ class System:
             cursor = f"&cursor={page['cursor']}"
 
     def assert_fold(self, log: Sequence[LogRecord]) -> None:
-        """Exactly once: equal to the fold of the topic, no key missing, none too many, no count off."""
+        """Check that the rows equal the fold of the topic: no key missing, none extra, every count right."""
         folded = fold(log)
         expected = {k.decode(): json.loads(row.value) for k, row in folded.items() if row.value is not None}
         served = {item["key"]: item["value"] for item in self.items()}
@@ -125,7 +125,7 @@ class System:
         return self.log.read_text(errors="replace")[-2000:] + self.node_logs()[-3000:]
 
     def stop(self) -> None:
-        """Ctrl-C, and no process left behind."""
+        """Send Ctrl-C, and check that no process remains."""
         self.http.close()
         family = (
             psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
@@ -140,14 +140,16 @@ class System:
         _gone, alive = psutil.wait_procs(family, 10)
         for left in alive:
             left.kill()
-        assert not alive, f"left behind: {alive}"
+        assert not alive, f"processes remain: {alive}"
 
 
 @contextmanager
 def running(
     document: Mapping[str, Any], directory: Path, *options: str, nodes: int = 1, wait: bool = True
 ) -> Iterator[System]:
-    """`qtopic run` on this document until the end of the block; waits until every node is ready unless told not to."""
+    """Run `qtopic run` on this document until the end of the block; wait until every node is ready unless `ready` says
+    otherwise.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     file, data, log = directory / "topic.yaml", directory / "data", directory / "run.log"
     file.write_text(yaml.safe_dump(dict(document)))
@@ -176,7 +178,7 @@ def running(
 def serving(
     document: Mapping[str, Any], directory: Path, partitions: int
 ) -> Iterator[tuple[System, NodeSettings]]:
-    """serve alone, as `qtopic run` would start it, until the end of the block; what feeds it is the caller's."""
+    """Run serve alone, as `qtopic run` starts it, until the end of the block; the caller feeds it."""
     run_dir, data = directory / "run", directory / "data"
     for made in (run_dir, data / "logs"):
         made.mkdir(parents=True)

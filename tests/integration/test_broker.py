@@ -1,4 +1,4 @@
-"""The broker goes away: at start, in the middle, and killed with -9."""
+"""Test a broker that is unreachable: at start, during a run, and after SIGKILL."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[KafkaForTests]:
-    """A broker of the test's own, since the test harms it."""
+    """Yield a broker of the test's own, since the test harms it."""
     with embedded_kafka(tmp_path / "broker") as started:
         yield started
 
 
 def test_reads_go_on_while_the_broker_is_away(broker: KafkaForTests, tmp_path: Path) -> None:
-    """Killed with -9: every read is answered, the lag grows and says so, strong reads refuse; then all is well again."""
+    """After SIGKILL of the broker every read is answered, the lag grows, and strong reads are refused until it returns."""
     topics.create(broker.bootstrap, "away", 2)
     topics.produce(broker.bootstrap, "away", [(f"k-{n}".encode(), b"1") for n in range(100)])
     with running(resource("away", broker.bootstrap, read={"ingest": True}), tmp_path / "run") as system:
@@ -44,12 +44,16 @@ def test_reads_go_on_while_the_broker_is_away(broker: KafkaForTests, tmp_path: P
 
         broker.start()
         topics.produce(broker.bootstrap, "away", [(b"after", b"2")])
-        eventually("rows come again", lambda: system.value("after") == 2, 90)
-        eventually("fresh again", lambda: int(system.get("/v1/keys/after").headers["qt-lag-ms"]) < 2000, 30)
+        eventually("rows arrive again", lambda: system.value("after") == 2, 90)
+        eventually(
+            "the lag is below 2 s again",
+            lambda: int(system.get("/v1/keys/after").headers["qt-lag-ms"]) < 2000,
+            30,
+        )
 
 
 def test_a_node_serves_what_it_has_without_a_broker(broker: KafkaForTests, tmp_path: Path) -> None:
-    """Started while the broker is away, a node answers from its disk and catches up when the broker comes."""
+    """A node that starts without a broker answers from its disk, and catches up when the broker is reachable."""
     topics.create(broker.bootstrap, "cold", 2)
     topics.produce(broker.bootstrap, "cold", [(b"k", b"1")])
     document = resource("cold", broker.bootstrap)
@@ -58,7 +62,7 @@ def test_a_node_serves_what_it_has_without_a_broker(broker: KafkaForTests, tmp_p
     broker.kill()
     with running(document, tmp_path / "run", wait=False) as system:
         eventually("run.json", lambda: (system.data / "run.json").exists(), 60)
-        eventually("an answer", lambda: system.value("k") == 1, 30)
+        eventually("the node answers", lambda: system.value("k") == 1, 30)
         broker.start()
         topics.produce(broker.bootstrap, "cold", [(b"k", b"2")])
-        eventually("caught up", lambda: system.value("k") == 2, 120)
+        eventually("the node has caught up", lambda: system.value("k") == 2, 120)

@@ -1,4 +1,4 @@
-"""Three nodes with a standby copy each: every node answers every key."""
+"""Test that each of three nodes, with one standby replica per partition, answers every key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def system(kafka: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sys
 
 @pytest.mark.parametrize("node", [0, 1, 2])
 def test_every_node_answers_every_key(system: System, node: int) -> None:
-    """A key that another node holds is answered with one hop."""
+    """A node answers a key that another node hosts with one hop."""
     answers = {key: system.get(f"/v1/keys/{key}", node) for key in VALUES}
 
     assert {key: a.json() for key, a in answers.items()} == VALUES
@@ -33,7 +33,7 @@ def test_every_node_answers_every_key(system: System, node: int) -> None:
 
 @pytest.mark.parametrize("node", [0, 1, 2])
 def test_reads_over_all_partitions_are_complete_on_every_node(system: System, node: int) -> None:
-    """Scan, multi-get and count gather what the other nodes hold."""
+    """A node completes scan, multi-get and count with the rows that other nodes host."""
     assert {i["key"]: i["value"] for i in system.items(node=node)} == VALUES
     assert system.get("/v1/count", node).json()["count"] == len(VALUES)
     keys = [*VALUES, "nobody", "key-1"]
@@ -43,7 +43,7 @@ def test_reads_over_all_partitions_are_complete_on_every_node(system: System, no
 
 
 def test_a_missing_key_is_missing_on_every_node(system: System) -> None:
-    """key_not_found, with the position as of which it is absent, whoever is asked."""
+    """Every node answers key_not_found, with the position as of which the key is absent."""
     answers = [system.get("/v1/keys/nobody", node) for node in range(3)]
 
     assert {a.status_code for a in answers} == {404}

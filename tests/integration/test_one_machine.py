@@ -1,4 +1,4 @@
-"""`qtopic` on one machine: the commands, and what happens when processes or the run itself die."""
+"""Test `qtopic` on one machine: the commands, and the effect of processes or the run itself dying."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def qtopic(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[s
 
 
 def produced(system: System, *arguments: object, stdin: str = "") -> dict[str, Any]:
-    """The answer to the last record."""
+    """Produce the records, and return the answer to the last one."""
     done = qtopic("produce", "--data", system.data, "--json", *arguments, stdin=stdin)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -48,14 +48,14 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 
 def test_a_produced_record_is_read_back(system: System) -> None:
-    """The position that `produce` answers lets `get` read one's own write."""
+    """`get` reads its own write by the position that `produce` returns."""
     position = produced(system, "greeting", '{"text": "hello"}')["position"]
 
     assert got(system, "greeting", "--min-position", position) == {"text": "hello"}
 
 
 def test_get_in_json_says_how_fresh_the_answer_is(system: System) -> None:
-    """Value, partition, offset and lag, for scripts."""
+    """`get` in JSON returns value, partition, offset and lag, for scripts."""
     written = produced(system, "fresh", "1")
     answer = got(system, "fresh", "--min-position", written["position"], "--json")
 
@@ -67,14 +67,14 @@ def test_get_in_json_says_how_fresh_the_answer_is(system: System) -> None:
 
 @pytest.mark.parametrize("key", ["a/b", "..", "?x=1#y", "%2F", "grüße 🎈", "ALL"])
 def test_any_key_can_be_read(system: System, key: str) -> None:
-    """No character of a key has a meaning in the address."""
+    """`get` reads a key with any characters; none has a meaning in the address."""
     position = produced(system, stdin=json.dumps({"key": key, "value": {"of": key}}) + "\n")["position"]
 
     assert got(system, key, "--min-position", position) == {"of": key}
 
 
 def test_lines_become_records_and_null_deletes(system: System) -> None:
-    """What a scan answers, line by line, can be produced again; a null value deletes."""
+    """`produce` accepts the lines that a scan returns; a null value deletes."""
     lines = [{"key": f"line-{n}", "value": n} for n in range(20)] + [{"key": "line-7", "value": None}]
     done = qtopic("produce", "--data", system.data, stdin="".join(json.dumps(line) + "\n" for line in lines))
 
@@ -84,7 +84,7 @@ def test_lines_become_records_and_null_deletes(system: System) -> None:
 
 
 def test_a_deleted_key_is_not_found(system: System) -> None:
-    """Exit code 1, and nothing on standard output."""
+    """`get` exits with code 1 for a deleted key, and prints nothing on standard output."""
     produced(system, "doomed", "1")
     position = produced(system, "doomed", "--delete")["position"]
     done = qtopic("get", "--data", system.data, "doomed", "--min-position", position)
@@ -94,7 +94,7 @@ def test_a_deleted_key_is_not_found(system: System) -> None:
 
 
 def test_what_is_not_fresh_enough_is_exit_code_3(system: System) -> None:
-    """A position that does not exist yet is waited for until the deadline and no longer."""
+    """`get` waits until the deadline, and no longer, for a position that does not exist yet."""
     partition = produced(system, "x", "1")["partition"]
     never = f"{partition}:1000000"
     done = qtopic("get", "--data", system.data, "x", "--min-position", never, "--deadline-ms", "100")
@@ -103,7 +103,7 @@ def test_what_is_not_fresh_enough_is_exit_code_3(system: System) -> None:
 
 
 def test_status_shows_every_partition(system: System) -> None:
-    """A line for each copy, and the same in JSON."""
+    """`status` prints a line for each replica, and the same in JSON."""
     table = qtopic("status", "--data", system.data)
     [node] = json.loads(qtopic("status", "--data", system.data, "--json").stdout)
 
@@ -113,7 +113,7 @@ def test_status_shows_every_partition(system: System) -> None:
 
 
 def test_a_file_of_another_shape_is_refused_by_line(system: System) -> None:
-    """The first bad line is named; exit code 2."""
+    """`produce` names the first bad line of a file and exits with code 2."""
     done = qtopic("produce", "--data", system.data, stdin='{"key": "ok", "value": 1}\n{"key": 1}\n')
 
     assert done.returncode == 2
@@ -122,7 +122,7 @@ def test_a_file_of_another_shape_is_refused_by_line(system: System) -> None:
 
 @pytest.mark.parametrize("role", ["serve", "ingest"])
 def test_a_killed_process_is_replaced(system: System, role: str) -> None:
-    """`run.json` names the new process, and the node goes on with what it had."""
+    """`run.json` names the replacement process, and the node continues with its stored rows."""
     position = produced(system, f"before-{role}", "1")["position"]
     assert got(system, f"before-{role}", "--min-position", position) == 1
 
@@ -136,24 +136,24 @@ def test_a_killed_process_is_replaced(system: System, role: str) -> None:
 
 
 def test_a_killed_broker_comes_back(system: System) -> None:
-    """Reads go on meanwhile, and records are taken again afterwards."""
+    """Reads continue while the broker restarts, and the broker accepts records afterwards."""
     produced(system, "kept", "1")
-    eventually("it is there", lambda: system.value("kept") == 1)
+    eventually("the row is readable", lambda: system.value("kept") == 1)
     children = psutil.Process(system.process.pid).children()
     [broker] = [child for child in children if "kafka.Kafka" in command_and_environment(child)]
     broker.kill()
 
     assert system.value("kept") == 1
-    eventually("it is started again", lambda: "kafka is started again" in system.log.read_text())
+    eventually("the broker has restarted", lambda: "kafka is started again" in system.log.read_text())
     eventually(
         "a record is taken",
         lambda: qtopic("produce", "--data", system.data, "later", "2").returncode == 0,
     )
-    eventually("it is read", lambda: system.value("later") == 2, 90)
+    eventually("the later record is readable", lambda: system.value("later") == 2, 90)
 
 
 def test_records_and_rows_are_kept_between_runs(tmp_path: Path) -> None:
-    """With --data the broker has its records and the node its rows again, also after a kill -9 of the run."""
+    """With --data the broker keeps its records and the node its rows, also after SIGKILL of the run."""
     document = resource("kept", "elsewhere:9092")
     with running(document, tmp_path, *OWN_KAFKA) as first:
         position = produced(first, "k", "1")["position"]
@@ -162,7 +162,7 @@ def test_records_and_rows_are_kept_between_runs(tmp_path: Path) -> None:
         os.kill(first.process.pid, 9)
         first.process.wait()
         assert not psutil.wait_procs(family, 10)[1]
-    (first.data / "run.json").unlink()  # what the dead run said is there until the next one begins
+    (first.data / "run.json").unlink()  # the file of the dead run remains until the next run begins
 
     with running(document, tmp_path, *OWN_KAFKA) as second:
         assert second.value("k") == 1
@@ -170,7 +170,7 @@ def test_records_and_rows_are_kept_between_runs(tmp_path: Path) -> None:
 
 
 def test_another_sql_builds_the_rows_anew(tmp_path: Path) -> None:
-    """After a change of what decides the answers no row of before is left, and the run says what has changed."""
+    """A change of the SQL removes every earlier row, and the run logs what has changed."""
     with running(resource("shaped", "elsewhere:9092"), tmp_path, *OWN_KAFKA) as first:
         position = produced(first, "k", '{"n": 1}')["position"]
         assert got(first, "k", "--min-position", position) == {"n": 1}
@@ -184,7 +184,7 @@ def test_another_sql_builds_the_rows_anew(tmp_path: Path) -> None:
 
 
 def test_a_wrong_sql_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    """Spark's own words and the position, exit code 2, and no broker was started."""
+    """`run` prints Spark's own message with the position, exits with code 2, and starts no broker."""
     document = resource("wrong", "elsewhere:9092", transform={"sql": "SELECT key, valu FROM records"})
     with running(document, tmp_path, *OWN_KAFKA, wait=False) as system:
         assert system.process.wait(60) == 2
@@ -193,7 +193,7 @@ def test_a_wrong_sql_is_refused_before_anything_starts(tmp_path: Path) -> None:
 
 
 def test_three_nodes_share_the_partitions(tmp_path: Path) -> None:
-    """Each has its own port and processes, and `get` finds a key wherever it is."""
+    """Each of three nodes has its own port and processes, and `get` finds a key on any of them."""
     with running(resource("shared", "elsewhere:9092"), tmp_path, *OWN_KAFKA, nodes=3) as system:
         nodes = system.described()["nodes"]
         assert len({node["url"] for node in nodes}) == 3
@@ -209,17 +209,17 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_every_example_runs(tmp_path: Path, file: Path) -> None:
-    """Each file of the examples becomes nodes that are ready."""
+    """Each file of the examples starts nodes that become ready."""
     document = yaml.safe_load(file.read_text())
     with running(document, tmp_path, *OWN_KAFKA, nodes=document["spec"].get("replicas", 1)) as system:
         assert system.status()["topic"] == document["spec"]["topic"]
 
 
 def test_what_the_demo_prints_can_be_pasted(tmp_path: Path) -> None:
-    """The three curl lines find rows of the example records, and the page's address has a page."""
+    """The demo's three curl lines find rows of the example records, and its address serves a page."""
     document = yaml.safe_load((EXAMPLES[0].parent / "demo.yaml").read_text())
     with running(document, tmp_path, *OWN_KAFKA, "--produce-examples", "50") as system:
-        eventually("what to try", lambda: "In a browser" in system.log.read_text())
+        eventually("the demo prints what to try", lambda: "In a browser" in system.log.read_text())
         lines = [line.strip() for line in system.log.read_text().splitlines() if line.startswith("  curl ")]
         answers = [
             subprocess.run(["sh", "-c", f"{line} -sSf"], capture_output=True, text=True, timeout=30)

@@ -1,4 +1,4 @@
-"""Keys are found whichever partitioners the producers use."""
+"""Test that nodes find keys for all partitioners that producers use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The path of a record, from a producer through Kafka, Spark and RocksDB to an HTTP answer."""
+"""Test the path of a record from a producer through Kafka, Spark and RocksDB to an HTTP answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def settle(kafka: Any, system: System) -> None:
 
 
 def test_every_record_is_readable(system: System) -> None:
-    """Each key of the topic answers with its value, and a key that was never written is key_not_found."""
+    """A node answers each key of the topic with its value, and key_not_found for a key that was never written."""
     found = {item["key"]: item["value"] for item in system.items()}
 
     assert {f"user-{n}": {"n": n} for n in range(500)}.items() <= found.items()
@@ -39,7 +39,7 @@ def test_every_record_is_readable(system: System) -> None:
 
 
 def test_a_newer_record_replaces_an_older_one(kafka: Any, system: System) -> None:
-    """The newest record of a key is the one that is read, with its own offset."""
+    """A node answers a key with its newest record and that record's offset."""
     before = system.get("/v1/keys/user-1")
     topics.produce(kafka.bootstrap, TOPIC, [(b"user-1", b'{"n": "new"}')])
 
@@ -52,27 +52,27 @@ def test_a_newer_record_replaces_an_older_one(kafka: Any, system: System) -> Non
 def test_a_tombstone_deletes(kafka: Any, system: System) -> None:
     """A record without a value removes its key from point reads, multi-gets and scans alike."""
     topics.produce(kafka.bootstrap, TOPIC, [(b"gone", b'{"n": 1}'), (b"stays", b'{"n": 2}')])
-    eventually("the key is there", lambda: system.value("gone"))
+    eventually("the key is readable", lambda: system.value("gone"))
     topics.produce(kafka.bootstrap, TOPIC, [(b"gone", None)])
 
-    eventually("the key is gone", lambda: system.value("gone") is None)
+    eventually("the key is deleted", lambda: system.value("gone") is None)
     answer = system.http.post(system.url() + "/v1/multi-get", json={"keys": ["gone", "stays"]}).json()
     assert [item["found"] for item in answer["items"]] == [False, True]
     assert "gone" not in {item["key"] for item in system.items("/v1/prefix/go")}
 
 
 def test_a_record_without_a_key_is_counted_and_not_kept(kafka: Any, system: System) -> None:
-    """Null keys cannot be addressed: they show in status, and the rows around them are unharmed."""
+    """Status counts records with null keys, and the rows around them are unharmed."""
     topics.produce(kafka.bootstrap, TOPIC, [(None, b'{"n": 1}'), (b"after-null", b'{"n": 1}')])
 
-    eventually("the row behind it", lambda: system.value("after-null"))
+    eventually("the row after it is readable", lambda: system.value("after-null"))
     settle(kafka, system)
     assert sum(p["nullKeys"] for p in system.status()["partitions"]) >= 1
 
 
 @pytest.mark.parametrize("value", [b"not json", b"", b'{"a":1} trailing', b"\xff\xfe", b'{"open":'], ids=repr)
 def test_a_bad_record_is_skipped_counted_and_shown(kafka: Any, system: System, value: bytes) -> None:
-    """A value that is no JSON leaves the older value in place, is counted, and the last one is in status."""
+    """A value that is not JSON leaves the older value in place; status counts it and shows the last one."""
     key = b"bad-" + value.hex().encode()
     topics.produce(kafka.bootstrap, TOPIC, [(key, b'{"good": true}'), (key, value)])
     settle(kafka, system)
@@ -83,7 +83,7 @@ def test_a_bad_record_is_skipped_counted_and_shown(kafka: Any, system: System, v
 
 
 def test_a_value_of_five_megabytes_passes(kafka: Any, system: System) -> None:
-    """A large value is a value like others."""
+    """A node stores and answers a value of five megabytes."""
     value = json.dumps({"text": "x" * 5_000_000}).encode()
     topics.create(kafka.bootstrap, "large", 1, **{"max.message.bytes": "8000000"})
     with running(resource("large", kafka.bootstrap), system.data.parent / "large") as large:
@@ -117,7 +117,7 @@ def test_a_value_of_five_megabytes_passes(kafka: Any, system: System) -> None:
     ids=repr,
 )
 def test_no_key_is_reserved(kafka: Any, system: System, key: str) -> None:
-    """Keys that look like paths, queries or names of other systems are keys like others."""
+    """A node answers keys that look like paths, queries or names of other systems."""
     raw = key.encode()
     topics.produce(kafka.bootstrap, TOPIC, [(raw, json.dumps({"key": key}).encode())])
     escaped = "".join(f"%{byte:02X}" for byte in raw)
@@ -128,7 +128,7 @@ def test_no_key_is_reserved(kafka: Any, system: System, key: str) -> None:
 
 
 def test_a_key_that_is_no_text_is_reachable(kafka: Any, system: System) -> None:
-    """Bytes that are not UTF-8 are reached percent-encoded and by base64url."""
+    """A node answers keys that are not UTF-8, percent-encoded and in base64url."""
     topics.produce(kafka.bootstrap, TOPIC, [(b"\xff\x00\xfe", b'"bytes"')])
     settle(kafka, system)
 
@@ -137,7 +137,7 @@ def test_a_key_that_is_no_text_is_reachable(kafka: Any, system: System) -> None:
 
 
 def test_one_reads_ones_own_write(system: System) -> None:
-    """The position in the answer to a write, given to a read, makes the read wait for that write."""
+    """A read with the position of a write waits for that write."""
     for n in range(20):
         wrote = system.http.post(system.url() + "/v1/records", json={"key": "mine", "value": {"n": n}})
         assert wrote.status_code == 200, wrote.text
@@ -150,14 +150,14 @@ def test_one_reads_ones_own_write(system: System) -> None:
 
 
 def test_a_strong_read_sees_what_was_acknowledged_before_it(kafka: Any, system: System) -> None:
-    """A strong read answers with everything that was in the log when it was asked."""
+    """A strong read sees every record below the end offset at the time of the request."""
     for n in range(20):
         topics.produce(kafka.bootstrap, TOPIC, [(b"strong", json.dumps(n).encode())])
         assert system.get("/v1/keys/strong?consistency=strong&deadline-ms=10000").json() == n
 
 
 def test_lag_tools_see_the_positions(kafka: Any, system: System) -> None:
-    """Positions are committed to Kafka under the group that is the application id."""
+    """Ingest commits positions to Kafka under the group that is the application id."""
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
     settle(kafka, system)

@@ -1,4 +1,4 @@
-"""Three nodes become five and then two, and standby copies go and come, while everyone reads and producers write."""
+"""Test that three nodes become five and then two, and standby replicas change, under reads and writes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.support.fold import fold
 from tests.support.waiting import eventually
 
 TOPIC, PARTITIONS, SEED = "scaled", 6, 20261121
-STILL = {f"still-{n}": n for n in range(200)}  # nobody writes these any more: there is one right answer
+STILL = {f"still-{n}": n for n in range(200)}  # no producer writes these any more: each has one right answer
 
 
 class Readers:
-    """Bounded reads through every node that `run.json` names, one after the other. `failed` is what went wrong."""
+    """Send bounded reads through every node in `run.json`, one after the other; `failed` has the failures."""
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -79,7 +79,7 @@ def churning(bootstrap: str) -> Iterator[None]:
 
 
 def change(system: System, command: str, number: int) -> dict[str, Any]:
-    """`qtopic scale` or `qtopic standby`, until it says that all is settled."""
+    """Run `qtopic scale` or `qtopic standby`, and wait until the placement is settled."""
     arguments = [command, str(number), "--data", str(system.data), "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "queryable_app.cli", *arguments], capture_output=True, text=True, timeout=240
@@ -102,7 +102,7 @@ def all_at_end(system: System, ends: dict[int, int]) -> bool:
 
 @pytest.mark.timeout(900)
 def test_no_read_fails_while_nodes_and_copies_come_and_go(kafka: Any, tmp_path: Path) -> None:
-    """Not one, through any node; and at the end every node answers the fold of the topic."""
+    """No read fails while nodes and replicas change, and at the end every node answers the fold of the topic."""
     topics.create(kafka.bootstrap, TOPIC, PARTITIONS)
     topics.produce(kafka.bootstrap, TOPIC, topics.json_records(STILL))
     document = resource(TOPIC, kafka.bootstrap, replicas=3, standbyReplicas=1)
@@ -128,7 +128,7 @@ def test_no_read_fails_while_nodes_and_copies_come_and_go(kafka: Any, tmp_path: 
         assert {p.name for p in (system.data / "nodes").iterdir()} == {"0", "1"}
 
         ends = topics.ends(kafka.bootstrap, TOPIC)
-        eventually(f"the end\n{system.tail()}", lambda: all_at_end(system, ends))
+        eventually(f"all nodes at the end offsets\n{system.tail()}", lambda: all_at_end(system, ends))
         folded = fold(topics.records(kafka.bootstrap, TOPIC))
         expected = {k.decode(): json.loads(row.value) for k, row in folded.items() if row.value is not None}
         for node in range(2):
@@ -137,7 +137,7 @@ def test_no_read_fails_while_nodes_and_copies_come_and_go(kafka: Any, tmp_path: 
 
 @pytest.mark.timeout(600)
 def test_a_run_goes_on_from_the_copies_that_are_there(kafka: Any, tmp_path: Path) -> None:
-    """Begun again with other nodes over the same directory, it moves copies; it does not build all of them anew."""
+    """A run with another number of nodes over the same directory moves replicas and does not rebuild all of them."""
     topic = "kept_copies"
     topics.create(kafka.bootstrap, topic, PARTITIONS)
     topics.produce(kafka.bootstrap, topic, topics.json_records(STILL))
@@ -145,7 +145,7 @@ def test_a_run_goes_on_from_the_copies_that_are_there(kafka: Any, tmp_path: Path
         before = [system.partition(p, p % 2)["position"] for p in range(PARTITIONS)]
 
     with running(resource(topic, kafka.bootstrap), tmp_path, nodes=1) as system:
-        eventually("settled", lambda: system.described()["placement"]["settled"], 120)
+        eventually("the placement is settled", lambda: system.described()["placement"]["settled"], 120)
 
         assert len(system.described()["nodes"]) == 1
         assert [system.partition(p)["position"] for p in range(PARTITIONS)] == before

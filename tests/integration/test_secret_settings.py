@@ -1,4 +1,4 @@
-"""A Kafka that wants TLS and a password, which a node has from a mounted Secret and from nowhere else."""
+"""Test a node whose Kafka requires TLS and a password, which a mounted Secret alone provides."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def make_certificate(directory: Path) -> tuple[Path, Path]:
-    """A key of its own, and the certificate that clients trust."""
+    """Make a key, and a certificate that clients trust."""
     keytool, store, pem = jars.find_java().parent / "keytool", directory / "broker.p12", directory / "ca.pem"
     common = [
         "-alias",
@@ -84,7 +84,7 @@ def jaas(password: str, more: str = "") -> str:
 
 
 def mounted(directory: Path, secured: Secured, password: str) -> None:
-    """As Kubernetes mounts a Secret: links to links to files; and changed by turning one of the links."""
+    """Lay out a Secret as Kubernetes mounts it: links to links to files, changed by swapping one link."""
     written = directory / f"..{password}"
     written.mkdir(parents=True)
     settings = {
@@ -103,7 +103,7 @@ def mounted(directory: Path, secured: Secured, password: str) -> None:
 
 
 class Pod:
-    """Both processes of a node, with the same variables."""
+    """Run both processes of a node with the same variables."""
 
     def __init__(self, settings: NodeSettings, directory: Path) -> None:
         self.directory = directory
@@ -139,7 +139,7 @@ class Pod:
         return "".join((self.directory / f"{role}.log").read_text() for role in ("serve", "ingest"))
 
     def family(self) -> list[psutil.Process]:
-        """With the JVM."""
+        """Return the processes of the pod, with the JVM."""
         alive = [process for process in (self.serve, self.ingest) if process.poll() is None]
         parents = [psutil.Process(process.pid) for process in alive]
         return [*parents, *(child for parent in parents for child in parent.children(recursive=True))]
@@ -185,20 +185,19 @@ def running(directory: Path, bootstrap: str, secret: Path, drain_seconds: int = 
 
 
 def test_a_password_from_a_secret_opens_kafka_and_is_seen_nowhere(secured: Secured, tmp_path: Path) -> None:
-    """Rows come and records go through TLS and SASL; a wrong password is said without its words, and a rotated one is taken
-    at the next start."""
+    """Rows and records pass through TLS and SASL; errors and status hide the password; a restart reads a rotated one."""
     secret = tmp_path / "secret"
     mounted(secret, secured, WRONG)
     topics.produce(secured.broker.bootstrap, TOPIC, [(b"a", b'{"n":1}'), (b"b", b'{"n":2}')])
     with running(tmp_path, secured.bootstrap, secret) as pod:
-        eventually(f"it waits for Kafka\n{pod.logs()}", lambda: pod.ingest_is("waiting-for-kafka"), 90)
+        eventually(f"ingest waits for Kafka\n{pod.logs()}", lambda: pod.ingest_is("waiting-for-kafka"), 90)
         refused = pod.status()
         assert "uthentication" in refused["ingest"]["detail"], refused["ingest"]
 
         mounted(secret, secured, PASSWORD)
         pod.restart()
-        eventually(f"it streams\n{pod.logs()}", lambda: pod.ingest_is("streaming"), 90)
-        eventually("it is ready", lambda: pod.http.get("/readyz").status_code == 200)
+        eventually(f"ingest streams\n{pod.logs()}", lambda: pod.ingest_is("streaming"), 90)
+        eventually("the node is ready", lambda: pod.http.get("/readyz").status_code == 200)
         assert pod.http.get("/v1/keys/b?consistency=strong").json() == {"n": 2}
         written = pod.http.post("/v1/records?deadline-ms=20000", json={"key": "c", "value": {"n": 3}})
         assert written.status_code == 200, written.text
@@ -218,14 +217,14 @@ def test_a_password_from_a_secret_opens_kafka_and_is_seen_nowhere(secured: Secur
 
 
 def test_what_is_produced_while_a_node_drains_can_still_be_read(secured: Secured, tmp_path: Path) -> None:
-    """Both processes were asked to end: until serve does, ingest feeds it, and then both are gone."""
+    """After SIGTERM to both processes, ingest feeds serve until serve ends, and then both exit."""
     secret = tmp_path / "secret"
     mounted(secret, secured, PASSWORD)
     with running(tmp_path, secured.bootstrap, secret, drain_seconds=15) as pod:
-        eventually(f"it streams\n{pod.logs()}", lambda: pod.ingest_is("streaming"), 90)
+        eventually(f"ingest streams\n{pod.logs()}", lambda: pod.ingest_is("streaming"), 90)
         pod.serve.send_signal(signal.SIGTERM)
         pod.ingest.send_signal(signal.SIGTERM)
-        eventually("it drains", lambda: pod.status()["draining"])
+        eventually("the node drains", lambda: pod.status()["draining"])
         topics.produce(secured.broker.bootstrap, TOPIC, [(b"late", b'{"n":4}')])
         answer = pod.http.get("/v1/keys/late?consistency=strong&deadline-ms=10000")
         assert (answer.status_code, answer.json()) == (200, {"n": 4})

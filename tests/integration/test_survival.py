@@ -1,4 +1,4 @@
-"""A node is killed, hangs, is restarted, is wiped, while everyone reads and a producer writes: no read fails, none is wrong."""
+"""Test that no read fails or is wrong while a node is killed, hangs, restarts or is wiped under reads and writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def system(kafka: Any, producing: Producing, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def readers(system: System, producing: Producing) -> Readers:
-    """All copies of all nodes have caught up: what happens to a node, happens to it alone."""
+    """Wait until all replicas of all nodes have caught up, so that a fault affects one node alone."""
     wait_until_well(system, NODES)
     return Readers([system.url(node) for node in range(NODES)], producing)
 
@@ -45,7 +45,7 @@ def readers(system: System, producing: Producing) -> Readers:
 def test_no_read_fails_when_a_node_is_killed(
     kafka: Any, system: System, producing: Producing, readers: Readers
 ) -> None:
-    """With -9, serve and ingest: its standbys answer, strong reads too, and it comes back with what it had."""
+    """After SIGKILL of serve and ingest the standby replicas answer, strong reads too, and the node returns with its rows."""
     with producing.going_on(), readers.reading() as seen:
         with readers.around(system.url(0)):
             began = time.monotonic()
@@ -58,7 +58,7 @@ def test_no_read_fails_when_a_node_is_killed(
 def test_no_read_fails_while_a_node_hangs(
     kafka: Any, system: System, producing: Producing, readers: Readers
 ) -> None:
-    """Its connections stay open, and nothing comes: others answer, and afterwards it does again."""
+    """Other nodes answer while a node keeps its connections open and sends nothing; then the node answers again."""
     with producing.going_on(), readers.reading() as seen:
         with readers.around(system.url(1)):
             began = time.monotonic()
@@ -67,7 +67,7 @@ def test_no_read_fails_while_a_node_hangs(
                 time.sleep(HANGS_SECONDS)
             finally:
                 signal_to(system, 1, signal.SIGCONT)
-            eventually("it answers again", lambda: answers(system.url(1)))
+            eventually("the node answers again", lambda: answers(system.url(1)))
         wait_until_well(system, NODES)
     report("hung", seen, began)
     assert_all_right(seen, topics.records(kafka.bootstrap, TOPIC))
@@ -76,7 +76,7 @@ def test_no_read_fails_while_a_node_hangs(
 def test_no_read_fails_while_a_node_restarts(
     kafka: Any, system: System, producing: Producing, readers: Readers
 ) -> None:
-    """Asked to end, as an update does it, it answers what was asked before, and has all its copies afterwards."""
+    """After SIGTERM, as an update sends it, a node answers the open requests, and has all its replicas afterwards."""
     with producing.going_on(), readers.reading() as seen:
         with readers.around(system.url(2)):
             began = time.monotonic()
@@ -89,7 +89,7 @@ def test_no_read_fails_while_a_node_restarts(
 def test_a_wiped_node_says_of_no_key_that_it_is_missing(
     kafka: Any, system: System, producing: Producing, readers: Readers
 ) -> None:
-    """Its disk is gone. From its first answer on it is read like the others, and its copies come back as the log has them."""
+    """A node with an empty disk answers no key as missing, and rebuilds its replicas from the topic."""
     with producing.going_on(), readers.reading() as seen:
         with readers.around(system.url(0)):
             began = time.monotonic()
@@ -122,7 +122,7 @@ def assert_all_right(seen: Seen, log: Sequence[LogRecord]) -> None:
 
 
 def report(what: str, seen: Seen, since: float) -> None:
-    """Printed, not asserted: how long reads take on this machine is for the benchmark to say."""
+    """Print how long reads take; the benchmark, not this test, judges it."""
     for how in (("kept", "new"), ("client", "session"), ("strong",), ("at-least",)):
         if ms := seen.ms(*how, since=since):
             p50, p99 = quantile(ms, 0.5), quantile(ms, 0.99)

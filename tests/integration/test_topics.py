@@ -1,4 +1,4 @@
-"""Topics as they come: missing, empty, made again, compacted, transactional, with one partition and with fifty."""
+"""Test topics in all states: missing, empty, recreated, compacted, transactional, with one partition and with fifty."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def failed(system: System) -> list[str]:
 
 @pytest.mark.parametrize("partitions", [1, 50])
 def test_any_number_of_partitions(kafka: Any, tmp_path: Path, partitions: int) -> None:
-    """One partition and fifty are read completely by one node."""
+    """One node reads topics of one partition and of fifty completely."""
     topic = f"wide-{partitions}"
     topics.create(kafka.bootstrap, topic, partitions)
     values = {f"key-{n}": n for n in range(1000)}
@@ -34,7 +34,7 @@ def test_any_number_of_partitions(kafka: Any, tmp_path: Path, partitions: int) -
 
 
 def test_an_empty_topic_is_complete_at_once(kafka: Any, tmp_path: Path) -> None:
-    """Nothing in the log is a state like others: ready, and every key is key_not_found."""
+    """A node of an empty topic is ready, and answers key_not_found for every key."""
     topics.create(kafka.bootstrap, "empty", 2)
     with running(resource("empty", kafka.bootstrap), tmp_path) as system:
         assert system.value("anything") is None
@@ -42,14 +42,14 @@ def test_an_empty_topic_is_complete_at_once(kafka: Any, tmp_path: Path) -> None:
 
 
 def test_a_topic_that_grows_while_it_is_read(kafka: Any, tmp_path: Path) -> None:
-    """It is seen, keys in the old partitions are found wherever producers now put them, and a new run reads everything."""
+    """A node notices new partitions, still finds keys in the old ones, and a new run reads everything."""
     topics.create(kafka.bootstrap, "grows", 2)
     before, after = {f"old-{n}": n for n in range(20)}, {f"new-{n}": n for n in range(60)}
     topics.produce(kafka.bootstrap, "grows", topics.json_records(before))
     document = resource("grows", kafka.bootstrap)
     with running(document, tmp_path) as system:
         topics.grow(kafka.bootstrap, "grows", 3)
-        eventually("it is seen", lambda: system.status()["topicPartitions"] == 3, 30)
+        eventually("status counts the new partitions", lambda: system.status()["topicPartitions"] == 3, 30)
         assert system.status()["placedPartitions"] == 2
         topics.produce(kafka.bootstrap, "grows", topics.json_records(after))
         ends = topics.ends(kafka.bootstrap, "grows")
@@ -70,9 +70,9 @@ def test_a_topic_that_grows_while_it_is_read(kafka: Any, tmp_path: Path) -> None
 
 
 def test_a_missing_topic_is_waited_for(kafka: Any, tmp_path: Path) -> None:
-    """Until the topic exists the run says what it waits for; when it is made, it is read."""
+    """The run names the topic that it waits for, and reads it once it exists."""
     with running(resource("comes-late", kafka.bootstrap), tmp_path, wait=False) as system:
-        eventually("it says what it waits for", lambda: "comes-late" in system.log.read_text(), 60)
+        eventually("the log names the topic", lambda: "comes-late" in system.log.read_text(), 60)
         topics.create(kafka.bootstrap, "comes-late", 2)
         topics.produce(kafka.bootstrap, "comes-late", [(b"k", b"1")])
         eventually("run.json", lambda: (system.data / "run.json").exists(), 90)
@@ -90,7 +90,7 @@ def test_a_missing_topic_is_not_waited_for_for_ever(kafka: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize("policy", ["Fail", "Rebuild"])
 def test_a_topic_that_is_deleted_and_made_again(kafka: Any, tmp_path: Path, policy: str) -> None:
-    """Fail keeps what was there readable and says so; Rebuild starts over with the new topic's records."""
+    """Fail keeps the old rows readable and reports it; Rebuild starts over with the new topic's records."""
     topic = f"again-{policy.lower()}"
     topics.create(kafka.bootstrap, topic, 2)
     topics.produce(kafka.bootstrap, topic, [(f"old-{n}".encode(), b"1") for n in range(50)])
@@ -101,16 +101,16 @@ def test_a_topic_that_is_deleted_and_made_again(kafka: Any, tmp_path: Path, poli
         topics.produce(kafka.bootstrap, topic, [(f"new-{n}".encode(), b"2") for n in range(80)])
 
         if policy == "Rebuild":
-            eventually("the new records", lambda: quietly(system, "new-7") == 2, 90)
+            eventually("the new records are readable", lambda: quietly(system, "new-7") == 2, 90)
             system.at_end(topics.ends(kafka.bootstrap, topic))
             assert {i["key"] for i in system.items()} == {f"new-{n}" for n in range(80)}
         else:
-            eventually("it says so", lambda: len(failed(system)) == 2, 90)
+            eventually("status shows the failure", lambda: len(failed(system)) == 2, 90)
             assert system.value("old-7") == 1
 
 
 def quietly(system: System, key: str) -> Any:
-    """The value, or None while it is not available."""
+    """Return the value, or None while it is not available."""
     try:
         answer = system.get(f"/v1/keys/{key}")
     except httpx.TransportError:
@@ -120,7 +120,7 @@ def quietly(system: System, key: str) -> Any:
 
 @pytest.mark.parametrize("policy", ["Fail", "Rebuild"])
 def test_offsets_that_retention_took(kafka: Any, tmp_path: Path, policy: str) -> None:
-    """Records that were deleted before they were read follow onDataLoss."""
+    """Records that retention deleted before they were read follow onDataLoss."""
     topic = f"retention-{policy.lower()}"
     topics.create(kafka.bootstrap, topic, 1)
     document = resource(topic, kafka.bootstrap, onDataLoss=policy)
@@ -135,16 +135,16 @@ def test_offsets_that_retention_took(kafka: Any, tmp_path: Path, policy: str) ->
     with running(document, tmp_path, wait=False) as system:
         eventually("run.json", lambda: (system.data / "run.json").exists(), 90)
         if policy == "Rebuild":
-            eventually("the records that are left", lambda: quietly(system, "new-99") == 2, 90)
+            eventually("the remaining records are readable", lambda: quietly(system, "new-99") == 2, 90)
             system.wait_ready()
             assert {i["key"] for i in system.items()} == {f"new-{n}" for n in range(50, 100)}
         else:
-            eventually("it says so", lambda: failed(system), 90)
+            eventually("status shows the failure", lambda: failed(system), 90)
             assert system.value("old-7") == 1
 
 
 def test_only_committed_records_of_transactions_are_read(kafka: Any, tmp_path: Path) -> None:
-    """Aborted and open transactions are invisible, and markers at the log's end do not keep a copy behind."""
+    """Aborted and open transactions are invisible, and markers at the end offset cause no lag."""
     topics.create(kafka.bootstrap, "tx", 2)
     client = topics.producer(kafka.bootstrap, **{"transactional.id": "tx-test"})
     client.init_transactions(20)
@@ -174,13 +174,16 @@ def test_only_committed_records_of_transactions_are_read(kafka: Any, tmp_path: P
         )
         client.commit_transaction(20)
         # The marker that makes the record visible follows the answer to the commit.
-        eventually("the marker", lambda: system.get("/v1/keys/open?consistency=strong").json() == 1)
+        eventually(
+            "the committed record is readable",
+            lambda: system.get("/v1/keys/open?consistency=strong").json() == 1,
+        )
         system.at_end(topics.ends(kafka.bootstrap, "tx"))
         assert all(p["lagRecords"] == 0 for p in system.status()["partitions"])
 
 
 def test_a_compacted_topic_with_gaps(kafka: Any, tmp_path: Path) -> None:
-    """What the cleaner took away leaves gaps in the offsets and nothing else."""
+    """Compaction leaves gaps in the offsets and has no other effect."""
     topics.create(
         kafka.bootstrap,
         "compacted",
@@ -203,7 +206,7 @@ def test_a_compacted_topic_with_gaps(kafka: Any, tmp_path: Path) -> None:
         topics.produce(kafka.bootstrap, "compacted", [(b"roll", b"1")])
         return len(topics.records(kafka.bootstrap, "compacted")) < 2000
 
-    eventually("the cleaner has been there", has_gaps, 90)
+    eventually("compaction has left gaps", has_gaps, 90)
     with running(resource("compacted", kafka.bootstrap), tmp_path) as system:
         log = topics.records(kafka.bootstrap, "compacted")
         expected = {k.decode(): json.loads(r.value) for k, r in fold(log).items() if r.value is not None}

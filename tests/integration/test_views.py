@@ -1,4 +1,4 @@
-"""What a view makes of its records: SQL, formats, bad records, time to live."""
+"""Test what a view makes of its records: SQL, formats, bad records, time to live."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def view(user: str, page: str, bot: bool) -> bytes:
 
 @pytest.mark.parametrize("mode", ["realtime", "microbatch"])
 def test_a_view_with_sql(kafka: Any, tmp_path: Path, mode: str) -> None:
-    """Columns are projected, a row that the filter drops deletes the older one, tombstones delete, bad records do not."""
+    """SQL projects columns, a filtered row and a tombstone delete the older row, and a bad record does not."""
     topic = f"views-{mode}"
     topics.create(kafka.bootstrap, topic, 3)
     topics.produce(
@@ -78,7 +78,7 @@ def test_a_view_with_sql(kafka: Any, tmp_path: Path, mode: str) -> None:
 def test_a_wrong_sql_is_refused_before_anything_starts(
     kafka: Any, tmp_path: Path, transform: str, sentence: str
 ) -> None:
-    """The run ends with Spark's own message or with advice, and no node was started."""
+    """The run ends with Spark's own message or with advice, and starts no node."""
     document = resource(
         "whatever", kafka.bootstrap, value={"format": "json", "schema": SCHEMA}, transform={"sql": transform}
     )
@@ -105,7 +105,7 @@ def test_numbers_as_keys_and_values(kafka: Any, tmp_path: Path) -> None:
 
 
 def test_bad_records_go_to_the_dead_letter_topic(kafka: Any, tmp_path: Path) -> None:
-    """DeadLetter keeps the record with where it came from and why; the rows around it are read."""
+    """DeadLetter keeps the record with its origin and the reason; the rows around it are readable."""
     topics.create(kafka.bootstrap, "letters", 1)
     topics.produce(kafka.bootstrap, "letters", [(b"a", b"1"), (b"bad", b"{nope"), (b"b", b"2")])
     with running(resource("letters", kafka.bootstrap, onBadRecord="DeadLetter"), tmp_path) as system:
@@ -119,7 +119,7 @@ def test_bad_records_go_to_the_dead_letter_topic(kafka: Any, tmp_path: Path) -> 
         {"bootstrap.servers": kafka.bootstrap, "group.id": "dead", "auto.offset.reset": "earliest"}
     )
     reader.subscribe([dead])
-    read: Any = eventually("the letter", lambda: reader.poll(1))
+    read: Any = eventually("the dead letter", lambda: reader.poll(1))
     headers = dict(read.headers())
     reader.close()
     assert (headers["topic"], headers["partition"], headers["offset"]) == (b"letters", b"0", b"1")
@@ -127,7 +127,7 @@ def test_bad_records_go_to_the_dead_letter_topic(kafka: Any, tmp_path: Path) -> 
 
 
 def test_a_bad_record_stops_its_partition_where_the_file_says_so(kafka: Any, tmp_path: Path) -> None:
-    """Fail stops before the record and says so; what is there stays readable and other partitions go on."""
+    """Fail stops before the record and reports it; earlier rows stay readable and other partitions continue."""
     topics.create(kafka.bootstrap, "strict", 2)
     with running(resource("strict", kafka.bootstrap, onBadRecord="Fail"), tmp_path) as system:
         client = topics.producer(kafka.bootstrap)
@@ -142,24 +142,24 @@ def test_a_bad_record_stops_its_partition_where_the_file_says_so(kafka: Any, tmp
 
         eventually("the partition has failed", lambda: system.partition(0)["failed"])
         assert system.partition(0)["position"] == 1
-        eventually("the other goes on", lambda: system.partition(1)["position"] == 1)
+        eventually("the other partition continues", lambda: system.partition(1)["position"] == 1)
         client.produce("strict", key=b"d", value=b"4", partition=1)
         client.flush(20)
-        eventually("and on", lambda: system.partition(1)["position"] == 2)
+        eventually("the other partition continues further", lambda: system.partition(1)["position"] == 2)
 
 
 def test_an_expired_row_is_nowhere(kafka: Any, tmp_path: Path) -> None:
-    """A moment after its time a row is in no answer, and its space comes back."""
+    """An expired row is in no answer, and compaction frees its space."""
     topics.create(kafka.bootstrap, "short", 1)
     with running(resource("short", kafka.bootstrap, view={"ttl": "3s"}), tmp_path) as system:
         topics.produce(kafka.bootstrap, "short", [(b"first", b"1")])
         system.at_end({0: 1})  # the stream flows
         topics.produce(kafka.bootstrap, "short", [(f"k-{n}".encode(), b"1") for n in range(2000)])
         born = time.monotonic()
-        eventually("readable", lambda: system.value("k-7") == 1, 3)
-        eventually("expired", lambda: system.value("k-7") is None, 5)
+        eventually("the row is readable", lambda: system.value("k-7") == 1, 3)
+        eventually("the row has expired", lambda: system.value("k-7") is None, 5)
         assert time.monotonic() - born > 2.5
-        eventually("all expired", lambda: list(system.items()) == [], 3)
+        eventually("all rows have expired", lambda: list(system.items()) == [], 3)
         assert system.get("/v1/count").json()["count"] == 0
         eventually(
             "the space is back", lambda: system.get("/v1/count?approximate=true").json()["count"] == 0, 30

@@ -1,4 +1,4 @@
-"""An ingest that stood still, was replaced, and comes back to life."""
+"""Test an ingest that was suspended and replaced, and then resumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEED = 20261121
 
 @contextmanager
 def ingesting(settings: NodeSettings, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An ingest process, and its JVM, in a group of their own."""
+    """Run an ingest process and its JVM in a group of their own."""
     environ = {**os.environ, **settings.to_env()}
     with (Path(settings.data_dir) / "logs" / f"{name}.log").open("w") as log:
         command = [sys.executable, "-m", "queryable_app.ingest"]
@@ -42,7 +42,7 @@ def ingesting(settings: NodeSettings, name: str) -> Iterator[subprocess.Popen[by
 
 
 def feeds(system: System, ingest: subprocess.Popen[bytes]) -> None:
-    """Waits until rows arrive, and it is this ingest that sends them."""
+    """Wait until rows arrive from this ingest."""
 
     def streams() -> bool:
         said = system.status()["ingest"]
@@ -68,7 +68,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 def test_a_zombie_does_not_write_and_does_not_fight(kafka: Any, tmp_path: Path) -> None:
-    """Awake again after another took over, it ends with its exit code, the other one streams on, and nothing is off."""
+    """A superseded ingest that resumes ends with its exit code; the other one streams on, and every row is right."""
     topics.create(kafka.bootstrap, TOPIC, 3)
     stop = threading.Event()
     producing = threading.Thread(target=topics.churn, args=(kafka.bootstrap, TOPIC, stop, SEED))
@@ -82,7 +82,9 @@ def test_a_zombie_does_not_write_and_does_not_fight(kafka: Any, tmp_path: Path) 
             os.killpg(older.pid, signal.SIGSTOP)
             members = [psutil.Process(older.pid), *psutil.Process(older.pid).children()]
             assert {member.name() for member in members} > {"java"}
-            eventually("all of it stands", lambda: {m.status() for m in members} == {psutil.STATUS_STOPPED})
+            eventually(
+                "all processes are stopped", lambda: {m.status() for m in members} == {psutil.STATUS_STOPPED}
+            )
 
             with ingesting(settings, "newer") as newer:
                 feeds(system, newer)

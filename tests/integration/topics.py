@@ -1,4 +1,4 @@
-"""Topics for tests: made, filled and read back with a client that is not the product's."""
+"""Create, fill and read back topics for tests, with a client that is not the product's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def admin(bootstrap: str) -> Any:
 
 
 def create(bootstrap: str, topic: str, partitions: int = 4, **config: str) -> None:
-    """Makes the topic and waits until every partition has a leader."""
+    """Create the topic, and wait until every partition has a leader."""
     client = admin(bootstrap)
     made: Any = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config))
     client.create_topics([made])[topic].result(20)
@@ -55,7 +55,7 @@ def delete(bootstrap: str, topic: str) -> None:
 
 
 def producer(bootstrap: str, **config: Any) -> Any:
-    """A producer with Java's partitioner; `partitioner="consistent_random"` is librdkafka's own."""
+    """Return a producer with Java's partitioner; `partitioner="consistent_random"` is librdkafka's own."""
     settings = {
         "bootstrap.servers": bootstrap,
         "partitioner": "murmur2_random",
@@ -68,7 +68,7 @@ def producer(bootstrap: str, **config: Any) -> Any:
 def produce(
     bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes | None]], **config: Any
 ) -> None:
-    """All of them acknowledged when this returns."""
+    """Produce the records, and return when all of them are acknowledged."""
     client = producer(bootstrap, **config)
     for key, value in records:
         while True:
@@ -81,7 +81,7 @@ def produce(
 
 
 def churn(bootstrap: str, topic: str, stop: threading.Event, seed: int) -> None:
-    """Updates and deletes over few keys until told to stop, so that nearly every record replaces another."""
+    """Write updates and deletes over few keys until `stop`, so that nearly every record replaces another."""
     dice = random.Random(seed)
     client = producer(bootstrap)
     number = 0
@@ -101,7 +101,7 @@ def churn(bootstrap: str, topic: str, stop: threading.Event, seed: int) -> None:
 
 
 def ends(bootstrap: str, topic: str) -> dict[int, int]:
-    """The end of each partition, as a read_committed reader sees it."""
+    """Return the end offset of each partition, as a read_committed reader sees it."""
     client = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -118,7 +118,7 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
 
 
 def records(bootstrap: str, topic: str) -> list[LogRecord]:
-    """Every committed record of the topic, partition by partition in offset order."""
+    """Yield every committed record of the topic, partition by partition in offset order."""
     client = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,4 +1,4 @@
-"""One Spark session for all of these tests: a JVM takes seconds to start."""
+"""Provide one Spark session for all of these tests, since a JVM takes seconds to start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cache() -> Path:
 
 
 def make_archive_apart(cache: Path) -> None:
-    """In a process of its own, at the priority of the tests. Every start of a JVM is faster with it."""
+    """Make the class archive in another process, at the priority of the tests; every start of a JVM is faster with it."""
     code = "import sys; from pathlib import Path; from queryable_app.ingest import jvm, training; "
     code += "training.make_archive(cache := Path(sys.argv[1]), jvm.class_path(cache))"
     subprocess.run([sys.executable, "-c", code, str(cache)], check=True, timeout=900)

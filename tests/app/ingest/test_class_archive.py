@@ -1,4 +1,4 @@
-"""The archive of classes with which ingest's JVM starts."""
+"""Test the class archive with which ingest's JVM starts."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from queryable_app.ingest.jvm import class_path, jvm_process
 
 
 def test_the_jvm_takes_the_archive(spark: SparkSession, cache: Path) -> None:
-    """The JVM is silent about one that it does not take, and starts in twice the time."""
+    """The JVM uses the archive; without this test a rejected archive would only double the start time."""
     mapped = Path(f"/proc/{jvm_process().pid}/maps").read_text()
 
     assert f"{cache}/classes-" in mapped
 
 
 def test_the_archive_has_what_only_an_answer_of_kafka_needs(cache: Path) -> None:
-    """Training has no broker: these classes are loaded by their names."""
+    """The archive has the classes for Kafka's responses, which training loads by name since it has no broker."""
     archive = archive_path(cache, class_path(cache))
 
     assert b"org/apache/kafka/common/message/FetchResponseDataJsonConverter" in archive.read_bytes()
 
 
 def test_jars_that_were_installed_anew_have_another_archive(tmp_path: Path) -> None:
-    """The JVM compares their ages, also at the same place."""
+    """Reinstalled jars get another archive, since the JVM compares their modification times."""
     jar = tmp_path / "a.jar"
     jar.touch()
     before = archive_path(tmp_path, [jar])
@@ -44,7 +44,7 @@ def test_jars_that_were_installed_anew_have_another_archive(tmp_path: Path) -> N
 
 
 def test_a_node_does_not_make_an_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It starts without one and says so: to make it takes a core for half a minute, which reads and hydration need."""
+    """A node without an archive starts and logs it: making one takes a core for half a minute."""
     jar = tmp_path / "a.jar"
     jar.touch()
 
@@ -55,7 +55,7 @@ def test_a_node_does_not_make_an_archive(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_training_has_the_lowest_priority() -> None:
-    """It and the JVM that it starts get only what other processes leave."""
+    """Training and its JVM get only the CPU that other processes leave."""
     code = (
         "from queryable_app.ingest.training import take_lowest_priority; take_lowest_priority(); import os; "
     )
@@ -76,7 +76,7 @@ def trains(process: psutil.Process) -> bool:
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_training_that_is_ended_leaves_no_jvm(tmp_path: Path, cache: Path, end: signal.Signals) -> None:
-    """Neither when it is asked to end nor when it is killed; and no archive is there that is not whole."""
+    """Training leaves no JVM and no partial archive after SIGTERM or SIGKILL."""
     for made in (*cache.glob("row-writer-*.jar"), *cache.glob("spark-kafka-*")):
         (tmp_path / made.name).symlink_to(made)
     environ = {**os.environ, "QT_CACHE_DIR": str(tmp_path)}

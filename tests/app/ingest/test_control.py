@@ -1,4 +1,4 @@
-"""Ingest's end of the control socket, against a socket that a test holds."""
+"""Test ingest's end of the control socket, against a socket of the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ends(tmp_path: Path) -> Iterator[tuple[Control, socket.socket]]:
 
 
 def test_who_is_superseded_learns_it(ends: tuple[Control, socket.socket]) -> None:
-    """It is no message like others: nothing may go on after it."""
+    """A superseded ingest gets an exception, and does nothing after it."""
     control, serve = ends
     serve.sendall(b'{"type":"wanted","topic":"t","partitions":[]}\n{"type":"superseded"}\n')
 
@@ -33,7 +33,7 @@ def test_who_is_superseded_learns_it(ends: tuple[Control, socket.socket]) -> Non
 
 
 def test_who_is_superseded_learns_it_also_when_it_speaks_first(ends: tuple[Control, socket.socket]) -> None:
-    """A process that stood still finds the connection broken, and still reads why."""
+    """A superseded ingest that was suspended finds the connection broken, and still reads the reason."""
     control, serve = ends
     serve.sendall(b'{"type":"superseded"}\n')
     serve.close()
@@ -43,7 +43,7 @@ def test_who_is_superseded_learns_it_also_when_it_speaks_first(ends: tuple[Contr
 
 
 def test_a_serve_that_has_gone_without_a_word_may_come_back(ends: tuple[Control, socket.socket]) -> None:
-    """Only a word from serve ends ingest."""
+    """Ingest continues after a lost connection; only a message from serve ends it."""
     control, serve = ends
     serve.close()
 

@@ -1,4 +1,4 @@
-"""Which failures waiting cannot mend: each kind as Spark, the JVM and Kafka's client really say it."""
+"""Test which failures are permanent, with each kind as Spark, the JVM and Kafka's client report it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def failure_of(call: Callable[[], object]) -> IngestFailure | None:
 def test_refused_sql_is_permanent(
     spark: SparkSession, sql: str | None, schema: str | None, reason: str, says: str
 ) -> None:
-    """The sentence is Spark's own, in one line, with the position."""
+    """Refused SQL is permanent; the message is Spark's own, in one line, with the position."""
     failure = failure_of(lambda: check_sql(spark, View("string", "json", schema, sql)))
 
     assert failure is not None
@@ -82,7 +82,7 @@ def test_refused_sql_is_permanent(
 def test_settings_that_kafkas_client_refuses_are_permanent(
     spark: SparkSession, config: dict[str, str], says: str
 ) -> None:
-    """The sentence names the setting and holds nothing of a password."""
+    """A setting that Kafka's client refuses is permanent; the message names the setting and hides the password."""
     failure = failure_of(lambda: KafkaAdmin(spark._jvm, "127.0.0.1:1", config))
 
     assert failure is not None
@@ -92,7 +92,7 @@ def test_settings_that_kafkas_client_refuses_are_permanent(
 
 
 def test_settings_that_spark_refuses_are_permanent(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's Kafka source takes no deserializer but its own."""
+    """A deserializer setting is permanent, since Spark's Kafka source accepts only its own."""
     kafka = {"bootstrapServers": "127.0.0.1:1", "config": {"key.deserializer": "x"}}
     spec = parse_spec({"kafka": kafka, "topic": "none"})
     start = QueryStart(spec, "127.0.0.1:1", 1, {0: -2}, 1, tmp_path / "rows.sock", "microbatch")
@@ -115,12 +115,12 @@ def test_settings_that_spark_refuses_are_permanent(spark: SparkSession, tmp_path
 def test_what_other_moments_or_nodes_may_find_otherwise_can_pass(
     spark: SparkSession, bootstrap: str, config: dict[str, str]
 ) -> None:
-    """Kafka's client calls both a wrong configuration."""
+    """Failures that another attempt or node may not have are retried, although Kafka's client calls them configuration errors."""
     assert failure_of(lambda: KafkaAdmin(spark._jvm, bootstrap, config)) is None
 
 
 def test_a_class_that_the_jvm_lacks_is_permanent_for_this_node(spark: SparkSession) -> None:
-    """Its image may be damaged: the spec is not to blame."""
+    """A class missing from the JVM is permanent for this node, and its message does not blame the spec."""
     jvm: Any = spark._jvm
     for call in (lambda: jvm.java.lang.Class.forName("no.such.Class"), lambda: jvm.io.queryabletopics.Nope()):
         failure = failure_of(call)
@@ -129,7 +129,7 @@ def test_a_class_that_the_jvm_lacks_is_permanent_for_this_node(spark: SparkSessi
 
 
 def test_sql_that_fails_at_a_record_is_the_specs_failure(spark: SparkSession) -> None:
-    """What the SQL raises itself, and a pattern that Spark finds wrong when it meets a value."""
+    """SQL that raises an error at a record, or has an invalid pattern, is a failure of the spec."""
     for sql in ("raise_error('no such state')", "regexp_count(string(id), '(')"):
         failure = failure_of(lambda sql=sql: spark.range(1).selectExpr(sql).collect())  # type: ignore[misc]
         assert failure is not None, sql
@@ -139,7 +139,7 @@ def test_sql_that_fails_at_a_record_is_the_specs_failure(spark: SparkSession) ->
 def test_rows_that_arrive_changed_are_permanent(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row that could not be sent at all may be sent later."""
+    """A row that arrives changed is permanent; a row that could not be sent is retried."""
     monkeypatch.setattr("queryable_app.ingest.writer_check._write", lambda session, path: None)
     broken = failure_of(lambda: check_writer(spark, tmp_path))
     assert broken is not None
@@ -151,7 +151,7 @@ def test_rows_that_arrive_changed_are_permanent(
 
 
 def test_no_java_is_permanent_and_a_download_is_tried_again() -> None:
-    """A mirror comes back; a Java does not install itself."""
+    """A missing Java is permanent, and a failed download is retried."""
     missing = permanent_failure(JavaMissing("Java 17 or newer is needed"))
     assert missing is not None
     assert missing.reason == "JavaMissing"
@@ -161,7 +161,7 @@ def test_no_java_is_permanent_and_a_download_is_tried_again() -> None:
 def test_a_query_that_dies_of_a_missing_class_ends_its_process(
     spark: SparkSession, kafka: KafkaForTests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new process may find the image put right, and a JVM that once had too few descriptors never finds a class again."""
+    """A missing class ends the process, since a JVM that had too few descriptors never finds the class again."""
     monkeypatch.setattr(supervision, "RETRY_SECONDS", 0.01)
     jvm: Any = spark._jvm
     monkeypatch.setattr(supervision, "start_query", lambda *_: jvm.java.lang.Class.forName("no.such.Class"))
@@ -195,7 +195,7 @@ def test_a_query_that_dies_of_a_missing_class_ends_its_process(
 def test_a_query_that_dies_of_its_sql_again_and_again_has_failed(
     spark: SparkSession, kafka: KafkaForTests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first deaths may be chance; the third says `failed` with the reason, and a query that lives takes it back."""
+    """After the third death of a query ingest reports `failed` with the reason; a running query clears it."""
     topic = "fails-at-a-record"
     kafka.create_topic(topic, 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})

@@ -1,4 +1,4 @@
-"""What Spark really refuses to run in Real-Time Mode runs in micro-batches, and says why."""
+"""Test that a query that Spark refuses to run in Real-Time Mode runs in micro-batches, with the reason reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHORTEST_BATCH = "spark.sql.streaming.realTimeMode.minBatchDuration"
 
 @contextmanager
 def supervised(spark: SparkSession, bootstrap: str, topic: str, directory: Path) -> Iterator[FakeServe]:
-    """A supervisor in this process, over the tests' own Spark, with a serve that has told it to start."""
+    """Run a supervisor in this process over the tests' own Spark, started by a fake serve."""
     spec = parse_spec_json(json.dumps({"kafka": {"bootstrapServers": bootstrap}, "topic": topic}))
     supervisor = Supervisor(spark, spec, bootstrap, directory, directory / "scratch", 1, False)
 
@@ -50,7 +50,7 @@ def supervised(spark: SparkSession, bootstrap: str, topic: str, directory: Path)
 
 @contextmanager
 def too_short_batches(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Spark takes the batches for shorter than is allowed."""
+    """Make Spark consider the batches shorter than the minimum."""
     before = spark.conf.get(_SHORTEST_BATCH) or ""
     spark.conf.set(_SHORTEST_BATCH, "3600000")
     yield
@@ -59,7 +59,7 @@ def too_short_batches(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> I
 
 @contextmanager
 def an_operator_too_many(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The plan has an operator that is not on Spark's list."""
+    """Add an operator to the plan that is not on Spark's list."""
     rows = transform.rows
 
     def more(*arguments: Any) -> DataFrame:
@@ -82,7 +82,7 @@ def test_a_refused_query_runs_in_micro_batches(
     refusal: Callable[..., Any],
     says: str,
 ) -> None:
-    """Spark's own refusal is in the log and stays in status, and the rows arrive."""
+    """A refused query runs in micro-batches: log and status have Spark's own refusal, and the rows arrive."""
     topic = f"refused-{refusal.__name__}"
     kafka.create_topic(topic, 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})

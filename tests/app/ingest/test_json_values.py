@@ -1,4 +1,4 @@
-"""The row writer and the Python doors judge JSON alike. The real class, in Spark's JVM."""
+"""Test that the row writer and the Python APIs judge JSON alike, with the real class in Spark's JVM."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @st.composite
 def _nearly_json(draw: st.DrawFn) -> bytes:
-    """JSON, or JSON in which a piece is another one, deep or with long numbers."""
+    """Draw JSON, or JSON with one part replaced, also deep or with long numbers."""
     text = json.dumps(draw(_VALUES), ensure_ascii=draw(st.booleans())).encode(errors="replace")
     at = draw(st.integers(0, len(text)))
     end = draw(st.integers(at, min(at + 3, len(text))))
@@ -58,7 +58,7 @@ _TEXTS = _nearly_json() | st.lists(_PIECES, max_size=8).map("".join).map(str.enc
 
 
 def _problems(spark: SparkSession, texts: list[bytes]) -> list[str | None]:
-    """Return what the row writer says of each."""
+    """Return the row writer's verdict on each value."""
     jvm: Any = spark._jvm
     checks: JavaObject = jvm.io.queryabletopics.Checks
     return [checks.problem("string", b"k", "json", text) for text in texts]
@@ -74,7 +74,7 @@ def _is_good(text: bytes) -> bool:
 
 @pytest.mark.parametrize("kind", ["good", "bad"])
 def test_the_row_writer_keeps_the_rules(spark: SparkSession, kind: str) -> None:
-    """Every case that Python's doors must judge so is judged so by ingest."""
+    """The row writer judges each case of the Python APIs as they do."""
     texts = json_values(kind)
     problems = _problems(spark, texts)
     assert [
@@ -84,7 +84,7 @@ def test_the_row_writer_keeps_the_rules(spark: SparkSession, kind: str) -> None:
 
 
 def test_most_values_need_no_parser(spark: SparkSession) -> None:
-    """Plain documents are recognised in one pass; escapes, other characters, and all that is not JSON are left to the parser."""
+    """Plain documents pass in one scan; escapes, other characters and non-JSON go to the parser."""
     jvm: Any = spark._jvm
     accepts = jvm.io.queryabletopics.PlainJson.accepts
     plain = [b"{}", b"[]", b" 1.5e-3 ", b'"a"', b'{"a": [1, {"b": null}], "c": true}', b"[[], [{}], -0]"]
@@ -111,7 +111,7 @@ def test_most_values_need_no_parser(spark: SparkSession) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 def test_ingest_and_python_agree(spark: SparkSession, texts: list[bytes]) -> None:
-    """A text that one of them takes the other one takes, so that no write is acknowledged and then skipped."""
+    """Ingest and Python accept the same texts, so that no acknowledged write is skipped."""
     problems = _problems(spark, texts)
     differ = [
         (text, said) for text, said in zip(texts, problems, strict=True) if (said is None) != _is_good(text)
@@ -120,7 +120,7 @@ def test_ingest_and_python_agree(spark: SparkSession, texts: list[bytes]) -> Non
 
 
 def test_the_bounds_are_named(spark: SparkSession) -> None:
-    """A record beyond a bound is a bad one, and the reason says which bound."""
+    """A record beyond a bound is a bad record, and the reason names the bound."""
     deep, long = _problems(spark, [b"[" * 101 + b"]" * 101, b"9" * 1001])
     assert deep == "value: nested deeper than 100"
     assert long == "value: a number of more than 1000 characters"

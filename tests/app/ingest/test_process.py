@@ -1,4 +1,4 @@
-"""The ingest process between a real Kafka and sockets that a test holds: what it says, sends and survives."""
+"""Test what the ingest process reports, sends and survives, between a real Kafka and sockets of the test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITIONS = 2
 
 @dataclass
 class Ingest:
-    """The process, and the serve that it talks to."""
+    """Hold the ingest process, and the fake serve that it connects to."""
 
     serve: FakeServe
     environ: Mapping[str, str]
@@ -44,7 +44,7 @@ class Ingest:
         self.serve.say({"type": "wanted", "topic": self.topic, "partitions": list(range(PARTITIONS))})
 
     def start(self, positions: Mapping[str, int] | None = None, skip: int = 0) -> dict[str, Any]:
-        """Answers what ingest says of the topic, which is returned."""
+        """Answer ingest's report of the topic with a start, and return the report."""
         topic = self.serve.wait_for(lambda m: m["type"] == "topic" and m["id"] is not None, 60, skip)
         self.generation += 1
         positions = positions or {str(p): -2 for p in range(PARTITIONS)}
@@ -108,7 +108,7 @@ def produce(kafka: KafkaForTests, topic: str, *records: tuple[int, bytes, bytes 
 def test_a_topic_arrives_and_goes_on_through_every_restart(
     kafka: KafkaForTests, new_ingest: Callable[..., Ingest]
 ) -> None:
-    """Rows from where serve says; again after serve hung up, cut the rows, or the JVM was killed; then a quick stop."""
+    """Rows resume at serve's positions after serve hangs up, cuts the rows, or the JVM is killed; the stop is quick."""
     kafka.create_topic("arrives", PARTITIONS)
     produce(kafka, "arrives", (0, b"a", b"1"), (1, b"b", b"2"), (0, b"a", None))
     ingest = new_ingest("arrives")
@@ -116,7 +116,7 @@ def test_a_topic_arrives_and_goes_on_through_every_restart(
     ingest.wanted()
     told = ingest.start()
     assert (told["partitions"], told["earliest"], told["latest"]) == (2, {"0": 0, "1": 0}, {"0": 2, "1": 1})
-    eventually("three rows", lambda: len(serve.rows.rows()) == 3)
+    eventually("three rows arrive", lambda: len(serve.rows.rows()) == 3)
     assert [row.offset for row in serve.rows.rows(partition=0)] == [0, 1]
     serve.wait_for_state("streaming")
     produce(kafka, "arrives", (1, b"b", b"3"))
@@ -153,13 +153,13 @@ def test_a_topic_arrives_and_goes_on_through_every_restart(
     jvm = ingest.jvm()
     ingest.process.send_signal(signal.SIGTERM)
     assert ingest.process.wait(10) == 0
-    eventually("the JVM has gone", lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE)
+    eventually("the JVM has ended", lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_a_missing_topic_is_waited_for_and_a_new_one_noticed(
     kafka: KafkaForTests, new_ingest: Callable[..., Ingest]
 ) -> None:
-    """serve hears that there is none; once it is made, streaming begins; deleted and made again, it has another id."""
+    """Ingest reports a missing topic, streams once it exists, and reports the new id of a recreated topic."""
     ingest = new_ingest(
         "late", ingest={"mode": "microbatch"}, transform={"sql": "SELECT key, value FROM records"}
     )
@@ -186,7 +186,7 @@ def test_a_missing_topic_is_waited_for_and_a_new_one_noticed(
 def test_what_is_wanted_may_change_at_any_time(
     kafka: KafkaForTests, new_ingest: Callable[..., Ingest]
 ) -> None:
-    """The old query reads on until the new start; that its connections end meanwhile is no failure; nothing is wanted, too."""
+    """The old query reads until the new start; closed connections are no failure; an empty assignment works too."""
     kafka.create_topic("moves", PARTITIONS)
     produce(kafka, "moves", (0, b"a", b"1"), (1, b"b", b"2"))
     ingest = new_ingest("moves")
@@ -220,11 +220,11 @@ def test_what_is_wanted_may_change_at_any_time(
     ingest.generation = 3
     ingest.start({"1": 1}, heard)
     produce(kafka, "moves", (1, b"e", b"5"))
-    eventually("it reads again", lambda: len(serve.rows.rows(1)) == 2)
+    eventually("the query reads again", lambda: len(serve.rows.rows(1)) == 2)
 
 
 def test_kafka_that_is_away_is_said_and_does_not_delay_the_end(new_ingest: Callable[..., Ingest]) -> None:
-    """Without a broker it waits, says so with the reason, and still stops at once."""
+    """Without a broker ingest waits, reports the reason, and still stops at once."""
     ingest = new_ingest("any", bootstrap="127.0.0.1:1")
     ingest.wanted()
     waiting = ingest.serve.wait_for_state("waiting-for-kafka", 60)
@@ -234,7 +234,7 @@ def test_kafka_that_is_away_is_said_and_does_not_delay_the_end(new_ingest: Calla
 
 
 def test_refused_sql_is_said_and_stays(new_ingest: Callable[..., Ingest]) -> None:
-    """The node does not restart for ever over it: it stays and says what is wrong."""
+    """Ingest reports refused SQL and stays, so that the node does not restart in a loop."""
     ingest = new_ingest("any", transform={"sql": "SELECT nope FROM records"})
     failed = ingest.serve.wait_for_state("failed", 60)
     assert "`nope` cannot be resolved" in failed["detail"]
@@ -243,7 +243,7 @@ def test_refused_sql_is_said_and_stays(new_ingest: Callable[..., Ingest]) -> Non
 
 
 def test_a_limit_of_descriptors_that_is_too_low_is_said_and_stays(tmp_path: Path) -> None:
-    """Ingest starts no JVM below the limit, and tells serve the limit and what is needed."""
+    """Below the descriptor limit ingest starts no JVM, and reports the limit and the requirement."""
     node = settings(tmp_path, "nowhere:1", "any")
     command = ["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", sys.executable, "-m", "queryable_app.ingest"]
     with FakeServe(Path(node.run_dir)) as serve:
@@ -261,7 +261,7 @@ def test_a_limit_of_descriptors_that_is_too_low_is_said_and_stays(tmp_path: Path
 
 @pytest.mark.parametrize(("sql", "code", "says"), [("SELECT key FROM records", 0, ""), ("SELEC", 2, "SELEC")])
 def test_sql_is_checked_without_a_node(tmp_path: Path, sql: str, code: int, says: str) -> None:
-    """`queryable_app.ingest.check` needs neither Kafka nor serve; the reason is all that it says."""
+    """`queryable_app.ingest.check` needs neither Kafka nor serve, and prints only the reason."""
     node = settings(tmp_path, "nowhere:1", "any", transform={"sql": sql})
     command = [sys.executable, "-m", "queryable_app.ingest.check"]
     done = subprocess.run(

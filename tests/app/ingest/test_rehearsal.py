@@ -1,4 +1,4 @@
-"""The rehearsal of the pause between two batches, with Spark and Kafka."""
+"""Test the rehearsal of the pause between two batches, with Spark and Kafka."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def topic(kafka: KafkaForTests) -> KafkaForTests:
 def test_a_rehearsal_runs_its_batches_and_ends(
     spark: SparkSession, topic: KafkaForTests, tmp_path: Path
 ) -> None:
-    """Without a record in the topic, and beside nobody's rows; nothing of it stays."""
+    """A rehearsal of an empty topic runs its batches, writes no rows, and leaves nothing behind."""
     rehearsal = rehearsed(spark, topic, 0, tmp_path)
 
     assert rehearsal.batches >= 3
@@ -45,7 +45,7 @@ def test_a_rehearsal_runs_its_batches_and_ends(
 
 
 def test_a_rehearsal_that_fails_is_over(spark: SparkSession, topic: KafkaForTests, tmp_path: Path) -> None:
-    """Here it is to read a partition that the topic does not have."""
+    """A rehearsal of a partition that the topic lacks fails and ends."""
     rehearsal = rehearsed(spark, topic, 7, tmp_path)
 
     assert rehearsal.batches == 0
@@ -55,7 +55,7 @@ def test_a_rehearsal_that_fails_is_over(spark: SparkSession, topic: KafkaForTest
 def test_a_rehearsal_that_has_no_place_is_over(
     spark: SparkSession, topic: KafkaForTests, tmp_path: Path
 ) -> None:
-    """The path of a socket is bounded, and that of this one is too long."""
+    """A rehearsal whose socket path is too long ends."""
     directory = tmp_path / ("x" * 100)
     directory.mkdir()
 

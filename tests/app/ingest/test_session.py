@@ -1,4 +1,4 @@
-"""What the JVM is started with."""
+"""Test the options and the environment of the JVM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queryable_app.platform.jars import JarsError
 
 
 def test_the_jvm_does_not_learn_what_the_node_was_told() -> None:
-    """Where its files with passwords are is nobody's business: no QT_ variable is left, the others are."""
+    """The JVM's environment has no QT_ variable, since they name password files, and has the others."""
     environ = {
         "QT_KAFKA_SECRET_DIR": "/etc/qt/kafka",
         "QT_NAME": "n",
@@ -28,7 +28,7 @@ def test_the_jvm_does_not_learn_what_the_node_was_told() -> None:
 
 
 def test_a_spark_of_the_machine_is_not_used() -> None:
-    """It would be another version than the one that pip brought."""
+    """Ingest ignores SPARK_HOME and uses the Spark that pip installed."""
     environ = {"SPARK_HOME": "/opt/spark", "SPARK_CONF_DIR": "/etc/spark"}
 
     prepare_environment(environ, Path("/java/bin/java"))
@@ -37,7 +37,7 @@ def test_a_spark_of_the_machine_is_not_used() -> None:
 
 
 def test_the_jvm_is_started_without_sparks_launch_scripts(spark: SparkSession) -> None:
-    """Java runs the gateway server itself, without the library for machine learning, which takes half a second of every start."""
+    """Java runs the gateway server directly, without the machine learning library, which saves half a second per start."""
     command = Path(f"/proc/{jvm_process().pid}/cmdline").read_text().split("\0")
 
     assert "org.apache.spark.api.python.PythonGatewayServer" in command
@@ -45,7 +45,7 @@ def test_the_jvm_is_started_without_sparks_launch_scripts(spark: SparkSession) -
 
 
 def test_the_secret_of_the_gateway_does_not_stay_in_the_environment(spark: SparkSession) -> None:
-    """Neither this process nor the JVM shows it to other processes of the machine."""
+    """Neither this process nor the JVM shows the gateway's secret to other processes of the machine."""
     environ = Path(f"/proc/{jvm_process().pid}/environ").read_text()
 
     assert "PYSPARK_GATEWAY_SECRET" not in os.environ
@@ -53,13 +53,13 @@ def test_the_secret_of_the_gateway_does_not_stay_in_the_environment(spark: Spark
 
 
 def test_the_compiler_of_every_query_is_not_signed(spark: SparkSession) -> None:
-    """A signed class is checked by its digest whenever it is loaded, and no archive of classes takes it."""
+    """The compiler's jar has no signature, since signed classes are checked at each load and are in no class archive."""
     jvm: Any = spark._jvm
 
     assert jvm.java.lang.Class.forName("org.codehaus.janino.Parser").getSigners() is None
 
 
 def test_a_jvm_that_does_not_start_is_a_sentence(tmp_path: Path) -> None:
-    """An option that Java does not know ends it with a code, which the message names."""
+    """A JVM that rejects an option ends with a code, which the message names."""
     with pytest.raises(JarsError, match="exit code 1"):
         start_jvm([], "no-size", [], tmp_path)

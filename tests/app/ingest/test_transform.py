@@ -1,4 +1,4 @@
-"""From Kafka's records to rows: what SQL is taken, and what it makes of each kind of record."""
+"""Test the transformation of Kafka records to rows: the accepted SQL, and the result for each kind of record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def view(sql: str | None, key: str = "string", value: str = "json", schema: str 
 
 
 def transformed(spark: SparkSession, of: View, *records: tuple[bytes | None, bytes | None]) -> list[Row]:
-    """The rows of records with offsets 0, 1, 2, …, each with one header."""
+    """Return the rows of records with offsets 0, 1, 2, …, each with one header."""
     source = spark.createDataFrame(
         [(0, offset, None, key, value, [("h", b"x")]) for offset, (key, value) in enumerate(records)], SOURCE
     )
@@ -51,7 +51,7 @@ def value_of(spark: SparkSession, of: View, value: bytes, key: bytes = b"k") -> 
     ],
 )
 def test_a_projection_with_a_filter_is_taken(spark: SparkSession, sql: str) -> None:
-    """One SELECT over records with an optional WHERE is all right, whatever its expressions."""
+    """One SELECT over records with an optional WHERE is accepted, whatever its expressions."""
     check_sql(spark, view(sql))
 
 
@@ -90,7 +90,7 @@ def test_a_projection_with_a_filter_is_taken(spark: SparkSession, sql: str) -> N
     ],
 )
 def test_anything_else_is_refused_with_a_reason(spark: SparkSession, sql: str, says: str) -> None:
-    """Spark's own words with the position, or a sentence with advice; never the plan or a stack trace."""
+    """The refusal has Spark's own words with the position, or advice; never the plan or a stack trace."""
     with pytest.raises(SqlError) as refused:
         check_sql(spark, view(sql))
     message = str(refused.value)
@@ -102,33 +102,33 @@ def test_anything_else_is_refused_with_a_reason(spark: SparkSession, sql: str, s
 
 @pytest.mark.parametrize("schema", ["user STRNG", "ARRAY<INT>", "user STRING,", "map<string,string>"])
 def test_a_wrong_schema_is_refused(spark: SparkSession, schema: str) -> None:
-    """What is no list of columns is refused by the field's name, also without SQL."""
+    """A schema that is not a list of columns is refused by the field's name, also without SQL."""
     with pytest.raises(SqlError, match=r"^spec\.value\.schema: "):
         check_sql(spark, view(None, schema=schema))
 
 
 def test_a_refused_command_has_done_nothing(spark: SparkSession) -> None:
-    """SQL is looked at before Spark analyses it, since that would carry a command out."""
+    """A command is refused before Spark analyses it, since analysis would execute it."""
     with pytest.raises(SqlError):
         check_sql(spark, view("SET spark.sql.session.timeZone = 'Asia/Tokyo'"))
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
 def test_headers_are_asked_for_only_when_they_are_read(spark: SparkSession) -> None:
-    """The view says whether it reads headers, in its columns or in its filter."""
+    """A view requests headers only if its columns or its filter read them."""
     assert not check_sql(spark, view("SELECT key, value FROM records"))
     assert check_sql(spark, view("SELECT size(headers) AS n FROM records"))
     assert check_sql(spark, view("SELECT key FROM records WHERE size(headers) > 0"))
 
 
 def test_columns_become_one_json_object_with_nulls(spark: SparkSession) -> None:
-    """Every selected column but the key is a field, also when it is null."""
+    """Every selected column but the key becomes a field, also when it is null."""
     of = view("SELECT key, value.user AS user, value.page AS page, offset FROM records")
     assert value_of(spark, of, b'{"user":"a"}') == {"user": "a", "page": None, "offset": 0}
 
 
 def test_a_column_called_value_alone_is_the_value_itself(spark: SparkSession) -> None:
-    """`SELECT key, value` stores the value's own JSON, of whatever type it is."""
+    """`SELECT key, value` stores the value's own JSON, of any type."""
     assert value_of(spark, view("SELECT key, value.at AS value FROM records"), b'{"at":{"city":"B"}}') == {
         "city": "B"
     }
@@ -153,7 +153,7 @@ def test_a_column_called_value_alone_is_the_value_itself(spark: SparkSession) ->
 def test_keys_and_values_have_their_formats_types(
     spark: SparkSession, format: str, raw: bytes, seen: Any
 ) -> None:
-    """SQL sees numbers as numbers and text as text, in keys as in values."""
+    """SQL sees numbers as numbers and text as text, in keys and in values."""
     of = view("SELECT key AS k, value AS v, typeof(key) AS t FROM records", key=format, value=format)
     got = value_of(spark, of, raw, key=raw)
     assert got["k"] == got["v"] == seen
@@ -170,13 +170,13 @@ def test_keys_and_values_have_their_formats_types(
     ],
 )
 def test_tombstones_never_reach_the_users_expressions(spark: SparkSession, sql: str) -> None:
-    """A null value stays null, even where the expressions would make something of it or the filter drop it."""
+    """A null value stays null, even where an expression would replace it or the filter would drop it."""
     (row,) = transformed(spark, view(sql), (b"k", None))
     assert (row.value, row.dropped, row.problem) == (None, False, None)
 
 
 def test_a_row_that_the_filter_drops_becomes_a_delete(spark: SparkSession) -> None:
-    """Dropped rows are there with no value and their flag; a filter that is NULL drops, too."""
+    """A dropped row has no value and has its flag; a filter that is NULL drops the row, too."""
     of = view("SELECT value.user AS u FROM records WHERE value.bot = false")
     got = transformed(spark, of, (b"a", b'{"bot":false}'), (b"b", b'{"bot":true}'), (b"c", b"{}"))
     assert [(row.dropped, row.value is None) for row in got] == [(False, False), (True, True), (True, True)]
@@ -203,14 +203,14 @@ def test_a_row_that_the_filter_drops_becomes_a_delete(spark: SparkSession) -> No
 def test_a_record_that_cannot_be_decoded_keeps_its_raw_value(
     spark: SparkSession, of: View, key: bytes, value: bytes, reason: str
 ) -> None:
-    """It has a reason and travels as it came, so that it can be put into a dead letter topic; it is not dropped."""
+    """An undecodable record keeps its raw value and a reason, so that it can go to a dead letter topic."""
     (row,) = transformed(spark, of, (key, value))
     assert row.problem.startswith(reason)
     assert (bytes(row.value), row.dropped) == (value, False)
 
 
 def test_json_is_parsed_once(spark: SparkSession) -> None:
-    """However often the SQL refers to the value, the plan parses it and checks it one time."""
+    """The plan parses and checks the value once, however often the SQL refers to it."""
     of = view(
         "SELECT value.user AS a, value.page AS b, value.at.city AS c FROM records WHERE value.bot AND value.user > ''"
     )

@@ -1,4 +1,4 @@
-"""What is run while Spark starts."""
+"""Test the warm-up that runs while Spark starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def wait_for_end() -> None:
 
 
 def test_the_clients_of_kafka_are_ready_when_spark_is(spark: SparkSession, kafka: KafkaForTests) -> None:
-    """The threads look the topic up, fetch a batch of it, and end."""
+    """The warm-up threads look the topic up, fetch a batch of it, and end."""
     kafka.create_topic("warmed", 1)
 
     warm_up(spark._jvm, kafka.bootstrap, {}, "warmed")
@@ -36,7 +36,7 @@ def test_the_clients_of_kafka_are_ready_when_spark_is(spark: SparkSession, kafka
 def test_kafka_that_is_away_does_not_disturb_the_start(
     spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The call returns at once, and nothing is said: the supervisor reports it."""
+    """Without a broker the warm-up returns at once and logs nothing; the supervisor reports it."""
     started = time.monotonic()
     warm_up(spark._jvm, "127.0.0.1:1", {}, "any")
     assert time.monotonic() - started < 2

@@ -1,4 +1,4 @@
-"""The Java writer: what it sends for each kind of record, and when. The real class, in Spark's JVM, into a real socket."""
+"""Test what the Java writer sends for each kind of record, and when, with the real class and a real socket."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sink(tmp_path: Path) -> Iterator[RowSink]:
 def until(check: Callable[[], object], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not check():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.001)
 
 
@@ -64,7 +64,7 @@ def java_rows(spark: SparkSession, records: Sequence[Record], partition: int = 0
 
 
 def write(spark: SparkSession, sink: RowSink, records: Sequence[Record], **options: Any) -> list[SliceRow]:
-    """The rows that arrive for these records, all of one task."""
+    """Return the rows that arrive for these records, all of one task."""
     writer = new_writer(spark, sink, **options)
     writer.open(3, 9)
     process_all(writer, java_rows(spark, records))
@@ -78,7 +78,7 @@ def process_all(writer: Any, rows: Sequence[Any]) -> None:
 
 
 def header(sink: RowSink) -> SliceHeader:
-    """One header that says what all slices together say."""
+    """Return one header that combines all slices."""
     headers = [found for found, _ in sink.slices]
     sums = [sum(column) for column in zip(*(found[4:] for found in headers), strict=True)]
     first, last = headers[0], headers[-1]
@@ -86,21 +86,21 @@ def header(sink: RowSink) -> SliceHeader:
 
 
 def test_the_start_up_check_passes(spark: SparkSession, tmp_path: Path) -> None:
-    """What a node checks before it streams holds with this Spark."""
+    """The start-up check of a node passes with this Spark."""
     check_writer(spark, tmp_path)
 
 
 def test_the_start_up_check_notices_a_writer_that_changes_rows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another row than was expected is refused."""
+    """The start-up check refuses a row that differs from the expected one."""
     monkeypatch.setattr("queryable_app.ingest.writer_check._TIMESTAMP_MS", 1)
     with pytest.raises(WriterBroken, match="the row writer sent"):
         check_writer(spark, tmp_path)
 
 
 def test_rows_are_ready_to_be_put(spark: SparkSession, sink: RowSink) -> None:
-    """A record's row is what disk_format makes of it, also with an empty key or value."""
+    """A record's row equals that of disk_format, also with an empty key or value."""
     got = write(spark, sink, [(4, b"k", b"v"), (5, b"", b""), (9, b"\xff\x00", b"\x00")])
     assert got == [
         SliceRow(b"k", encode_row(Row(4, AT_MS, 0, b"v")), frames.ROW, 4),
@@ -112,7 +112,7 @@ def test_rows_are_ready_to_be_put(spark: SparkSession, sink: RowSink) -> None:
 def test_a_connection_says_whose_it_is_and_ends_with_an_acknowledgement(
     spark: SparkSession, sink: RowSink
 ) -> None:
-    """The first frame has generation, task and epoch; closing waits for the last to be acknowledged."""
+    """The first frame has generation, task and epoch; closing waits for the last acknowledgement."""
     write(spark, sink, [(0, b"k", b"v")])
     assert sink.hellos == [frames.Hello(5, 3, 9)]
     assert sink.ends == 1
@@ -125,7 +125,7 @@ def test_tombstones_are_headers_alone(spark: SparkSession, sink: RowSink) -> Non
 
 
 def test_a_row_expires_its_ttl_after_its_record(spark: SparkSession, sink: RowSink) -> None:
-    """Expiry is counted from the record's timestamp, not from when it was read."""
+    """The expiry of a row counts from the record's timestamp, not from the time of the read."""
     (row,) = write(spark, sink, [(0, b"k", b"v")], ttl_ms=60_000)
     assert row.stored == encode_row(Row(0, AT_MS, AT_MS + 60_000, b"v"))
 
@@ -141,7 +141,7 @@ def test_a_row_expires_its_ttl_after_its_record(spark: SparkSession, sink: RowSi
 def test_number_keys_sort_as_numbers(
     spark: SparkSession, sink: RowSink, format: str, layout: str, order: str, numbers: list[float]
 ) -> None:
-    """The on-disk key is disk_format's, so that bytes sort as values do."""
+    """The on-disk key equals that of disk_format, so that bytes sort as values do."""
     keys = [struct.pack(layout, number) for number in numbers]
     got = [
         row.disk_key for row in write(spark, sink, [(n, key, b"") for n, key in enumerate(keys)], key=format)
@@ -151,7 +151,7 @@ def test_number_keys_sort_as_numbers(
 
 
 def test_records_without_a_key_are_counted_and_covered(spark: SparkSession, sink: RowSink) -> None:
-    """They leave an empty row of their own kind each, and contradict no partitioner."""
+    """A record without a key leaves an empty row of its own kind, and causes no partitioner mismatch."""
     got = write(spark, sink, [(7, None, b"v"), (8, None, None)], partitions=4)
     assert got == [SliceRow(b"", b"", frames.NULL_KEY, offset) for offset in (7, 8)]
     assert (header(sink).first_offset, header(sink).last_offset, header(sink).null_keys) == (7, 8, 2)
@@ -161,7 +161,7 @@ def test_records_without_a_key_are_counted_and_covered(spark: SparkSession, sink
 def test_a_bad_record_carries_its_reason_its_raw_key_and_its_raw_value(
     spark: SparkSession, sink: RowSink
 ) -> None:
-    """It is a row of its own kind, between the good ones."""
+    """A bad record becomes a row of its own kind, between the good ones."""
     got = write(spark, sink, [(0, b"a", b"1"), (1, b"b", b"\xff"), (2, b"c", b"2")], value="json")
     assert [row.kind for row in got] == [frames.ROW, frames.BAD, frames.ROW]
     bad = frames.decode_bad(got[1].stored)
@@ -286,7 +286,7 @@ def test_hashes_are_those_of_the_partitioners(spark: SparkSession) -> None:
 
 
 def test_contradictions_to_each_partitioner_are_counted(spark: SparkSession, sink: RowSink) -> None:
-    """Over all records that have a key, deleted and bad ones as well."""
+    """The writer counts the mismatches of each partitioner over all records with a key, deleted and bad ones too."""
     keys = [f"key-{n}".encode() for n in range(40)]
     records: list[Record] = [(n, key, (b"1", None, b"{")[n % 3]) for n, key in enumerate(keys)]
     write(spark, sink, [*records, (40, None, b"1")], value="json", partitions=4)
@@ -295,7 +295,7 @@ def test_contradictions_to_each_partitioner_are_counted(spark: SparkSession, sin
 
 
 def test_a_lone_row_leaves_at_once_and_the_next_one_soon(spark: SparkSession, sink: RowSink) -> None:
-    """No row waits for another: neither the first nor one right after it."""
+    """The writer delays neither the first row nor one right after it."""
     writer = new_writer(spark, sink)
     writer.open(0, 0)
     rows = java_rows(spark, [(n, b"k", b"v") for n in range(6)])
@@ -306,7 +306,7 @@ def test_a_lone_row_leaves_at_once_and_the_next_one_soon(spark: SparkSession, si
 
 
 def test_rows_leave_in_order_and_in_slices_of_a_thousand_at_most(spark: SparkSession, sink: RowSink) -> None:
-    """However fast they come, slices follow one another and none is larger than serve takes in one write."""
+    """Slices follow one another in order, and none is larger than serve accepts in one write."""
     frame = spark.range(0, 5000, 1, 1).selectExpr(
         "0 AS partition",
         "id AS offset",
@@ -338,7 +338,7 @@ def test_a_large_row_passes(spark: SparkSession, sink: RowSink, size: int) -> No
 
 
 def test_a_writer_of_a_past_generation_fails(spark: SparkSession, sink: RowSink) -> None:
-    """serve closes the connection, and the task must not end as if its rows were stored."""
+    """If serve closes the connection, the task fails and does not end as if its rows were stored."""
     sink.generation = 6
     with pytest.raises(Py4JJavaError, match=r"row socket|Broken pipe|reset"):
         write(spark, sink, [(0, b"k", b"v")], generation=5)
@@ -346,14 +346,14 @@ def test_a_writer_of_a_past_generation_fails(spark: SparkSession, sink: RowSink)
 
 
 def test_an_end_that_is_not_acknowledged_fails(spark: SparkSession, sink: RowSink) -> None:
-    """Spark must not count as done what serve may not have stored."""
+    """A task without the last acknowledgement fails, so that Spark does not count its rows as stored."""
     sink.acknowledges = False
     with pytest.raises(Py4JJavaError, match="serve closed the row socket"):
         write(spark, sink, [(0, b"k", b"v")])
 
 
 def test_a_writer_whose_serve_has_gone_fails_with_its_next_row(spark: SparkSession, sink: RowSink) -> None:
-    """A broken connection ends the task, so that the query starts again at what is stored."""
+    """A broken connection ends the task, so that the query restarts at the stored positions."""
     writer = new_writer(spark, sink)
     writer.open(0, 0)
     rows = java_rows(spark, [(n, b"k", b"v") for n in range(3)])
@@ -365,7 +365,7 @@ def test_a_writer_whose_serve_has_gone_fails_with_its_next_row(spark: SparkSessi
 
 
 def test_a_serve_that_does_not_listen_is_named(spark: SparkSession, sink: RowSink) -> None:
-    """The message says which socket."""
+    """The error for a socket without a listener names the socket."""
     sink.close()
     with pytest.raises(Py4JJavaError, match=r"serve cannot be reached at .*rows\.sock"):
         new_writer(spark, sink).open(0, 0)
