@@ -1,4 +1,4 @@
-"""`python -m bench [NAME ...]`: runs the benchmarks, prints their table, and writes it as JSON and as Markdown."""
+"""Run the benchmarks, print their table, and write it as JSON and as Markdown: `python -m bench [NAME ...]`."""
 
 from __future__ import annotations
 

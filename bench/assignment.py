@@ -1,8 +1,8 @@
-"""How long does the freshness of what a node has stop when it gets or loses partitions?
+"""Measure how long freshness stops when a node gains or loses partitions.
 
-Two nodes share six partitions at 200 msg/s; `qtopic standby` gives each node the other one's partitions as well, and takes them
-away again. Probes go on, as in `freshness`. A changed assignment is a new query of Spark's, on both nodes at once; the
-maximum is the longest that a record took to be readable, from a second before the change until a second after it was settled.
+Two nodes share six partitions at 200 msg/s. `qtopic standby` adds the other node's partitions to each node, and removes them
+again. Probes continue, as in `freshness`. A changed assignment starts a new Spark query on both nodes at once. The maximum is
+the longest time until a record was readable, from a second before the change until a second after it settled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AROUND_SECONDS = 1.0
 
 
 def during(system: System, bootstrap: str, what: Callable[[], object]) -> list[float]:
-    """Samples from a moment before until a moment after."""
+    """Return the samples from shortly before until shortly after the change."""
     samples: list[float] = []
 
     def act() -> None:

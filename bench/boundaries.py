@@ -1,4 +1,4 @@
-"""What Real-Time Mode costs: the stall between two batches, SQL against plain, and Spark against a bare consumer.
+"""Measure the cost of Real-Time Mode: the stall between two batches, SQL against plain, and Spark against a bare consumer.
 
 Four cases over 12 partitions at 1 000 msg/s, each with the probes of `freshness`: batches of one minute over two
 boundaries, of five minutes over one; a view with SQL and one without, at equal settings; and the same node fed by a

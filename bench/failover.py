@@ -1,4 +1,4 @@
-"""What reads see while a node dies, hangs, or restarts: 200 a second of its keys, through the others and with the client."""
+"""Measure reads while a node dies, hangs or restarts: 200 a second of its keys, through the others and with the client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HANGS_SECONDS = 5.0
 
 
 def readers_of(system: System, producing: Producing, node: int | None = None) -> Readers:
-    """Of the keys whose first copy is on the node, or of all."""
+    """Return readers of the keys whose active replica is on the node, or of all keys."""
     wait_until_well(system, NODES)
     urls = [system.url(each) for each in range(NODES)]
     readers = Readers(urls, producing)
@@ -36,7 +36,7 @@ def killed(system: System, producing: Producing, node: int, seconds: float) -> t
         began = time.monotonic()
         signal_to(system, node, signal.SIGKILL)
         time.sleep(seconds)
-    eventually("it answers again", lambda: answers(system.url(node)))
+    eventually("the node answers again", lambda: answers(system.url(node)))
     return seen, began
 
 

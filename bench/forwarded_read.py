@@ -1,4 +1,4 @@
-"""Point reads that another node answers: two nodes on one core, beside the local read of the same nodes in the same run.
+"""Measure point reads that another node answers: two nodes on one core, beside the local read of the same nodes.
 
 Node 0 gets all requests. Those for its own keys it answers itself; those for the other half of the keys it forwards to
 node 1. Both have core 0, the load core 1. Capacity is closed loop (wrk, 32 connections), in rounds that take turns;
@@ -125,7 +125,7 @@ def node(directory: Path, ordinal: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def by_owner() -> tuple[list[bytes], list[bytes]]:
-    """The keys of node 0 and of node 1."""
+    """Return the keys of node 0 and of node 1."""
     placement = initial_placement("bench.r1", PARTITIONS, ["0", "1"], 1)
     keys: tuple[list[bytes], list[bytes]] = [], []
     for number in range(KEYS):
@@ -135,7 +135,7 @@ def by_owner() -> tuple[list[bytes], list[bytes]]:
 
 
 def answers(key: bytes) -> None:
-    """Waits until node 0 has an answer for the key."""
+    """Wait until node 0 has an answer for the key."""
     deadline = time.monotonic() + 30
     while True:
         try:

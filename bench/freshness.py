@@ -1,4 +1,4 @@
-"""How old is what a reader sees? Produce a record, poll its key over HTTP until the answer is that record.
+"""Measure the age of what a reader sees: produce a record, and poll its key over HTTP until the answer is that record.
 
 A steady load of other keys runs at the stated rate; twenty times a second a probe record is produced and its key polled
 on a kept-alive connection of its own, from the moment of produce() on. The figure is produce() → the first answer that
@@ -28,7 +28,7 @@ PAD = b'","name":"customer","status":"active","amount":12345.67,"city":"Munich"}
 
 
 class Load:
-    """Records at a steady rate, keys spread over all partitions, from a thread of its own."""
+    """Produce records at a steady rate, with keys over all partitions, from a thread of its own."""
 
     def __init__(self, bootstrap: str, topic: str, per_second: int) -> None:
         self.bootstrap, self.topic, self.per_second = bootstrap, topic, per_second
@@ -60,7 +60,7 @@ class Load:
 def probe(
     system: System, bootstrap: str, topic: str, seconds: float, pause_s: float = 0.05
 ) -> Iterator[float]:
-    """Milliseconds from produce() to the first answer that shows the record, one per probe."""
+    """Yield the milliseconds from produce() to the first answer with the record, one per probe."""
     where = urllib.parse.urlsplit(system.url())
     connection = http.client.HTTPConnection(str(where.hostname), where.port or 80, timeout=10)
     client = topics.producer(bootstrap, **{"linger.ms": 0})

@@ -1,4 +1,4 @@
-"""What every benchmark needs: figures with their quantiles, processes with their cost, and a broker to talk to."""
+"""Provide what every benchmark needs: figures with quantiles, processes with their cost, and a broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 
 @dataclass
 class Result:
-    """One line of the table: what was measured, what came out, what was asked for."""
+    """Hold one line of the table: the measured quantity, the result and the target."""
 
     bench: str
     case: str
@@ -27,7 +27,7 @@ class Result:
         return f"{self.bench:<14} {self.case:<34} {figures}   load {self.load}{target}"
 
     def row(self) -> str:
-        """As a line of the table in docs/benchmarks.md."""
+        """Return the result as a line of the table in docs/benchmarks.md."""
         figures = ", ".join(f"{name} {_short(value)}" for name, value in self.figures.items())
         return f"| {self.case} | {figures} | {self.target} | {self.load} |"
 
@@ -39,7 +39,7 @@ def _short(value: float | int | str) -> str:
 
 
 def quantiles(samples: Sequence[float]) -> dict[str, float]:
-    """p50, p99 and the maximum of samples in milliseconds."""
+    """Return p50, p99 and the maximum of samples in milliseconds."""
     ordered = sorted(samples)
 
     def quantile(part: float) -> float:
@@ -49,7 +49,7 @@ def quantiles(samples: Sequence[float]) -> dict[str, float]:
 
 
 class Meter:
-    """CPU and memory of a process and of the JVM below it, from one reading to the next."""
+    """Measure CPU and memory of a process and of its JVM, from one reading to the next."""
 
     def __init__(self, pid: int) -> None:
         self.process = psutil.Process(pid)
@@ -69,7 +69,7 @@ class Meter:
         return sum(int(p.memory_info().rss) for p in self._family()) >> 20
 
     def cpu_percent(self) -> float:
-        """Of one core, since the last call."""
+        """Return the percentage of one core since the last call."""
         now, cpu_s = time.monotonic(), self._cpu_s()
         percent = 100 * (cpu_s - self.cpu_s) / max(0.001, now - self.since)
         self.since, self.cpu_s = now, cpu_s

@@ -1,4 +1,4 @@
-"""How fast does a node take in a topic, and what do readers see meanwhile?
+"""Measure how fast a node hydrates from a topic, and what readers see meanwhile.
 
 Two million records (16 B keys, 100 B JSON) are in the topic before the node starts. The rate is taken from the first to
 the last row between two looks at the positions, so that the start of the JVM is not in it; the whole time is given too. A bare
@@ -42,7 +42,7 @@ def fill(bootstrap: str, topic: str, count: int) -> None:
 
 
 def bare_consumer(bootstrap: str, topic: str, count: int) -> float:
-    """Records per second of a consumer that throws everything away."""
+    """Return the records per second of a consumer that discards everything."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "bare", "enable.auto.commit": False}
     client = Consumer(settings)
     client.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
@@ -57,7 +57,7 @@ def bare_consumer(bootstrap: str, topic: str, count: int) -> float:
 
 
 class Reader:
-    """Point reads at a steady pace while the node hydrates, counted by what came back."""
+    """Send point reads at a steady pace while the node hydrates, and count the answers."""
 
     def __init__(self, system: System) -> None:
         self.system, self.seen, self.stop = system, Counter[str](), threading.Event()
@@ -86,7 +86,7 @@ def hydrate(directory: Path, spec: dict[str, Any], count: int, reading: bool) ->
         while not samples or samples[-1][1] < count:
             position = sum(max(0, p["position"]) for p in system.status()["partitions"])
             samples.append((time.perf_counter(), position))
-            time.sleep(0.1)  # how often we look
+            time.sleep(0.1)  # the sampling interval
         moving = [s for s in samples if s[1] > 0]
         first, last = moving[0], samples[-1]
         rate = (last[1] - first[1]) / max(0.001, last[0] - first[0])

@@ -1,4 +1,4 @@
-"""Is memory flat? Both processes of a node under a steady load with updates, a look every half minute.
+"""Measure whether memory stays flat: both processes of a node under a steady load with updates, sampled every half minute.
 
 The slope is a least-squares line over the second half of the run: the first half belongs to caches and the JIT.
 """

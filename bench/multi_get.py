@@ -1,4 +1,4 @@
-"""Multi-gets of 100 keys on one core, closed loop over 4 connections."""
+"""Measure multi-gets of 100 keys on one core, closed loop over 4 connections."""
 
 from __future__ import annotations
 

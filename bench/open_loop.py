@@ -1,4 +1,4 @@
-"""Requests on a schedule: each is due at its moment, whether or not earlier ones were answered.
+"""Send requests on a schedule: each is due at its moment, whether or not earlier ones were answered.
 
 Latency is counted from the due moment, so a server that stalls cannot hide it. A request that finds every connection busy
 waits in a queue, with its clock running.
@@ -86,7 +86,7 @@ async def open_loop(
     connections: int = 64,
     warm_up: float = 0.0,
 ) -> Outcome:
-    """What is due in the first `warm_up` seconds is asked as well, and not noted."""
+    """Run the schedule; requests due in the first `warm_up` seconds are sent and not recorded."""
     load = _Load(requests)
     loop = asyncio.get_running_loop()
     for _ in range(connections):

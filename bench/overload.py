@@ -1,9 +1,8 @@
-"""What a node does with more requests than it can answer, from half of its capacity to three times as much.
+"""Measure a node under more requests than it can answer, from half of its capacity to three times as much.
 
-Multi-gets, which the node takes turn by turn, come in an open loop, with probes beside them. Point reads are answered as they
-are read from their connections, so that more of them than can be answered wait there, one on each: wrk, with more and more
-connections. The server has core 0, the load core 1. The first second of each open loop, in which a burst becomes a backlog, does
-not count.
+Multi-gets, which the node admits in turn, come in an open loop, with probes beside them. The node answers point reads as it
+reads them from their connections, so excess ones wait there, one per connection: wrk, with more and more connections. The
+server has core 0, the load core 1. The first second of each open loop, in which a burst becomes a backlog, does not count.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from bench.server import key_of
 WARM_UP = 1.0
 LOADS = (0.5, 1.0, 1.5, 2.0, 3.0)  # times the capacity
 CONNECTIONS = (8, 32, 128, 512, 1000)
-DEADLINE_MS = 2000  # whoever waits for longer has gone
+DEADLINE_MS = 2000  # clients give up after this time
 PROBES = {"/livez": 50.0, "/metrics": 5.0}  # a second
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
 

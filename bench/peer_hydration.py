@@ -1,4 +1,4 @@
-"""How fast does a node get its copies from another one, and what do readers of that one see meanwhile?
+"""Measure how fast a node fetches its replicas from a peer, and what readers of that peer see meanwhile.
 
 Two million records (16 B keys, 100 B JSON that hardly compresses, 4 partitions) are in the stores of node A, which a process of
 its own serves. Another process builds all four copies from it, over HTTP, until each is verified and ready to be opened, several
@@ -44,7 +44,7 @@ TOPIC_ROWS_PER_SECOND = 211_000
 
 
 def node_settings(directory: Path, mb_per_second: int) -> tuple[NodeSettings, NodeSettings]:
-    """Node A, which serves everything, and node B, which is to hold the same."""
+    """Return the settings of node A, which serves everything, and of node B, which hydrates the same partitions."""
     addresses = (f"http://127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT + 1}")
     placement = Placement(1, "bench.r1", addresses, ((0,),) * PARTITIONS, ((1,),) * PARTITIONS)
     (directory / "token").write_text("bench")
@@ -63,7 +63,7 @@ def node_settings(directory: Path, mb_per_second: int) -> tuple[NodeSettings, No
 
 
 def fill(directory: Path, records: int) -> None:
-    """As ingest does, slice by slice."""
+    """Write the rows slice by slice, as ingest does."""
     node = Node.open(settings(directory, 1))
     dice = random.Random(1)
     by_partition: list[list[int]] = [[] for _ in range(PARTITIONS)]
@@ -106,11 +106,11 @@ def served(node: NodeSettings) -> Iterator[subprocess.Popen[bytes]]:
 async def copy_all(node: Node, into: Path) -> None:
     places = {partition: into / f"p{partition:04d}" for partition in range(PARTITIONS)}
     done = await asyncio.gather(*(node.hydration.fetch(p, place) for p, place in places.items()))
-    assert all(done), "a copy was not fetched"
+    assert all(done), "a replica was not fetched"
 
 
 def copy_again_and_again(seconds: float) -> None:
-    """In node B's process: at least once; prints how long each time took."""
+    """Copy at least once, in node B's process, and print the duration of each copy."""
     node = Node.open(NodeSettings.from_env())
     into = Path(node.settings.data_dir, "fetched")
     loop, took = uvloop.new_event_loop(), list[float]()
@@ -142,7 +142,7 @@ def took(process: subprocess.Popen[str]) -> list[float]:
 
 
 def reads(seconds: float, keys: int) -> dict[str, float]:
-    """Latency of point reads at node A, open loop, from a process of its own."""
+    """Measure the latency of point reads at node A, open loop, from a process of its own."""
     program = (
         "import gc, json, random, uvloop; from bench.harness import quantiles;"
         "from bench.open_loop import open_loop; from bench.server import key_of;"

@@ -1,4 +1,4 @@
-"""Placing 1 000 partitions with a standby on 100 nodes: what a step costs, and how many copies it moves."""
+"""Measure the placement of 1 000 partitions with a standby on 100 nodes: the cost of a step, and the moved replicas."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def _addresses(nodes: int) -> tuple[str, ...]:
 
 
 def _pairs_in_one(racks: tuple[str, ...], placement: Placement) -> int:
-    """Partitions whose copies share a rack: one of each has to move."""
+    """Count partitions whose replicas share a rack: one of each has to move."""
     return sum(len({racks[node] for node in serving}) == 1 for serving in placement.serving)

@@ -1,4 +1,4 @@
-"""A node without Spark: a librdkafka consumer that speaks the control and row sockets, as the measure of Spark's share.
+"""Run a node without Spark: a librdkafka consumer that speaks the control and row sockets, to measure Spark's share.
 
 Only for measuring: no transform, no formats, no restarts.
 """
@@ -87,7 +87,7 @@ class PlainIngest(threading.Thread):
 
 @contextmanager
 def plain_node(document: dict[str, Any], directory: Path, partitions: int) -> Iterator[System]:
-    """serve with PlainIngest in place of Spark."""
+    """Run serve with PlainIngest in place of Spark."""
     with serving(document, directory, partitions) as (system, settings):
         topic = document["spec"]["topic"]
         PlainIngest(Path(settings.run_dir), settings.bootstrap_servers, topic, partitions).start()

@@ -1,4 +1,4 @@
-"""Point reads on one core: the product with its fast lane, beside a raw ASGI handler and a FastAPI route.
+"""Measure point reads on one core: the product with its fast lane, beside a raw ASGI handler and a FastAPI route.
 
 All three give the same answers, freshness headers and all, from the same store of a million keys. The server has
 core 0, the load core 1. Capacity is closed loop (wrk, 32 connections), in several rounds that take turns, so that a
@@ -37,7 +37,7 @@ end
 
 @contextmanager
 def server(kind: str, directory: Path) -> Iterator[int]:
-    """One kind of server on core 0; the port it answers on."""
+    """Run one kind of server on core 0, and yield its port."""
     port = PORTS[kind]
     command = ["taskset", "-c", "0", sys.executable, "-m", "bench.server", kind, str(directory), str(port)]
     process = subprocess.Popen(command)
@@ -60,7 +60,7 @@ def server(kind: str, directory: Path) -> Iterator[int]:
 
 
 def closed_loop(port: int, script: Path, seconds: int, connections: int = 32) -> float:
-    """Requests per second, all of them answered 200."""
+    """Return the requests per second, and check that all answers are 200."""
     command = ["taskset", "-c", "1", "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script)]
     out = subprocess.run(
         [*command, f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=True
@@ -72,7 +72,7 @@ def closed_loop(port: int, script: Path, seconds: int, connections: int = 32) ->
 
 
 def open_loop_latency(port: int, per_second: float, seconds: float) -> dict[str, float]:
-    """From a process of its own, so that it can have core 1 to itself."""
+    """Measure latency from a process of its own, which has core 1 to itself."""
     program = (
         "import gc, json, uvloop; from bench.open_loop import open_loop; from bench.point_read import requests;"
         "gc.disable();"  # the pauses to be measured are the server's

@@ -1,4 +1,4 @@
-"""A scan of a million rows as NDJSON: rows a second on one core, and what it does to the memory of the node."""
+"""Measure a scan of a million rows as NDJSON: rows a second on one core, and the effect on the node's memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def serve_process(port: int) -> psutil.Process:
 
 
 def stream(port: int) -> tuple[int, float]:
-    """Rows and seconds of one whole scan, read as fast as it comes."""
+    """Return the rows and seconds of one whole scan, read at full speed."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     started, rows = time.perf_counter(), 0
     connection.request("GET", "/v1/scan", headers={"accept": "application/x-ndjson"})

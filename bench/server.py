@@ -1,4 +1,4 @@
-"""A server for the read benchmarks: one store, three ways to put HTTP in front of it.
+"""Run a server for the read benchmarks: one store, three ways to put HTTP in front of it.
 
     python -m bench.server fill DIR KEYS
     python -m bench.server node|asgi|fastapi DIR PORT
@@ -88,7 +88,7 @@ def opened(directory: Path, port: int) -> Node:
 
 
 async def fresh(node: Node) -> None:
-    """Stands in for the look-ups of the log's end: it is where the copies are."""
+    """Replace the look-up of end offsets by the positions of the replicas."""
     while True:
         for replica in node.replicas.by_partition.values():
             replica.note_end_offset(monotonic_ms(), replica.position)

@@ -1,5 +1,6 @@
-"""How long until the first answer: of `qtopic run` with warm caches, and of a node that has a million keys on disk; and until
-everything is readable of a topic that has a million records."""
+"""Measure the time to the first answer of `qtopic run` with warm caches and of a node with a million keys on disk, and the
+time until a topic of a million records is readable.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.support.waiting import eventually
 
 
 def first_answer(directory: Path, nodes: int) -> float:
-    """Seconds from `qtopic run` with its own broker until every node is ready."""
+    """Return the seconds from `qtopic run` with its own broker until every node is ready."""
     directory.mkdir(parents=True)
     file = directory / "topic.yaml"
     spec = document("start", "ignored:9092", replicas=nodes, standbyReplicas=1 if nodes > 1 else 0)
@@ -53,7 +54,7 @@ def first_answer(directory: Path, nodes: int) -> float:
 
 
 def serve_again(directory: Path, keys: int) -> tuple[float, float]:
-    """Seconds from kill -9 of serve until it answers a read, and of ingest's JVM until a new record is readable."""
+    """Return the seconds from SIGKILL of serve until it answers a read, and of ingest's JVM until a new record is readable."""
     with embedded_kafka(directory / "broker") as kafka:
         topics.create(kafka.bootstrap, "again", 4)
         records = ((b"%016x" % n, b'{"n":%d,"pad":"%080d"}' % (n, n)) for n in range(keys))
@@ -72,7 +73,7 @@ def serve_again(directory: Path, keys: int) -> tuple[float, float]:
                     except httpx.TransportError:
                         return False
 
-                eventually("an answer", answered, 60)
+                eventually("serve answers", answered, 60)
                 serve_s = time.perf_counter() - started
                 system.wait_ready()
                 started = time.perf_counter()
@@ -85,7 +86,7 @@ def serve_again(directory: Path, keys: int) -> tuple[float, float]:
 
 
 def cold_start(directory: Path, records: int, rounds: int) -> list[float]:
-    """Seconds from `qtopic run` until all records of a topic can be read; a new data directory in each round."""
+    """Return the seconds from `qtopic run` until all records of a topic are readable, with a new data directory in each round."""
     with embedded_kafka(directory / "broker") as kafka:
         topics.create(kafka.bootstrap, "cold", 8)
         rows = ((b"%016x" % n, b'{"n":%d,"pad":"%080d"}' % (n, n)) for n in range(records))

@@ -1,4 +1,4 @@
-"""What clients of a view and of its Kafka do, from a pod of their own: `python clients.py COMMAND ...`. See `view_on_cluster`.
+"""Run the clients of a view and of its Kafka in a pod of their own: `python clients.py COMMAND ...`. See `view_on_cluster`.
 
 `read` gives keys ever larger numbers and reads them all the while, on connections that are kept and on new ones, until its
 standard input ends. Each line that it prints is a JSON object: what failed, and once in a second how much was read.
@@ -24,9 +24,9 @@ KAFKA = kafka_connection("kafka:9092", {})
 KEYS = [f"key-{number}" for number in range(100)]
 _READS_PER_SECOND = 25.0
 _WRITES_PER_SECOND = 20.0
-_PATIENT = {"deadline-ms": "30000"}  # a machine that is busy with other things is no failure
+_PATIENT = {"deadline-ms": "30000"}  # a busy machine is no failure
 _TIMEOUT_SECONDS = 40.0
-_NEWEST_SECONDS = 200.0  # that the newest value of a key may take to come where much else runs
+_NEWEST_SECONDS = 200.0  # the limit for the newest value of a key on a busy machine
 
 
 def say(**words: Any) -> None:
@@ -34,7 +34,7 @@ def say(**words: Any) -> None:
 
 
 async def produce(topic: str) -> None:
-    """Lines of key, tab and value from the standard input; no value deletes."""
+    """Produce lines of key, tab and value from the standard input; an empty value deletes."""
     lines = sys.stdin.read().splitlines()
     async with topics.producing(KAFKA, topic, "murmur2") as send:
         for line in lines:
@@ -43,7 +43,7 @@ async def produce(topic: str) -> None:
 
 
 async def left(prefix: str) -> None:
-    """Groups and topics in Kafka that begin so."""
+    """Print the groups and topics in Kafka with this prefix."""
     admin = AIOKafkaAdminClient(**client_arguments(KAFKA))
     await admin.start()
     try:
@@ -55,7 +55,7 @@ async def left(prefix: str) -> None:
 
 
 async def get(url: str, *keys: str) -> None:
-    """The values of these keys as of now, or why there is none."""
+    """Print the present values of these keys, or the reason why there is none."""
     async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as http:
         for key in keys:
             asked = (http, f"{url}/v1/keys/{key}", {**_PATIENT, "consistency": "strong"})
@@ -75,7 +75,7 @@ class Reading:
 
     async def run(self) -> None:
         async with topics.producing(KAFKA, self._topic, "murmur2") as send:
-            number = int(time.time() * 1000)  # larger than those of whoever wrote before
+            number = int(time.time() * 1000)  # larger than those of earlier writers
             for key in KEYS:
                 await self._write(send, key, number)
             async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as http:
@@ -126,7 +126,7 @@ class Reading:
             await asyncio.sleep(readers / _READS_PER_SECOND)
 
     async def _every_copy_has_all(self, http: httpx.AsyncClient) -> None:
-        """So that from now on nobody may say that there is no such key, or know an older number."""
+        """Wait until every replica has all keys, so that later answers with a missing key or an older number are wrong."""
         while (placement := await _answer(http, f"{self._url}/v1/placement", {}))[0] != 200:
             await asyncio.sleep(0.5)
         nodes = {address for partition in placement[1]["partitions"] for address in partition["addresses"]}
@@ -139,7 +139,7 @@ class Reading:
                     await asyncio.sleep(0.2)
 
     async def _all_are_read(self, http: httpx.AsyncClient) -> list[str]:
-        """Waits until every key has the newest number, or says which have not."""
+        """Wait until every key has the newest number, or report the keys that do not."""
         deadline = time.monotonic() + _NEWEST_SECONDS
         while True:
             wrong = []
@@ -162,7 +162,7 @@ class Reading:
 
 
 async def _answer(http: httpx.AsyncClient, url: str, how: dict[str, str]) -> tuple[int, Any]:
-    """0 and the reason when there is none."""
+    """Return the status and value of a key, or 0 and the reason if there is none."""
     try:
         answer = await http.get(url, params=how)
         return answer.status_code, answer.json()

@@ -1,4 +1,4 @@
-"""A real cluster for tests that need one: the one that KUBECONFIG names. Without it they are skipped."""
+"""Provide the real cluster that KUBECONFIG names; without it the tests that need one are skipped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.view_on_cluster import platform as platform_in
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[httpx.Client]:
-    """The API server, which knows our kind."""
+    """Return the API server, with our CRD installed."""
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("KUBECONFIG names no Kubernetes cluster; `kind create cluster` makes one")
     if not has_kubectl():
@@ -31,14 +31,14 @@ def cluster() -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def namespace(cluster: httpx.Client) -> Iterator[Namespace]:
-    """One for the tests of a file, which enforces the restricted Pod Security Standard. It goes with all that is in it."""
+    """Yield a namespace for the tests of a file, which enforces the restricted Pod Security Standard; delete it afterwards."""
     with _namespace(cluster) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def platform(cluster: httpx.Client) -> Iterator[Platform]:
-    """An operator, and in another namespace a Kafka and clients, for all tests that look at running views."""
+    """Yield an operator, and in another namespace a Kafka and clients, for all tests of running views."""
     image = os.environ.get("QT_TEST_IMAGE")
     if not image:
         pytest.skip(

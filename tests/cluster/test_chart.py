@@ -1,4 +1,4 @@
-"""The chart in a real cluster: installed, asked by `helm test`, upgraded, uninstalled; and every right that it does not give."""
+"""Test the chart in a real cluster: install, `helm test`, upgrade, uninstall, and every right that it does not grant."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletec
 
 
 def install(namespace: Namespace, values: Mapping[str, Any], *options: str, verb: str = "install") -> str:
-    """A release that leaves the cluster's other namespaces alone, unless `values` say otherwise."""
+    """Install a release that leaves the cluster's other namespaces alone, unless `values` say otherwise."""
     own = {"watchNamespaces": [namespace.name], "rbac": {"aggregateRoles": False}}
     return helm(
         verb, RELEASE, str(CHART), "--namespace", namespace.name, "--values", "-", *options,
@@ -43,7 +43,7 @@ def install(namespace: Namespace, values: Mapping[str, Any], *options: str, verb
 
 @pytest.fixture
 def release(namespace: Namespace) -> Iterator[Callable[..., str]]:
-    """`install`, and the release is gone after the test."""
+    """Call `install`, and uninstall the release after the test."""
     try:
         yield lambda values, *options, **more: install(namespace, values, *options, **more)
     finally:
@@ -52,7 +52,7 @@ def release(namespace: Namespace) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def image(cluster: httpx.Client) -> Mapping[str, str]:
-    """The product's, which the cluster's nodes have, as values of the chart."""
+    """Return the product's image, which the cluster's nodes have, as values of the chart."""
     image = os.environ.get("QT_TEST_IMAGE")
     if not image:
         pytest.skip(
@@ -77,7 +77,7 @@ def image(cluster: httpx.Client) -> Mapping[str, str]:
     ids=["without values", "with everything"],
 )
 def test_the_api_server_takes_every_object(namespace: Namespace, values: dict[str, Any]) -> None:
-    """No field that it does not know, nothing that it warns of; the pods pass the restricted Pod Security Standard."""
+    """The API server accepts every object without a warning, and the pods pass the restricted Pod Security Standard."""
     text = helm(
         "template", RELEASE, str(CHART), "--namespace", namespace.name, "--values", "-",
         stdin=json.dumps({"watchNamespaces": [namespace.name], **values}),
@@ -85,7 +85,7 @@ def test_the_api_server_takes_every_object(namespace: Namespace, values: dict[st
     objects = [o for o in yaml.safe_load_all(text) if o and o["kind"] not in FOREIGN]
     assert len(objects) >= 15
     for pod in (o for o in objects if o["kind"] == "Pod"):
-        pod["spec"]["serviceAccountName"] = "default"  # its own is not there, since nothing is made
+        pod["spec"]["serviceAccountName"] = "default"  # its own does not exist, since nothing is created
     said = namespace.kubectl(
         "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "--filename", "-",
         stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
@@ -95,13 +95,13 @@ def test_the_api_server_takes_every_object(namespace: Namespace, values: dict[st
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_the_api_server_takes_every_example(namespace: Namespace, file: Path) -> None:
-    """As it is."""
+    """The API server accepts every example unchanged."""
     options = ("--server-side", "--dry-run=server", "--validate=strict")
     assert "serverside-applied" in namespace.kubectl("apply", *options, "--filename", str(file))
 
 
 def asked(cluster: httpx.Client, user: str, groups: list[str], namespace: str) -> Callable[..., bool]:
-    """Whether somebody may, by the API server: `may("list", "secrets")`, `may("create", "pods/eviction")`."""
+    """Return a check of an account's rights by the API server: `may("list", "secrets")`, `may("create", "pods/eviction")`."""
 
     def may(verb: str, resource: str, name: str = "") -> bool:
         full, _, group = resource.partition(".")
@@ -129,7 +129,7 @@ def asked(cluster: httpx.Client, user: str, groups: list[str], namespace: str) -
 
 
 def all_resources(cluster: httpx.Client) -> Iterator[str]:
-    """Every resource and subresource that the API server has, as `plural/sub.group`."""
+    """Return every resource and subresource of the API server, as `plural/sub.group`."""
     for group in cluster.get("/apis").raise_for_status().json()["groups"]:
         version = group["preferredVersion"]["groupVersion"]
         for resource in cluster.get(f"/apis/{version}").raise_for_status().json()["resources"]:
@@ -182,7 +182,7 @@ def test_what_is_not_needed_is_denied(
 def test_people_get_what_their_role_says(
     cluster: httpx.Client, namespace: Namespace, release: Callable[..., str]
 ) -> None:
-    """Whoever is bound to the cluster's roles view and edit may read, or write and scale, QueryableTopics."""
+    """The cluster's role view grants reading QueryableTopics, and edit grants writing and scaling them."""
     release({"replicas": 0, "crds": {"install": False}, "rbac": {"aggregateRoles": True}})
     may = {}
     for role in ("view", "edit", "admin"):
@@ -203,7 +203,7 @@ def test_people_get_what_their_role_says(
 def test_a_crd_that_was_there_is_taken_over_and_stays(
     namespace: Namespace, release: Callable[..., str]
 ) -> None:
-    """Without being told so Helm leaves it alone and says why; and no uninstall takes it away."""
+    """Helm adopts an existing CRD only with the option for it, gives the reason otherwise, and never uninstalls it."""
     kubectl("annotate", CRD, "meta.helm.sh/release-name-", "meta.helm.sh/release-namespace-")
     with pytest.raises(HelmRefused, match="cannot be imported into the current release"):
         release({"replicas": 0})
@@ -218,8 +218,9 @@ def test_a_crd_that_was_there_is_taken_over_and_stays(
 def test_the_operator_gets_by_with_its_rights(
     namespace: Namespace, release: Callable[..., str], kafka: KafkaForTests, tmp_path: Path, narrow: bool
 ) -> None:
-    """As the account that the chart makes it makes every child of a resource, puts one back, and takes all away again; the
-    API server refuses it nothing. So for one namespace, and for all of the cluster."""
+    """The chart's account creates, repairs and deletes every child without a refusal, in one namespace and in all of the
+    cluster.
+    """
     watched = [namespace.name] if narrow else []
     name = "narrow" if narrow else "wide"
     kafka.create_topic(name, 2)
@@ -232,11 +233,11 @@ def test_the_operator_gets_by_with_its_rights(
     ) as operator:
         operator.wait_for_log("This operator acts now")
         apply_topic(namespace, name, kafka.bootstrap)
-        eventually("all children are there", lambda: kinds_left(namespace, name) >= CHILDREN)
+        eventually("all children exist", lambda: kinds_left(namespace, name) >= CHILDREN)
         namespace.kubectl("patch", "pdb", f"{name}-r1", "--type=merge", "-p", '{"spec":{"maxUnavailable":2}}')
-        eventually("the edit is put back", lambda: "DriftCorrected" in namespace.kubectl("get", "events"))
+        eventually("the edit is reverted", lambda: "DriftCorrected" in namespace.kubectl("get", "events"))
         namespace.kubectl("delete", "qt", name, "--timeout=90s", timeout=100)
-        eventually("nothing is left", lambda: not kinds_left(namespace, name))
+        eventually("no child remains", lambda: not kinds_left(namespace, name))
         assert operator.get("/healthz").text == "ok\n"
         assert "forbidden" not in operator.log
 
@@ -248,7 +249,7 @@ CHILDREN = {
 
 
 def kinds_left(namespace: Namespace, view: str) -> set[str]:
-    """Of which the view has children."""
+    """Return the kinds of which the view has children."""
     label = f"--selector=queryabletopics.io/view={view}"
     said = namespace.kubectl("get", ",".join(sorted(CHILDREN)), label, "--output=name", "--ignore-not-found")
     return {line.partition("/")[0] for line in said.splitlines() if "/" in line}
@@ -267,8 +268,9 @@ def apply_topic(namespace: Namespace, name: str, bootstrap: str) -> None:
 def test_install_test_upgrade_uninstall(
     namespace: Namespace, image: Mapping[str, str], release: Callable[..., str]
 ) -> None:
-    """The operator works with the rights that it has, `helm test` agrees, an upgrade replaces it, and what is left of a resource
-    after it has gone can be let go by hand."""
+    """The operator works with its rights, `helm test` passes, an upgrade replaces it, and after its removal a user can release
+    a resource by hand.
+    """
     without_crd = {"image": image, "crds": {"install": False}}
     release(without_crd, "--wait")
     assert "Phase:          Succeeded" in helm("test", RELEASE, "--namespace", namespace.name, timeout=120)

@@ -1,4 +1,4 @@
-"""What the builders make, in a real API server: accepted under the restricted Pod Security Standard, and settled when applied."""
+"""Test the builders' output in a real API server: accepted under the restricted Pod Security Standard, stable once applied."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def apply(namespace: Namespace, manifest: Manifest, *options: str) -> str:
 
 
 def made(namespace: Namespace, name: str, **spec: Any) -> View:
-    """A view as the operator reads it, of a resource that is there, so that its children stay."""
+    """Return a view as the operator reads it, of an existing resource, so that its children are not garbage-collected."""
     small = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
     apply(
         namespace,
@@ -53,13 +53,13 @@ def view(request: pytest.FixtureRequest, namespace: Namespace) -> View:
 
 
 def test_every_child_is_accepted(namespace: Namespace, view: View) -> None:
-    """The API server takes each object as it is, and has nothing to warn of."""
+    """The API server accepts each object unchanged and without a warning."""
     for child in [*objects(view), token_secret(view, 1, "abc")]:
         assert "Warning" not in apply(namespace, child, "--dry-run=server")
 
 
 def test_pods_are_accepted(namespace: Namespace, view: View) -> None:
-    """A namespace that enforces the restricted Pod Security Standard takes the pods."""
+    """A namespace that enforces the restricted Pod Security Standard accepts the pods."""
     template = pod_template(view, 1, "shop.users.r1", "example.com/node:1", "0123456789abcdef", SETTINGS)
     metadata = {**template["metadata"], "name": "one", "namespace": namespace.name}
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-one"}}
@@ -75,7 +75,7 @@ def test_pods_are_accepted(namespace: Namespace, view: View) -> None:
 
 
 def test_the_standard_is_enforced(namespace: Namespace, view: View) -> None:
-    """The namespace of these tests would refuse a pod that breaks the standard."""
+    """The namespace of these tests refuses a pod that breaks the standard."""
     spec = {"containers": [{"name": "a", "image": "a"}]}
     pod = {
         "apiVersion": "v1",
@@ -89,7 +89,7 @@ def test_the_standard_is_enforced(namespace: Namespace, view: View) -> None:
 
 
 def test_nothing_differs_after_an_apply(namespace: Namespace, view: View) -> None:
-    """An object that was applied has everything that was wanted, and a second apply would change nothing."""
+    """An applied object has every desired field, and a second apply changes nothing."""
     for child in objects(view, pods=0):
         kind, name = child["kind"], child["metadata"]["name"]
         apply(namespace, child)
@@ -101,7 +101,7 @@ def test_nothing_differs_after_an_apply(namespace: Namespace, view: View) -> Non
 
 
 def test_what_is_taken_away_goes(namespace: Namespace) -> None:
-    """A field that is wanted no longer is a difference, and goes from the live object with the next apply."""
+    """A field that is no longer desired is a difference, and the next apply removes it from the live object."""
     before = made(namespace, "lessens", service={"annotations": {"example.com/a": "b"}})
     apply(namespace, client(before, 1))
     after = client(made(namespace, "lessens"), 1)
@@ -114,7 +114,7 @@ def test_what_is_taken_away_goes(namespace: Namespace) -> None:
 
 
 def test_a_view_that_asks_for_less_has_less(namespace: Namespace) -> None:
-    """After a change nothing is left of what was asked for before: objects are as if they had been made anew."""
+    """After a change no earlier field remains: objects equal newly created ones."""
     asked = {name: value for name, value in FULL.items() if name not in ("storage", "deletionPolicy")}
 
     def specs() -> list[Any]:
@@ -136,7 +136,7 @@ def test_a_view_that_asks_for_less_has_less(namespace: Namespace) -> None:
 
 
 def test_a_users_edit_is_put_back(namespace: Namespace) -> None:
-    """What somebody changed is named, and is as it was after an apply."""
+    """The difference names a user's edit, and an apply reverts it."""
     view = made(namespace, "edited")
     [wanted] = [child for child in objects(view, pods=0) if child["kind"] == "NetworkPolicy"]
     apply(namespace, wanted)
@@ -149,7 +149,7 @@ def test_a_users_edit_is_put_back(namespace: Namespace) -> None:
 
 
 def test_what_a_user_adds_to_a_selector_is_taken_away(namespace: Namespace) -> None:
-    """It would leave the Service without a pod to send requests to."""
+    """An apply removes a label that a user added to a selector, which would leave the Service without pods."""
     wanted = client(made(namespace, "selects"), 1)
     apply(namespace, wanted)
     edit = json.dumps({"spec": {"selector": {"of": "mine"}}})
@@ -161,7 +161,7 @@ def test_what_a_user_adds_to_a_selector_is_taken_away(namespace: Namespace) -> N
 
 
 def test_a_statefulset_is_applied_after_its_volumes_have_grown(namespace: Namespace) -> None:
-    """A larger size is no change of the StatefulSet, which would be refused."""
+    """A larger volume size does not change the StatefulSet, since the API server would refuse it."""
 
     def wanted(view: View, live: Manifest | None) -> Manifest:
         template = pod_template(view, 1, "shop.users.r1", "example.com/node:1", "0123456789abcdef", SETTINGS)

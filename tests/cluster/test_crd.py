@@ -1,4 +1,4 @@
-"""The schema in a real API server: what it refuses, what it fills in, and what kubectl shows of it."""
+"""Test the schema in a real API server: its refusals, its defaults, and what kubectl shows of it."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def messages(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def test_every_rule_is_tried() -> None:
-    """No rule of the schema is without a case that breaks it."""
+    """Every rule of the schema has a case that breaks it."""
     tried = [part for part, _ in [*RULES, *CHANGES]] + [part for _, part in NAMES]
 
     assert [message for message in messages(SCHEMA) if not any(part in message for part in tried)] == []
@@ -128,7 +128,7 @@ def test_every_rule_is_tried() -> None:
 
 @pytest.mark.parametrize(("name", "sentence"), NAMES)
 def test_a_name_that_pods_cannot_have_is_refused(namespace: Namespace, name: str, sentence: str) -> None:
-    """A name is short, is one of a Service, and is not a revision's."""
+    """A name must be short, valid for a Service, and different from a revision's."""
     answer = namespace.try_topic(topic(name, SMALL))
 
     assert answer.status == 422
@@ -137,7 +137,7 @@ def test_a_name_that_pods_cannot_have_is_refused(namespace: Namespace, name: str
 
 @pytest.mark.parametrize(("sentence", "spec"), RULES)
 def test_what_crosses_fields_is_refused(namespace: Namespace, sentence: str, spec: dict[str, Any]) -> None:
-    """Each rule refuses what breaks it, in its own words, and nothing else complains."""
+    """Each rule refuses what breaks it, in its own words, and no other rule complains."""
     answer = namespace.try_topic(topic("users", {**SMALL, **spec}))
 
     assert answer.status == 422
@@ -146,7 +146,7 @@ def test_what_crosses_fields_is_refused(namespace: Namespace, sentence: str, spe
 
 
 def test_every_bound_is_kept(namespace: Namespace) -> None:
-    """A value just outside of any bound of any field is refused, and the field is named."""
+    """The API server refuses a value just outside of any bound of any field, and names the field."""
     taken = []
     for path, bound, value in outside(SCHEMA["properties"]["spec"], ("spec",)):
         resource = topic("users", {}) | inside(path, value)
@@ -163,7 +163,7 @@ def test_every_bound_is_kept(namespace: Namespace) -> None:
     "missing", [("spec",), ("spec", "topic"), ("spec", "kafka"), ("spec", "kafka", "bootstrapServers")]
 )
 def test_what_must_be_given_is_missed(namespace: Namespace, missing: tuple[str, ...]) -> None:
-    """The fields that have no default are asked for by name."""
+    """The API server names each missing field that has no default."""
     resource: Any = json.loads(json.dumps(topic("users", SMALL)))
     holder = resource
     for step in missing[:-1]:
@@ -182,7 +182,7 @@ def test_what_must_be_given_is_missed(namespace: Namespace, missing: tuple[str, 
     ],
 )  # fmt: skip
 def test_what_has_a_name_is_there_once(namespace: Namespace, field: str, item: dict[str, Any]) -> None:
-    """Two entries that a pod could not have beside one another are refused."""
+    """The API server refuses two entries that a pod could not have together."""
     answer = namespace.try_topic(topic("users", {**SMALL, **pods(**{field: [item, item]})}))
 
     assert answer.status == 422
@@ -193,7 +193,7 @@ def test_what_has_a_name_is_there_once(namespace: Namespace, field: str, item: d
     "file", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda file: str(file.relative_to(EXAMPLES))
 )
 def test_examples_are_taken(namespace: Namespace, file: Path) -> None:
-    """Each example that users copy is one that a cluster takes."""
+    """A cluster accepts each example."""
     for document in yaml.safe_load_all(file.read_text()):
         if document["kind"] == "QueryableTopic":
             document["metadata"].pop("namespace", None)
@@ -203,7 +203,7 @@ def test_examples_are_taken(namespace: Namespace, file: Path) -> None:
 
 
 def test_defaults_are_filled_in(namespace: Namespace) -> None:
-    """What the API server makes of a resource is what the operator reads where nothing was filled in."""
+    """The API server's defaults for a resource equal the operator's."""
     for spec in (SMALL, FULL, {**SMALL, "view": {"kind": "history", "history": {}}}):
         answer = namespace.try_topic(topic("users", spec))
 
@@ -213,7 +213,7 @@ def test_defaults_are_filled_in(namespace: Namespace) -> None:
 
 @pytest.fixture(scope="module")
 def stored(namespace: Namespace) -> Namespace:
-    """A namespace with the resource `stored`."""
+    """Yield a namespace with the resource `stored`."""
     namespace.kubectl(
         "create", "--filename", "-", stdin=json.dumps(topic("stored", {**STORED, "paused": True}))
     )
@@ -222,7 +222,7 @@ def stored(namespace: Namespace) -> Namespace:
 
 @pytest.mark.parametrize(("sentence", "spec"), CHANGES)
 def test_what_cannot_change_is_refused(stored: Namespace, sentence: str, spec: dict[str, Any]) -> None:
-    """What would need other volumes is refused, and the message says what to do."""
+    """The API server refuses a change that would need other volumes, and the message gives advice."""
     answer = stored.try_change("stored", {**SMALL, **spec})
 
     assert answer.status == 422
@@ -231,7 +231,7 @@ def test_what_cannot_change_is_refused(stored: Namespace, sentence: str, spec: d
 
 
 def test_a_volume_may_grow(stored: Namespace) -> None:
-    """A larger size is taken, in any unit."""
+    """The API server accepts a larger size, in any unit."""
     for size in ("3Gi", "2048Mi", "3G"):
         answer = stored.try_change("stored", {**SMALL, "storage": {"size": size, "storageClassName": "fast"}})
 

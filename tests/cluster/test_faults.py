@@ -1,6 +1,6 @@
-"""What goes wrong in a cluster: pods, containers, processes, volumes, children of the resource, the operator itself.
+"""Test faults in a cluster: pods, containers, processes, volumes, children of the resource, the operator itself.
 
-The tests share one view, of two nodes with two copies of each partition, since a node takes its time to start.
+The tests share one view, of two nodes with two replicas of each partition, since a node starts slowly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ for pid in [int(d.name) for d in Path("/proc").iterdir() if d.name.isdigit()]:
     if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
         os.kill(pid, signal.SIGKILL)
 """
-# The first process of a container can be ended from within only by what it listens to; the second time it ends at once.
+# The first process of a container handles only the signals that it has a handler for; a second signal ends it at once.
 END_AT_ONCE = """
 import os, signal, time
 os.kill(1, signal.SIGTERM)
@@ -43,14 +43,14 @@ def running(platform: Platform) -> Iterator[ViewOnCluster]:
 
 @pytest.fixture
 def view(running: ViewOnCluster) -> ViewOnCluster:
-    """All is well again."""
+    """Return the view once it has recovered."""
     running.wait_until_settled()
     return running
 
 
 @contextmanager
 def reads_are_right(view: ViewOnCluster) -> Iterator[None]:
-    """Until all is well again. Some may get no answer; none is told that a key is not there, or gets what was written before."""
+    """Check reads until the view has recovered: some may get no answer, none gets a missing key or an older value."""
     with view.reading() as seen:
         yield
         view.wait_until_settled()
@@ -63,37 +63,41 @@ def restarts(view: ViewOnCluster, pod: str, container: str) -> int:
 
 
 def test_a_pod_is_killed(view: ViewOnCluster) -> None:
-    """Another one comes in its place, with its volume."""
+    """A pod replaces a killed one, with its volume."""
     pod = view.pod(1)
     before = view.uids()[pod]
     with reads_are_right(view):
         view.namespace.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
-        view.platform.eventually("there is another", lambda: view.uids().get(pod) not in (None, before))
+        view.platform.eventually(
+            "another pod replaces it", lambda: view.uids().get(pod) not in (None, before)
+        )
 
 
 @pytest.mark.parametrize(
     ("container", "script"), [("serve", END_AT_ONCE), ("ingest", KILL_JAVA)], ids=["serve", "the JVM"]
 )
 def test_a_process_is_killed(view: ViewOnCluster, container: str, script: str) -> None:
-    """It is started again, in the same pod."""
+    """A killed process restarts in the same pod."""
     pod = view.pod(0)
     before, uid = restarts(view, pod, container), view.uids()[pod]
     with reads_are_right(view):
         view.execute(0, container, "python", "-c", script)
         if container == "serve":
-            view.platform.eventually("it has ended", lambda: restarts(view, pod, container) > before)
+            view.platform.eventually(
+                "the container has restarted", lambda: restarts(view, pod, container) > before
+            )
     assert view.uids()[pod] == uid
 
 
 def test_a_volume_is_lost(view: ViewOnCluster) -> None:
-    """Its node begins with an empty one, and has its copies again from the other node."""
+    """A node whose volume is lost begins with an empty one, and gets its replicas from the other node."""
     pod = view.pod(1)
     claim = f"data-{pod}"
     before = view.platform.listed("pvc", f"/{claim}")["metadata"]["uid"]
     with reads_are_right(view):
         view.namespace.kubectl("delete", "pvc", claim, "--wait=false")
         view.namespace.kubectl("delete", "pod", pod)
-        view.platform.eventually("it has another volume", lambda: has_another(view, claim, before))
+        view.platform.eventually("the node has another volume", lambda: has_another(view, claim, before))
 
 
 def has_another(view: ViewOnCluster, claim: str, before: str) -> bool:
@@ -103,7 +107,7 @@ def has_another(view: ViewOnCluster, claim: str, before: str) -> bool:
 
 
 def test_what_somebody_does_to_children_is_undone(view: ViewOnCluster) -> None:
-    """An edit is put back, what was deleted is made again, and an event says so; no pod restarts."""
+    """The operator reverts edits and deletions of children and emits an event; no pod restarts."""
     kubectl, revision = view.namespace.kubectl, f"{view.name}-{view.active}"
     pods, told = view.uids(), view.events()["DriftCorrected"]
     children = {
@@ -122,8 +126,10 @@ def test_what_somebody_does_to_children_is_undone(view: ViewOnCluster) -> None:
     }
     for kind, edit in edits.items():
         kubectl("patch", kind, children[kind], "--type=merge", "--patch", edit)
-    view.platform.eventually("every edit is put back", lambda: was_put_back(view, children))
-    view.platform.eventually("it is told", lambda: view.events()["DriftCorrected"] >= told + len(edits))
+    view.platform.eventually("every edit is reverted", lambda: was_put_back(view, children))
+    view.platform.eventually(
+        "an event reports it", lambda: view.events()["DriftCorrected"] >= told + len(edits)
+    )
 
     told = view.events()["DriftCorrected"]
     uids = {
@@ -138,7 +144,7 @@ def test_what_somebody_does_to_children_is_undone(view: ViewOnCluster) -> None:
             for kind, name in children.items()
         ),
     )
-    view.platform.eventually("it is told", lambda: view.events()["DriftCorrected"] > told)
+    view.platform.eventually("an event reports it", lambda: view.events()["DriftCorrected"] > told)
     view.wait_until_settled()
     assert view.uids() == pods
     with view.no_read_fails():
@@ -158,10 +164,10 @@ def was_put_back(view: ViewOnCluster, children: dict[str, str]) -> bool:
 
 
 def test_the_operator_is_killed_while_nodes_are_added(view: ViewOnCluster) -> None:
-    """The next one goes on with it; no read fails."""
+    """The next operator completes the scaling, and no read fails."""
     with view.no_read_fails():
         view.scale(3)
-        view.platform.eventually("its pod is there", lambda: len(view.pods()) == 3)
+        view.platform.eventually("the new pod exists", lambda: len(view.pods()) == 3)
         view.platform.kill_operator()
         view.platform.operator_answers()
     assert {node for serving in view.placement()["serving"] for node in serving} == {0, 1, 2}
@@ -170,13 +176,15 @@ def test_the_operator_is_killed_while_nodes_are_added(view: ViewOnCluster) -> No
 
 
 def test_the_operator_is_killed_at_each_phase_of_a_change(view: ViewOnCluster) -> None:
-    """The next one goes on with it; the new revision takes over, the old one goes, and no read fails."""
+    """The next operator completes the rollout and retires the old revision, and no read fails."""
     before = int(view.active[1:])
     killed: set[str] = set()
     with view.no_read_fails():
         view.patch(redeployNonce=before)
         while killed < {"HydratingCandidate", "Retiring"}:
-            view.platform.eventually("a phase comes", lambda: view.status["phase"] not in {"Ready", *killed})
+            view.platform.eventually(
+                "the next phase begins", lambda: view.status["phase"] not in {"Ready", *killed}
+            )
             killed.add(view.status["phase"])
             view.platform.kill_operator()
             view.platform.operator_answers()
@@ -187,7 +195,7 @@ def test_the_operator_is_killed_at_each_phase_of_a_change(view: ViewOnCluster) -
 
 
 def test_a_node_stays_away(view: ViewOnCluster) -> None:
-    """Its pod can run nowhere else because of its volume: after `replaceAfter` it gets another one where there is room."""
+    """A pod whose volume binds it to a lost node gets another volume after `replaceAfter`, where there is room."""
     hosts = view.namespace.api.get("/api/v1/nodes").raise_for_status().json()["items"]
     pod = view.pod(1)
     host = view.pods()[pod]["spec"]["nodeName"]
@@ -198,7 +206,7 @@ def test_a_node_stays_away(view: ViewOnCluster) -> None:
         view.namespace.kubectl("cordon", host)
         try:
             view.namespace.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
-            view.platform.eventually("it runs elsewhere", lambda: is_ready(view.pods().get(pod)))
+            view.platform.eventually("the pod runs on another host", lambda: is_ready(view.pods().get(pod)))
         finally:
             view.namespace.kubectl("uncordon", host)
     assert view.pods()[pod]["spec"]["nodeName"] != host

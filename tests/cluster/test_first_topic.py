@@ -1,5 +1,6 @@
-"""docs/first_topic.md, from the view on: its commands as they stand there, and what it says comes of them. As there, the
-operator is in another namespace than Kafka and the resource."""
+"""Test docs/first_topic.md, from the view on: its commands as written, and the results that it states. As on the page, the
+operator is in another namespace than Kafka and the resource.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ ELSEWHERE = (
 
 
 def test_the_page_can_be_followed(platform: Platform) -> None:
-    """Everything that it has one type works, in its order; where it has one watch, this waits; what it has one read is there."""
+    """Every command of the page works in order, every awaited state comes, and every read value is right."""
     view = ViewOnCluster(platform, "users", "users")
     platform.make_topic(view.topic)
     london, paris = ('{"name": "Ada", "city": "London"}', '{"name": "Ada", "city": "Paris"}')
@@ -41,4 +42,4 @@ def test_the_page_can_be_followed(platform: Platform) -> None:
                 platform.namespace.kubectl(verb, *rest, timeout=300)
     assert answers == [(200, {"name": "Ada", "city": "Paris"}), (200, {"city": "PARIS"})]
     kinds = "pod,pvc,configmap,secret,service,statefulset"
-    platform.eventually("nothing is left", lambda: not view.live(kinds))  # its children go after it
+    platform.eventually("no child remains", lambda: not view.live(kinds))  # its children are deleted after it

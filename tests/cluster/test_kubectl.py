@@ -1,4 +1,4 @@
-"""A resource as kubectl shows it, scales it and waits for it."""
+"""Test how kubectl shows a resource, scales it and waits for it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ STATUS: Mapping[str, Any] = {
 
 @pytest.fixture(scope="module")
 def users(namespace: Namespace) -> Namespace:
-    """A namespace with the resource `users`, of three nodes, and a status with every field."""
+    """Yield a namespace with the resource `users`, of three nodes, and a status with every field."""
     resource = {
         "apiVersion": "queryabletopics.io/v1alpha1",
         "kind": "QueryableTopic",
@@ -107,17 +107,17 @@ def said(value: Any, path: str = "") -> Iterator[str]:
 
 
 def test_the_status_of_these_tests_says_everything() -> None:
-    """Every field of the schema's status is in it."""
+    """The status of these tests has every field of the schema's status."""
     assert set(leaves(VERSION["schema"]["openAPIV3Schema"]["properties"]["status"])) == set(said(STATUS))
 
 
 def test_status_is_kept_whole(users: Namespace) -> None:
-    """The API server drops nothing of what status may say."""
+    """The API server drops no field of a status."""
     assert users.get("qt", "users")["status"] == STATUS
 
 
 def test_a_list_has_its_columns(users: Namespace) -> None:
-    """`kubectl get qt` says what is read, whether it answers, and how far it is."""
+    """`kubectl get qt` shows the topic, whether the view is available, and its progress."""
     shown = columns(users.kubectl("get", "qt"))
 
     assert shown.pop("AGE")
@@ -141,14 +141,14 @@ def test_a_wide_list_speaks_of_the_change(users: Namespace) -> None:
 
 
 def test_one_waits_for_a_condition(users: Namespace) -> None:
-    """`kubectl wait` ends when status says so, and not before."""
+    """`kubectl wait` ends when the condition is true, and not before."""
     assert "condition met" in users.kubectl("wait", "--for=condition=Available", "qt/users", "--timeout=30s")
     with pytest.raises(Refused, match="timed out"):
         users.kubectl("wait", "--for=condition=Degraded", "qt/users", "--timeout=1s")
 
 
 def test_a_view_is_scaled(users: Namespace) -> None:
-    """`kubectl scale qt` sets the number of nodes, and is refused what its copies cannot have."""
+    """`kubectl scale qt` sets the number of nodes, and refuses fewer than the replicas need."""
     assert "scaled" in users.kubectl("scale", "qt/users", "--replicas=5")
     assert users.get("qt", "users")["spec"]["replicas"] == 5
     with pytest.raises(Refused, match="standbyReplicas must be smaller than replicas"):
@@ -156,7 +156,7 @@ def test_a_view_is_scaled(users: Namespace) -> None:
 
 
 def test_an_autoscaler_finds_the_pods(users: Namespace) -> None:
-    """The scale subresource says how many nodes there are and which pods they are."""
+    """The scale subresource has the number of nodes and the selector of their pods."""
     path = f"/apis/queryabletopics.io/v1alpha1/namespaces/{users.name}/queryabletopics/users/scale"
 
     assert json.loads(kubectl("get", "--raw", path))["status"] == {
@@ -173,7 +173,7 @@ def test_the_manual_names_every_field(users: Namespace) -> None:
 
 
 def test_the_manual_explains_what_it_names(users: Namespace) -> None:
-    """`kubectl explain` has the schema's own words for each field."""
+    """`kubectl explain` prints the schema's description of each field."""
     for name, field in SPEC["properties"].items():
         shown = " ".join(users.kubectl("explain", f"qt.spec.{name}").split())
 

@@ -1,4 +1,4 @@
-"""The operator as a process against a real API server. Its pods can be put nowhere, so that only objects are at stake."""
+"""Test the operator as a process against a real API server. Its pods stay unschedulable, so that only objects matter."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REVISION = {"configmap", "poddisruptionbudget", "secret", "service", "statefulse
 ROUNDS = 'qt_reconcile_total{result="ok"}'
 MANY = int(os.environ.get("QT_TEST_RESOURCES", "200"))
 
-# The operator, with less patience for a Kafka that is away: nobody waits five minutes in a test.
+# The operator, with a shorter timeout for an unreachable Kafka: a test cannot wait five minutes.
 IMPATIENT = "import queryable_operator.decide.deletion as d; d._KAFKA_SECONDS = 3.0"
 
 # The operator, reading token Secrets, which it does not watch, more often than once a minute.
@@ -46,7 +46,7 @@ VIGILANT = "import queryable_operator.act.observer as o; o._TOKEN_SECONDS = 3.0"
 
 
 class Running:
-    """One namespace, its own operator, and what it asks the API server."""
+    """Hold one namespace, its own operator, and requests to the API server."""
 
     def __init__(self, namespace: Namespace, proxy: CountingProxy, log: Path, bootstrap: str) -> None:
         self.namespace, self.proxy, self.bootstrap = namespace, proxy, bootstrap
@@ -80,14 +80,14 @@ class Running:
         self.namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(resource))
 
     def live(self, kind: str) -> dict[str, dict[str, Any]]:
-        """By name, those with our label."""
+        """Return the objects with our label, by name."""
         selector = f"--selector={names.VIEW_LABEL}" if kind != "qt" else "--ignore-not-found"
         text = self.namespace.kubectl("get", kind, selector, "--output", "json")
         items = json.loads(text)["items"] if text.strip() else []
         return {item["metadata"]["name"]: item for item in items}
 
     def missing(self, view: str) -> set[str]:
-        """Of the children that a view has, those that are not there."""
+        """Return the children that a view needs and that do not exist."""
         wanted = {(kind, f"{view}-r1") for kind in REVISION}
         wanted |= {(kind, view) for kind in ("service", "networkpolicy", "serviceaccount")}
         there = {(kind, name) for kind in KINDS for name in self.live(kind)}
@@ -111,7 +111,7 @@ class Running:
         }
 
     def rounds(self, count: int) -> None:
-        """Waits until so many more have ended."""
+        """Wait until this many more reconcile passes have ended."""
         before = self.operator.metrics().get(ROUNDS, 0.0)
         until(
             lambda: self.operator.metrics().get(ROUNDS, 0.0) >= before + count,
@@ -119,7 +119,7 @@ class Running:
         )
 
     def quiet(self) -> None:
-        """Waits until a few rounds have come and gone without a write."""
+        """Wait until a few reconcile passes have ended without a write."""
 
         def writes_nothing() -> bool:
             before = len(self.proxy.writes)
@@ -136,12 +136,12 @@ class Running:
 
 
 def until(holds: Callable[[], object], story: Callable[[], str], seconds: float = 60) -> None:
-    eventually("the cluster is in the wanted state", holds, seconds, story=story)
+    eventually("the cluster is in the desired state", holds, seconds, story=story)
 
 
 @pytest.fixture(scope="module")
 def topic(cluster: httpx.Client, kafka: KafkaForTests) -> str:
-    """Where it is: the operator runs beside the broker."""
+    """Create the topic, and return the address of the broker, beside which the operator runs."""
     kafka.create_topic("operator-api", 4)
     return kafka.bootstrap
 
@@ -158,14 +158,14 @@ def _namespace(cluster: httpx.Client) -> Iterator[Namespace]:
 
 
 def _remove_replica(namespace: str) -> None:
-    """Resources whose operator is gone would hold their namespace for ever."""
+    """Release resources without an operator, which would block the deletion of their namespace."""
     listed = kubectl("--namespace", namespace, "get", "qt", "--output", "name", "--ignore-not-found")
     for name in listed.split():
         patch = '{"metadata":{"finalizers":null}}'
         try:
             kubectl("--namespace", namespace, "patch", name, "--type=merge", "--patch", patch)
         except Refused:
-            continue  # it went by itself
+            continue  # it was deleted meanwhile
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def running(cluster: httpx.Client, topic: str, tmp_path: Path) -> Iterator[Runni
 
 
 def test_children_appear_and_a_settled_resource_makes_no_write(running: Running) -> None:
-    """Everything is there once, and then nothing is asked to change, over many rounds."""
+    """The operator creates every child once, and then writes nothing over many reconcile passes."""
     running.start()
     running.apply("users", replicas=2)
     running.settled("users")
@@ -199,7 +199,7 @@ def test_children_appear_and_a_settled_resource_makes_no_write(running: Running)
 
 
 def test_a_child_is_put_back_after_an_edit_and_after_a_deletion(running: Running) -> None:
-    """Of every kind that a user could reach for. The event says what was not as it should be."""
+    """The operator repairs a child of every kind after an edit and a deletion; the event names the difference."""
     running.start(prelude=VIGILANT)
     running.apply("users")
     running.settled("users")
@@ -216,7 +216,7 @@ def test_a_child_is_put_back_after_an_edit_and_after_a_deletion(running: Running
         running.namespace.kubectl("patch", child, "--type=merge", "--patch", patch)
         until(
             lambda: len(running.events("DriftCorrected")) > number,  # noqa: B023
-            lambda: f"{child} was not put back\n{running.operator.log[-2000:]}",  # noqa: B023
+            lambda: f"{child} was not reverted\n{running.operator.log[-2000:]}",  # noqa: B023
         )
     assert running.live("statefulset")["users-r1"]["spec"]["replicas"] == 1
     for kind in KINDS:
@@ -224,14 +224,14 @@ def test_a_child_is_put_back_after_an_edit_and_after_a_deletion(running: Running
             running.namespace.kubectl("delete", kind, name, "--wait=false")
             until(
                 lambda: running.live(kind).get(name, live)["metadata"]["uid"] != live["metadata"]["uid"],  # noqa: B023
-                lambda: f"{kind} {name} did not come back\n{running.operator.log[-2000:]}",  # noqa: B023
+                lambda: f"{kind} {name} was not recreated\n{running.operator.log[-2000:]}",  # noqa: B023
                 300,
             )
     running.quiet()
 
 
 def test_somebody_elses_object_is_not_touched(running: Running) -> None:
-    """A Service of the view's name that was there before stays as it is, and status says so."""
+    """The operator leaves an existing Service of the view's name unchanged, and status reports the conflict."""
     running.namespace.kubectl("create", "service", "clusterip", "users", "--tcp=80:80")
     before = running.namespace.get("service", "users")
     running.start()
@@ -244,7 +244,7 @@ def test_somebody_elses_object_is_not_touched(running: Running) -> None:
 
 
 def test_a_wrong_spec_is_said_and_the_others_go_on(running: Running) -> None:
-    """What the schema lets through and this version does not carry out."""
+    """The operator reports a spec that the schema accepts and this version does not support; other resources continue."""
     running.start()
     running.apply("wrong", view={"indexes": [{"name": "by-user", "field": "user", "type": "string"}]})
     running.apply("right")
@@ -256,7 +256,7 @@ def test_a_wrong_spec_is_said_and_the_others_go_on(running: Running) -> None:
 
 
 def test_what_the_api_server_refuses_is_told(running: Running) -> None:
-    """A quota that leaves no room: an event names verb, kind and name, and all goes on when there is room."""
+    """A quota without room causes an event with verb, kind and name; with room the operator continues."""
     running.namespace.kubectl("create", "quota", "none", "--hard=count/statefulsets.apps=0")
     running.start()
     running.apply("users")
@@ -270,7 +270,7 @@ def test_what_the_api_server_refuses_is_told(running: Running) -> None:
 
 
 def test_an_operator_that_is_killed_at_any_moment_ends_at_the_same_place(running: Running) -> None:
-    """Again and again, while it makes, changes and deletes."""
+    """The operator reaches the same state after SIGKILL at random moments of creation, change and deletion."""
     dice = random.Random(7)
     for round_ in range(10):
         operator = running.start()
@@ -278,7 +278,7 @@ def test_an_operator_that_is_killed_at_any_moment_ends_at_the_same_place(running
         if round_ == 6:
             running.apply("gone")
             running.namespace.kubectl("delete", "qt", "gone", "--wait=false")
-        time.sleep(dice.uniform(0.5, 3.0))  # a moment like any other, not a wait for something
+        time.sleep(dice.uniform(0.5, 3.0))  # a random moment, not a wait for a condition
         operator.end(signal.SIGKILL)
     running.start()
     running.apply("users", replicas=2)
@@ -293,7 +293,7 @@ def test_an_operator_that_is_killed_at_any_moment_ends_at_the_same_place(running
 
 
 def test_an_api_server_that_was_away_finds_everything_as_before(running: Running) -> None:
-    """The operator waits for it, and puts right what has gone wrong meanwhile."""
+    """The operator waits for an unreachable API server, and then repairs what has changed."""
     running.start()
     running.apply("users")
     running.settled("users")
@@ -308,7 +308,7 @@ def test_an_api_server_that_was_away_finds_everything_as_before(running: Running
 
 
 def test_a_deleted_resource_leaves_nothing(running: Running) -> None:
-    """In Kubernetes; what it leaves in Kafka is in the tests of topics."""
+    """A deleted resource leaves nothing in Kubernetes; the tests of topics cover Kafka."""
     running.start()
     running.apply("users", storage={"ephemeral": False, "size": "1Gi"})
     running.settled("users")
@@ -322,7 +322,7 @@ def test_a_deleted_resource_leaves_nothing(running: Running) -> None:
 
 
 def test_a_deletion_waits_for_kafka_and_then_lets_go(running: Running) -> None:
-    """Kafka is away: after its patience an event says what may be left, and the resource goes."""
+    """If Kafka is unreachable beyond the timeout, an event names what may remain, and the resource is released."""
     running.start(prelude=IMPATIENT)
     running.apply("users")
     running.settled("users")
@@ -336,7 +336,7 @@ def test_a_deletion_waits_for_kafka_and_then_lets_go(running: Running) -> None:
 
 
 def test_a_resource_that_was_deleted_while_nobody_was_there_goes(running: Running) -> None:
-    """The next operator finds it being deleted, and ends it."""
+    """The next operator completes a deletion that began while no operator ran."""
     running.start()
     running.apply("users")
     running.settled("users")
@@ -348,7 +348,7 @@ def test_a_resource_that_was_deleted_while_nobody_was_there_goes(running: Runnin
 
 
 def test_a_namespace_that_is_deleted_ends(running: Running) -> None:
-    """With everything in it, though nothing can be created there any more, and Kafka is away."""
+    """A deleted namespace ends with all of its resources, although it accepts no new objects and Kafka is unreachable."""
     running.start(prelude=IMPATIENT)
     running.apply("users", kafka={"bootstrapServers": "127.0.0.1:1"})
     running.apply("others")
@@ -357,7 +357,7 @@ def test_a_namespace_that_is_deleted_ends(running: Running) -> None:
 
 
 def test_a_standby_takes_over_from_one_that_was_killed(running: Running) -> None:
-    """By a real Lease."""
+    """A standby operator takes over a real Lease from a killed one."""
     election = ("--leader-election", f"--lease-namespace={running.namespace.name}")
     first = running.start(*election)
     first.wait_for_log("This operator acts now")
@@ -373,7 +373,7 @@ def test_a_standby_takes_over_from_one_that_was_killed(running: Running) -> None
 
 @pytest.mark.timeout(1800)
 def test_many_resources_converge(running: Running) -> None:
-    """Two hundred by default (QT_TEST_RESOURCES). Printed: how long it took, what it cost, and how much memory."""
+    """Many resources converge, two hundred by default (QT_TEST_RESOURCES); the test prints duration, cost and memory."""
     for first in range(0, MANY, 50):
         resources = [
             {

@@ -1,6 +1,6 @@
-"""What a user changes while clients read: how many nodes and copies, how nodes run, what the view holds. No read fails.
+"""Test what a user changes under reads: number of nodes and replicas, pod template, transformation. No read fails.
 
-The tests share one view and go from the one to the next, since a node takes its time to start.
+The tests share one view and build on one another, since a node starts slowly.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ def running(platform: Platform) -> Iterator[ViewOnCluster]:
 
 @pytest.fixture
 def view(running: ViewOnCluster) -> ViewOnCluster:
-    """All that an earlier test asked for has been done."""
+    """Return the view once it has settled after the earlier test."""
     running.wait_until_settled()
     return running
 
 
 def test_more_nodes(view: ViewOnCluster) -> None:
-    """`kubectl scale qt` to 3: the partitions are spread over all three."""
+    """`kubectl scale qt` to 3 spreads the partitions over all three nodes."""
     with view.no_read_fails():
         view.scale(3)
     assert {node for serving in view.placement()["serving"] for node in serving} == {0, 1, 2}
 
 
 def test_fewer_nodes(view: ViewOnCluster) -> None:
-    """`kubectl scale qt` to 2: the highest ordinal goes, and its volume."""
+    """`kubectl scale qt` to 2 removes the highest ordinal and its volume."""
     view.scale(3)
     view.wait_until_settled()
     with view.no_read_fails():
         view.scale(2)
     assert sorted(view.pods()) == [view.pod(0), view.pod(1)]
-    view.platform.eventually("its volume is gone", lambda: len(view.live("pvc")) == 2)
+    view.platform.eventually("its volume is deleted", lambda: len(view.live("pvc")) == 2)
 
 
 def test_a_standby(view: ViewOnCluster) -> None:
-    """Each partition gets a second copy."""
+    """Each partition gets a standby replica."""
     view.scale(2)
     view.wait_until_settled()
     with view.no_read_fails():
@@ -61,41 +61,43 @@ def test_a_standby(view: ViewOnCluster) -> None:
 
 @pytest.fixture
 def two_copies(view: ViewOnCluster) -> ViewOnCluster:
-    """On two nodes."""
+    """Return the view with two nodes and a standby replica of each partition."""
     view.patch(replicas=2, standbyReplicas=1)
     view.wait_until_settled()
     return view
 
 
 def test_another_pod_template(two_copies: ViewOnCluster) -> None:
-    """Every pod is made anew, one after the other, under the same revision."""
+    """A new pod template recreates the pods one after the other, under the same revision."""
     view, before, active = two_copies, two_copies.uids(), two_copies.active
     with view.no_read_fails():
         view.patch(podTemplate={"annotations": {"example.com/restarted": "yes"}})
-        view.platform.eventually("all pods are others", lambda: _are_others(view, before))
+        view.platform.eventually("all pods were replaced", lambda: _are_others(view, before))
     assert view.active == active
     for pod in view.pods().values():
         assert pod["metadata"]["annotations"]["example.com/restarted"] == "yes"
 
 
 def _are_others(view: ViewOnCluster, before: dict[str, str]) -> bool:
-    """Never are two of them away."""
+    """Return whether all pods were replaced; check that two are never missing together."""
     pods = view.pods()
     assert sum(not is_ready(pods.get(name)) for name in before) <= 1
     return all(name in pods and pods[name]["metadata"]["uid"] != uid for name, uid in before.items())
 
 
 def test_a_template_that_does_not_work(two_copies: ViewOnCluster) -> None:
-    """The first pod shows it, and the others stay; another template heals it."""
+    """A broken template stops at the first pod and leaves the others; another template repairs it."""
     view, before = two_copies, two_copies.uids()
     first, last = view.pod(0), view.pod(1)
     with view.no_read_fails():
         view.patch(image="queryable-topics.invalid/none:1")
         view.platform.eventually("the last pod cannot start", lambda: _waits(view, last))
-        view.platform.eventually("it is said", lambda: _condition(view, "Progressing")["reason"] == "Rolling")
+        view.platform.eventually(
+            "the condition has the reason", lambda: _condition(view, "Progressing")["reason"] == "Rolling"
+        )
         assert view.uids()[first] == before[first]
         view.patch(image=None)
-        view.platform.eventually("it runs again", lambda: is_ready(view.pods().get(last)))
+        view.platform.eventually("the last pod runs again", lambda: is_ready(view.pods().get(last)))
     assert view.uids()[first] == before[first]
 
 
@@ -109,15 +111,16 @@ def _condition(view: ViewOnCluster, kind: str) -> dict[str, str]:
 
 
 def test_another_transformation(two_copies: ViewOnCluster) -> None:
-    """A new revision is filled beside the old one and takes over; nothing is left of the old one, and `kubectl get -w` tells
-    the story."""
+    """A new revision hydrates beside the old one and takes over; the old one is removed, and `kubectl get -w` shows the
+    phases.
+    """
     view, before = two_copies, int(two_copies.active[1:])
     with watched(view) as phases, view.no_read_fails():
         view.patch(
             value={"schema": "n LONG"},
             transform={"sql": "SELECT key, value.n AS n, true AS again FROM records"},
         )
-        view.platform.eventually("it begins", lambda: view.status["phase"] != "Ready")
+        view.platform.eventually("the rollout begins", lambda: view.status["phase"] != "Ready")
     assert view.active == f"r{before + 1}"
     assert view.values("key-1")["key-1"][1]["again"] is True
     old = f"{view.name}-r{before}"
@@ -130,7 +133,7 @@ def test_another_transformation(two_copies: ViewOnCluster) -> None:
 
 @contextmanager
 def watched(view: ViewOnCluster) -> Iterator[list[str]]:
-    """The phases that `kubectl get qt -w` showed, once the block is over."""
+    """Collect the phases that `kubectl get qt -w` shows during the block."""
     command = ["kubectl", "--namespace", view.namespace.name, "get", "qt", view.name, "--watch"]
     phases: list[str] = []
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Another release of the chart: the operator is replaced, and nodes do not notice."""
+"""Test an upgrade of the chart: the operator is replaced, and no node restarts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def view(platform: Platform) -> Iterator[ViewOnCluster]:
 
 
 def test_an_upgrade_of_the_operator_restarts_no_node(view: ViewOnCluster) -> None:
-    """Neither does one that names another image for nodes, nor the way back; and no read fails."""
+    """An upgrade, another image for nodes and the rollback restart no node, and no read fails."""
     platform = view.platform
     own = ("--namespace", platform.operators.name, "--wait", "--timeout=300s")
     before = what_runs(view)
@@ -35,24 +35,24 @@ def test_an_upgrade_of_the_operator_restarts_no_node(view: ViewOnCluster) -> Non
             "upgrade", RELEASE, str(CHART), *own, "--reuse-values", "--set", f"nodeImage={OTHER_IMAGE}", timeout=310
         )  # fmt: skip
         try:
-            platform.eventually("the new operator has looked at it", lambda: was_looked_at(view))
+            platform.eventually("the new operator has reconciled the view", lambda: was_looked_at(view))
             assert OTHER_IMAGE in platform.operators.kubectl("get", "deploy", "--output=yaml")
         finally:
             helm("rollback", RELEASE, *own, timeout=310)
-        platform.eventually("the old one has looked at it again", lambda: was_looked_at(view))
+        platform.eventually("the old operator has reconciled the view again", lambda: was_looked_at(view))
     assert reading.failures == []
     assert what_runs(view) == before
 
 
 def what_runs(view: ViewOnCluster) -> dict[str, object]:
-    """Each pod, and how often the StatefulSet was written."""
+    """Return each pod, and the generation of the StatefulSet."""
     pods = {name: pod["metadata"]["uid"] for name, pod in view.pods().items()}
     (stateful_set,) = view.live("statefulset")
     return {**pods, "written": stateful_set["metadata"]["generation"]}
 
 
 def was_looked_at(view: ViewOnCluster) -> bool:
-    """By the operator that answers now."""
+    """Return whether the present operator has reconciled the view."""
     path = (
         f"/api/v1/namespaces/{view.platform.operators.name}/services/qt-queryable-topics:8081/proxy/metrics"
     )

@@ -1,4 +1,4 @@
-"""A view from its first moment to its last: applied, available, read; and what is left of it."""
+"""Test a view from creation to deletion: applied, available, read, and what remains of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = [f"key-{number}" for number in range(40)]
 
 @pytest.fixture
 def minimal(platform: Platform) -> Iterator[ViewOnCluster]:
-    """The example, as it is."""
+    """Yield a view of the unchanged example."""
     (resource,) = yaml.safe_load_all(MINIMAL.read_text())
     view = ViewOnCluster(platform, resource["metadata"]["name"], resource["spec"]["topic"])
     platform.make_topic(view.topic)
@@ -34,7 +34,7 @@ def minimal(platform: Platform) -> Iterator[ViewOnCluster]:
 
 
 def test_what_is_produced_can_be_read_through_the_service(minimal: ViewOnCluster) -> None:
-    """Once it is available every key is there, and so is what comes later, and what is deleted is not."""
+    """An available view answers every key and later ones through the Service, and no deleted one."""
     assert minimal.values(*KEYS, "nobody") == {
         **{key: (200, {"is": key}) for key in KEYS},
         "nobody": (404, minimal.values("nobody")["nobody"][1]),
@@ -46,8 +46,9 @@ def test_what_is_produced_can_be_read_through_the_service(minimal: ViewOnCluster
 
 
 def test_sql_that_spark_refuses(platform: Platform) -> None:
-    """`kubectl get qt` has Spark's sentence at once; a corrected spec is followed, and a candidate with the mistake leaves
-    the view as it was."""
+    """`kubectl get qt` shows Spark's error at once; a corrected spec rolls out, and a broken candidate leaves the view as it
+    was.
+    """
     view = ViewOnCluster(platform, "mistaken", "mistaken")
     platform.make_topic(view.topic)
     platform.produce(view.topic, {"a": '{"n": 1}'})
@@ -66,7 +67,9 @@ def test_sql_that_spark_refuses(platform: Platform) -> None:
     assert (refusal(view), view.active) == (("True", "Valid"), "r2")
 
     view.patch(transform={"sql": wrong})
-    platform.eventually("it is refused", lambda: "failure" in view.status, 180)  # its deadline is an hour
+    platform.eventually(
+        "the candidate is refused", lambda: "failure" in view.status, 180
+    )  # its deadline is an hour
     assert "line 1 pos 12" in view.status["message"]
     assert (refusal(view), view.events()["RolloutFailed"]) == (("False", "TransformRefused"), 1)
     assert (view.active, view.values("a")["a"]) == ("r2", (200, {"n": 1}))
@@ -80,7 +83,7 @@ def refusal(view: ViewOnCluster) -> tuple[str, str]:
 
 @pytest.fixture
 def dead_letters(platform: Platform) -> ViewOnCluster:
-    """A view that leaves as much in Kafka as there can be: a group, and a topic with a record that could not be read."""
+    """Yield a view that leaves a group in Kafka, and a dead letter topic with a record."""
     view = ViewOnCluster(platform, "leaving", "left")
     platform.make_topic(view.topic)
     view.apply({**SMALL, "onBadRecord": "DeadLetter", "deletionPolicy": "Retain"})
@@ -90,18 +93,21 @@ def dead_letters(platform: Platform) -> ViewOnCluster:
 
 
 def test_deletion(dead_letters: ViewOnCluster) -> None:
-    """`Retain` keeps volumes and what is in Kafka; a resource of the same name begins with a revision of its own; and `Delete`
-    leaves nothing of that one in Kafka, and takes nothing that another resource left there."""
+    """`Retain` keeps volumes and Kafka objects, a resource of the same name gets a new revision, and `Delete` removes only its
+    own.
+    """
     view, platform = dead_letters, dead_letters.platform
     application = view.status["active"]["applicationId"]
     in_kafka = [application, f"{application}.dead-letter"]
-    platform.eventually("it has left its traces", lambda: platform.in_kafka(application) == in_kafka)
+    platform.eventually(
+        "the group and the topic exist in Kafka", lambda: platform.in_kafka(application) == in_kafka
+    )
     volumes = {claim["metadata"]["uid"] for claim in view.live("pvc")}
 
     view.delete()
     assert platform.in_kafka(application) == in_kafka
     assert {claim["metadata"]["uid"] for claim in view.live("pvc")} == volumes
-    platform.eventually("nothing else is left", lambda: kinds_left(view) == {"persistentvolumeclaims"})
+    platform.eventually("only the volumes remain", lambda: kinds_left(view) == {"persistentvolumeclaims"})
 
     view.apply({**SMALL, "onBadRecord": "DeadLetter"})
     view.wait_until_available()
@@ -109,18 +115,16 @@ def test_deletion(dead_letters: ViewOnCluster) -> None:
 
     view.delete()
     assert platform.in_kafka(f"{view.namespace.name}.{view.name}.") == in_kafka
-    platform.eventually("nothing is left", lambda: not kinds_left(view))
+    platform.eventually("nothing remains", lambda: not kinds_left(view))
 
 
 def kinds_left(view: ViewOnCluster) -> set[str]:
-    """Of which there is anything with the view's label, or that says it is the view's."""
+    """Return the kinds with objects that have the view's label or refer to the view."""
     listed = view.namespace.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name")
     left = set()
     for kind in listed.split():
         said = view.namespace.kubectl("get", kind, "--output=json")
-        found, _ = json.JSONDecoder().raw_decode(
-            said
-        )  # after it may come a warning, that a kind is an old one
+        found, _ = json.JSONDecoder().raw_decode(said)  # a warning about a deprecated kind may follow
         for live in found["items"]:
             meta = live["metadata"]
             owners = {(owner["kind"], owner["name"]) for owner in meta.get("ownerReferences", ())}

@@ -147,9 +147,7 @@ class System:
 def running(
     document: Mapping[str, Any], directory: Path, *options: str, nodes: int = 1, wait: bool = True
 ) -> Iterator[System]:
-    """Run `qtopic run` on this document until the end of the block; wait until every node is ready unless `ready` says
-    otherwise.
-    """
+    """Run `qtopic run` on this document until the end of the block, and wait until every node is ready if `wait` is true."""
     directory.mkdir(parents=True, exist_ok=True)
     file, data, log = directory / "topic.yaml", directory / "data", directory / "run.log"
     file.write_text(yaml.safe_dump(dict(document)))

@@ -185,7 +185,9 @@ def running(directory: Path, bootstrap: str, secret: Path, drain_seconds: int = 
 
 
 def test_a_password_from_a_secret_opens_kafka_and_is_seen_nowhere(secured: Secured, tmp_path: Path) -> None:
-    """Rows and records pass through TLS and SASL; errors and status hide the password; a restart reads a rotated one."""
+    """Rows and records pass through TLS and SASL, and a restart reads a rotated password; no status, metric, log, environment
+    or file shows a password.
+    """
     secret = tmp_path / "secret"
     mounted(secret, secured, WRONG)
     topics.produce(secured.broker.bootstrap, TOPIC, [(b"a", b'{"n":1}'), (b"b", b'{"n":2}')])

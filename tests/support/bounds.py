@@ -1,4 +1,4 @@
-"""For each bound of a schema, a value that is just outside it: what an API server must refuse, by the path of the field."""
+"""Generate for each bound of a schema a value just outside of it, which an API server must refuse, by field path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WRONG_TYPES: Mapping[str, Any] = {
 
 
 def outside(schema: Schema, path: tuple[Step, ...] = ()) -> Iterator[tuple[tuple[Step, ...], str, Any]]:
-    """The path of a field, the bound, and a value outside of it."""
+    """Yield the path of a field, the bound, and a value outside of it."""
     for bound, value in _values(schema):
         yield path, bound, value
     for name, field in schema.get("properties", {}).items():
@@ -30,14 +30,14 @@ def outside(schema: Schema, path: tuple[Step, ...] = ()) -> Iterator[tuple[tuple
 
 
 def inside(path: tuple[Step, ...], value: Any) -> Any:
-    """The value, inside as many objects and lists as its path has steps."""
+    """Return the value, nested in as many objects and lists as its path has steps."""
     for step in reversed(path):
         value = [value] if step == 0 else {step: value}
     return value
 
 
 def words(path: tuple[Step, ...]) -> str:
-    """The path as the API server writes it."""
+    """Return the path as the API server writes it."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""A real Kubernetes cluster, which KUBECONFIG names, as a test sees it: kubectl, and the API server's own answers."""
+"""Access the real Kubernetes cluster that KUBECONFIG names: kubectl, and the API server's own responses."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _TOPICS = "/apis/queryabletopics.io/v1alpha1/namespaces/{}/queryabletopics"
 
 
 class Refused(Exception):
-    """kubectl's own words."""
+    """Carry kubectl's own error message."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of writing a resource: the object, or the mistakes by the path of their field."""
+    """Hold the result of a write: the object, or the errors by field path."""
 
     status: int
     body: Mapping[str, Any]
@@ -42,13 +42,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Namespace:
-    """One namespace of the cluster, and what a user does there."""
+    """Represent one namespace of the cluster, and a user's actions in it."""
 
     name: str
     api: httpx.Client
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
-        """What it prints; `Refused` with what it complains of."""
+        """Return the output of kubectl; raise `Refused` with its error message."""
         return kubectl("--namespace", self.name, *arguments, stdin=stdin, timeout=timeout)
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
@@ -56,12 +56,12 @@ class Namespace:
         return found
 
     def try_topic(self, resource: Mapping[str, Any]) -> Answer:
-        """Whether the API server would take it. Nothing is made."""
+        """Return whether the API server would accept the resource, without creating it."""
         answer = self.api.post(_TOPICS.format(self.name), params={"dryRun": "All"}, json=resource)
         return Answer(answer.status_code, answer.json())
 
     def try_change(self, name: str, spec: Mapping[str, Any]) -> Answer:
-        """Whether it would take another spec. Nothing is changed."""
+        """Return whether the API server would accept another spec, without changing it."""
         path = f"{_TOPICS.format(self.name)}/{name}"
         live = self.api.get(path).raise_for_status().json()
         answer = self.api.put(path, params={"dryRun": "All"}, json={**live, "spec": spec})
@@ -83,7 +83,7 @@ def has_kubectl() -> bool:
 
 @contextmanager
 def api_server() -> Iterator[httpx.Client]:
-    """The API server by `kubectl proxy`, so that every way to log in works."""
+    """Call the API server through `kubectl proxy`, so that every way to log in works."""
     command = ["kubectl", "proxy", "--port=0", "--reject-paths=^$"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
         try:

@@ -1,4 +1,4 @@
-"""What a bad disk does to a store: bytes in the middle of its rows are others than were written."""
+"""Damage a store as a bad disk does: change bytes in the middle of its rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ _BYTES = 64
 
 
 def damage_rows(store: Path) -> None:
-    """In place, so that a store which is open and its checkpoints have the damage too. Only rows that are in files can be
-    damaged: flush first."""
+    """Change rows in place, so that an open store and its checkpoints have the damage too. Flush first: only rows in files can
+    be damaged.
+    """
     largest = max(store.glob("*.sst"), key=lambda file: file.stat().st_size)
     with largest.open("r+b") as file:
         file.seek(largest.stat().st_size // 2)

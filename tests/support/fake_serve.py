@@ -1,4 +1,4 @@
-"""The other end of ingest's two sockets, for tests: keeps what it gets and answers as serve does."""
+"""Provide the other end of ingest's two sockets for tests: it keeps what it receives and answers as serve does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queryable_app.wire.row_frames import Hello, SliceHeader, SliceRow
 
 
 class RowSink:
-    """Accepts writers' connections on a row socket and collects slices, acknowledging every end."""
+    """Accept writers' connections on a row socket, collect slices, and acknowledge every end."""
 
     def __init__(self, path: Path, keep: bool = True) -> None:
         self.path = path
@@ -26,7 +26,7 @@ class RowSink:
         self.ends = 0
         self.count = 0
         self.records = 0
-        self.generation: int | None = None  # None: any is good
+        self.generation: int | None = None  # None: accept any
         self.acknowledges = True  # False: hangs up where an acknowledgement is waited for
         self._keep = keep
         self._connections: list[socket.socket] = []
@@ -39,9 +39,9 @@ class RowSink:
         return [row for header, rows in self.slices if partition in (None, header.partition) for row in rows]
 
     def cut(self) -> None:
-        """Ends every connection, as a killed serve does."""
+        """Close every connection, as a killed serve does."""
         for connection in self._connections:
-            with contextlib.suppress(OSError):  # the writer has ended it
+            with contextlib.suppress(OSError):  # the writer has closed it
                 connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -89,11 +89,11 @@ class RowSink:
                         self.ends += 1
                         connection.sendall(frames.ACK)
         except (OSError, ValueError):
-            return  # the connection was closed under it
+            return  # another thread closed the connection
 
 
 class FakeServe:
-    """Both sockets of a node's run directory. What ingest says on the control socket is in `said`."""
+    """Provide both sockets of a node's run directory; `said` has ingest's messages on the control socket."""
 
     def __init__(self, run_dir: Path) -> None:
         self.rows = RowSink(run_dir / ROW_SOCKET)
@@ -112,7 +112,7 @@ class FakeServe:
     def wait_for(
         self, predicate: Callable[[dict[str, Any]], bool], seconds: float = 30, skip: int = 0
     ) -> dict[str, Any]:
-        """The first message from the `skip`th on that satisfies the predicate."""
+        """Return the first message from the `skip`th on that satisfies the predicate."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for message in self.said[skip:]:
@@ -128,7 +128,7 @@ class FakeServe:
         return self.wait_for(lambda m: m["type"] == "state" and m["state"] == state, seconds, skip)
 
     def hang_up(self) -> None:
-        """Ends the conversation; ingest may begin another one."""
+        """Close the control connection; ingest may open another one."""
         assert self._connection is not None
         self._connection.shutdown(socket.SHUT_RDWR)
 

@@ -1,4 +1,4 @@
-"""A node that follows placements, over real stores and sockets, and another node that is played where one is needed."""
+"""Run a node that follows placements over real stores and sockets, with a simulated other node where one is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTITIONS = 3
 def placed(
     epoch: int, serving: Sequence[Sequence[int]], hydrating: Sequence[Sequence[int]] = ((), (), ())
 ) -> Placement:
-    """Of two nodes; this one is the first."""
+    """Return a placement on two nodes; this node is the first."""
     return Placement(
         epoch,
         APPLICATION_ID,
@@ -37,7 +37,7 @@ WITHOUT_1 = placed(2, [[0], [1], [0]])
 
 
 class OtherNode:
-    """Gives copies of `rows` rows, or none, as soon as it is let go on."""
+    """Serve checkpoints of `rows` rows, or none, once the test lets it continue."""
 
     def __init__(self, settings: Any, rows: int) -> None:
         self.settings, self.rows = settings, rows
@@ -78,7 +78,7 @@ async def node_running(
     removal_delay_seconds: float = 0.05,
     cleanup_delay_seconds: float = 0,
 ) -> AsyncIterator[Node]:
-    """`other`: as many rows have the copies that another node gives; None: there is nobody to ask."""
+    """Run a node. `other` is the number of rows in the checkpoints of the other node; None means that there is no other node."""
     node = open_node(tmp_path, first)
     settings = node.settings
     node.assigned_replicas = AssignedReplicas(

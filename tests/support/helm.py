@@ -1,4 +1,4 @@
-"""The real Helm, as far as tests ask it: what a chart becomes, or why it is refused."""
+"""Run the real Helm for tests: render a chart, or return why it is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Manifest = Mapping[str, Any]
 
 
 class Refused(Exception):
-    """Helm's own words."""
+    """Carry Helm's own error message."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Rendered:
 
     @property
     def names(self) -> list[str]:
-        """`Kind name`, and the namespace of what is not in the release's own."""
+        """Return `Kind name` of each object, with the namespace if it is not the release's own."""
         return sorted(f"{o['kind']} {o['metadata']['name']}{_elsewhere(o)}" for o in self.objects)
 
     def one(self, kind: str, ending: str = "") -> Any:
@@ -42,7 +42,7 @@ class Rendered:
 
 
 def helm(*arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
-    """What it prints; `Refused` with what it complains of. Skips the test where there is no Helm."""
+    """Return the output of Helm, or raise `Refused` with its error message; skip the test if Helm is not installed."""
     program = shutil.which("helm")
     if program is None:
         pytest.skip("there is no helm on the PATH")
@@ -55,7 +55,7 @@ def helm(*arguments: str, stdin: str | None = None, timeout: float = 120) -> str
 
 
 def render(values: Mapping[str, Any] | None = None, *options: str) -> Rendered:
-    """Every object of the release demo in the namespace operators, those of `helm test` among them."""
+    """Return every object of the release demo in the namespace operators, with those of `helm test`."""
     text = helm(
         "template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", "-", *options,
         stdin=json.dumps(values or {}),

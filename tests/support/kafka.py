@@ -1,4 +1,4 @@
-"""The embedded Kafka as tests use it."""
+"""Provide the embedded Kafka to tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KafkaForTests(EmbeddedKafka):
         return topics.partitions_of(kafka_connection(self.bootstrap, {}), name)
 
     def _write_settings(self) -> Path:
-        """The last line of a setting counts."""
+        """Append the further settings, since the last line of a setting counts."""
         file = super()._write_settings()
         with file.open("a") as out:
             out.writelines(f"{name}={value}\n" for name, value in self.more_settings.items())
@@ -47,7 +47,7 @@ class KafkaForTests(EmbeddedKafka):
 def embedded_kafka(
     directory: Path, more_settings: Callable[[KafkaForTests], Mapping[str, str]] | None = None
 ) -> Iterator[KafkaForTests]:
-    """A started broker over `directory`, stopped at the end."""
+    """Start a broker over `directory`, and stop it at the end."""
     broker = KafkaForTests(
         directory, jars.broker_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))), jars.find_java()
     )

@@ -1,4 +1,4 @@
-"""A failed test fails no other one: what it leaves open is closed behind it, and not complained of in a later test.
+"""Close what a failed test leaves open, so that no later test fails for it.
 
 An open socket is a warning when it is collected, and a warning is a failure. A failed test's traceback keeps its sockets alive,
 so they would be collected in the middle of a later test, which would fail for it.

@@ -1,4 +1,4 @@
-"""A node over real stores in a directory of its own, and the frames that ingest's writer would send it."""
+"""Provide a node over real stores in a directory of its own, and the frames of ingest's writer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def node_settings(
     settings: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> NodeSettings:
-    """Settings of a node that holds every partition; keywords are fields of the resource's spec."""
+    """Return settings of a node that hosts every partition; keywords set fields of the resource's spec."""
     placement = directory / "first-placement.json"
     placement.write_text(
         initial_placement(APPLICATION_ID, partitions, ["http://127.0.0.1:8080"], 1).to_json()
@@ -61,7 +61,7 @@ def open_node(directory: Path, partitions: int = 1, **options: Any) -> Node:
 
 
 def put(offset: int, key: bytes, value: bytes | None, timestamp_ms: int = 1, expiry_ms: int = 0) -> SliceRow:
-    """A row, or a tombstone where the value is None, as the writer sends it."""
+    """Return a row as the writer sends it, or a tombstone if the value is None."""
     return SliceRow(key, encode_row(Row(offset, timestamp_ms, expiry_ms, value)), ROW, offset)
 
 
@@ -80,7 +80,7 @@ def null_key(offset: int) -> SliceRow:
 def slice_frame(
     *rows: SliceRow, partition: int = 0, first: int | None = None, last: int | None = None, **header: int
 ) -> bytes:
-    """A whole SLICE frame; what is not said in `header` follows from the rows."""
+    """Return a whole SLICE frame; fields missing in `header` follow from the rows."""
     first = rows[0].offset if first is None else first
     last = rows[-1].offset if last is None else last
     counters = {
@@ -96,5 +96,5 @@ def slice_frame(
 
 
 def slice_payload(*rows: SliceRow, **header: Any) -> bytes:
-    """The same without its length, as serve's applier gets it."""
+    """Return the frame without its length, as serve's applier gets it."""
     return slice_frame(*rows, **header)[4:]

@@ -1,4 +1,4 @@
-"""What the operating system tells about processes, which may end while they are looked at."""
+"""Read the operating system's data about processes, which may end meanwhile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import psutil
 
 
 def command_and_environment(process: psutil.Process) -> str:
-    """Nothing for a process that has ended, or that belongs to somebody else."""
+    """Return the command and the environment, or nothing for a process that has ended or belongs to another user."""
     try:
         environment = " ".join(f"{name}={value}" for name, value in process.environ().items())
         return " ".join(process.cmdline()) + " " + environment

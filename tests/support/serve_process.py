@@ -1,4 +1,4 @@
-"""A real `python -m queryable_app.serve` whose resources a test takes away, and an ingest that feeds it as Spark does."""
+"""Run a real `python -m queryable_app.serve` with limited resources, and an ingest that feeds it as Spark does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SECONDS_MAX = 60.0
 
 
 class ServeProcess:
-    """Use `serve_process`. `client` has a connection that stays open, so that status can be read without a new descriptor."""
+    """Use `serve_process`. `client` keeps a connection open, so that a status read needs no new descriptor."""
 
     def __init__(self, settings: NodeSettings, process: subprocess.Popen[bytes], log: Path) -> None:
         self.settings = settings
@@ -48,7 +48,7 @@ class ServeProcess:
         return self.settings.http_port
 
     def memory_bytes(self, of: str = "VmRSS") -> int:
-        """What the process has of the machine's memory; `VmHWM` is the most that it has had."""
+        """Return the process's use of memory; `VmHWM` is the maximum so far."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(of))
 
@@ -68,7 +68,7 @@ class ServeProcess:
 
     @contextmanager
     def limited(self, what: int, limit: int) -> Iterator[None]:
-        """While it lasts the process has no more of a resource: `resource.RLIMIT_...`."""
+        """Limit a resource (`resource.RLIMIT_...`) of the process during the block."""
         before = resource.prlimit(self.process.pid, what)
         resource.prlimit(self.process.pid, what, (limit, before[1]))
         try:
@@ -78,7 +78,7 @@ class ServeProcess:
 
     @contextmanager
     def without_descriptors(self) -> Iterator[None]:
-        """Those that are open stay open, and no other one can be had."""
+        """Keep the open descriptors of the process, and allow no other one."""
         with self.limited(resource.RLIMIT_NOFILE, 0):
             yield
 
@@ -87,7 +87,7 @@ class ServeProcess:
 def serve_process(
     directory: Path, partitions: int = 2, descriptors: int | None = None, **settings: Any
 ) -> Iterator[ServeProcess]:
-    """`descriptors` is the limit that the process starts with, soft and hard."""
+    """Start the process; `descriptors` is its soft and hard limit."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     full_soon = {"write_buffer_mb": 4}  # memtables
@@ -101,7 +101,7 @@ def serve_process(
         )
     served = ServeProcess(made, process, log)
     try:
-        eventually("it serves", lambda: bool(served.events("serving")) or process.poll() is not None)
+        eventually("the process serves", lambda: bool(served.events("serving")) or process.poll() is not None)
         assert served.client.get("/livez").status_code == 200
         yield served
     finally:
@@ -111,7 +111,7 @@ def serve_process(
 
 
 class FakeIngest(threading.Thread):
-    """Streams records of `value_bytes` from the positions that serve names: one connection a partition, as Spark's tasks have."""
+    """Stream records of `value_bytes` from serve's positions, over one connection per partition, as Spark's tasks do."""
 
     def __init__(self, served: ServeProcess, partitions: int = 2, value_bytes: int = 4000) -> None:
         super().__init__(daemon=True)
@@ -187,7 +187,7 @@ class _Tasks:
         self._unsent = dict.fromkeys(positions, b"")
 
     def send_on(self, ends: dict[int, int], value_bytes: int) -> None:
-        """As much as serve takes."""
+        """Send as much as serve accepts."""
         for partition, task in self._sockets.items():
             with suppress(BlockingIOError):
                 while self._unsent[partition] or self._positions[partition] < ends[partition]:
@@ -208,13 +208,13 @@ class _Tasks:
 
 
 def key_of(partition: int, offset: int, partitions: int) -> str:
-    """The key of a record, which Kafka's own partitioner puts there."""
+    """Return the key of a record, which Kafka's own partitioner maps to this partition."""
     keys = (f"{partition}-{offset}-{number}" for number in count())
     return next(key for key in keys if partition_for(key.encode(), "murmur2", partitions) == partition)
 
 
 def value_of(partition: int, offset: int, value_bytes: int) -> bytes:
-    """A JSON text that does not compress."""
+    """Return a JSON text that does not compress."""
     return json.dumps(f"{partition}-{offset}-" + os.urandom(value_bytes // 2).hex()).encode()
 
 

@@ -1,4 +1,4 @@
-"""A node over real stores and a real port, in a thread of its own. Nothing else is there: no Kafka, no ingest."""
+"""Run a node over real stores and a real port in a thread of its own, without Kafka and ingest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Served:
-    """The node, its address, and ways to put rows into it."""
+    """Hold the node and its address, and put rows into it."""
 
     def __init__(self, node: Node, listener: socket.socket) -> None:
         self.node = node
@@ -80,7 +80,7 @@ class Served:
         assert not self._thread.is_alive()
 
     def on_loop(self, function: Callable[[], T]) -> T:
-        """Stores belong to the event loop's thread."""
+        """Run the function on the event loop's thread, which owns the stores."""
         assert self._loop is not None
 
         async def call() -> T:
@@ -89,7 +89,7 @@ class Served:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result(10)
 
     def begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """On the node's loop; the result comes from there."""
+        """Start on the node's loop, and return the pending result."""
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
@@ -102,7 +102,7 @@ class Served:
         timestamp_ms: int | None = None,
         expiry_ms: int = 0,
     ) -> tuple[int, int]:
-        """The next record of the key's partition, as ingest would write it; its partition and offset."""
+        """Apply the next record of the key's partition, as ingest would write it; return its partition and offset."""
         partitions = self.node.replicas.partitions
         where = partition_for(key, "murmur2", partitions) if partition is None else partition
 
@@ -126,7 +126,7 @@ class Served:
         return self.on_loop(write)
 
     def fill(self, rows: int, value: Callable[[int], bytes] = lambda n: b'{"n":%d}' % n) -> None:
-        """`key-000000` and on, in one batch a partition."""
+        """Put `key-000000` and on, in one batch per partition."""
         partitions = self.node.replicas.partitions
 
         def write() -> None:
@@ -162,7 +162,7 @@ def served(
     settings: dict[str, Any] | None = None,
     **spec: Any,
 ) -> Iterator[Served]:
-    """A node of a topic that is empty, with complete copies unless told otherwise. Keywords are fields of its spec."""
+    """Run a node of an empty topic, with complete replicas by default. Keywords set fields of its spec."""
     directory.mkdir(parents=True, exist_ok=True)
     listening = listener or socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -193,7 +193,7 @@ def served(
 
 
 def exchange(port: int, *pieces: bytes, timeout: float = 10) -> bytes:
-    """Sends the pieces one after the other, and gives back all that is answered until the node closes or is silent."""
+    """Send the pieces one after the other, and return all bytes until the node closes or is silent."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in pieces:
@@ -202,7 +202,7 @@ def exchange(port: int, *pieces: bytes, timeout: float = 10) -> bytes:
 
 
 def read_answers(connection: socket.socket, count: int) -> bytes:
-    """The bytes of `count` answers that say their length."""
+    """Return the bytes of `count` answers that have a Content-Length."""
     received = b""
     while not _holds(received, count):
         chunk = connection.recv(1 << 16)
@@ -227,7 +227,7 @@ def _holds(received: bytes, count: int) -> bool:
 
 
 def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of one answer."""
+    """Return status, headers and body of one answer."""
     head, _, body = answer.partition(b"\r\n\r\n")
     status, *lines = head.decode().split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}

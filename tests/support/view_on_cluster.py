@@ -1,5 +1,5 @@
-"""The product as its users meet it, on the cluster that KUBECONFIG names: an operator from the chart in a namespace of its own,
-and in another one a Kafka in a pod, views, and their clients in a pod of their own.
+"""Run the product on the cluster that KUBECONFIG names: an operator from the chart in a namespace of its own, and in another
+one a Kafka in a pod, views, and their clients in a pod of their own.
 
 What clients do is `tests/cluster/clients.py`, which their pod runs by `kubectl exec`; so nothing but the API server needs to be
 reached from where the tests run.
@@ -39,7 +39,7 @@ _USER = {
     "fsGroup": 10001,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-# As little as nodes get by with, so that a laptop has room for them, and no time in which nothing is waited for.
+# The smallest resources that nodes need, so that a laptop has room for them, and no idle delays.
 SMALL: Mapping[str, Any] = {
     "kafka": {"bootstrapServers": "kafka:9092"},
     "read": {"maxLagMs": 120_000},
@@ -70,7 +70,7 @@ _PATHS = {
 
 @dataclass
 class Reading:
-    """What readers saw, so far."""
+    """Hold what the readers have seen so far."""
 
     reads: int = 0
     failures: list[Mapping[str, Any]] = field(default_factory=list)
@@ -80,7 +80,9 @@ class Reading:
 
     @property
     def of_keys_that_were_not_found(self) -> list[Mapping[str, Any]]:
-        """A copy may be away; a key that is there is never said not to be, nor with a value from before all of this."""
+        """Return the wrong answers: an existing key as missing, or an older value. An unreachable replica does not excuse
+        them.
+        """
         return [failure for failure in self.failures if failure["status"] in (200, 404)]
 
     def __str__(self) -> str:
@@ -90,7 +92,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Platform:
-    """A namespace with a Kafka, views and clients, and the one of the operator that serves it."""
+    """Represent a namespace with a Kafka, views and clients, and the namespace of their operator."""
 
     namespace: Namespace
     operators: Namespace
@@ -102,7 +104,7 @@ class Platform:
         return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
 
     def listed(self, kind: str, name: str = "", **asked: str) -> Any:
-        """Straight from the API server: a kubectl for each look would cost more than what it looks at."""
+        """List directly from the API server, since one kubectl per look would cost more than the objects."""
         group, _, plural = _PATHS[kind].rpartition("/")
         path = f"/{group}/namespaces/{self.namespace.name}/{plural}{name}"
         return self.namespace.api.get(path, params=asked).raise_for_status().json()
@@ -111,17 +113,17 @@ class Platform:
         self.clients("topic", name, str(partitions))
 
     def produce(self, topic: str, values: Mapping[str, str]) -> None:
-        """An empty value deletes."""
+        """Produce records; an empty value deletes."""
         self.clients("produce", topic, stdin="".join(f"{key}\t{value}\n" for key, value in values.items()))
 
     def in_kafka(self, prefix: str) -> list[str]:
-        """Groups and topics that begin so."""
+        """Return the groups and topics in Kafka with this prefix."""
         ((found),) = self.clients("left", prefix)
         there: list[str] = found["there"]
         return there
 
     def kill_operator(self) -> None:
-        """Without a word; its Deployment makes another one."""
+        """Kill the operator without a grace period; its Deployment replaces it."""
         selector = "--selector=app.kubernetes.io/instance=qt"
         self.operators.kubectl("delete", "pod", selector, "--force", "--grace-period=0")
 
@@ -129,7 +131,7 @@ class Platform:
         self.operators.kubectl("rollout", "status", OPERATOR, "--timeout=300s", timeout=SECONDS)
 
     def story(self) -> str:
-        """What somebody looks at who wonders why."""
+        """Return the diagnostics of a failed wait."""
         asked = (
             (self.namespace, "get", "qt,pods,pvc", "--output=wide"),
             (self.namespace, "get", "events", "--sort-by=.lastTimestamp", "--output=custom-columns="
@@ -150,7 +152,7 @@ class Platform:
 
 @dataclass(frozen=True)
 class ViewOnCluster:
-    """A QueryableTopic and what a user does with it."""
+    """Represent a QueryableTopic and a user's actions on it."""
 
     platform: Platform
     name: str
@@ -190,7 +192,7 @@ class ViewOnCluster:
             raise AssertionError(f"{refused}\n\n{self.platform.story()}") from refused
 
     def wait_until_settled(self) -> None:
-        """All is as it was asked for: the present spec was seen, and nothing is under way any more."""
+        """Wait until the operator has observed the present spec and completed every change."""
         self.platform.eventually(f"{self.name} is settled", self._is_settled)
 
     def _is_settled(self) -> bool:
@@ -223,11 +225,11 @@ class ViewOnCluster:
         return f"{self.name}-{self.active}-{ordinal}"
 
     def pods(self) -> dict[str, Mapping[str, Any]]:
-        """By name."""
+        """Return the view's pods by name."""
         return {o["metadata"]["name"]: o for o in self.live("pod")}
 
     def live(self, kind: str) -> list[Mapping[str, Any]]:
-        """Its children of one kind, or of several, with commas in between."""
+        """Return the view's children of one kind, or of several, separated by commas."""
         ours = f"{names.VIEW_LABEL}={self.name}"
         return [
             live
@@ -242,16 +244,16 @@ class ViewOnCluster:
         return found
 
     def values(self, *keys: str) -> dict[str, tuple[int, Any]]:
-        """Status and value of each, read through the Service, as of now."""
+        """Return status and value of each key, read through the Service now."""
         said = self.platform.clients("get", self.url, *keys)
         return {each["key"]: (each["status"], each["value"]) for each in said}
 
     def uids(self) -> dict[str, str]:
-        """Of its pods, by name."""
+        """Return the UIDs of the view's pods by name."""
         return {name: pod["metadata"]["uid"] for name, pod in self.pods().items()}
 
     def events(self) -> Counter[str]:
-        """How often something of this reason was said of it."""
+        """Count the view's events by reason."""
         about = f"involvedObject.kind={names.KIND},involvedObject.name={self.name}"
         return Counter(e["reason"] for e in self.platform.listed("event", fieldSelector=about)["items"])
 
@@ -263,7 +265,7 @@ class ViewOnCluster:
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
-        """Steady reads and writes all the while; in the end every key must have its newest value."""
+        """Read and write steadily during the block; at the end every key must have its newest value."""
         command = ("kubectl", "--namespace", self.namespace.name, "exec", "--stdin", "clients", "--")
         script = ("python", "/clients/clients.py", "read", self.url, self.topic)
         seen, complaints = Reading(), list[str]()
@@ -293,7 +295,7 @@ class ViewOnCluster:
 
     @contextmanager
     def no_read_fails(self) -> Iterator[Reading]:
-        """Until all is as it was asked for in the block."""
+        """Check that no read fails until the changes of the block have settled."""
         with self.reading() as seen:
             yield seen
             self.wait_until_settled()
@@ -321,7 +323,7 @@ def _listen(process: subprocess.Popen[str], seen: Reading, complaints: list[str]
 
 @contextmanager
 def platform(namespace: Namespace, operators: Namespace, image: str, kafka_image: str) -> Iterator[Platform]:
-    """Until the end of the block. What is left of views goes with it."""
+    """Provide the platform until the end of the block, and then delete it with the remaining views."""
     repository, _, tag = image.rpartition(":")
     values = {
         "image": {"repository": repository, "tag": tag},
@@ -352,7 +354,7 @@ def platform(namespace: Namespace, operators: Namespace, image: str, kafka_image
 
 
 def _remove_replica(namespace: Namespace) -> None:
-    """Of resources that the operator did not clean up, so that their namespace can go."""
+    """Release resources that the operator did not clean up, so that their namespace can be deleted."""
     for name in namespace.kubectl("get", "qt", "--output=name").split():
         if "/" in name:
             namespace.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')

@@ -1,4 +1,4 @@
-"""One TCP connection on which a test writes the very bytes it wants, and reads whole HTTP answers."""
+"""Provide one TCP connection on which a test writes exact bytes and reads whole HTTP answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class WireAnswer(NamedTuple):
-    """One answer: the status, headers in lower case, and the body without its framing."""
+    """Hold one answer: the status, headers in lower case, and the body without its framing."""
 
     status: int
     headers: dict[str, str]
@@ -27,7 +27,7 @@ class WireAnswer(NamedTuple):
 
 
 class Wire:
-    """`send` and `answer` in any order. A read that takes longer than the time limit raises TimeoutError."""
+    """Allow `send` and `answer` in any order. A read beyond the time limit raises TimeoutError."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection

@@ -1,4 +1,4 @@
-"""A broker in a pod, on port 9092. `ADVERTISED` is the address that clients get; `DATA` a directory that can be written."""
+"""Run a broker in a pod, on port 9092. `ADVERTISED` is the address that clients get; `DATA` is a writable directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queryable_app.platform import jars
 
 
 class Broker(EmbeddedKafka):
-    """The last of two lines for one setting counts."""
+    """Append the pod's settings to the file, since the last of two lines for one setting counts."""
 
     def _write_settings(self) -> Path:
         file = super()._write_settings()
