@@ -1,7 +1,7 @@
 """Measure point reads that another node answers: two nodes on one core, beside the local read of the same nodes.
 
-Node 0 gets all requests. Those for its own keys it answers itself; those for the other half of the keys it forwards to
-node 1. Both have core 0, the load core 1. Capacity is closed loop (wrk, 32 connections), in rounds that take turns;
+Node 0 gets all requests. It answers those for its own keys, and forwards those for the other half of the keys to
+node 1. Both have core 0, the load core 1. Capacity is closed loop (wrk, 32 connections), in alternating rounds;
 latency is open loop at half of the measured capacity.
 """
 

@@ -2,7 +2,7 @@
 
 A steady load of other keys runs at the stated rate; twenty times a second a probe record is produced and its key polled
 on a kept-alive connection of its own, from the moment of produce() on. The figure is produce() → the first answer that
-shows it, so it holds the producer, the broker, Spark, the store and HTTP.
+shows it, so it includes the producer, the broker, Spark, the store and HTTP.
 """
 
 from __future__ import annotations

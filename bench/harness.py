@@ -13,7 +13,7 @@ import psutil
 
 @dataclass
 class Result:
-    """Hold one line of the table: the measured quantity, the result and the target."""
+    """Contain one line of the table: the measured quantity, the result and the target."""
 
     bench: str
     case: str

@@ -1,8 +1,8 @@
 """Measure how fast a node hydrates from a topic, and what readers see meanwhile.
 
 Two million records (16 B keys, 100 B JSON) are in the topic before the node starts. The rate is taken from the first to
-the last row between two looks at the positions, so that the start of the JVM is not in it; the whole time is given too. A bare
-consumer that only reads the same topic runs in the same table, before and after, as the measure of the machine.
+the last row, at two samples of the positions, so that it excludes the start of the JVM; the table has the whole time too. A bare
+consumer of the same topic runs before and after, to measure the machine.
 
     python -m bench hydration
     python -m bench.hydration --records 10000000

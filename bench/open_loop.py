@@ -1,6 +1,6 @@
 """Send requests on a schedule: each is due at its moment, whether or not earlier ones were answered.
 
-Latency is counted from the due moment, so a server that stalls cannot hide it. A request that finds every connection busy
+Latency counts from the due moment, so a stalled server cannot hide it. If every connection is busy, a request
 waits in a queue, with its clock running.
 """
 

@@ -1,8 +1,8 @@
 """Measure how fast a node fetches its replicas from a peer, and what readers of that peer see meanwhile.
 
 Two million records (16 B keys, 100 B JSON that hardly compresses, 4 partitions) are in the stores of node A, which a process of
-its own serves. Another process builds all four copies from it, over HTTP, until each is verified and ready to be opened, several
-times over. Beside it the same files are copied by `cp`, which is what the disk gives. The rate from the topic is that of
+its own serves. Another process builds all four replicas from it, over HTTP, until each is verified and ready to be opened,
+several times over. `cp` copies the same files beside it, as the limit of the disk. The rate from the topic is that of
 docs/benchmarks.md.
 
     python -m bench peer_hydration

@@ -1,8 +1,8 @@
 """Measure point reads on one core: the product with its fast lane, beside a raw ASGI handler and a FastAPI route.
 
 All three give the same answers, freshness headers and all, from the same store of a million keys. The server has
-core 0, the load core 1. Capacity is closed loop (wrk, 32 connections), in several rounds that take turns, so that a
-noisy machine harms all alike; latency is open loop at half of the measured capacity.
+core 0, the load core 1. Capacity is closed loop (wrk, 32 connections), in several alternating rounds, so that a
+noisy machine affects all alike; latency is open loop at half of the measured capacity.
 """
 
 from __future__ import annotations

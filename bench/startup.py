@@ -80,7 +80,9 @@ def serve_again(directory: Path, keys: int) -> tuple[float, float]:
                 os.kill(system.pid("ingest"), signal.SIGKILL)
                 topics.produce(kafka.bootstrap, "again", [(b"new", b"1")])
                 eventually(
-                    "new rows", lambda: client.get(f"{system.url()}/v1/keys/new").status_code == 200, 90
+                    "new rows are readable",
+                    lambda: client.get(f"{system.url()}/v1/keys/new").status_code == 200,
+                    90,
                 )
                 return serve_s, time.perf_counter() - started
 

@@ -1,7 +1,7 @@
 """Run the clients of a view and of its Kafka in a pod of their own: `python clients.py COMMAND ...`. See `view_on_cluster`.
 
-`read` gives keys ever larger numbers and reads them all the while, on connections that are kept and on new ones, until its
-standard input ends. Each line that it prints is a JSON object: what failed, and once in a second how much was read.
+`read` writes increasing numbers to keys and reads them meanwhile, on persistent connections and on new ones, until its
+standard input ends. It prints JSON objects, one a line: each failure, and once a second the number of reads.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def cluster() -> Iterator[httpx.Client]:
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("KUBECONFIG names no Kubernetes cluster; `kind create cluster` makes one")
     if not has_kubectl():
-        pytest.skip("there is no kubectl on the PATH")
+        pytest.skip("kubectl is not on the PATH")
     kubectl("apply", "--server-side", "--force-conflicts", "--filename", str(CRD_FILE))
     kubectl("wait", "--for=condition=Established", "crd/queryabletopics.queryabletopics.io", "--timeout=60s")
     with api_server() as api:

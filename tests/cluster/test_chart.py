@@ -276,7 +276,7 @@ def test_install_test_upgrade_uninstall(
     assert "Phase:          Succeeded" in helm("test", RELEASE, "--namespace", namespace.name, timeout=120)
     apply_topic(namespace, "users", "nowhere:9092")
     eventually(
-        "the operator says what it waits for", lambda: conditions(namespace).get("Progressing") == "False"
+        "the condition Progressing is False", lambda: conditions(namespace).get("Progressing") == "False"
     )
 
     release(
@@ -289,7 +289,7 @@ def test_install_test_upgrade_uninstall(
     leader = lease.rpartition("_")[0]
     namespace.kubectl("delete", "pod", leader)
     eventually(
-        "the other one takes over",
+        "the standby operator takes over",
         lambda: namespace.get("lease", NAME)["spec"]["holderIdentity"] not in ("", lease),
     )
 

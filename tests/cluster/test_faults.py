@@ -138,7 +138,7 @@ def test_what_somebody_does_to_children_is_undone(view: ViewOnCluster) -> None:
     for kind, name in children.items():
         kubectl("delete", kind, name, *(["--cascade=orphan"] if kind == "statefulset" else []))
     view.platform.eventually(
-        "all are made again",
+        "all children are recreated",
         lambda: all(
             any(o["metadata"]["name"] == name and o["metadata"]["uid"] != uids[kind] for o in view.live(kind))
             for kind, name in children.items()

@@ -46,7 +46,7 @@ VIGILANT = "import queryable_operator.act.observer as o; o._TOKEN_SECONDS = 3.0"
 
 
 class Running:
-    """Hold one namespace, its own operator, and requests to the API server."""
+    """Combine one namespace, its own operator, and requests to the API server."""
 
     def __init__(self, namespace: Namespace, proxy: CountingProxy, log: Path, bootstrap: str) -> None:
         self.namespace, self.proxy, self.bootstrap = namespace, proxy, bootstrap

@@ -17,7 +17,7 @@ CLIENTS = 400
 
 
 def everything_is_stored(node: ServeProcess, ingest: FakeIngest) -> bool:
-    """Return whether every record is stored. False also while the node is too busy to answer."""
+    """Return whether every record is stored; return False also while the node is too busy to answer."""
     answer = node.client.get("/v1/status")
     return answer.status_code == 200 and all(
         replica["position"] == ingest.ends[replica["partition"]] for replica in answer.json()["partitions"]

@@ -99,7 +99,7 @@ def lines_of(
 
 
 def test_java(node: Served, steps: list[Step], tmp_path: Path) -> None:
-    """The JDK's HttpClient, which offers h2c with its first request on each connection."""
+    """The JDK's HttpClient, which offers h2c with its first request on each connection, gets every answer."""
     java = program("java", "a JDK of 17 or newer has the client")
     modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60, check=True)
     if "jdk.compiler" not in modules.stdout:
@@ -109,7 +109,7 @@ def test_java(node: Served, steps: list[Step], tmp_path: Path) -> None:
 
 
 def test_go(node: Served, steps: list[Step], tmp_path: Path) -> None:
-    """Go's net/http."""
+    """Go's net/http gets every answer."""
     go = program("go", "a Go toolchain builds the client")
     binary = str(tmp_path / "client")
     offline = {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local", "GOPROXY": "off", "CGO_ENABLED": "0"}
@@ -124,14 +124,14 @@ def test_go(node: Served, steps: list[Step], tmp_path: Path) -> None:
 
 
 def test_node(node: Served, steps: list[Step], tmp_path: Path) -> None:
-    """Node.js' fetch, and its module http."""
+    """Node.js' fetch and its module http get every answer."""
     javascript = program("node", "Node.js 18 or newer runs the client")
     assert lines_of(node, steps, tmp_path, javascript, str(CLIENTS / "client.mjs")) == expected(node, steps)
 
 
 @pytest.mark.parametrize("version", ["--http1.1", "--http2", "--http1.0"])
 def test_curl(node: Served, steps: list[Step], tmp_path: Path, version: str) -> None:
-    """curl on one kept connection; with --http2 it offers h2c."""
+    """curl gets every answer on one persistent connection; with --http2 it offers h2c."""
     curl = program("curl", "it is the client")
     steps = [step for step in steps if version != "--http1.0" or step.how not in ("chunked", "expect")]
     command = [curl, "--silent", "--show-error", "--max-time", "30", "--noproxy", "*"]

@@ -41,7 +41,7 @@ EVERY_BODY = pytest.mark.parametrize(("method", "path"), BODIES, ids=lambda valu
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The node of this suite, with a token."""
+    """Yield the node of this suite, with a token."""
     directory = tmp_path_factory.mktemp("node")
     (directory / "token").write_text("between-nodes")
     token = {"internal_token_path": str(directory / "token")}

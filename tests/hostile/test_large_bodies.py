@@ -46,7 +46,7 @@ def test_memory_is_released_after_a_burst_of_large_bodies(tmp_path: Path) -> Non
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Served]:
-    """A node that accepts bodies of 200 000 bytes, and 300 000 bytes of them at once."""
+    """Yield a node that accepts bodies of 200 000 bytes, and 300 000 bytes of them at once."""
     bounds = {"body_bytes_max": 200_000, "bodies_bytes_max": 300_000}
     with served(tmp_path / "node", settings=bounds) as running:
         running.put(b"a", b"1")

@@ -27,7 +27,7 @@ WAITING_READ = request(
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Served]:
-    """A node with room for eight connections, which knows other nodes by a token."""
+    """Yield a node with room for eight connections, which authenticates other nodes by a token."""
     token = tmp_path / "token"
     token.write_bytes(TOKEN)
     settings = {"connections_max": BOUND, "internal_token_path": str(token)}

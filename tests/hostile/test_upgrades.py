@@ -12,7 +12,7 @@ from tests.support.served import Served
 from tests.support.waiting import eventually
 from tests.support.wire import request, wire
 
-# What Java's HttpClient sends with a request when it would like HTTP/2.
+# The headers with which Java's HttpClient offers HTTP/2.
 H2C = (b"Connection: Upgrade, HTTP2-Settings", b"HTTP2-Settings: AAEAAEAAAAIAAAAB", b"Upgrade: h2c")
 DELETE = request(b"DELETE", b"/v1/records/key-000001")
 

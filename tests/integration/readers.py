@@ -1,8 +1,8 @@
 """Run a producer that counts, and readers at a steady rate, and check every answer against the topic.
 
-Strategy: keys get ever larger numbers. Each read is due at its moment, whether or not earlier ones were answered, and its
-latency counts from there. An answer is right when it is the newest record of its key below the position that it states,
-and when that position is not below what was asked for.
+Strategy: each key gets increasing numbers. Each read is due at its moment, whether or not earlier ones were answered, and its
+latency counts from there. An answer is right if it is the newest record of its key below the position that it states,
+and if that position is not below the requested one.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Answer:
 
 @dataclass
 class Seen:
-    """Hold what the readers saw in a period."""
+    """Contain what the readers saw in a period."""
 
     answers: list[Answer] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -232,7 +232,7 @@ class Readers:
             except QueryableTopicError as error:
                 raise ReadFailed(f"{how} {key} with the client: {error!r}") from None
             if row is None:
-                raise ReadFailed(f"{how} {key} with the client: it is said not to exist")
+                raise ReadFailed(f"{how} {key} with the client: the answer is key_not_found")
             return _answer(how, key, due, row.value, row.offset, row.position, needed)
 
         return read

@@ -146,7 +146,7 @@ def test_a_killed_broker_comes_back(system: System) -> None:
     assert system.value("kept") == 1
     eventually("the broker has restarted", lambda: "kafka is started again" in system.log.read_text())
     eventually(
-        "a record is taken",
+        "the broker accepts a record",
         lambda: qtopic("produce", "--data", system.data, "later", "2").returncode == 0,
     )
     eventually("the later record is readable", lambda: system.value("later") == 2, 90)

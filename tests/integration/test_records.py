@@ -44,7 +44,7 @@ def test_a_newer_record_replaces_an_older_one(kafka: Any, system: System) -> Non
     topics.produce(kafka.bootstrap, TOPIC, [(b"user-1", b'{"n": "new"}')])
 
     after = eventually(
-        "the new value", lambda: (a := system.get("/v1/keys/user-1")).json() == {"n": "new"} and a
+        "the new value is readable", lambda: (a := system.get("/v1/keys/user-1")).json() == {"n": "new"} and a
     )
     assert int(after.headers["qt-offset"]) > int(before.headers["qt-offset"])
 

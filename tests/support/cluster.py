@@ -23,7 +23,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold the result of a write: the object, or the errors by field path."""
+    """Contain the result of a write: the object, or the errors by field path."""
 
     status: int
     body: Mapping[str, Any]

@@ -119,7 +119,7 @@ class FakeServe:
                 if predicate(message):
                     return message
             time.sleep(0.01)
-        raise AssertionError(f"ingest did not say what was waited for, but {self.said[skip:]}")
+        raise AssertionError(f"ingest did not send the expected message; it sent {self.said[skip:]}")
 
     def wait_for_type(self, type_: str, seconds: float = 30, skip: int = 0) -> dict[str, Any]:
         return self.wait_for(lambda message: message["type"] == type_, seconds, skip)

@@ -45,7 +45,7 @@ def helm(*arguments: str, stdin: str | None = None, timeout: float = 120) -> str
     """Return the output of Helm, or raise `Refused` with its error message; skip the test if Helm is not installed."""
     program = shutil.which("helm")
     if program is None:
-        pytest.skip("there is no helm on the PATH")
+        pytest.skip("helm is not on the PATH")
     done = subprocess.run(
         [program, *arguments], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
     )

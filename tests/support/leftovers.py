@@ -1,7 +1,7 @@
 """Close what a failed test leaves open, so that no later test fails for it.
 
-An open socket is a warning when it is collected, and a warning is a failure. A failed test's traceback keeps its sockets alive,
-so they would be collected in the middle of a later test, which would fail for it.
+The collection of an open socket is a warning, and a warning is a failure. A failed test's traceback keeps its sockets alive,
+so that without this they would be collected during a later test and fail it.
 """
 
 from __future__ import annotations

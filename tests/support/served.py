@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Served:
-    """Hold the node and its address, and put rows into it."""
+    """Provide the node and its address, and put rows into it."""
 
     def __init__(self, node: Node, listener: socket.socket) -> None:
         self.node = node

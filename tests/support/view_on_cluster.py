@@ -1,8 +1,7 @@
 """Run the product on the cluster that KUBECONFIG names: an operator from the chart in a namespace of its own, and in another
 one a Kafka in a pod, views, and their clients in a pod of their own.
 
-What clients do is `tests/cluster/clients.py`, which their pod runs by `kubectl exec`; so nothing but the API server needs to be
-reached from where the tests run.
+The clients' pod runs `tests/cluster/clients.py` by `kubectl exec`, so that the tests need to reach only the API server.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ _PATHS = {
 
 @dataclass
 class Reading:
-    """Hold what the readers have seen so far."""
+    """Contain what the readers have seen so far."""
 
     reads: int = 0
     failures: list[Mapping[str, Any]] = field(default_factory=list)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class WireAnswer(NamedTuple):
-    """Hold one answer: the status, headers in lower case, and the body without its framing."""
+    """Contain one answer: the status, headers in lower case, and the body without its framing."""
 
     status: int
     headers: dict[str, str]

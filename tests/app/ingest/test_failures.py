@@ -38,7 +38,7 @@ def failure_of(call: Callable[[], object]) -> IngestFailure | None:
         return permanent_failure(error.__cause__)
     except Exception as error:
         return permanent_failure(error)
-    raise AssertionError("it did not fail")
+    raise AssertionError("the call did not fail")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ PARTITIONS = 2
 
 @dataclass
 class Ingest:
-    """Hold the ingest process, and the fake serve that it connects to."""
+    """Run the ingest process, and the fake serve that it connects to."""
 
     serve: FakeServe
     environ: Mapping[str, str]
