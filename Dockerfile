@@ -51,7 +51,8 @@ RUN cd /opt/venv/lib/python3*/site-packages/pyspark \
 
 FROM dependencies AS connector
 COPY app/queryable_app/__init__.py /build/queryable_app/
-COPY app/queryable_app/platform/__init__.py app/queryable_app/platform/jars.py app/queryable_app/platform/jars.sha256 /build/queryable_app/platform/
+COPY app/queryable_app/platform/__init__.py app/queryable_app/platform/file_lock.py app/queryable_app/platform/jars.py \
+     app/queryable_app/platform/jars.sha256 /build/queryable_app/platform/
 RUN --mount=type=secret,id=ivy-settings --mount=type=secret,id=java-cacerts \
     cd /build \
  && if [ -e /run/secrets/ivy-settings ]; then export QT_IVY_SETTINGS=/run/secrets/ivy-settings; fi \

@@ -63,3 +63,18 @@ def test_jar_with_a_fractional_time_is_refused(
 
     assert main() == 1
     assert "a fraction of a second" in capsys.readouterr().err
+
+
+def test_connector_stage_has_every_module_that_it_imports() -> None:
+    """The stage that fetches the connector copies a few modules, and each module of ours that those import."""
+    instructions = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    stage = instructions.partition("AS connector")[2].partition("\nFROM ")[0]
+    copied = set(re.findall(r"app/(queryable_app/\S+\.py)", stage))
+    modules = {name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in copied}
+    imported: set[str] = set()
+    for name in copied:
+        imported |= set(
+            re.findall(r"^from (queryable_app\S*) import", (ROOT / "app" / name).read_text(), re.MULTILINE)
+        )
+    assert {"queryable_app.platform.jars"} <= modules
+    assert imported <= modules
