@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 RUFF_PATHS := operator app tests bench charts
 DEMO_OPTIONS ?=
-# Three workers on two cores, since tests often wait: for a JVM, for pods. Each worker has a broker of its own, and one of
-# them has all tests of the cluster.
-TEST_OPTIONS ?= --numprocesses 3 --dist loadgroup --no-loadscope-reorder
+# Most tests run in parallel. Those that start Spark run one after the other: several JVMs at once would measure the machine.
+# tests/app/ingest comes first, because it makes the class archive with which all later JVMs start.
+TEST_OPTIONS ?= --numprocesses logical --maxprocesses 4 --dist loadfile
 TEST_REPORT ?=
+SPARK_TESTS := tests/app/ingest tests/integration
+CLUSTER_TESTS ?= tests/cluster
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test cluster check format docs digests bench lock clean
@@ -24,7 +26,9 @@ demo: needs-java $(READY)  ## Start a Kafka, example records and a node, and say
 	@exec $(BIN)/qtopic run -f examples/demo.yaml --produce-examples 20 $(DEMO_OPTIONS)
 
 test: needs-java $(READY)  ## Run every test, against real Kafka, Spark and RocksDB
-	$(BIN)/pytest $(TEST_OPTIONS) $(TEST_REPORT)
+	$(BIN)/pytest $(TEST_OPTIONS) $(addprefix --ignore=,$(SPARK_TESTS) tests/cluster) $(TEST_REPORT)
+	$(BIN)/pytest $(SPARK_TESTS) $(TEST_REPORT)
+	$(BIN)/pytest $(CLUSTER_TESTS) $(TEST_REPORT)
 
 cluster: export QT_TEST_IMAGE ?= queryable-topics:dev
 cluster: needs-java $(READY)  ## Test the chart, and the product on the cluster that KUBECONFIG names; CONTRIBUTING.md says how

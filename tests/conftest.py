@@ -21,24 +21,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# The tiers with the longest files. They come first, so that no worker is left with one of them at the end.
-LONGEST_TIERS = (
-    "tests/cluster/",
-    "tests/integration/",
-    "tests/app/ingest/",
-    "tests/simulation/",
-    "tests/app/local/",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each file to one worker, so that its fixtures are made once, and all tests of the cluster to one."""
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("cluster" if file.startswith("tests/cluster/") else file))
-    items.sort(key=lambda item: [not item.nodeid.startswith(tier) for tier in LONGEST_TIERS])
-
-
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaForTests]:
     """One real Kafka for the whole run; topics are the tests' own. A test that kills it starts it again."""

@@ -14,6 +14,7 @@ import pytest
 from tests.support.cluster import CRD_FILE, Namespace, api_server, has_kubectl, kubectl
 from tests.support.view_on_cluster import Platform
 from tests.support.view_on_cluster import platform as platform_in
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="session")
@@ -24,9 +25,18 @@ def cluster() -> Iterator[httpx.Client]:
     if not has_kubectl():
         pytest.skip("kubectl is not on the PATH")
     kubectl("apply", "--server-side", "--force-conflicts", "--filename", str(CRD_FILE))
-    kubectl("wait", "--for=condition=Established", "crd/queryabletopics.queryabletopics.io", "--timeout=60s")
     with api_server() as api:
+        eventually("the CRD is established", lambda: _is_established(api))
         yield api
+
+
+def _is_established(api: httpx.Client) -> bool:
+    """Tell whether the API server serves our kind. `kubectl wait` fails on a CRD whose conditions are not written yet."""
+    answer = api.get(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/queryabletopics.queryabletopics.io"
+    )
+    conditions = answer.raise_for_status().json().get("status", {}).get("conditions") or ()
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
 @pytest.fixture(scope="module")

@@ -28,11 +28,6 @@ REVISION = {
     "remainingSeconds": 60,
     "caughtUpSince": SINCE,
     "deadline": SINCE,
-    "comparison": {
-        "keys": 1000,
-        "mismatches": 1,
-        "examples": [{"key": "a", "difference": "different", "detail": "value.page"}],
-    },
 }
 CONDITION = {"lastTransitionTime": SINCE, "observedGeneration": 1}
 STATUS: Mapping[str, Any] = {
