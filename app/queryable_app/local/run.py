@@ -40,6 +40,7 @@ _VIEW_FILE: Final = "view.json"
 _POLL_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 8
 _EXAMPLES_SECONDS: Final = 30
+_FIRST_SCAN_ROWS: Final = 5  # of the scan that the run prints
 _START_CRASHES_MAX: Final = 4  # so many crashes before the first response: it will not start
 _LOG_TAIL_LINES: Final = 8
 
@@ -304,22 +305,29 @@ class _Run:
         key = self._existing_key()
         if key is not None:
             say(f"  curl {url}/v1/keys/{quote(key, safe='')}")
-        say(f"  curl '{url}/v1/scan?limit=5'")
+        say(f"  curl '{url}/v1/scan?limit={_FIRST_SCAN_ROWS}'")
         say(f"  curl {url}/v1/count")
         say(f"\nIn a browser: {url}/     Another terminal: qtopic status     Ctrl-C stops everything.\n")
 
     def _existing_key(self) -> str | None:
-        """Return a key that exists, or None. With example records, wait for the first ones."""
+        """Return a key that exists, or None. With example records, wait until the printed scan has a full page."""
+        wanted = _FIRST_SCAN_ROWS if self._options.example_rate else 1
         deadline = time.monotonic() + (_EXAMPLES_SECONDS if self._options.example_rate else 0)
         while True:
-            for url in self._urls:
-                with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
-                    items = self._http.get(f"{url}/v1/scan?limit=1").json()["items"]
-                    if items and "keyEncoding" not in items[0]:
-                        return str(items[0]["key"])
-            if time.monotonic() >= deadline:
-                return None
+            key, rows = self._first_key()
+            if rows >= wanted or time.monotonic() >= deadline:
+                return key
             self._supervise()
+
+    def _first_key(self) -> tuple[str | None, int]:
+        """Return the first key that a URL can name as text, and how many rows the printed scan has now."""
+        for url in self._urls:
+            with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
+                items = self._http.get(f"{url}/v1/scan?limit={_FIRST_SCAN_ROWS}").json()["items"]
+                keys = [str(item["key"]) for item in items if "keyEncoding" not in item]
+                if keys:
+                    return keys[0], len(items)
+        return None, 0
 
     def _supervise(self) -> None:
         """Advance every process once, report what has happened, and pause."""
