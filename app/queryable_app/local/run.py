@@ -41,6 +41,7 @@ _POLL_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 8
 _EXAMPLES_SECONDS: Final = 30
 _FIRST_SCAN_ROWS: Final = 5  # of the scan that the run prints
+_SETTLED_SECONDS: Final = 1.0
 _START_CRASHES_MAX: Final = 4  # so many crashes before the first response: it will not start
 _LOG_TAIL_LINES: Final = 8
 
@@ -310,14 +311,21 @@ class _Run:
         say(f"\nIn a browser: {url}/     Another terminal: qtopic status     Ctrl-C stops everything.\n")
 
     def _existing_key(self) -> str | None:
-        """Return a key that exists, or None. With example records, wait until the printed scan has a full page."""
-        wanted = _FIRST_SCAN_ROWS if self._options.example_rate else 1
-        deadline = time.monotonic() + (_EXAMPLES_SECONDS if self._options.example_rate else 0)
-        while True:
-            key, rows = self._first_key()
-            if rows >= wanted or time.monotonic() >= deadline:
-                return key
+        """Return a key that exists, or None. With example records, wait until their first rows have settled.
+
+        The first records arrive in a burst, and a later one of them may delete a key again.
+        """
+        if not self._options.example_rate:
+            return self._first_key()[0]
+        deadline = time.monotonic() + _EXAMPLES_SECONDS
+        found, since = self._first_key(), time.monotonic()
+        while time.monotonic() < deadline:
+            if found[1] >= _FIRST_SCAN_ROWS and time.monotonic() - since >= _SETTLED_SECONDS:
+                break
             self._supervise()
+            if (now := self._first_key()) != found:
+                found, since = now, time.monotonic()
+        return found[0]
 
     def _first_key(self) -> tuple[str | None, int]:
         """Return the first key that a URL can name as text, and how many rows the printed scan has now."""
