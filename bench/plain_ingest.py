@@ -18,7 +18,7 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
-from queryable_app.wire import row_frames as frames
+from queryable_app.wire import row_frames
 from queryable_app.wire.disk_format import Row, encode_row
 from queryable_app.wire.partitioners import count_mismatches
 from tests.integration.system import System, serving
@@ -61,7 +61,7 @@ class PlainIngest(threading.Thread):
     def stream(self, generation: int, positions: dict[int, int]) -> None:
         rows = socket.socket(socket.AF_UNIX)
         rows.connect(str(self.run_dir / ROW_SOCKET))
-        rows.sendall(frames.encode_hello(generation, 0, 0))
+        rows.sendall(row_frames.encode_hello(generation, 0, 0))
         self.consumer.assign([TopicPartition(self.topic, p, max(o, 0)) for p, o in positions.items()])
         while True:
             batch: list[Any] = self.consumer.consume(1000, timeout=0.001)
@@ -76,13 +76,13 @@ class PlainIngest(threading.Thread):
         for message in messages:
             key, when = message.key(), message.timestamp()[1]
             stored = encode_row(Row(message.offset(), when, 0, message.value()))
-            found.append(frames.SliceRow(key, stored, frames.ROW, message.offset()))
+            found.append(row_frames.SliceRow(key, stored, row_frames.ROW, message.offset()))
         first, last = messages[0].offset(), messages[-1].offset()
         mismatches = count_mismatches([row.disk_key for row in found], partition, self.partitions)
-        header = frames.SliceHeader(
+        header = row_frames.SliceHeader(
             partition, first, last, messages[-1].timestamp()[1], len(found), 0, 0, 0, *mismatches
         )
-        return frames.encode_slice(header, found)
+        return row_frames.encode_slice(header, found)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import queryable_app.serve.kafka.gaps
 import queryable_app.serve.reads.scans
 import queryable_app.serve.replication.replica_builder
 import queryable_app.serve.store.replica
-from queryable_app.platform import clock as moments
+from queryable_app.platform import clock as platform_clock
 from queryable_app.policy.attempts import Attempts, Step
 from queryable_app.serve.store.store import Store
 from tests.simulation.topic import TopicConsumer
@@ -51,7 +51,7 @@ def inside(world: World) -> Iterator[None]:
     clocks: dict[Any, Callable[[], Any]] = {
         time.time_ns: world.scheduler.wall_ns,
         time.monotonic: world.scheduler.monotonic,
-        moments.monotonic_ms: lambda: int(world.scheduler.monotonic() * 1000),
+        platform_clock.monotonic_ms: lambda: int(world.scheduler.monotonic() * 1000),
         time.time: lambda: world.scheduler.wall_ns() / 1e9,
     }
     real_event = sys.modules["queryable_app.platform.log"].event

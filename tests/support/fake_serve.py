@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
-from queryable_app.wire import row_frames as frames
+from queryable_app.wire import row_frames
 from queryable_app.wire.row_frames import Hello, SliceHeader, SliceRow
 
 
@@ -70,24 +70,24 @@ class RowSink:
         try:
             with connection, connection.makefile("rb", buffering=1 << 20) as stream:
                 while prefix := stream.read(4):
-                    payload = stream.read(frames.payload_length(prefix))
-                    if payload[0] == frames.HELLO:
-                        hello = frames.decode_hello(payload)
+                    payload = stream.read(row_frames.payload_length(prefix))
+                    if payload[0] == row_frames.HELLO:
+                        hello = row_frames.decode_hello(payload)
                         if self.generation not in (None, hello.generation):
                             return
                         self.hellos.append(hello)
-                    elif payload[0] == frames.SLICE:
-                        header = frames.decode_slice_header(payload)
+                    elif payload[0] == row_frames.SLICE:
+                        header = row_frames.decode_slice_header(payload)
                         self.count += header.rows
                         self.records += header.last_offset - header.first_offset + 1
                         if self._keep:
-                            self.slices.append((header, frames.rows(payload, header)))
+                            self.slices.append((header, row_frames.rows(payload, header)))
                     else:
-                        frames.decode_end(payload)
+                        row_frames.decode_end(payload)
                         if not self.acknowledges:
                             return
                         self.ends += 1
-                        connection.sendall(frames.ACK)
+                        connection.sendall(row_frames.ACK)
         except (OSError, ValueError):
             return  # another thread closed the connection
 

@@ -24,14 +24,14 @@ from queryable_app.wire.row_frames import (
 )
 
 APPLICATION_ID = "tests.users.r1"
-NOBODY = "127.0.0.1:1"  # no Kafka answers there
+UNREACHABLE_KAFKA = "127.0.0.1:1"  # no Kafka answers there
 
 
 def node_settings(
     directory: Path,
     partitions: int = 1,
     topic: str = "users",
-    bootstrap: str = NOBODY,
+    bootstrap: str = UNREACHABLE_KAFKA,
     settings: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> NodeSettings:

@@ -18,7 +18,7 @@ from urllib.parse import quote_from_bytes
 from queryable_app.client.attempts import Attempt, Operation, Request, Response, gather, send_one
 from queryable_app.client.exceptions import InvalidRequest, TooLarge
 from queryable_app.client.keys import Key, base64url, in_request, record_key
-from queryable_app.client.options import COUNT_DEADLINE_MS, DEADLINE_MS, PAGE_DEADLINE_MS, Order, ReadSettings
+from queryable_app.client.options import COUNT_DEADLINE_MS, DEADLINE_MS, PAGE_DEADLINE_MS, ReadSettings
 from queryable_app.client.placement_cache import PlacementCache
 from queryable_app.client.placement_map import PlacementMap
 from queryable_app.client.rows import (
@@ -39,6 +39,7 @@ from queryable_app.client.scan import Scan, new_scan
 from queryable_app.client.sender import Targets
 from queryable_app.client.session import SessionPositions, behind_session, reports_missing_key
 from queryable_app.errors import shown
+from queryable_app.wire.cursors import Order
 from queryable_app.wire.json_text import BadJson, check_bounds
 
 KEYS_PER_REQUEST: Final = 2_000  # of a multi-get; more keys of one node go in several requests

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Final, Literal, TypedDict, get_args
+from typing import Final, TypedDict, get_args
 
 from queryable_app.client.exceptions import InvalidRequest
+from queryable_app.config.topic_spec import ConsistencyName
 from queryable_app.errors import shown
 from queryable_app.policy.freshness import DEADLINE_MS_MAX, LAG_MAX, Consistency
 from queryable_app.wire.checked import OFFSET_MAX
 from queryable_app.wire.http_text import parse_positions
-
-ConsistencyName = Literal["any", "bounded", "at-least", "strong"]
-Order = Literal["asc", "desc"]
 
 DEADLINE_MS: Final = 2_000
 PAGE_DEADLINE_MS: Final = 10_000

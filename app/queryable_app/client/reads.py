@@ -8,10 +8,11 @@ from typing import Generic, TypeVar, Unpack
 
 from queryable_app.client.keys import Key
 from queryable_app.client.operations import Operations
-from queryable_app.client.options import Order, ReadOptions, ReadSettings, parse_options
+from queryable_app.client.options import ReadOptions, ReadSettings, parse_options
 from queryable_app.client.placement_map import checked_address
 from queryable_app.client.scan import PAGE_ROWS, Scan
 from queryable_app.client.session import SessionPositions
+from queryable_app.wire.cursors import Order
 
 RowsT = TypeVar("RowsT")
 

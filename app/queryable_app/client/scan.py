@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from queryable_app.client.exceptions import InvalidRequest
-from queryable_app.client.options import Order, ReadSettings
+from queryable_app.client.options import ReadSettings
 from queryable_app.client.placement_map import PlacementMap
 from queryable_app.client.rows import Page, Row
 from queryable_app.errors import shown
+from queryable_app.wire.cursors import Order
 
 PAGE_ROWS: Final = 1_000
 _PAGE_ROWS_MAX: Final = 10_000

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import QueryStart, start_query
 from queryable_app.platform.log import event
-from queryable_app.wire import row_frames as frames
+from queryable_app.wire import row_frames
 
 _BATCH_MS: Final = 1_000
 _BATCHES: Final = 3
@@ -71,4 +71,4 @@ class Rehearsal:
             sink.close()
 
     def _on_payload(self, payload: bytes) -> None:
-        self.batches += payload[0] == frames.END
+        self.batches += payload[0] == row_frames.END

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from queryable_app.wire import row_frames as frames
+from queryable_app.wire import row_frames
 
 
 class Sink:
@@ -49,8 +49,8 @@ class Sink:
 
     def _take(self, connection: socket.socket) -> None:
         with suppress(OSError), connection, connection.makefile("rb") as stream:
-            while prefix := stream.read(frames.LENGTH.size):
-                payload = stream.read(frames.payload_length(prefix))
+            while prefix := stream.read(row_frames.LENGTH.size):
+                payload = stream.read(row_frames.payload_length(prefix))
                 self._on_payload(payload)
-                if payload[0] == frames.END:
-                    connection.sendall(frames.ACK)
+                if payload[0] == row_frames.END:
+                    connection.sendall(row_frames.ACK)

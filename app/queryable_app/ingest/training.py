@@ -36,7 +36,7 @@ from queryable_app.platform.file_lock import locked
 from queryable_app.platform.jars import JarsError, cache_dir, connector_jars
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
-from queryable_app.wire import row_frames as frames
+from queryable_app.wire import row_frames
 
 _UNREACHABLE_BROKER: Final = "127.0.0.1:1"
 _BATCHES: Final = 4
@@ -129,7 +129,9 @@ def _stream(session: SparkSession, scratch: Path) -> None:
     with Sink(scratch / "rows.sock", lambda payload: received.append(payload[0])):
         query = writer.start()
         deadline = time.monotonic() + _STREAM_SECONDS_MAX
-        while received.count(frames.END) < 2 * _BATCHES and query.isActive and time.monotonic() < deadline:
+        while (
+            received.count(row_frames.END) < 2 * _BATCHES and query.isActive and time.monotonic() < deadline
+        ):
             time.sleep(0.05)
         query.stop()
 

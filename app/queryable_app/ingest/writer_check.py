@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from queryable_app.ingest.sink import Sink
-from queryable_app.wire import row_frames as frames
+from queryable_app.wire import row_frames
 from queryable_app.wire.disk_format import Row, encode_row
 from queryable_app.wire.row_frames import SliceRow
 
@@ -33,11 +33,13 @@ def check_writer(session: SparkSession, run_dir: Path) -> None:
         except Exception as error:
             raise WriterBroken(f"the row writer does not work with this Spark: {error}") from error
     wanted = [
-        SliceRow(b"k", encode_row(Row(7, _TIMESTAMP_MS, 0, b"1")), frames.ROW, 7),
-        SliceRow(b"k", encode_row(Row(8, _TIMESTAMP_MS, 0, None)), frames.ROW, 8),
+        SliceRow(b"k", encode_row(Row(7, _TIMESTAMP_MS, 0, b"1")), row_frames.ROW, 7),
+        SliceRow(b"k", encode_row(Row(8, _TIMESTAMP_MS, 0, None)), row_frames.ROW, 8),
     ]
-    slices = [payload for payload in received if payload[0] == frames.SLICE]
-    rows = [row for payload in slices for row in frames.rows(payload, frames.decode_slice_header(payload))]
+    slices = [payload for payload in received if payload[0] == row_frames.SLICE]
+    rows = [
+        row for payload in slices for row in row_frames.rows(payload, row_frames.decode_slice_header(payload))
+    ]
     if rows != wanted:
         raise WriterBroken(f"the row writer sent {rows!r} where {wanted!r} was expected")
 

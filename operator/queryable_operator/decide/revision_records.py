@@ -8,7 +8,7 @@ keep what they have until the next revision takes over.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from queryable_app.config.topic_spec import SpecError
@@ -78,16 +78,14 @@ def _updated_record(
     placement = placements.latest_placement(live, application_id, record.partitions, record.placement)
     if placement is None or placement == record.placement:
         placement = placements.next_placement(view, live, record.placement, template_inputs.placement_inputs)
-    return RevisionRecord(
+    return replace(
+        record,
         spec=spec,
         placement=placement,
         template=template,
         domains=placements.domains_seen(live, template_inputs.placement_inputs.hosts),
-        spec_hash=record.spec_hash,
         roll_hash=rolled,
-        partitions=record.partitions,
         image=image,
-        disk_format=record.disk_format,
     )
 
 

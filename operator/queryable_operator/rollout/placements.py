@@ -2,7 +2,7 @@
 
 The placement controller takes the steps. This file decides its input and tells apart nodes that must give up their replicas,
 nodes that are lost and nodes that are not there yet. The placement in the ConfigMap is valid unless a node follows a later one:
-then somebody restored an old ConfigMap, and the nodes' placement is valid.
+then an old ConfigMap was restored, and the nodes' placement is valid.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def test_body_that_is_no_problem_is_unreachable(body: bytes) -> None:
 
 
 def test_any_two_retryable_refusals_can_be_compared() -> None:
-    """Of any two refusals that another node may not give, one is raised."""
+    """The client raises one of two refusals after which it tries no other node."""
     kinds = [
         k for k in vars(exceptions).values() if isinstance(k, type) and issubclass(k, QueryableTopicError)
     ]

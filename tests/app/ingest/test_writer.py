@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
-from queryable_app.wire import row_frames as frames
+from queryable_app.wire import row_frames
 from queryable_app.wire.disk_format import KeyOrder, Row, encode_row, to_disk_key
 from queryable_app.wire.partitioners import ALGORITHMS, partition_for
 from queryable_app.wire.row_frames import SliceHeader, SliceRow
@@ -103,9 +103,9 @@ def test_rows_are_ready_to_be_put(spark: SparkSession, sink: RowSink) -> None:
     """A record's row equals that of disk_format, also with an empty key or value."""
     got = write(spark, sink, [(4, b"k", b"v"), (5, b"", b""), (9, b"\xff\x00", b"\x00")])
     assert got == [
-        SliceRow(b"k", encode_row(Row(4, AT_MS, 0, b"v")), frames.ROW, 4),
-        SliceRow(b"", encode_row(Row(5, AT_MS, 0, b"")), frames.ROW, 5),
-        SliceRow(b"\xff\x00", encode_row(Row(9, AT_MS, 0, b"\x00")), frames.ROW, 9),
+        SliceRow(b"k", encode_row(Row(4, AT_MS, 0, b"v")), row_frames.ROW, 4),
+        SliceRow(b"", encode_row(Row(5, AT_MS, 0, b"")), row_frames.ROW, 5),
+        SliceRow(b"\xff\x00", encode_row(Row(9, AT_MS, 0, b"\x00")), row_frames.ROW, 9),
     ]
 
 
@@ -114,7 +114,7 @@ def test_a_connection_says_whose_it_is_and_ends_with_an_acknowledgement(
 ) -> None:
     """The first frame has generation, task and epoch; closing waits for the last acknowledgement."""
     write(spark, sink, [(0, b"k", b"v")])
-    assert sink.hellos == [frames.Hello(5, 3, 9)]
+    assert sink.hellos == [row_frames.Hello(5, 3, 9)]
     assert sink.ends == 1
 
 
@@ -153,7 +153,7 @@ def test_number_keys_sort_as_numbers(
 def test_records_without_a_key_are_counted_and_covered(spark: SparkSession, sink: RowSink) -> None:
     """A record without a key leaves an empty row of its own kind, and causes no partitioner mismatch."""
     got = write(spark, sink, [(7, None, b"v"), (8, None, None)], partitions=4)
-    assert got == [SliceRow(b"", b"", frames.NULL_KEY, offset) for offset in (7, 8)]
+    assert got == [SliceRow(b"", b"", row_frames.NULL_KEY, offset) for offset in (7, 8)]
     assert (header(sink).first_offset, header(sink).last_offset, header(sink).null_keys) == (7, 8, 2)
     assert header(sink)[-3:] == (0, 0, 0)
 
@@ -163,8 +163,8 @@ def test_a_bad_record_carries_its_reason_its_raw_key_and_its_raw_value(
 ) -> None:
     """A bad record becomes a row of its own kind, between the good ones."""
     got = write(spark, sink, [(0, b"a", b"1"), (1, b"b", b"\xff"), (2, b"c", b"2")], value="json")
-    assert [row.kind for row in got] == [frames.ROW, frames.BAD, frames.ROW]
-    bad = frames.decode_bad(got[1].stored)
+    assert [row.kind for row in got] == [row_frames.ROW, row_frames.BAD, row_frames.ROW]
+    bad = row_frames.decode_bad(got[1].stored)
     assert (got[1].disk_key, bad.value) == (b"b", b"\xff")
     assert bad.reason == "value: not UTF-8 at byte 0"
     assert header(sink).bad == 1
@@ -184,8 +184,8 @@ def test_what_the_sql_found_wrong_or_dropped_is_taken_over(spark: SparkSession, 
     writer.open(0, 0)
     process_all(writer, list(frame._jdf.collectAsList()))
     assert [row.stored[25:] for row in sink.rows()[:2]] == [b'{"x":1}', b""]
-    assert [row.kind for row in sink.rows()] == [frames.ROW, frames.DROPPED, frames.BAD]
-    assert frames.decode_bad(sink.rows()[2].stored) == frames.BadRecord("value: no", b"raw")
+    assert [row.kind for row in sink.rows()] == [row_frames.ROW, row_frames.DROPPED, row_frames.BAD]
+    assert row_frames.decode_bad(sink.rows()[2].stored) == row_frames.BadRecord("value: no", b"raw")
     assert (header(sink).dropped, header(sink).bad, header(sink).rows) == (1, 1, 3)
 
 

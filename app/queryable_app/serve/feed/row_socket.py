@@ -20,7 +20,7 @@ from typing import Final
 from queryable_app.platform.log import event
 from queryable_app.serve.base.background import supervise, watch
 from queryable_app.serve.feed.slices import Slices
-from queryable_app.wire import row_frames as frames
+from queryable_app.wire import row_frames
 from queryable_app.wire.row_frames import FrameError
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -136,19 +136,19 @@ class RowSocket:
         first = await read.frame()
         if first is None:
             return
-        hello = frames.decode_hello(first)
+        hello = row_frames.decode_hello(first)
         if hello.generation != self.generation:
             reason = f"generation {hello.generation} is not the current one, {self.generation}"
             event("refused", socket=self._path.name, task=hello.task, reason=reason)
             return
         while (payload := await read.frame()) is not None:
             kind = payload[0]
-            if kind == frames.SLICE:
+            if kind == row_frames.SLICE:
                 await self._slices.write_dead_letters(payload)
                 await self._share.run(self._slices.apply, payload)
-            elif kind == frames.END:
-                frames.decode_end(payload)
-                await asyncio.get_running_loop().sock_sendall(connection, frames.ACK)
+            elif kind == row_frames.END:
+                row_frames.decode_end(payload)
+                await asyncio.get_running_loop().sock_sendall(connection, row_frames.ACK)
             else:
                 raise FrameError(f"a frame of type {kind} after the first")
 
@@ -164,10 +164,10 @@ class FrameReader:
 
     async def frame(self) -> bytes | None:
         """Return the next payload, or None when the other side has closed between frames."""
-        prefix = frames.LENGTH.size
+        prefix = row_frames.LENGTH.size
         if not await self._have(prefix):
             return None
-        length = frames.payload_length(bytes(self._view[self._start : self._start + prefix]))
+        length = row_frames.payload_length(bytes(self._view[self._start : self._start + prefix]))
         if length > FRAME_BYTES_MAX:
             raise FrameError(f"a frame of {length} bytes; at most {FRAME_BYTES_MAX} are taken")
         self._start += prefix
@@ -187,7 +187,7 @@ class FrameReader:
                 self._start, self._end = 0, rest
             received = await self._loop.sock_recv_into(self._connection, self._view[self._end :])
             if received == 0:
-                if self._end > self._start or size != frames.LENGTH.size:
+                if self._end > self._start or size != row_frames.LENGTH.size:
                     raise FrameError("the stream ends within a frame")
                 return False
             self._end += received

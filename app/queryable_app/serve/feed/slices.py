@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from queryable_app.config.topic_spec import OnBadRecord
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
-from queryable_app.wire import row_frames as frames
+from queryable_app.wire import row_frames
 from queryable_app.wire.disk_format import TOMBSTONE, ReplicaState
 from queryable_app.wire.partitioners import (
     MismatchCounts,
@@ -26,7 +26,7 @@ from queryable_app.wire.partitioners import (
 from queryable_app.wire.row_frames import BadRecord, FrameError, SliceHeader, SliceRow
 from queryable_app.wire.serde import KeyCodec
 
-_PUT: Final = (frames.ROW, frames.DROPPED)
+_PUT: Final = (row_frames.ROW, row_frames.DROPPED)
 _SHOWN_KEY_BYTES: Final = 200
 _SHOWN_REASON_CHARS: Final = 500
 
@@ -67,9 +67,9 @@ class Slices:
         if replica is None or header.bad == 0 or not replica.writable:
             return
         letters = [
-            DeadLetter(header.partition, row.offset, row.disk_key, frames.decode_bad(row.stored))
-            for row in frames.rows(payload, header)
-            if row.kind == frames.BAD and row.offset >= replica.position
+            DeadLetter(header.partition, row.offset, row.disk_key, row_frames.decode_bad(row.stored))
+            for row in row_frames.rows(payload, header)
+            if row.kind == row_frames.BAD and row.offset >= replica.position
         ]
         if letters:
             await self._dead_letters.send_dead_letters(letters)
@@ -88,7 +88,7 @@ class Slices:
 
     def _addressed(self, payload: bytes) -> tuple[SliceHeader, Replica | None]:
         """Return the header and the replica, or None if it was removed or opened since the query started."""
-        header = frames.decode_slice_header(payload)
+        header = row_frames.decode_slice_header(payload)
         if not 0 <= header.partition < self._replicas.partitions:
             raise FrameError(
                 f"a slice of partition {header.partition}, and there are {self._replicas.partitions}"
@@ -97,7 +97,7 @@ class Slices:
         return header, replica if replica is not None and replica.accepts_slices else None
 
     def _apply_whole(self, replica: Replica, header: SliceHeader, payload: bytes) -> None:
-        puts = frames.puts(payload, header)
+        puts = row_frames.puts(payload, header)
         tombstones = sum([stored[0] & TOMBSTONE for _, stored in puts])
         state = replica.state
         replica.apply(
@@ -117,8 +117,8 @@ class Slices:
 
     def _apply_row_by_row(self, replica: Replica, header: SliceHeader, payload: bytes) -> None:
         state, position = replica.state, header.last_offset + 1
-        new = [row for row in frames.rows(payload, header) if row.offset >= state.position]
-        bad = [row for row in new if row.kind == frames.BAD]
+        new = [row for row in row_frames.rows(payload, header) if row.offset >= state.position]
+        bad = [row for row in new if row.kind == row_frames.BAD]
         stopped = bool(bad) and self._fail_on_bad
         if stopped:  # the position stays at the bad record, so later rows do not count
             position = bad[0].offset
@@ -134,10 +134,10 @@ class Slices:
                 state,
                 position=max(position, state.position),
                 rows=state.rows + len(puts) - tombstones,
-                deletes=state.deletes + tombstones - kinds[frames.DROPPED],
-                null_keys=state.null_keys + kinds[frames.NULL_KEY],
-                bad=state.bad + kinds[frames.BAD],
-                dropped=state.dropped + kinds[frames.DROPPED],
+                deletes=state.deletes + tombstones - kinds[row_frames.DROPPED],
+                null_keys=state.null_keys + kinds[row_frames.NULL_KEY],
+                bad=state.bad + kinds[row_frames.BAD],
+                dropped=state.dropped + kinds[row_frames.DROPPED],
                 last_timestamp_ms=header.last_timestamp_ms,
                 mismatches=_mismatches_of_all(state, header)
                 if whole
@@ -154,9 +154,9 @@ class Slices:
     def _mismatches(self, state: ReplicaState, rows: Sequence[SliceRow], partition: int) -> MismatchCounts:
         """Add the mismatches of some of a slice's rows; the header counts those of all rows."""
         keys = [
-            row.disk_key if row.kind == frames.BAD else self._codec.to_record(row.disk_key)
+            row.disk_key if row.kind == row_frames.BAD else self._codec.to_record(row.disk_key)
             for row in rows
-            if row.kind != frames.NULL_KEY
+            if row.kind != row_frames.NULL_KEY
         ]
         return sum_of_mismatches(
             (state.mismatches, count_mismatches(keys, partition, self._replicas.partitions))
@@ -173,6 +173,6 @@ def _shown(row: SliceRow, header: SliceHeader) -> dict[str, Any]:
     return {
         "offset": row.offset,
         "timestampMs": header.last_timestamp_ms,
-        "reason": frames.decode_bad(row.stored).reason[:_SHOWN_REASON_CHARS],
+        "reason": row_frames.decode_bad(row.stored).reason[:_SHOWN_REASON_CHARS],
         "key": row.disk_key[:_SHOWN_KEY_BYTES].decode(errors="replace"),
     }

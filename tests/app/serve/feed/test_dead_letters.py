@@ -13,7 +13,7 @@ from tests.support.kafka_node import (
     node_on,
     records_of,
 )
-from tests.support.node import NOBODY, bad, slice_payload
+from tests.support.node import UNREACHABLE_KAFKA, bad, slice_payload
 from tests.support.waiting import until
 
 
@@ -100,7 +100,7 @@ def test_status_names_partitions_that_wait_for_dead_letters(tmp_path: Path) -> N
     """Without Kafka the slice waits, and status has the partition, the reason and the next attempt."""
 
     async def run() -> None:
-        async with node_on(tmp_path, NOBODY, "users", onBadRecord="DeadLetter") as node:
+        async with node_on(tmp_path, UNREACHABLE_KAFKA, "users", onBadRecord="DeadLetter") as node:
             waiting = asyncio.create_task(
                 node.slices.write_dead_letters(slice_payload(bad(0, b"k", "not JSON")))
             )

@@ -25,7 +25,7 @@ from tests.support.kafka_node import (
     produce,
     producer,
 )
-from tests.support.node import APPLICATION_ID, NOBODY, node_settings, put, slice_payload
+from tests.support.node import APPLICATION_ID, UNREACHABLE_KAFKA, node_settings, put, slice_payload
 from tests.support.waiting import until
 
 
@@ -163,7 +163,7 @@ def test_node_starts_without_kafka(tmp_path: Path, capfd: pytest.CaptureFixture[
     """Strong reads fail at once with KafkaUnavailable, and the log has one line."""
 
     async def run() -> None:
-        async with node_on(tmp_path, NOBODY, "users") as node:
+        async with node_on(tmp_path, UNREACHABLE_KAFKA, "users") as node:
             for _ in range(2):
                 with pytest.raises(KafkaUnavailable):
                     await node.end_offsets.latest([0])

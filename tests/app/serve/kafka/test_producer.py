@@ -13,7 +13,7 @@ from tests.support.kafka import KafkaForTests
 from tests.support.kafka_node import (
     node_on,
 )
-from tests.support.node import NOBODY
+from tests.support.node import UNREACHABLE_KAFKA
 
 
 def test_a_posted_record_has_its_offset(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
@@ -47,7 +47,7 @@ def test_posted_record_is_refused_in_time_without_kafka(tmp_path: Path) -> None:
     """The record was not written, and the answer says so soon after the deadline."""
 
     async def run() -> None:
-        async with node_on(tmp_path, NOBODY, "users") as node:
+        async with node_on(tmp_path, UNREACHABLE_KAFKA, "users") as node:
             with pytest.raises(Failure) as raised:
                 await node.producer.send(b"k", b"v", 0, deadline_seconds=1)
             assert raised.value.reason is Reason.NOT_AVAILABLE
