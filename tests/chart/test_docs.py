@@ -142,12 +142,12 @@ def test_every_right_is_explained() -> None:
     }
     page = (ROOT / "docs" / "rbac.md").read_text().partition("## People")[0]
     rows = re.findall(r"^\| `([a-z./0-9]+)` \| ([a-z ]+) \|", page, re.MULTILINE)
-    said = {
+    explained = {
         (name if "queryabletopics" not in name else f"{name}.queryabletopics.io", verbs)
         for name, verbs in rows
     }
-    assert said - given == {("leases.coordination.k8s.io", "get create update")}
-    assert given <= said
+    assert explained - given == {("leases.coordination.k8s.io", "get create update")}
+    assert given <= explained
 
 
 def test_every_reason_exists() -> None:

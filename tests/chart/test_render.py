@@ -112,7 +112,7 @@ def leaves(node: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[st
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 
-# For values of which another one is not simply the opposite; and what else must be said for it to matter.
+# Other values, where the opposite alone does not do; and the values that give them an effect.
 OTHERS: dict[str, Any] = {
     "nameOverride": "other",
     "fullnameOverride": "other",
@@ -222,7 +222,7 @@ def test_pod_labels_keep_the_selector_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"replicaCount": 2}, "'replicaCount' not allowed"),
         ({"image": {"tga": "1"}}, "'tga' not allowed"),
@@ -237,9 +237,9 @@ def test_pod_labels_keep_the_selector_labels() -> None:
         ({"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}, "choose one"),
     ],
 )
-def test_invalid_value_is_named(values: dict[str, Any], said: str) -> None:
+def test_invalid_value_is_named(values: dict[str, Any], message: str) -> None:
     """A misspelt or impossible value is refused by name."""
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(Refused, match=message):
         render(values)
 
 

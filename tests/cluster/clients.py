@@ -58,9 +58,9 @@ async def get(url: str, *keys: str) -> None:
     """Print the present values of these keys, or the reason why there is none."""
     async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as http:
         for key in keys:
-            asked = (http, f"{url}/v1/keys/{key}", {**_PATIENT, "consistency": "strong"})
+            request = (http, f"{url}/v1/keys/{key}", {**_PATIENT, "consistency": "strong"})
             deadline = time.monotonic() + _NEWEST_SECONDS
-            while (answer := await _answer(*asked))[0] not in (200, 404) and time.monotonic() < deadline:
+            while (answer := await _answer(*request))[0] not in (200, 404) and time.monotonic() < deadline:
                 await asyncio.sleep(0.5)
             say(key=key, status=answer[0], value=answer[1])
 
@@ -82,13 +82,15 @@ class Reading:
                 await self._every_copy_has_all(http)
             self._begun = dict(self._written)
             tasks = [asyncio.create_task(each) for each in (self._writes(send, number), self._heartbeat())]
-            async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as kept:
-                tasks += [asyncio.create_task(self._reads_on(kept, "kept", reader, 5)) for reader in range(4)]
+            async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as persistent:
+                tasks += [
+                    asyncio.create_task(self._reads_on(persistent, "kept", reader, 5)) for reader in range(4)
+                ]
                 tasks.append(asyncio.create_task(self._reads_on(None, "new", 4, 5)))
                 await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
                 self._over.set()
                 await asyncio.gather(*tasks)
-                wrong = await self._all_are_read(kept)
+                wrong = await self._all_are_read(persistent)
         say(over=True, reads=self._reads, failed=self._failed, wrong=wrong)
 
     async def _write(self, send: topics.Send, key: str, number: int) -> None:

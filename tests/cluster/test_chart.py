@@ -76,7 +76,7 @@ def image(cluster: httpx.Client) -> Mapping[str, str]:
     ],
     ids=["without values", "with everything"],
 )
-def test_the_api_server_takes_every_object(namespace: Namespace, values: dict[str, Any]) -> None:
+def test_api_server_accepts_every_object(namespace: Namespace, values: dict[str, Any]) -> None:
     """The API server accepts every object without a warning, and the pods pass the restricted Pod Security Standard."""
     text = helm(
         "template", RELEASE, str(CHART), "--namespace", namespace.name, "--values", "-",
@@ -86,21 +86,21 @@ def test_the_api_server_takes_every_object(namespace: Namespace, values: dict[st
     assert len(objects) >= 15
     for pod in (o for o in objects if o["kind"] == "Pod"):
         pod["spec"]["serviceAccountName"] = "default"  # its own does not exist, since nothing is created
-    said = namespace.kubectl(
+    output = namespace.kubectl(
         "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "--filename", "-",
         stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
     )  # fmt: skip
-    assert "warning" not in said.lower()
+    assert "warning" not in output.lower()
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_the_api_server_takes_every_example(namespace: Namespace, file: Path) -> None:
+def test_api_server_accepts_every_example(namespace: Namespace, file: Path) -> None:
     """The API server accepts every example unchanged."""
     options = ("--server-side", "--dry-run=server", "--validate=strict")
     assert "serverside-applied" in namespace.kubectl("apply", *options, "--filename", str(file))
 
 
-def asked(cluster: httpx.Client, user: str, groups: list[str], namespace: str) -> Callable[..., bool]:
+def access_of(cluster: httpx.Client, user: str, groups: list[str], namespace: str) -> Callable[..., bool]:
     """Return a check of an account's rights by the API server: `may("list", "secrets")`, `may("create", "pods/eviction")`."""
 
     def may(verb: str, resource: str, name: str = "") -> bool:
@@ -139,7 +139,7 @@ def all_resources(cluster: httpx.Client) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("narrow", [True, False], ids=["namespace", "cluster"])
-def test_what_is_not_needed_is_denied(
+def test_unused_permissions_are_denied(
     cluster: httpx.Client, namespace: Namespace, release: Callable[..., str], narrow: bool
 ) -> None:
     """Of all verbs on all resources the operator has those that it uses, and those that every account has."""
@@ -154,13 +154,15 @@ def test_what_is_not_needed_is_denied(
         if not p.name
     }
 
-    may = asked(cluster, operator, groups, namespace.name)
-    anyone = asked(cluster, f"system:serviceaccount:{namespace.name}:default", groups, namespace.name)
-    elsewhere = asked(cluster, operator, groups, "kube-system")
+    may = access_of(cluster, operator, groups, namespace.name)
+    default_account = access_of(
+        cluster, f"system:serviceaccount:{namespace.name}:default", groups, namespace.name
+    )
+    elsewhere = access_of(cluster, operator, groups, "kube-system")
     wrong = []
     for resource in all_resources(cluster):
         for verb in VERBS:
-            if anyone(verb, resource):
+            if default_account(verb, resource):
                 continue
             needed = f"{verb} {resource}" in used
             if may(verb, resource) != needed:
@@ -179,7 +181,7 @@ def test_what_is_not_needed_is_denied(
         assert not may(verb, "clusterroles.rbac.authorization.k8s.io")
 
 
-def test_people_get_what_their_role_says(
+def test_aggregated_roles_grant_their_verbs(
     cluster: httpx.Client, namespace: Namespace, release: Callable[..., str]
 ) -> None:
     """The cluster's role view grants reading QueryableTopics, and edit grants writing and scaling them."""
@@ -189,7 +191,7 @@ def test_people_get_what_their_role_says(
         namespace.kubectl(
             "create", "rolebinding", f"test-{role}", f"--clusterrole={role}", f"--user={role}er"
         )
-        may[role] = asked(cluster, f"{role}er", [], namespace.name)
+        may[role] = access_of(cluster, f"{role}er", [], namespace.name)
     topics = "queryabletopics.queryabletopics.io"
     eventually("view is aggregated", lambda: may["view"]("list", topics))
     eventually("edit is aggregated", lambda: may["edit"]("delete", topics))
@@ -200,7 +202,7 @@ def test_people_get_what_their_role_says(
     assert [may[role]("patch", status) for role in may] == [False, False, False]
 
 
-def test_a_crd_that_was_there_is_taken_over_and_stays(
+def test_existing_crd_is_adopted_and_retained(
     namespace: Namespace, release: Callable[..., str]
 ) -> None:
     """Helm adopts an existing CRD only with the option for it, gives the reason otherwise, and never uninstalls it."""
@@ -215,7 +217,7 @@ def test_a_crd_that_was_there_is_taken_over_and_stays(
 
 
 @pytest.mark.parametrize("narrow", [True, False], ids=["namespace", "cluster"])
-def test_the_operator_gets_by_with_its_rights(
+def test_operator_works_with_its_permissions(
     namespace: Namespace, release: Callable[..., str], kafka: KafkaForTests, tmp_path: Path, narrow: bool
 ) -> None:
     """The chart's account creates, repairs and deletes every child without a refusal, in one namespace and in all of the
@@ -251,8 +253,10 @@ CHILDREN = {
 def kinds_left(namespace: Namespace, view: str) -> set[str]:
     """Return the kinds of which the view has children."""
     label = f"--selector=queryabletopics.io/view={view}"
-    said = namespace.kubectl("get", ",".join(sorted(CHILDREN)), label, "--output=name", "--ignore-not-found")
-    return {line.partition("/")[0] for line in said.splitlines() if "/" in line}
+    output = namespace.kubectl(
+        "get", ",".join(sorted(CHILDREN)), label, "--output=name", "--ignore-not-found"
+    )
+    return {line.partition("/")[0] for line in output.splitlines() if "/" in line}
 
 
 def apply_topic(namespace: Namespace, name: str, bootstrap: str) -> None:
@@ -265,7 +269,7 @@ def apply_topic(namespace: Namespace, name: str, bootstrap: str) -> None:
     namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(topic))
 
 
-def test_install_test_upgrade_uninstall(
+def test_release_is_installed_upgraded_and_uninstalled(
     namespace: Namespace, image: Mapping[str, str], release: Callable[..., str]
 ) -> None:
     """The operator works with its rights, `helm test` passes, an upgrade replaces it, and after its removal a user can release

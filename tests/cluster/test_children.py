@@ -52,13 +52,13 @@ def view(request: pytest.FixtureRequest, namespace: Namespace) -> View:
     return made(namespace, request.param, **SPECS[request.param])
 
 
-def test_every_child_is_accepted(namespace: Namespace, view: View) -> None:
+def test_api_server_accepts_every_child(namespace: Namespace, view: View) -> None:
     """The API server accepts each object unchanged and without a warning."""
     for child in [*objects(view), token_secret(view, 1, "abc")]:
         assert "Warning" not in apply(namespace, child, "--dry-run=server")
 
 
-def test_pods_are_accepted(namespace: Namespace, view: View) -> None:
+def test_restricted_namespace_accepts_pods(namespace: Namespace, view: View) -> None:
     """A namespace that enforces the restricted Pod Security Standard accepts the pods."""
     template = pod_template(view, 1, "shop.users.r1", "example.com/node:1", "0123456789abcdef", SETTINGS)
     metadata = {**template["metadata"], "name": "one", "namespace": namespace.name}
@@ -74,7 +74,7 @@ def test_pods_are_accepted(namespace: Namespace, view: View) -> None:
     assert "Warning" not in answer
 
 
-def test_the_standard_is_enforced(namespace: Namespace, view: View) -> None:
+def test_restricted_namespace_refuses_other_pods(namespace: Namespace, view: View) -> None:
     """The namespace of these tests refuses a pod that breaks the standard."""
     spec = {"containers": [{"name": "a", "image": "a"}]}
     pod = {
@@ -88,7 +88,7 @@ def test_the_standard_is_enforced(namespace: Namespace, view: View) -> None:
         apply(namespace, pod, "--dry-run=server")
 
 
-def test_nothing_differs_after_an_apply(namespace: Namespace, view: View) -> None:
+def test_applied_object_has_no_difference(namespace: Namespace, view: View) -> None:
     """An applied object has every desired field, and a second apply changes nothing."""
     for child in objects(view, pods=0):
         kind, name = child["kind"], child["metadata"]["name"]
@@ -100,7 +100,7 @@ def test_nothing_differs_after_an_apply(namespace: Namespace, view: View) -> Non
         assert namespace.get(kind, name)["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]
 
 
-def test_what_is_taken_away_goes(namespace: Namespace) -> None:
+def test_removed_field_is_removed_from_the_object(namespace: Namespace) -> None:
     """A field that is no longer desired is a difference, and the next apply removes it from the live object."""
     before = made(namespace, "lessens", service={"annotations": {"example.com/a": "b"}})
     apply(namespace, client(before, 1))
@@ -113,9 +113,9 @@ def test_what_is_taken_away_goes(namespace: Namespace) -> None:
     assert "example.com/a" not in live["metadata"]["annotations"]
 
 
-def test_a_view_that_asks_for_less_has_less(namespace: Namespace) -> None:
+def test_removed_spec_fields_leave_no_trace(namespace: Namespace) -> None:
     """After a change no earlier field remains: objects equal newly created ones."""
-    asked = {name: value for name, value in FULL.items() if name not in ("storage", "deletionPolicy")}
+    full = {name: value for name, value in FULL.items() if name not in ("storage", "deletionPolicy")}
 
     def specs() -> list[Any]:
         live = [namespace.get("StatefulSet", "shrinks-r1"), namespace.get("Service", "shrinks")]
@@ -123,7 +123,7 @@ def test_a_view_that_asks_for_less_has_less(namespace: Namespace) -> None:
             live[1]["spec"].pop(given)
         return [{**o["spec"], "annotations": o["metadata"]["annotations"].keys()} for o in live]
 
-    for spec in (asked, {}):
+    for spec in (full, {}):
         children = objects(made(namespace, "shrinks", **spec), pods=0)
         for child in children:
             apply(namespace, child)
@@ -135,7 +135,7 @@ def test_a_view_that_asks_for_less_has_less(namespace: Namespace) -> None:
     assert changed == specs()
 
 
-def test_a_users_edit_is_put_back(namespace: Namespace) -> None:
+def test_users_edit_is_reverted(namespace: Namespace) -> None:
     """The difference names a user's edit, and an apply reverts it."""
     view = made(namespace, "edited")
     [wanted] = [child for child in objects(view, pods=0) if child["kind"] == "NetworkPolicy"]
@@ -148,7 +148,7 @@ def test_a_users_edit_is_put_back(namespace: Namespace) -> None:
     assert difference(wanted, namespace.get("NetworkPolicy", "edited")) is None
 
 
-def test_what_a_user_adds_to_a_selector_is_taken_away(namespace: Namespace) -> None:
+def test_added_selector_label_is_removed(namespace: Namespace) -> None:
     """An apply removes a label that a user added to a selector, which would leave the Service without pods."""
     wanted = client(made(namespace, "selects"), 1)
     apply(namespace, wanted)
@@ -160,7 +160,7 @@ def test_what_a_user_adds_to_a_selector_is_taken_away(namespace: Namespace) -> N
     assert difference(wanted, namespace.get("Service", "selects")) is None
 
 
-def test_a_statefulset_is_applied_after_its_volumes_have_grown(namespace: Namespace) -> None:
+def test_stateful_set_is_applied_after_its_volumes_have_grown(namespace: Namespace) -> None:
     """A larger volume size does not change the StatefulSet, since the API server would refuse it."""
 
     def wanted(view: View, live: Manifest | None) -> Manifest:

@@ -119,7 +119,7 @@ def messages(schema: Mapping[str, Any]) -> Iterator[str]:
         yield from messages(schema["items"])
 
 
-def test_every_rule_is_tried() -> None:
+def test_every_rule_has_a_case() -> None:
     """Every rule of the schema has a case that breaks it."""
     tried = [part for part, _ in [*RULES, *CHANGES]] + [part for _, part in NAMES]
 
@@ -127,7 +127,7 @@ def test_every_rule_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("name", "sentence"), NAMES)
-def test_a_name_that_pods_cannot_have_is_refused(namespace: Namespace, name: str, sentence: str) -> None:
+def test_name_that_pods_cannot_have_is_refused(namespace: Namespace, name: str, sentence: str) -> None:
     """A name must be short, valid for a Service, and different from a revision's."""
     answer = namespace.try_topic(topic(name, SMALL))
 
@@ -136,7 +136,7 @@ def test_a_name_that_pods_cannot_have_is_refused(namespace: Namespace, name: str
 
 
 @pytest.mark.parametrize(("sentence", "spec"), RULES)
-def test_what_crosses_fields_is_refused(namespace: Namespace, sentence: str, spec: dict[str, Any]) -> None:
+def test_rule_across_fields_refuses_its_case(namespace: Namespace, sentence: str, spec: dict[str, Any]) -> None:
     """Each rule refuses what breaks it, in its own words, and no other rule complains."""
     answer = namespace.try_topic(topic("users", {**SMALL, **spec}))
 
@@ -145,7 +145,7 @@ def test_what_crosses_fields_is_refused(namespace: Namespace, sentence: str, spe
     assert sentence in answer.sentences
 
 
-def test_every_bound_is_kept(namespace: Namespace) -> None:
+def test_value_beyond_a_bound_is_refused(namespace: Namespace) -> None:
     """The API server refuses a value just outside of any bound of any field, and names the field."""
     taken = []
     for path, bound, value in outside(SCHEMA["properties"]["spec"], ("spec",)):
@@ -162,7 +162,7 @@ def test_every_bound_is_kept(namespace: Namespace) -> None:
 @pytest.mark.parametrize(
     "missing", [("spec",), ("spec", "topic"), ("spec", "kafka"), ("spec", "kafka", "bootstrapServers")]
 )
-def test_what_must_be_given_is_missed(namespace: Namespace, missing: tuple[str, ...]) -> None:
+def test_missing_required_field_is_named(namespace: Namespace, missing: tuple[str, ...]) -> None:
     """The API server names each missing field that has no default."""
     resource: Any = json.loads(json.dumps(topic("users", SMALL)))
     holder = resource
@@ -181,7 +181,7 @@ def test_what_must_be_given_is_missed(namespace: Namespace, missing: tuple[str, 
         ("topologySpreadConstraints", {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}),
     ],
 )  # fmt: skip
-def test_what_has_a_name_is_there_once(namespace: Namespace, field: str, item: dict[str, Any]) -> None:
+def test_duplicate_entry_is_refused(namespace: Namespace, field: str, item: dict[str, Any]) -> None:
     """The API server refuses two entries that a pod could not have together."""
     answer = namespace.try_topic(topic("users", {**SMALL, **pods(**{field: [item, item]})}))
 
@@ -192,7 +192,7 @@ def test_what_has_a_name_is_there_once(namespace: Namespace, field: str, item: d
 @pytest.mark.parametrize(
     "file", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda file: str(file.relative_to(EXAMPLES))
 )
-def test_examples_are_taken(namespace: Namespace, file: Path) -> None:
+def test_examples_are_accepted(namespace: Namespace, file: Path) -> None:
     """A cluster accepts each example."""
     for document in yaml.safe_load_all(file.read_text()):
         if document["kind"] == "QueryableTopic":
@@ -202,7 +202,7 @@ def test_examples_are_taken(namespace: Namespace, file: Path) -> None:
             assert answer.status == 201, answer.sentences
 
 
-def test_defaults_are_filled_in(namespace: Namespace) -> None:
+def test_defaults_equal_the_operators(namespace: Namespace) -> None:
     """The API server's defaults for a resource equal the operator's."""
     for spec in (SMALL, FULL, {**SMALL, "view": {"kind": "history", "history": {}}}):
         answer = namespace.try_topic(topic("users", spec))
@@ -221,7 +221,7 @@ def stored(namespace: Namespace) -> Namespace:
 
 
 @pytest.mark.parametrize(("sentence", "spec"), CHANGES)
-def test_what_cannot_change_is_refused(stored: Namespace, sentence: str, spec: dict[str, Any]) -> None:
+def test_change_that_needs_other_volumes_is_refused(stored: Namespace, sentence: str, spec: dict[str, Any]) -> None:
     """The API server refuses a change that would need other volumes, and the message gives advice."""
     answer = stored.try_change("stored", {**SMALL, **spec})
 
@@ -230,7 +230,7 @@ def test_what_cannot_change_is_refused(stored: Namespace, sentence: str, spec: d
     assert "create a new resource" in answer.sentences
 
 
-def test_a_volume_may_grow(stored: Namespace) -> None:
+def test_larger_volume_is_accepted(stored: Namespace) -> None:
     """The API server accepts a larger size, in any unit."""
     for size in ("3Gi", "2048Mi", "3G"):
         answer = stored.try_change("stored", {**SMALL, "storage": {"size": size, "storageClassName": "fast"}})

@@ -62,7 +62,7 @@ def restarts(view: ViewOnCluster, pod: str, container: str) -> int:
     return int(next(status["restartCount"] for status in statuses if status["name"] == container))
 
 
-def test_a_pod_is_killed(view: ViewOnCluster) -> None:
+def test_killed_pod_is_replaced(view: ViewOnCluster) -> None:
     """A pod replaces a killed one, with its volume."""
     pod = view.pod(1)
     before = view.uids()[pod]
@@ -76,7 +76,7 @@ def test_a_pod_is_killed(view: ViewOnCluster) -> None:
 @pytest.mark.parametrize(
     ("container", "script"), [("serve", END_AT_ONCE), ("ingest", KILL_JAVA)], ids=["serve", "the JVM"]
 )
-def test_a_process_is_killed(view: ViewOnCluster, container: str, script: str) -> None:
+def test_killed_process_restarts(view: ViewOnCluster, container: str, script: str) -> None:
     """A killed process restarts in the same pod."""
     pod = view.pod(0)
     before, uid = restarts(view, pod, container), view.uids()[pod]
@@ -89,7 +89,7 @@ def test_a_process_is_killed(view: ViewOnCluster, container: str, script: str) -
     assert view.uids()[pod] == uid
 
 
-def test_a_volume_is_lost(view: ViewOnCluster) -> None:
+def test_lost_volume_is_replaced(view: ViewOnCluster) -> None:
     """A node whose volume is lost begins with an empty one, and gets its replicas from the other node."""
     pod = view.pod(1)
     claim = f"data-{pod}"
@@ -106,10 +106,10 @@ def has_another(view: ViewOnCluster, claim: str, before: str) -> bool:
     )
 
 
-def test_what_somebody_does_to_children_is_undone(view: ViewOnCluster) -> None:
+def test_edits_and_deletions_of_children_are_reverted(view: ViewOnCluster) -> None:
     """The operator reverts edits and deletions of children and emits an event; no pod restarts."""
     kubectl, revision = view.namespace.kubectl, f"{view.name}-{view.active}"
-    pods, told = view.uids(), view.events()["DriftCorrected"]
+    pods, reported = view.uids(), view.events()["DriftCorrected"]
     children = {
         "configmap": revision,
         "networkpolicy": view.name,
@@ -128,10 +128,10 @@ def test_what_somebody_does_to_children_is_undone(view: ViewOnCluster) -> None:
         kubectl("patch", kind, children[kind], "--type=merge", "--patch", edit)
     view.platform.eventually("every edit is reverted", lambda: was_put_back(view, children))
     view.platform.eventually(
-        "an event reports it", lambda: view.events()["DriftCorrected"] >= told + len(edits)
+        "an event reports it", lambda: view.events()["DriftCorrected"] >= reported + len(edits)
     )
 
-    told = view.events()["DriftCorrected"]
+    reported = view.events()["DriftCorrected"]
     uids = {
         kind: view.platform.listed(kind, f"/{name}")["metadata"]["uid"] for kind, name in children.items()
     }
@@ -144,7 +144,7 @@ def test_what_somebody_does_to_children_is_undone(view: ViewOnCluster) -> None:
             for kind, name in children.items()
         ),
     )
-    view.platform.eventually("an event reports it", lambda: view.events()["DriftCorrected"] > told)
+    view.platform.eventually("an event reports it", lambda: view.events()["DriftCorrected"] > reported)
     view.wait_until_settled()
     assert view.uids() == pods
     with view.no_read_fails():
@@ -163,7 +163,7 @@ def was_put_back(view: ViewOnCluster, children: dict[str, str]) -> bool:
     )
 
 
-def test_the_operator_is_killed_while_nodes_are_added(view: ViewOnCluster) -> None:
+def test_scaling_continues_after_the_operator_is_killed(view: ViewOnCluster) -> None:
     """The next operator completes the scaling, and no read fails."""
     with view.no_read_fails():
         view.scale(3)
@@ -175,7 +175,7 @@ def test_the_operator_is_killed_while_nodes_are_added(view: ViewOnCluster) -> No
     view.scale(2)
 
 
-def test_the_operator_is_killed_at_each_phase_of_a_change(view: ViewOnCluster) -> None:
+def test_rollout_continues_after_the_operator_is_killed(view: ViewOnCluster) -> None:
     """The next operator completes the rollout and retires the old revision, and no read fails."""
     before = int(view.active[1:])
     killed: set[str] = set()
@@ -194,7 +194,7 @@ def test_the_operator_is_killed_at_each_phase_of_a_change(view: ViewOnCluster) -
     assert outcomes[:2] == ["Active", "Retired"]
 
 
-def test_a_node_stays_away(view: ViewOnCluster) -> None:
+def test_node_on_a_lost_host_is_replaced(view: ViewOnCluster) -> None:
     """A pod whose volume binds it to a lost node gets another volume after `replaceAfter`, where there is room."""
     hosts = view.namespace.api.get("/api/v1/nodes").raise_for_status().json()["items"]
     pod = view.pod(1)

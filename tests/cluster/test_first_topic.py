@@ -21,7 +21,7 @@ ELSEWHERE = (
 )  # Kafka is the tests' own, and this machine may not reach pods
 
 
-def test_the_page_can_be_followed(platform: Platform) -> None:
+def test_every_command_of_the_page_works(platform: Platform) -> None:
     """Every command of the page works in order, every awaited state comes, and every read value is right."""
     view = ViewOnCluster(platform, "users", "users")
     platform.make_topic(view.topic)

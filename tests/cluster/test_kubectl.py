@@ -90,28 +90,28 @@ def leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
         yield path
 
 
-def said(value: Any, path: str = "") -> Iterator[str]:
+def paths_of(value: Any, path: str = "") -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, below in value.items():
-            yield from said(below, f"{path}.{name}")
+            yield from paths_of(below, f"{path}.{name}")
     elif isinstance(value, list):
         for item in value:
-            yield from said(item, path)
+            yield from paths_of(item, path)
     else:
         yield path
 
 
-def test_the_status_of_these_tests_says_everything() -> None:
+def test_example_status_has_every_field() -> None:
     """The status of these tests has every field of the schema's status."""
-    assert set(leaves(VERSION["schema"]["openAPIV3Schema"]["properties"]["status"])) == set(said(STATUS))
+    assert set(leaves(VERSION["schema"]["openAPIV3Schema"]["properties"]["status"])) == set(paths_of(STATUS))
 
 
-def test_status_is_kept_whole(users: Namespace) -> None:
+def test_api_server_drops_no_status_field(users: Namespace) -> None:
     """The API server drops no field of a status."""
     assert users.get("qt", "users")["status"] == STATUS
 
 
-def test_a_list_has_its_columns(users: Namespace) -> None:
+def test_list_shows_topic_and_progress(users: Namespace) -> None:
     """`kubectl get qt` shows the topic, whether the view is available, and its progress."""
     shown = columns(users.kubectl("get", "qt"))
 
@@ -128,21 +128,21 @@ def test_a_list_has_its_columns(users: Namespace) -> None:
     }
 
 
-def test_a_wide_list_speaks_of_the_change(users: Namespace) -> None:
+def test_wide_list_shows_the_candidate(users: Namespace) -> None:
     """`kubectl get qt -o wide` adds the candidate and its progress."""
     shown = columns(users.kubectl("get", "queryable", "--output", "wide"))
 
     assert [shown[name] for name in ("CANDIDATE", "PROGRESS", "MESSAGE")] == ["r2", "3/4", "r2 hydrates"]
 
 
-def test_one_waits_for_a_condition(users: Namespace) -> None:
+def test_kubectl_waits_for_a_condition(users: Namespace) -> None:
     """`kubectl wait` ends when the condition is true, and not before."""
     assert "condition met" in users.kubectl("wait", "--for=condition=Available", "qt/users", "--timeout=30s")
     with pytest.raises(Refused, match="timed out"):
         users.kubectl("wait", "--for=condition=Degraded", "qt/users", "--timeout=1s")
 
 
-def test_a_view_is_scaled(users: Namespace) -> None:
+def test_kubectl_scales_a_view(users: Namespace) -> None:
     """`kubectl scale qt` sets the number of nodes, and refuses fewer than the replicas need."""
     assert "scaled" in users.kubectl("scale", "qt/users", "--replicas=5")
     assert users.get("qt", "users")["spec"]["replicas"] == 5
@@ -150,7 +150,7 @@ def test_a_view_is_scaled(users: Namespace) -> None:
         users.kubectl("scale", "qt/users", "--replicas=1")
 
 
-def test_an_autoscaler_finds_the_pods(users: Namespace) -> None:
+def test_scale_subresource_selects_the_pods(users: Namespace) -> None:
     """The scale subresource has the number of nodes and the selector of their pods."""
     path = f"/apis/queryabletopics.io/v1alpha1/namespaces/{users.name}/queryabletopics/users/scale"
 
@@ -160,14 +160,14 @@ def test_an_autoscaler_finds_the_pods(users: Namespace) -> None:
     }
 
 
-def test_the_manual_names_every_field(users: Namespace) -> None:
+def test_kubectl_explain_lists_every_field(users: Namespace) -> None:
     """`kubectl explain --recursive` lists every field of the spec."""
     shown = set(re.findall(r"^ +(\w+)\t", users.kubectl("explain", "qt.spec", "--recursive"), re.MULTILINE))
 
     assert {name for path in leaves(SPEC) for name in path.split(".")[1:]} - shown == set()
 
 
-def test_the_manual_explains_what_it_names(users: Namespace) -> None:
+def test_kubectl_explain_describes_each_field(users: Namespace) -> None:
     """`kubectl explain` prints the schema's description of each field."""
     for name, field in SPEC["properties"].items():
         shown = " ".join(users.kubectl("explain", f"qt.spec.{name}").split())

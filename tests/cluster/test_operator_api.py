@@ -135,8 +135,8 @@ class Running:
         return [item["message"] for item in json.loads(text)["items"]]
 
 
-def until(holds: Callable[[], object], story: Callable[[], str], seconds: float = 60) -> None:
-    eventually("the cluster is in the desired state", holds, seconds, story=story)
+def until(condition: Callable[[], object], story: Callable[[], str], seconds: float = 60) -> None:
+    eventually("the cluster is in the desired state", condition, seconds, story=story)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def running(cluster: httpx.Client, topic: str, tmp_path: Path) -> Iterator[Runni
             running.close()
 
 
-def test_children_appear_and_a_settled_resource_makes_no_write(running: Running) -> None:
+def test_settled_resource_causes_no_writes(running: Running) -> None:
     """The operator creates every child once, and then writes nothing over many reconcile passes."""
     running.start()
     running.apply("users", replicas=2)
@@ -198,7 +198,7 @@ def test_children_appear_and_a_settled_resource_makes_no_write(running: Running)
     assert running.operator.end() == 0
 
 
-def test_a_child_is_put_back_after_an_edit_and_after_a_deletion(running: Running) -> None:
+def test_edited_or_deleted_child_is_repaired(running: Running) -> None:
     """The operator repairs a child of every kind after an edit and a deletion; the event names the difference."""
     running.start(prelude=VIGILANT)
     running.apply("users")
@@ -230,7 +230,7 @@ def test_a_child_is_put_back_after_an_edit_and_after_a_deletion(running: Running
     running.quiet()
 
 
-def test_somebody_elses_object_is_not_touched(running: Running) -> None:
+def test_object_of_another_owner_is_unchanged(running: Running) -> None:
     """The operator leaves an existing Service of the view's name unchanged, and status reports the conflict."""
     running.namespace.kubectl("create", "service", "clusterip", "users", "--tcp=80:80")
     before = running.namespace.get("service", "users")
@@ -243,7 +243,7 @@ def test_somebody_elses_object_is_not_touched(running: Running) -> None:
     assert running.namespace.get("service", "users") == before
 
 
-def test_a_wrong_spec_is_said_and_the_others_go_on(running: Running) -> None:
+def test_unsupported_spec_is_reported_and_blocks_no_other(running: Running) -> None:
     """The operator reports a spec that the schema accepts and this version does not support; other resources continue."""
     running.start()
     running.apply("wrong", view={"indexes": [{"name": "by-user", "field": "user", "type": "string"}]})
@@ -255,7 +255,7 @@ def test_a_wrong_spec_is_said_and_the_others_go_on(running: Running) -> None:
     assert "spec.view.indexes" in conditions["SpecValid"]["message"]
 
 
-def test_what_the_api_server_refuses_is_told(running: Running) -> None:
+def test_refused_request_causes_an_event(running: Running) -> None:
     """A quota without room causes an event with verb, kind and name; with room the operator continues."""
     running.namespace.kubectl("create", "quota", "none", "--hard=count/statefulsets.apps=0")
     running.start()
@@ -269,7 +269,7 @@ def test_what_the_api_server_refuses_is_told(running: Running) -> None:
     assert len(running.events("ReconcileFailed")) == 1
 
 
-def test_an_operator_that_is_killed_at_any_moment_ends_at_the_same_place(running: Running) -> None:
+def test_operator_killed_at_random_reaches_the_same_state(running: Running) -> None:
     """The operator reaches the same state after SIGKILL at random moments of creation, change and deletion."""
     dice = random.Random(7)
     for round_ in range(10):
@@ -292,7 +292,7 @@ def test_an_operator_that_is_killed_at_any_moment_ends_at_the_same_place(running
     assert running.live("statefulset")["users-r1"]["spec"]["replicas"] == 2
 
 
-def test_an_api_server_that_was_away_finds_everything_as_before(running: Running) -> None:
+def test_operator_waits_for_an_unreachable_api_server(running: Running) -> None:
     """The operator waits for an unreachable API server, and then repairs what has changed."""
     running.start()
     running.apply("users")
@@ -307,7 +307,7 @@ def test_an_api_server_that_was_away_finds_everything_as_before(running: Running
     assert running.operator.get("/healthz").text == "ok\n"
 
 
-def test_a_deleted_resource_leaves_nothing(running: Running) -> None:
+def test_deleted_resource_leaves_no_objects(running: Running) -> None:
     """A deleted resource leaves nothing in Kubernetes; the tests of topics cover Kafka."""
     running.start()
     running.apply("users", storage={"ephemeral": False, "size": "1Gi"})
@@ -321,7 +321,7 @@ def test_a_deleted_resource_leaves_nothing(running: Running) -> None:
     until(lambda: not left(), lambda: str(left()))
 
 
-def test_a_deletion_waits_for_kafka_and_then_lets_go(running: Running) -> None:
+def test_deletion_waits_for_kafka_until_its_timeout(running: Running) -> None:
     """If Kafka is unreachable beyond the timeout, an event names what may remain, and the resource is released."""
     running.start(prelude=IMPATIENT)
     running.apply("users")
@@ -335,7 +335,7 @@ def test_a_deletion_waits_for_kafka_and_then_lets_go(running: Running) -> None:
     assert f"{running.namespace.name}.users.r" in message
 
 
-def test_a_resource_that_was_deleted_while_nobody_was_there_goes(running: Running) -> None:
+def test_deletion_without_an_operator_is_completed_later(running: Running) -> None:
     """The next operator completes a deletion that began while no operator ran."""
     running.start()
     running.apply("users")
@@ -347,7 +347,7 @@ def test_a_resource_that_was_deleted_while_nobody_was_there_goes(running: Runnin
     until(lambda: "users" not in running.live("qt"), lambda: running.operator.log[-3000:])
 
 
-def test_a_namespace_that_is_deleted_ends(running: Running) -> None:
+def test_deleted_namespace_ends(running: Running) -> None:
     """A deleted namespace ends with all of its resources, although it accepts no new objects and Kafka is unreachable."""
     running.start(prelude=IMPATIENT)
     running.apply("users", kafka={"bootstrapServers": "127.0.0.1:1"})
@@ -356,7 +356,7 @@ def test_a_namespace_that_is_deleted_ends(running: Running) -> None:
     kubectl("delete", "namespace", running.namespace.name, "--timeout=240s", timeout=300)
 
 
-def test_a_standby_takes_over_from_one_that_was_killed(running: Running) -> None:
+def test_standby_takes_over_from_a_killed_operator(running: Running) -> None:
     """A standby operator takes over a real Lease from a killed one."""
     election = ("--leader-election", f"--lease-namespace={running.namespace.name}")
     first = running.start(*election)

@@ -33,14 +33,14 @@ def view(running: ViewOnCluster) -> ViewOnCluster:
     return running
 
 
-def test_more_nodes(view: ViewOnCluster) -> None:
+def test_scale_out_spreads_the_partitions(view: ViewOnCluster) -> None:
     """`kubectl scale qt` to 3 spreads the partitions over all three nodes."""
     with view.no_read_fails():
         view.scale(3)
     assert {node for serving in view.placement()["serving"] for node in serving} == {0, 1, 2}
 
 
-def test_fewer_nodes(view: ViewOnCluster) -> None:
+def test_scale_in_removes_the_highest_ordinal(view: ViewOnCluster) -> None:
     """`kubectl scale qt` to 2 removes the highest ordinal and its volume."""
     view.scale(3)
     view.wait_until_settled()
@@ -50,7 +50,7 @@ def test_fewer_nodes(view: ViewOnCluster) -> None:
     view.platform.eventually("its volume is deleted", lambda: len(view.live("pvc")) == 2)
 
 
-def test_a_standby(view: ViewOnCluster) -> None:
+def test_standby_replica_is_added(view: ViewOnCluster) -> None:
     """Each partition gets a standby replica."""
     view.scale(2)
     view.wait_until_settled()
@@ -67,7 +67,7 @@ def two_copies(view: ViewOnCluster) -> ViewOnCluster:
     return view
 
 
-def test_another_pod_template(two_copies: ViewOnCluster) -> None:
+def test_new_pod_template_recreates_pods_one_by_one(two_copies: ViewOnCluster) -> None:
     """A new pod template recreates the pods one after the other, under the same revision."""
     view, before, active = two_copies, two_copies.uids(), two_copies.active
     with view.no_read_fails():
@@ -85,7 +85,7 @@ def _are_others(view: ViewOnCluster, before: dict[str, str]) -> bool:
     return all(name in pods and pods[name]["metadata"]["uid"] != uid for name, uid in before.items())
 
 
-def test_a_template_that_does_not_work(two_copies: ViewOnCluster) -> None:
+def test_broken_pod_template_stops_at_the_first_pod(two_copies: ViewOnCluster) -> None:
     """A broken template stops at the first pod and leaves the others; another template repairs it."""
     view, before = two_copies, two_copies.uids()
     first, last = view.pod(0), view.pod(1)
@@ -110,7 +110,7 @@ def _condition(view: ViewOnCluster, kind: str) -> dict[str, str]:
     return next(condition for condition in view.status["conditions"] if condition["type"] == kind)
 
 
-def test_another_transformation(two_copies: ViewOnCluster) -> None:
+def test_new_transformation_rolls_out_a_revision(two_copies: ViewOnCluster) -> None:
     """A new revision hydrates beside the old one and takes over; the old one is removed, and `kubectl get -w` shows the
     phases.
     """
@@ -143,7 +143,7 @@ def watched(view: ViewOnCluster) -> Iterator[list[str]]:
             yield phases
         finally:
             process.terminate()
-            said, _ = process.communicate(timeout=30)
-    for phase in said.split():
+            output, _ = process.communicate(timeout=30)
+    for phase in output.split():
         if phases[-1:] != [phase]:
             phases.append(phase)

@@ -25,7 +25,7 @@ def view(platform: Platform) -> Iterator[ViewOnCluster]:
     view.delete()
 
 
-def test_an_upgrade_of_the_operator_restarts_no_node(view: ViewOnCluster) -> None:
+def test_operator_upgrade_restarts_no_node(view: ViewOnCluster) -> None:
     """An upgrade, another image for nodes and the rollback restart no node, and no read fails."""
     platform = view.platform
     own = ("--namespace", platform.operators.name, "--wait", "--timeout=300s")

@@ -33,11 +33,11 @@ def minimal(platform: Platform) -> Iterator[ViewOnCluster]:
     view.delete()
 
 
-def test_what_is_produced_can_be_read_through_the_service(minimal: ViewOnCluster) -> None:
+def test_produced_records_are_read_through_the_service(minimal: ViewOnCluster) -> None:
     """An available view answers every key and later ones through the Service, and no deleted one."""
-    assert minimal.values(*KEYS, "nobody") == {
+    assert minimal.values(*KEYS, "missing") == {
         **{key: (200, {"is": key}) for key in KEYS},
-        "nobody": (404, minimal.values("nobody")["nobody"][1]),
+        "missing": (404, minimal.values("missing")["missing"][1]),
     }
     minimal.platform.produce(minimal.topic, {"key-1": '{"is": "new"}', "key-2": "", "later": '"here"'})
     found = minimal.values("key-1", "key-2", "later")
@@ -45,7 +45,7 @@ def test_what_is_produced_can_be_read_through_the_service(minimal: ViewOnCluster
     assert [found["key-1"][1], found["later"][1]] == [{"is": "new"}, "here"]
 
 
-def test_sql_that_spark_refuses(platform: Platform) -> None:
+def test_refused_sql_is_shown_by_kubectl(platform: Platform) -> None:
     """`kubectl get qt` shows Spark's error at once; a corrected spec rolls out, and a broken candidate leaves the view as it
     was.
     """
@@ -92,7 +92,7 @@ def dead_letters(platform: Platform) -> ViewOnCluster:
     return view
 
 
-def test_deletion(dead_letters: ViewOnCluster) -> None:
+def test_deletion_policy_decides_what_remains(dead_letters: ViewOnCluster) -> None:
     """`Retain` keeps volumes and Kafka objects, a resource of the same name gets a new revision, and `Delete` removes only its
     own.
     """
@@ -123,8 +123,8 @@ def kinds_left(view: ViewOnCluster) -> set[str]:
     listed = view.namespace.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name")
     left = set()
     for kind in listed.split():
-        said = view.namespace.kubectl("get", kind, "--output=json")
-        found, _ = json.JSONDecoder().raw_decode(said)  # a warning about a deprecated kind may follow
+        output = view.namespace.kubectl("get", kind, "--output=json")
+        found, _ = json.JSONDecoder().raw_decode(output)  # a warning about a deprecated kind may follow
         for live in found["items"]:
             meta = live["metadata"]
             owners = {(owner["kind"], owner["name"]) for owner in meta.get("ownerReferences", ())}

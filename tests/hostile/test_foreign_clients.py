@@ -43,12 +43,12 @@ def no_overload(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def steps(tmp_path: Path) -> list[Step]:
     small, large, broken = (tmp_path / name for name in ("small.json", "large.json", "broken.json"))
-    small.write_text(json.dumps({"keys": ["key-000001", "nobody"]}))
+    small.write_text(json.dumps({"keys": ["key-000001", "missing"]}))
     large.write_text(json.dumps({"keys": [f"key-{n % 1000:06}" for n in range(1000)]}) + " " * 2_000_000)
     broken.write_text("DELETE /v1/records/key-000001 HTTP/1.1\r\nHost: x\r\n\r\n")
     return [
         Step("GET", "/v1/keys/key-000001"),
-        Step("GET", "/v1/keys/nobody%20%2F"),
+        Step("GET", "/v1/keys/missing%20%2F"),
         Step("HEAD", "/v1/keys/key-000002"),
         Step("HEAD", "/v1/scan"),
         Step("POST", "/v1/multi-get", small),
@@ -65,7 +65,7 @@ def steps(tmp_path: Path) -> list[Step]:
     ]
 
 
-def said(status: int, body: bytes) -> str:
+def as_line(status: int, body: bytes) -> str:
     return f"{status} {hashlib.sha256(body).hexdigest()}"
 
 
@@ -77,7 +77,7 @@ def expected(node: Served, steps: Sequence[Step]) -> list[str]:
         with wire(node.port) as connection:
             connection.send(request(step.method.encode(), step.target.encode(), body=body))
             answer = connection.answer(head=step.method == "HEAD")
-        lines.append(said(answer.status, answer.body))
+        lines.append(as_line(answer.status, answer.body))
     return lines
 
 
@@ -157,7 +157,7 @@ def test_curl(node: Served, steps: list[Step], tmp_path: Path, version: str) -> 
         b"" if step.method == "HEAD" else output.read_bytes()
         for step, output in zip(steps, outputs, strict=True)
     ]
-    lines = [said(int(status), body) for status, body in zip(run.stdout.split(), bodies, strict=True)]
+    lines = [as_line(int(status), body) for status, body in zip(run.stdout.split(), bodies, strict=True)]
     assert lines == expected(node, steps)
 
 

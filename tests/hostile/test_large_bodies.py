@@ -26,13 +26,13 @@ def test_memory_is_released_after_a_burst_of_large_bodies(tmp_path: Path) -> Non
         before = node.memory_bytes()
         statuses: Counter[int] = Counter()
 
-        def ask() -> None:
+        def send_body() -> None:
             with wire(node.port, timeout=120) as connection:
                 target = b"/v1/multi-get?consistency=any&deadline-ms=60000"
                 connection.send(request(b"POST", target, body=BODY))
                 statuses[connection.answer().status] += 1
 
-        clients = [threading.Thread(target=ask) for _ in range(40)]
+        clients = [threading.Thread(target=send_body) for _ in range(40)]
         for client in clients:
             client.start()
         for client in clients:
@@ -118,8 +118,8 @@ def test_chunked_body_reserves_what_has_arrived(small: Served) -> None:
 def test_disconnected_client_releases_its_reservation(small: Served) -> None:
     """The budget is free again when a client disconnects in the middle of a body, or before admission."""
     for sent in (b"", b"{"):
-        with wire(small.port) as gone:
-            gone.send(head(200_000) + sent)
+        with wire(small.port) as disconnected:
+            disconnected.send(head(200_000) + sent)
             eventually("it is known", lambda: small.node.body_budget.taken == 200_000)
         eventually("it is given back", lambda: small.node.body_budget.taken == 0)
 

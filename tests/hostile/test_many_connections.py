@@ -37,7 +37,7 @@ def small(tmp_path: Path) -> Iterator[Served]:
         running.put(b"a", b"2")  # the waiting reads end
 
 
-def asked(node: Served, target: bytes, *header_lines: bytes) -> WireAnswer:
+def response_to(node: Served, target: bytes, *header_lines: bytes) -> WireAnswer:
     """Send one request on a connection of its own."""
     with wire(node.port) as connection:
         connection.send(request(b"GET", target, *header_lines))
@@ -69,7 +69,7 @@ def test_idle_connection_makes_room_for_a_new_one(small: Served) -> None:
         two_sweeps(small)
         others = opened(stack, small, BOUND - 1)
 
-        assert asked(small, b"/v1/keys/a").json() == 1
+        assert response_to(small, b"/v1/keys/a").json() == 1
 
         assert oldest.recv(1) == b""
         others[0].sendall(request(b"GET", b"/v1/keys/a"))
@@ -83,7 +83,7 @@ def test_unfinished_head_makes_room_for_a_new_connection(small: Served) -> None:
         two_sweeps(small)
 
         for _ in range(2 * BOUND):
-            assert asked(small, b"/v1/keys/a").status == 200
+            assert response_to(small, b"/v1/keys/a").status == 200
 
 
 def test_busy_connections_are_not_closed_for_a_new_one(small: Served) -> None:
@@ -92,7 +92,7 @@ def test_busy_connections_are_not_closed_for_a_new_one(small: Served) -> None:
         busy = opened(stack, small, BOUND, WAITING_READ)
         two_sweeps(small)
 
-        refused = asked(small, b"/v1/keys/a")
+        refused = response_to(small, b"/v1/keys/a")
 
         assert (refused.status, refused.reason, refused.headers["retry-after"]) == (429, "overloaded", "1")
         assert refused.headers["connection"] == "close"
@@ -108,8 +108,8 @@ def test_probes_and_other_nodes_bypass_the_limit(small: Served, bytes_sent: byte
         opened(stack, small, BOUND, bytes_sent)
 
         for target in (b"/livez", b"/readyz", b"/metrics"):
-            assert asked(small, target).status == 200
-        beat = asked(small, b"/internal/v1/heartbeat", NODE_HEADER.encode() + b": " + TOKEN)
+            assert response_to(small, target).status == 200
+        beat = response_to(small, b"/internal/v1/heartbeat", NODE_HEADER.encode() + b": " + TOKEN)
         assert beat.status == 200
 
 
@@ -118,7 +118,9 @@ def test_wrong_token_does_not_bypass_the_limit(small: Served) -> None:
     with ExitStack() as stack:
         opened(stack, small, BOUND, WAITING_READ)
 
-        assert asked(small, b"/internal/v1/heartbeat", NODE_HEADER.encode() + b": guessed").status == 429
+        assert (
+            response_to(small, b"/internal/v1/heartbeat", NODE_HEADER.encode() + b": guessed").status == 429
+        )
 
 
 def test_probes_bypass_a_full_reserve(small: Served) -> None:
@@ -129,6 +131,6 @@ def test_probes_bypass_a_full_reserve(small: Served) -> None:
             stack.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=30))
 
         for _ in range(20):
-            assert asked(small, b"/livez").status == 200
+            assert response_to(small, b"/livez").status == 200
 
         assert len(small.protocol.open) <= BOUND + CONNECTIONS_RESERVE

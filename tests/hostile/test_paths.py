@@ -32,7 +32,9 @@ ROUTES = [
 ]
 
 
-def ask(node: Served, method: bytes, target: bytes, *lines: bytes, body: bytes | None = None) -> WireAnswer:
+def request_to(
+    node: Served, method: bytes, target: bytes, *lines: bytes, body: bytes | None = None
+) -> WireAnswer:
     with wire(node.port) as connection:
         connection.send(request(method, target, *lines, body=body))
         return connection.answer(head=method == b"HEAD")
@@ -54,7 +56,7 @@ def ask(node: Served, method: bytes, target: bytes, *lines: bytes, body: bytes |
 @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"DELETE"])
 def test_encoded_slash_is_no_separator(node: Served, method: bytes, target: bytes) -> None:
     """A node answers 404 no_such_resource to a path whose separators are percent-encoded."""
-    answer = ask(node, method, target)
+    answer = request_to(node, method, target)
     if target.startswith(b"%"):
         assert answer.status == 400  # a target begins with a slash
     else:
@@ -88,7 +90,7 @@ def odd_targets(draw: st.DrawFn) -> bytes:
 def test_no_path_is_a_defect(node: Served, target: bytes, method: bytes) -> None:
     """Whatever a path is, a node does not answer 500."""
     body = b"{}" if method in (b"POST", b"PUT") else None
-    answer = ask(node, method, target, b"Qt-Deadline-Ms: 50", body=body)
+    answer = request_to(node, method, target, b"Qt-Deadline-Ms: 50", body=body)
     assert answer.status != 500, answer
 
 
@@ -112,7 +114,7 @@ def test_no_body_is_a_defect(node: Served, target: bytes, body: object, big: boo
     """Whatever JSON a body is, or almost is, a node does not answer 500."""
     raw = json.dumps(body).encode().replace(b"Infinity", b"1e400" if big else b"Infinity")
     assert (
-        ask(
+        request_to(
             node, b"POST", target, b"Qt-Deadline-Ms: 50" if target == b"/v1/records" else b"X: y", body=raw
         ).status
         != 500
@@ -122,8 +124,8 @@ def test_no_body_is_a_defect(node: Served, target: bytes, body: object, big: boo
 def test_blanks_around_a_header_value_are_ignored(node: Served) -> None:
     """A node strips spaces and tabs around the value of a header."""
     for value in (b"any", b" \tany \t "):
-        assert ask(node, b"GET", b"/v1/keys/key-000001", b"Qt-Consistency:" + value).status == 200
-    answer = ask(node, b"POST", b"/v1/multi-get", b"Content-Encoding: identity ", body=b'{"keys":[]}')
+        assert request_to(node, b"GET", b"/v1/keys/key-000001", b"Qt-Consistency:" + value).status == 200
+    answer = request_to(node, b"POST", b"/v1/multi-get", b"Content-Encoding: identity ", body=b'{"keys":[]}')
     assert answer.status == 200
 
 
@@ -132,7 +134,7 @@ def test_blanks_around_a_header_value_are_ignored(node: Served) -> None:
 )
 def test_unknown_key_encoding_is_refused_everywhere(node: Served, target: bytes) -> None:
     """A node refuses a key encoding that it does not know, also where the request has no key."""
-    answer = ask(node, b"DELETE" if b"records" in target else b"GET", target + b"?key-encoding=base64")
+    answer = request_to(node, b"DELETE" if b"records" in target else b"GET", target + b"?key-encoding=base64")
     assert (answer.status, answer.json()["detail"].split(":")[0]) == (400, "key-encoding")
 
 
@@ -140,7 +142,7 @@ def test_unknown_key_encoding_is_refused_everywhere(node: Served, target: bytes)
 def test_body_in_another_encoding_is_refused(node: Served, encoding: str) -> None:
     """A node refuses a body that is JSON in another encoding than UTF-8."""
     body = '{"keys":["käse"]}'.encode(encoding)
-    answer = ask(node, b"POST", b"/v1/multi-get", body=body)
+    answer = request_to(node, b"POST", b"/v1/multi-get", body=body)
     assert (answer.status, answer.json()["detail"].split(":")[0]) == (400, "body")
 
 
@@ -174,7 +176,9 @@ def test_cursor_outside_of_its_query_is_refused(
     node: Served, path: bytes, scope: str, outside: bytes, order: Order
 ) -> None:
     """A node refuses a cursor at a key outside of its query, although its checksum is valid."""
-    answer = ask(node, b"GET", path + b"order=%b&cursor=%b" % (order.encode(), forged(scope, outside, order)))
+    answer = request_to(
+        node, b"GET", path + b"order=%b&cursor=%b" % (order.encode(), forged(scope, outside, order))
+    )
     assert (answer.status, answer.json()["detail"].split(":")[0]) == (400, "cursor")
 
 
@@ -183,7 +187,7 @@ def test_cursor_continues_inside_its_query(node: Served) -> None:
     found: list[str] = []
     cursor = b""
     while True:
-        page = ask(node, b"GET", b"/v1/prefix/key-0001?limit=7" + cursor).json()
+        page = request_to(node, b"GET", b"/v1/prefix/key-0001?limit=7" + cursor).json()
         found += [row["key"] for row in page["items"]]
         if page["cursor"] is None:
             break

@@ -135,14 +135,14 @@ class Readers:
         self._lock = threading.Lock()
         self._through = self._urls
         self._turn = itertools.count()
-        self._asked: Counter[str] = Counter()
+        self._in_flight: Counter[str] = Counter()
 
     @contextmanager
     def around(self, url: str) -> Iterator[None]:
         """Route no reads through this node, and wait until its open reads have ended; the smart client gets no hint."""
         with self._lock:
             self._through = tuple(each for each in self._through if each != url)
-        eventually("reads through the node have ended", lambda: not self._asked[url], 20)
+        eventually("reads through the node have ended", lambda: not self._in_flight[url], 20)
         try:
             yield
         finally:
@@ -197,20 +197,20 @@ class Readers:
         def read(key: str, due: float) -> Answer:
             partition = self._producing.partition_of[key]
             needed = self._producing.ends[partition] if how in ("strong", "at-least") else 0
-            asked = {
+            options = {
                 "strong": f"?consistency=strong&deadline-ms={WAITS_MS_MAX}",
                 "at-least": f"?min-position={partition}:{needed}&deadline-ms={WAITS_MS_MAX}",
             }
             with self._lock:
                 url = self._through[next(self._turn) % len(self._through)]
-                self._asked[url] += 1
+                self._in_flight[url] += 1
             try:
-                answer = http.get(f"{url}/v1/keys/{key}{asked.get(how, '')}")
+                answer = http.get(f"{url}/v1/keys/{key}{options.get(how, '')}")
             except httpx.HTTPError as error:
                 raise ReadFailed(f"{how} {key} through {url}: {error!r}") from None
             finally:
                 with self._lock:
-                    self._asked[url] -= 1
+                    self._in_flight[url] -= 1
             if answer.status_code != 200:
                 raise ReadFailed(f"{how} {key} through {url}: {answer.status_code} {answer.text}")
             position, headers = answer.headers["qt-position"], answer.headers
@@ -222,13 +222,13 @@ class Readers:
         def read(key: str, due: float) -> Answer:
             partition = self._producing.partition_of[key]
             needed = self._producing.ends[partition] if how == "strong" else 0
-            asked: ReadOptions = {}
+            options: ReadOptions = {}
             if how == "strong":
-                asked = {"consistency": "strong", "deadline_ms": WAITS_MS_MAX}
+                options = {"consistency": "strong", "deadline_ms": WAITS_MS_MAX}
             if isinstance(client, Session):
                 needed = client.seen.get(partition, 0)
             try:
-                row = client.get(key, **asked)
+                row = client.get(key, **options)
             except QueryableTopicError as error:
                 raise ReadFailed(f"{how} {key} with the client: {error!r}") from None
             if row is None:

@@ -21,7 +21,7 @@ def broker(tmp_path: Path) -> Iterator[KafkaForTests]:
         yield started
 
 
-def test_reads_go_on_while_the_broker_is_away(broker: KafkaForTests, tmp_path: Path) -> None:
+def test_reads_continue_without_the_broker(broker: KafkaForTests, tmp_path: Path) -> None:
     """After SIGKILL of the broker every read is answered, the lag grows, and strong reads are refused until it returns."""
     topics.create(broker.bootstrap, "away", 2)
     topics.produce(broker.bootstrap, "away", [(f"k-{n}".encode(), b"1") for n in range(100)])
@@ -52,7 +52,7 @@ def test_reads_go_on_while_the_broker_is_away(broker: KafkaForTests, tmp_path: P
         )
 
 
-def test_a_node_serves_what_it_has_without_a_broker(broker: KafkaForTests, tmp_path: Path) -> None:
+def test_node_starts_without_the_broker(broker: KafkaForTests, tmp_path: Path) -> None:
     """A node that starts without a broker answers from its disk, and catches up when the broker is reachable."""
     topics.create(broker.bootstrap, "cold", 2)
     topics.produce(broker.bootstrap, "cold", [(b"k", b"1")])

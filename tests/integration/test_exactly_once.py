@@ -14,7 +14,7 @@ TOPIC = "ledger"
 SEED = 20261121
 
 
-def test_the_store_is_the_fold_of_the_topic_whatever_dies(kafka: Any, tmp_path: Path) -> None:
+def test_store_equals_the_fold_after_random_kills(kafka: Any, tmp_path: Path) -> None:
     """Under load, with serve and ingest killed at random moments, the store has every row exactly once."""
     dice = random.Random(SEED)
     topics.create(kafka.bootstrap, TOPIC, 6)

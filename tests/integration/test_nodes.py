@@ -36,7 +36,7 @@ def test_reads_over_all_partitions_are_complete_on_every_node(system: System, no
     """A node completes scan, multi-get and count with the rows that other nodes host."""
     assert {i["key"]: i["value"] for i in system.items(node=node)} == VALUES
     assert system.get("/v1/count", node).json()["count"] == len(VALUES)
-    keys = [*VALUES, "nobody", "key-1"]
+    keys = [*VALUES, "missing", "key-1"]
     items = system.http.post(system.url(node) + "/v1/multi-get", json={"keys": keys}).json()["items"]
     assert [i["key"] for i in items] == keys
     assert [i["found"] for i in items] == [*(True for _ in VALUES), False, True]
@@ -44,7 +44,7 @@ def test_reads_over_all_partitions_are_complete_on_every_node(system: System, no
 
 def test_a_missing_key_is_missing_on_every_node(system: System) -> None:
     """Every node answers key_not_found, with the position as of which the key is absent."""
-    answers = [system.get("/v1/keys/nobody", node) for node in range(3)]
+    answers = [system.get("/v1/keys/missing", node) for node in range(3)]
 
     assert {a.status_code for a in answers} == {404}
     assert {a.json()["reason"] for a in answers} == {"key_not_found"}

@@ -54,7 +54,7 @@ def test_a_produced_record_is_read_back(system: System) -> None:
     assert got(system, "greeting", "--min-position", position) == {"text": "hello"}
 
 
-def test_get_in_json_says_how_fresh_the_answer_is(system: System) -> None:
+def test_get_in_json_contains_the_lag(system: System) -> None:
     """`get` in JSON returns value, partition, offset and lag, for scripts."""
     written = produced(system, "fresh", "1")
     answer = got(system, "fresh", "--min-position", written["position"], "--json")
@@ -93,7 +93,7 @@ def test_a_deleted_key_is_not_found(system: System) -> None:
     assert "position" in done.stderr
 
 
-def test_what_is_not_fresh_enough_is_exit_code_3(system: System) -> None:
+def test_unmet_position_is_exit_code_3(system: System) -> None:
     """`get` waits until the deadline, and no longer, for a position that does not exist yet."""
     partition = produced(system, "x", "1")["partition"]
     never = f"{partition}:1000000"
@@ -112,7 +112,7 @@ def test_status_shows_every_partition(system: System) -> None:
     assert {p["partition"] for p in node["status"]["partitions"]} == {0, 1, 2, 3}
 
 
-def test_a_file_of_another_shape_is_refused_by_line(system: System) -> None:
+def test_malformed_line_is_named(system: System) -> None:
     """`produce` names the first bad line of a file and exits with code 2."""
     done = qtopic("produce", "--data", system.data, stdin='{"key": "ok", "value": 1}\n{"key": 1}\n')
 
@@ -121,7 +121,7 @@ def test_a_file_of_another_shape_is_refused_by_line(system: System) -> None:
 
 
 @pytest.mark.parametrize("role", ["serve", "ingest"])
-def test_a_killed_process_is_replaced(system: System, role: str) -> None:
+def test_killed_process_is_replaced(system: System, role: str) -> None:
     """`run.json` names the replacement process, and the node continues with its stored rows."""
     position = produced(system, f"before-{role}", "1")["position"]
     assert got(system, f"before-{role}", "--min-position", position) == 1
@@ -135,7 +135,7 @@ def test_a_killed_process_is_replaced(system: System, role: str) -> None:
     eventually("a new record", lambda: system.value(f"after-{role}") == 2, 90)
 
 
-def test_a_killed_broker_comes_back(system: System) -> None:
+def test_killed_broker_restarts(system: System) -> None:
     """Reads continue while the broker restarts, and the broker accepts records afterwards."""
     produced(system, "kept", "1")
     eventually("the row is readable", lambda: system.value("kept") == 1)
@@ -169,7 +169,7 @@ def test_records_and_rows_are_kept_between_runs(tmp_path: Path) -> None:
         assert second.partition(int(position.split(":")[0]))["position"] >= int(position.split(":")[1])
 
 
-def test_another_sql_builds_the_rows_anew(tmp_path: Path) -> None:
+def test_changed_sql_rebuilds_the_rows(tmp_path: Path) -> None:
     """A change of the SQL removes every earlier row, and the run logs what has changed."""
     with running(resource("shaped", "elsewhere:9092"), tmp_path, *OWN_KAFKA) as first:
         position = produced(first, "k", '{"n": 1}')["position"]
@@ -183,7 +183,7 @@ def test_another_sql_builds_the_rows_anew(tmp_path: Path) -> None:
         assert "Changed since the last run: transform, value" in second.log.read_text()
 
 
-def test_a_wrong_sql_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_invalid_sql_is_refused_before_the_start(tmp_path: Path) -> None:
     """`run` prints Spark's own message with the position, exits with code 2, and starts no broker."""
     document = resource("wrong", "elsewhere:9092", transform={"sql": "SELECT key, valu FROM records"})
     with running(document, tmp_path, *OWN_KAFKA, wait=False) as system:
@@ -215,7 +215,7 @@ def test_every_example_runs(tmp_path: Path, file: Path) -> None:
         assert system.status()["topic"] == document["spec"]["topic"]
 
 
-def test_what_the_demo_prints_can_be_pasted(tmp_path: Path) -> None:
+def test_printed_requests_of_the_demo_work(tmp_path: Path) -> None:
     """The demo's three curl lines find rows of the example records, and its address serves a page."""
     document = yaml.safe_load((EXAMPLES[0].parent / "demo.yaml").read_text())
     with running(document, tmp_path, *OWN_KAFKA, "--produce-examples", "50") as system:

@@ -35,10 +35,10 @@ def test_every_record_is_readable(system: System) -> None:
 
     assert {f"user-{n}": {"n": n} for n in range(500)}.items() <= found.items()
     assert system.value("user-499") == {"n": 499}
-    assert system.value("nobody") is None
+    assert system.value("missing") is None
 
 
-def test_a_newer_record_replaces_an_older_one(kafka: Any, system: System) -> None:
+def test_newer_record_replaces_an_older_one(kafka: Any, system: System) -> None:
     """A node answers a key with its newest record and that record's offset."""
     before = system.get("/v1/keys/user-1")
     topics.produce(kafka.bootstrap, TOPIC, [(b"user-1", b'{"n": "new"}')])
@@ -61,7 +61,7 @@ def test_a_tombstone_deletes(kafka: Any, system: System) -> None:
     assert "gone" not in {item["key"] for item in system.items("/v1/prefix/go")}
 
 
-def test_a_record_without_a_key_is_counted_and_not_kept(kafka: Any, system: System) -> None:
+def test_record_without_a_key_is_counted_and_skipped(kafka: Any, system: System) -> None:
     """Status counts records with null keys, and the rows around them are unharmed."""
     topics.produce(kafka.bootstrap, TOPIC, [(None, b'{"n": 1}'), (b"after-null", b'{"n": 1}')])
 
@@ -71,7 +71,7 @@ def test_a_record_without_a_key_is_counted_and_not_kept(kafka: Any, system: Syst
 
 
 @pytest.mark.parametrize("value", [b"not json", b"", b'{"a":1} trailing', b"\xff\xfe", b'{"open":'], ids=repr)
-def test_a_bad_record_is_skipped_counted_and_shown(kafka: Any, system: System, value: bytes) -> None:
+def test_bad_record_is_skipped_and_counted(kafka: Any, system: System, value: bytes) -> None:
     """A value that is not JSON leaves the older value in place; status counts it and shows the last one."""
     key = b"bad-" + value.hex().encode()
     topics.produce(kafka.bootstrap, TOPIC, [(key, b'{"good": true}'), (key, value)])
@@ -82,7 +82,7 @@ def test_a_bad_record_is_skipped_counted_and_shown(kafka: Any, system: System, v
     assert any(bad["key"] == key.decode() for bad in shown)
 
 
-def test_a_value_of_five_megabytes_passes(kafka: Any, system: System) -> None:
+def test_value_of_five_megabytes_is_stored(kafka: Any, system: System) -> None:
     """A node stores and answers a value of five megabytes."""
     value = json.dumps({"text": "x" * 5_000_000}).encode()
     topics.create(kafka.bootstrap, "large", 1, **{"max.message.bytes": "8000000"})
@@ -127,7 +127,7 @@ def test_no_key_is_reserved(kafka: Any, system: System, key: str) -> None:
     assert (answer.status_code, answer.json()) == (200, {"key": key})
 
 
-def test_a_key_that_is_no_text_is_reachable(kafka: Any, system: System) -> None:
+def test_binary_key_is_readable(kafka: Any, system: System) -> None:
     """A node answers keys that are not UTF-8, percent-encoded and in base64url."""
     topics.produce(kafka.bootstrap, TOPIC, [(b"\xff\x00\xfe", b'"bytes"')])
     settle(kafka, system)
@@ -136,7 +136,7 @@ def test_a_key_that_is_no_text_is_reachable(kafka: Any, system: System) -> None:
     assert system.value("_wD-?key-encoding=base64url") == "bytes"
 
 
-def test_one_reads_ones_own_write(system: System) -> None:
+def test_read_with_the_position_of_a_write_returns_it(system: System) -> None:
     """A read with the position of a write waits for that write."""
     for n in range(20):
         wrote = system.http.post(system.url() + "/v1/records", json={"key": "mine", "value": {"n": n}})
@@ -149,14 +149,14 @@ def test_one_reads_ones_own_write(system: System) -> None:
     assert gone.json()["reason"] == "key_not_found"
 
 
-def test_a_strong_read_sees_what_was_acknowledged_before_it(kafka: Any, system: System) -> None:
+def test_strong_read_sees_every_acknowledged_record(kafka: Any, system: System) -> None:
     """A strong read sees every record below the end offset at the time of the request."""
     for n in range(20):
         topics.produce(kafka.bootstrap, TOPIC, [(b"strong", json.dumps(n).encode())])
         assert system.get("/v1/keys/strong?consistency=strong&deadline-ms=10000").json() == n
 
 
-def test_lag_tools_see_the_positions(kafka: Any, system: System) -> None:
+def test_consumer_group_shows_the_positions(kafka: Any, system: System) -> None:
     """Ingest commits positions to Kafka under the group that is the application id."""
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 

@@ -85,9 +85,9 @@ def change(system: System, command: str, number: int) -> dict[str, Any]:
         [sys.executable, "-m", "queryable_app.cli", *arguments], capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, f"{done.stderr}\n{system.tail()}"
-    said: dict[str, Any] = json.loads(done.stdout)
-    assert said["settled"]
-    return said
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert result["settled"]
+    return result
 
 
 def replicas_of_nodes(system: System) -> list[int]:
@@ -101,7 +101,7 @@ def all_at_end(system: System, ends: dict[int, int]) -> bool:
 
 
 @pytest.mark.timeout(900)
-def test_no_read_fails_while_nodes_and_copies_come_and_go(kafka: Any, tmp_path: Path) -> None:
+def test_no_read_fails_while_nodes_and_replicas_change(kafka: Any, tmp_path: Path) -> None:
     """No read fails while nodes and replicas change, and at the end every node answers the fold of the topic."""
     topics.create(kafka.bootstrap, TOPIC, PARTITIONS)
     topics.produce(kafka.bootstrap, TOPIC, topics.json_records(STILL))
@@ -136,7 +136,7 @@ def test_no_read_fails_while_nodes_and_copies_come_and_go(kafka: Any, tmp_path: 
 
 
 @pytest.mark.timeout(600)
-def test_a_run_goes_on_from_the_copies_that_are_there(kafka: Any, tmp_path: Path) -> None:
+def test_restarted_run_moves_replicas_instead_of_rebuilding(kafka: Any, tmp_path: Path) -> None:
     """A run with another number of nodes over the same directory moves replicas and does not rebuild all of them."""
     topic = "kept_copies"
     topics.create(kafka.bootstrap, topic, PARTITIONS)

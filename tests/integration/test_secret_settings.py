@@ -184,7 +184,7 @@ def running(directory: Path, bootstrap: str, secret: Path, drain_seconds: int = 
         pod.ingest.wait(10)
 
 
-def test_a_password_from_a_secret_opens_kafka_and_is_seen_nowhere(secured: Secured, tmp_path: Path) -> None:
+def test_secret_password_opens_kafka_and_is_never_shown(secured: Secured, tmp_path: Path) -> None:
     """Rows and records pass through TLS and SASL, and a restart reads a rotated password; no status, metric, log, environment
     or file shows a password.
     """
@@ -206,19 +206,19 @@ def test_a_password_from_a_secret_opens_kafka_and_is_seen_nowhere(secured: Secur
         answer = pod.http.get(f"/v1/keys/c?min-position={written.json()['position']}&deadline-ms=20000")
         assert answer.json() == {"n": 3}
 
-        said = json.dumps([refused, pod.status()]) + pod.http.get("/metrics").text + pod.logs()
+        output = json.dumps([refused, pod.status()]) + pod.http.get("/metrics").text + pod.logs()
         family = [command_and_environment(process) for process in pod.family()]
         assert sum("queryable_app" in one for one in family) >= 2, "serve and ingest, at the least"
         assert any("PythonGatewayServer" in one for one in family), "and the JVM"
-        said += "".join(family)
+        output += "".join(family)
         for file in tmp_path.rglob("*"):
             if file.is_file() and secret not in file.parents:
-                said += file.read_bytes().decode("latin-1")
-    assert PASSWORD not in said
-    assert WRONG not in said
+                output += file.read_bytes().decode("latin-1")
+    assert PASSWORD not in output
+    assert WRONG not in output
 
 
-def test_what_is_produced_while_a_node_drains_can_still_be_read(secured: Secured, tmp_path: Path) -> None:
+def test_draining_node_reads_new_records(secured: Secured, tmp_path: Path) -> None:
     """After SIGTERM to both processes, ingest feeds serve until serve ends, and then both exit."""
     secret = tmp_path / "secret"
     mounted(secret, secured, PASSWORD)

@@ -86,7 +86,7 @@ def test_no_read_fails_while_a_node_restarts(
     assert_all_right(seen, topics.records(kafka.bootstrap, TOPIC))
 
 
-def test_a_wiped_node_says_of_no_key_that_it_is_missing(
+def test_wiped_node_answers_no_key_as_missing(
     kafka: Any, system: System, producing: Producing, readers: Readers
 ) -> None:
     """A node with an empty disk answers no key as missing, and rebuilds its replicas from the topic."""

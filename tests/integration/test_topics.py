@@ -41,7 +41,7 @@ def test_an_empty_topic_is_complete_at_once(kafka: Any, tmp_path: Path) -> None:
         assert system.get("/v1/count").json()["count"] == 0
 
 
-def test_a_topic_that_grows_while_it_is_read(kafka: Any, tmp_path: Path) -> None:
+def test_growing_topic_is_noticed(kafka: Any, tmp_path: Path) -> None:
     """A node notices new partitions, still finds keys in the old ones, and a new run reads everything."""
     topics.create(kafka.bootstrap, "grows", 2)
     before, after = {f"old-{n}": n for n in range(20)}, {f"new-{n}": n for n in range(60)}
@@ -69,7 +69,7 @@ def test_a_topic_that_grows_while_it_is_read(kafka: Any, tmp_path: Path) -> None
         assert {item["key"]: item["value"] for item in system.items()} == before | after
 
 
-def test_a_missing_topic_is_waited_for(kafka: Any, tmp_path: Path) -> None:
+def test_run_waits_for_a_missing_topic(kafka: Any, tmp_path: Path) -> None:
     """The run names the topic that it waits for, and reads it once it exists."""
     with running(resource("comes-late", kafka.bootstrap), tmp_path, wait=False) as system:
         eventually("the log names the topic", lambda: "comes-late" in system.log.read_text(), 60)
@@ -80,7 +80,7 @@ def test_a_missing_topic_is_waited_for(kafka: Any, tmp_path: Path) -> None:
         assert system.value("k") == 1
 
 
-def test_a_missing_topic_is_not_waited_for_for_ever(kafka: Any, tmp_path: Path) -> None:
+def test_run_without_its_topic_ends_at_the_deadline(kafka: Any, tmp_path: Path) -> None:
     """After the deadline one sentence names the topic, and the exit code is not zero."""
     document = resource("never", kafka.bootstrap)
     with running(document, tmp_path, "--topic-wait", "3s", wait=False) as system:
@@ -89,7 +89,7 @@ def test_a_missing_topic_is_not_waited_for_for_ever(kafka: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("policy", ["Fail", "Rebuild"])
-def test_a_topic_that_is_deleted_and_made_again(kafka: Any, tmp_path: Path, policy: str) -> None:
+def test_recreated_topic_follows_on_data_loss(kafka: Any, tmp_path: Path, policy: str) -> None:
     """Fail keeps the old rows readable and reports it; Rebuild starts over with the new topic's records."""
     topic = f"again-{policy.lower()}"
     topics.create(kafka.bootstrap, topic, 2)
@@ -119,7 +119,7 @@ def quietly(system: System, key: str) -> Any:
 
 
 @pytest.mark.parametrize("policy", ["Fail", "Rebuild"])
-def test_offsets_that_retention_took(kafka: Any, tmp_path: Path, policy: str) -> None:
+def test_deleted_offsets_follow_on_data_loss(kafka: Any, tmp_path: Path, policy: str) -> None:
     """Records that retention deleted before they were read follow onDataLoss."""
     topic = f"retention-{policy.lower()}"
     topics.create(kafka.bootstrap, topic, 1)

@@ -75,7 +75,7 @@ def test_a_view_with_sql(kafka: Any, tmp_path: Path, mode: str) -> None:
     ],
     ids=["syntax", "unknown column", "changes the key", "aggregates"],
 )
-def test_a_wrong_sql_is_refused_before_anything_starts(
+def test_invalid_sql_is_refused_before_the_start(
     kafka: Any, tmp_path: Path, transform: str, sentence: str
 ) -> None:
     """The run ends with Spark's own message or with advice, and starts no node."""
@@ -126,7 +126,7 @@ def test_bad_records_go_to_the_dead_letter_topic(kafka: Any, tmp_path: Path) -> 
     assert headers["reason"]
 
 
-def test_a_bad_record_stops_its_partition_where_the_file_says_so(kafka: Any, tmp_path: Path) -> None:
+def test_bad_record_stops_its_partition_with_fail(kafka: Any, tmp_path: Path) -> None:
     """Fail stops before the record and reports it; earlier rows stay readable and other partitions continue."""
     topics.create(kafka.bootstrap, "strict", 2)
     with running(resource("strict", kafka.bootstrap, onBadRecord="Fail"), tmp_path) as system:
@@ -148,7 +148,7 @@ def test_a_bad_record_stops_its_partition_where_the_file_says_so(kafka: Any, tmp
         eventually("the other partition continues further", lambda: system.partition(1)["position"] == 2)
 
 
-def test_an_expired_row_is_nowhere(kafka: Any, tmp_path: Path) -> None:
+def test_expired_row_is_in_no_answer(kafka: Any, tmp_path: Path) -> None:
     """An expired row is in no answer, and the approximate count drops it too."""
     topics.create(kafka.bootstrap, "short", 1)
     with running(resource("short", kafka.bootstrap, view={"ttl": "3s"}), tmp_path) as system:

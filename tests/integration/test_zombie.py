@@ -45,8 +45,8 @@ def feeds(system: System, ingest: subprocess.Popen[bytes]) -> None:
     """Wait until rows arrive from this ingest."""
 
     def streams() -> bool:
-        said = system.status()["ingest"]
-        return bool(said["pid"] == ingest.pid and said["state"] == "streaming")
+        ingest_status = system.status()["ingest"]
+        return bool(ingest_status["pid"] == ingest.pid and ingest_status["state"] == "streaming")
 
     eventually(f"ingest {ingest.pid} streams\n{system.tail()}", streams, 90)
     rows_arrive(system, 2000)
@@ -67,7 +67,7 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_zombie_does_not_write_and_does_not_fight(kafka: Any, tmp_path: Path) -> None:
+def test_superseded_ingest_ends_without_a_write(kafka: Any, tmp_path: Path) -> None:
     """A superseded ingest that resumes ends with its exit code; the other one streams on, and every row is right."""
     topics.create(kafka.bootstrap, TOPIC, 3)
     stop = threading.Event()

@@ -47,25 +47,29 @@ class GuaranteeBroken(Exception):
     """A guarantee was broken."""
 
 
-def check_value(topic: Topic, said: KeyAnswer) -> None:
+def check_value(topic: Topic, answer: KeyAnswer) -> None:
     """Check that the answer is the fold of the log at its positions.
 
     An answer that was gathered from several nodes may have later rows, of each partition as of any later moment.
     """
-    choices = {p: _choices(topic, p, said) for p in said.positions}
-    if said.record is None:
+    choices = {p: _choices(topic, p, answer) for p in answer.positions}
+    if answer.record is None:
         if all(None in records for records in choices.values()):
             return
         newest = [r for records in choices.values() for r in records if r is not None and r.value is None]
         if not any(_may_be_newest(record, choices) for record in newest):
-            raise GuaranteeBroken(f"{said.key!r} is reported as absent, and exists at {said.positions}")
+            raise GuaranteeBroken(f"{answer.key!r} is reported as absent, and exists at {answer.positions}")
         return
-    partition, offset = said.record
+    partition, offset = answer.record
     found = [r for r in choices.get(partition, ()) if r is not None and r.offset == offset]
     if not found or not _may_be_newest(found[0], choices):
-        raise GuaranteeBroken(f"{said.key!r} is not the record {partition}:{offset} as of {said.positions}")
-    if found[0].value != said.value:
-        raise GuaranteeBroken(f"{said.key!r} has another value than {said.value!r} at {partition}:{offset}")
+        raise GuaranteeBroken(
+            f"{answer.key!r} is not the record {partition}:{offset} as of {answer.positions}"
+        )
+    if found[0].value != answer.value:
+        raise GuaranteeBroken(
+            f"{answer.key!r} has another value than {answer.value!r} at {partition}:{offset}"
+        )
 
 
 def check_freshness(
@@ -88,18 +92,18 @@ def check_freshness(
                 )
 
 
-def check_named_positions(topic: Topic, read_request: ReadRequest, said: KeyAnswer) -> None:
+def check_named_positions(topic: Topic, read_request: ReadRequest, answer: KeyAnswer) -> None:
     """Check that no record below a position that the read names is newer than the answer, in any partition."""
-    stated = [topic.last_before(p, said.key, position) for p, position in said.positions.items()]
+    stated = [topic.last_before(p, answer.key, position) for p, position in answer.positions.items()]
     newest = max((_age(record) for record in stated if record is not None), default=None)
     for partition, position in read_request.min_positions.items():
-        record = topic.last_before(partition, said.key, position)
+        record = topic.last_before(partition, answer.key, position)
         if record is None or (newest is not None and newest >= _age(record)):
             continue
-        if said.record is None and record.value is None:
+        if answer.record is None and record.value is None:
             continue
         raise GuaranteeBroken(
-            f"{said.key!r} is answered as of {said.positions}, and {partition}:{record.offset}, which is newer, "
+            f"{answer.key!r} is answered as of {answer.positions}, and {partition}:{record.offset}, which is newer, "
             f"is below the position {partition}:{position} that the read names"
         )
 
@@ -120,14 +124,14 @@ def check_completeness(
             )
 
 
-def _choices(topic: Topic, partition: int, said: KeyAnswer) -> list[LogRecord | None]:
+def _choices(topic: Topic, partition: int, answer: KeyAnswer) -> list[LogRecord | None]:
     """Return the records of the key that the partition may have had."""
-    position = said.positions[partition]
-    choices = [topic.last_before(partition, said.key, position)]
-    if not said.exact:
+    position = answer.positions[partition]
+    choices = [topic.last_before(partition, answer.key, position)]
+    if not answer.exact:
         choices += [
             record
-            for record in topic.of_key.get(said.key, ())
+            for record in topic.of_key.get(answer.key, ())
             if record.partition == partition and record.offset >= position
         ]
     return choices

@@ -86,11 +86,11 @@ class ClientReader(Reader):
         for partition, position in positions.items():
             if position < floors.get(partition, 0):
                 raise GuaranteeBroken(f"the session has seen {floors}, and gets an answer as of {positions}")
-        said = KeyAnswer(
+        answer = KeyAnswer(
             key, positions, (row.partition, row.offset), json.dumps(row.value).encode(), len(positions) == 1
         )
         self.world.event_counts["client reads"] += 1
-        self.check(read_request, said, row.freshness.served_by, began, alone=len(positions) == 1)
+        self.check(read_request, answer, row.freshness.served_by, began, alone=len(positions) == 1)
 
     def _check_absent(
         self, key: bytes, read_request: ReadRequest, seen: Mapping[int, int], began: float, one_replica: bool

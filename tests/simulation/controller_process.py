@@ -38,7 +38,7 @@ class ControllerProcess:
         self.wanted = wanted
         self._stepped = stepped
         self._seen: dict[int, NodeObservation] = {}
-        self._asking: dict[int, asyncio.Task[NodeObservation]] = {}
+        self._requests: dict[int, asyncio.Task[NodeObservation]] = {}
         self._due: dict[int, float] = {}
         self._clients: dict[int, PeerClient] = {}
 
@@ -57,11 +57,11 @@ class ControllerProcess:
             await asyncio.sleep(_TICK_SECONDS)
 
     def _tick(self, now: float) -> None:
-        for ordinal, asked in list(self._asking.items()):
-            if asked.done():
-                del self._asking[ordinal]
-                if asked.exception() is None:
-                    self._seen[ordinal] = asked.result()
+        for ordinal, request in list(self._requests.items()):
+            if request.done():
+                del self._requests[ordinal]
+                if request.exception() is None:
+                    self._seen[ordinal] = request.result()
                 elif ordinal in self._seen:
                     self._seen[ordinal] = unresponsive(self._seen[ordinal])
         nodes = len(self.placement.addresses)
@@ -71,9 +71,9 @@ class ControllerProcess:
             before, self.placement = self.placement, following
             self._stepped(before, following)
         for ordinal, address in enumerate(self.placement.addresses):
-            if ordinal not in self._asking and now >= self._due.get(ordinal, now):
+            if ordinal not in self._requests and now >= self._due.get(ordinal, now):
                 self._due[ordinal] = now + _ASK_AGAIN_SECONDS
-                self._asking[ordinal] = asyncio.create_task(self._ask(ordinal, address, self.placement))
+                self._requests[ordinal] = asyncio.create_task(self._ask(ordinal, address, self.placement))
 
     async def _ask(self, ordinal: int, address: str, placement: Placement) -> NodeObservation:
         client = self._clients.setdefault(ordinal, PeerClient(address))
@@ -93,5 +93,5 @@ class ControllerProcess:
         answer = await client.request(method, target, _HEADERS, body, deadline)
         if answer.status != 200:
             raise PeerUnavailable(f"{answer.status}: {answer.body[:200]!r}")
-        said: dict[str, Any] = json.loads(answer.body)
-        return said
+        document: dict[str, Any] = json.loads(answer.body)
+        return document

@@ -60,7 +60,7 @@ class Disks:
         self._numbers = count(1)
         self._rows: dict[str, Rows] = {}
         self.born: Callable[[Rows], None] = lambda rows: None
-        """Told of each store that is made, with or without rows."""
+        """Is called with each store that is made, with or without rows."""
         self.refuses: Callable[[Path], bool] = lambda path: False
         """Whether nothing can be written there at present."""
 

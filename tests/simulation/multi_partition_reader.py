@@ -68,18 +68,20 @@ class MultiPartitionReader(Reader):
             answer = await self.ask(
                 ordinal, f"{path}?{parameters}", began + _DEADLINE_SECONDS + 0.5, method, body
             )
-            status, said = answer.status, json.loads(answer.body)
+            status, document = answer.status, json.loads(answer.body)
         except PeerUnavailable as away:
-            status, said = 0, {"detail": str(away)}
+            status, document = 0, {"detail": str(away)}
         world.event_counts[f"{path} {status}"] += 1
         if status == 200:
-            found: dict[str, Any] = said
+            found: dict[str, Any] = document
             return found
-        world.note(f"{status} for {path} {read_request.consistency} at {host_of(ordinal)}: {said['detail']}")
+        world.note(
+            f"{status} for {path} {read_request.consistency} at {host_of(ordinal)}: {document['detail']}"
+        )
         if status not in (0, 503, 504):
-            raise GuaranteeBroken(f"{host_of(ordinal)} answers {status} {said}")
+            raise GuaranteeBroken(f"{host_of(ordinal)} answers {status} {document}")
         if all(must_be_answered(world, ordinal, key, before[key], read_request, began) for key in keys):
             raise GuaranteeBroken(
-                f"{host_of(ordinal)} refuses {path}, and each key has a readable replica: {status} {said}"
+                f"{host_of(ordinal)} refuses {path}, and each key has a readable replica: {status} {document}"
             )
         return None

@@ -40,13 +40,13 @@ class HedgeCounts:
     """Count the requests and hedges of each hedge budget."""
 
     def __init__(self) -> None:
-        self._asked: Counter[int] = Counter()
+        self._requests: Counter[int] = Counter()
         self._hedged: Counter[int] = Counter()
         self._budgets: dict[int, HedgeBudget] = {}  # retained, so that no other budget gets the same id
 
     def note_request(self, budget: HedgeBudget) -> None:
         self._budgets[id(budget)] = budget
-        self._asked[id(budget)] += 1
+        self._requests[id(budget)] += 1
 
     def note_step(self, budget: HedgeBudget, step: Step) -> None:
         if isinstance(step, SendTo) and step.hedge:
@@ -58,7 +58,7 @@ class HedgeCounts:
 
     def refusal(self, budget: HedgeBudget) -> str | None:
         """Return the violation of the budget, or None."""
-        asked, hedged = self._asked[id(budget)], self._hedged[id(budget)]
-        if hedged <= HEDGE_BURST + HEDGE_SHARE * asked:
+        requests, hedged = self._requests[id(budget)], self._hedged[id(budget)]
+        if hedged <= HEDGE_BURST + HEDGE_SHARE * requests:
             return None
-        return f"hedged {hedged} of {asked} requests"
+        return f"hedged {hedged} of {requests} requests"

@@ -53,22 +53,26 @@ def must_be_answered(
     began: float,
 ) -> bool:
     """Tell whether one reachable replica could have answered throughout a read of this node."""
-    asked, partition = world.machines.get(ordinal), world.topic.partition_of(key)
-    if asked is None or asked.node is None or not world.reachability.connected(CLIENT, asked.host, began):
+    machine, partition = world.machines.get(ordinal), world.topic.partition_of(key)
+    if (
+        machine is None
+        or machine.node is None
+        or not world.reachability.connected(CLIENT, machine.host, began)
+    ):
         return False
     after = readable_replicas(world, key, read_request, began)
-    placement = asked.node.placement
+    placement = machine.node.placement
     for other, replica in before.items():
         if after.get(other) is not replica or not world.reachability.connected(
-            asked.host, host_of(other), began
+            machine.host, host_of(other), began
         ):
             continue
         if other == ordinal or other in placement.serving[partition]:
             return True
         settled = began - _SETTLING_SECONDS
         hosts = [host_of(o) for o in range(len(world.placement.addresses))]
-        if world.reachability.connected(asked.host, PLACER, settled) and all(
-            world.reachability.connected(asked.host, host, settled) for host in hosts
+        if world.reachability.connected(machine.host, PLACER, settled) and all(
+            world.reachability.connected(machine.host, host, settled) for host in hosts
         ):
             return True
     return False

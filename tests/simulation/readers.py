@@ -71,20 +71,20 @@ class Reader:
     def check(
         self,
         read_request: ReadRequest,
-        said: KeyAnswer,
+        answer: KeyAnswer,
         served_by: str,
         began: float,
         alone: bool = True,
     ) -> None:
-        check_value(self.world.topic, said)
-        check_freshness(self.world.topic, read_request, said.positions, began)
-        check_named_positions(self.world.topic, read_request, said)
-        complete = read_request.consistency != "any" or said.record is None
+        check_value(self.world.topic, answer)
+        check_freshness(self.world.topic, read_request, answer.positions, began)
+        check_named_positions(self.world.topic, read_request, answer)
+        complete = read_request.consistency != "any" or answer.record is None
         if complete and alone and served_by.startswith("node"):
             possible_creation_times = self.world.possible_creation_times(
                 int(served_by.removeprefix("node")), began
             )
-            check_completeness(self.world.topic, said.positions, possible_creation_times)
+            check_completeness(self.world.topic, answer.positions, possible_creation_times)
 
 
 class PlainReader(Reader):
@@ -121,17 +121,17 @@ class PlainReader(Reader):
         elif answer.status == 404:
             record = None
         elif answer.status in (503, 504, 421):
-            said = json.loads(answer.body)
+            body = json.loads(answer.body)
             world.event_counts[f"{answer.status} {read_request.consistency}"] += 1
             world.note(
-                f"{answer.status} for {key!r} {read_request.consistency} at {host_of(ordinal)}: {said['detail']}"
+                f"{answer.status} for {key!r} {read_request.consistency} at {host_of(ordinal)}: {body['detail']}"
             )
             if (
                 answer.status == 421
                 or must
                 or must_be_answered(world, ordinal, key, before, read_request, began)
             ):
-                raise GuaranteeBroken(f"{host_of(ordinal)} refuses {key!r}, {read_request}: {said}")
+                raise GuaranteeBroken(f"{host_of(ordinal)} refuses {key!r}, {read_request}: {body}")
             return
         else:
             raise GuaranteeBroken(f"{host_of(ordinal)} answers {answer.status} {answer.body!r}")

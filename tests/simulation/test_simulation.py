@@ -19,7 +19,7 @@ _TRACE_LINES = 60
 _ROOT = Path(__file__).parents[2]
 
 
-def test_a_world_keeps_its_promises(seed: int) -> None:
+def test_world_keeps_its_guarantees(seed: int) -> None:
     """A world has no wrong value, no needless failure, no forwarding loop, no lost replica, no lower epoch, and it converges."""
     outcome = run(seed)
     if outcome.violation is not None:
@@ -31,7 +31,7 @@ def test_a_world_keeps_its_promises(seed: int) -> None:
         )
 
 
-def test_a_seed_is_one_run() -> None:
+def test_seed_gives_the_same_run() -> None:
     """A seed gives the same trace to the letter, in this process and in another one with other hashes."""
     script = "from tests.simulation.run import run; print(run(6003).digest)"
     elsewhere = subprocess.run(

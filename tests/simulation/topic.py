@@ -96,17 +96,17 @@ class TopicConsumer:
     async def stop(self) -> None:
         pass
 
-    async def end_offsets(self, asked: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         await self._ask()
-        ends = {where: self._topic.end(where.partition) for where in asked}
+        ends = {where: self._topic.end(where.partition) for where in partitions}
         await self._ask()
         return ends
 
-    async def beginning_offsets(self, asked: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def beginning_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         await self._ask()
-        return dict.fromkeys(asked, 0)
+        return dict.fromkeys(partitions, 0)
 
-    def assign(self, asked: list[TopicPartition]) -> None:
+    def assign(self, partitions: list[TopicPartition]) -> None:
         pass
 
     def unsubscribe(self) -> None:

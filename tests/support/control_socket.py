@@ -35,7 +35,7 @@ class Ingest:
             return True
 
     async def start(self, id: str = "T1", earliest: int = 0, latest: int = 100) -> dict[str, Any]:
-        """Tell of the topic, and be told where to start."""
+        """Report the topic, and return the start that serve sends."""
         partitions = range(2)
         self.send(
             type="topic",

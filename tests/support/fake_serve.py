@@ -93,11 +93,11 @@ class RowSink:
 
 
 class FakeServe:
-    """Provide both sockets of a node's run directory; `said` has ingest's messages on the control socket."""
+    """Provide both sockets of a node's run directory; `received` has ingest's messages on the control socket."""
 
     def __init__(self, run_dir: Path) -> None:
         self.rows = RowSink(run_dir / ROW_SOCKET)
-        self.said: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self._path = run_dir / CONTROL_SOCKET
         self._connection: socket.socket | None = None
         self._listener = socket.socket(socket.AF_UNIX)
@@ -115,11 +115,11 @@ class FakeServe:
         """Return the first message from the `skip`th on that satisfies the predicate."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            for message in self.said[skip:]:
+            for message in self.received[skip:]:
                 if predicate(message):
                     return message
             time.sleep(0.01)
-        raise AssertionError(f"ingest did not send the expected message; it sent {self.said[skip:]}")
+        raise AssertionError(f"ingest did not send the expected message; it sent {self.received[skip:]}")
 
     def wait_for_type(self, type_: str, seconds: float = 30, skip: int = 0) -> dict[str, Any]:
         return self.wait_for(lambda message: message["type"] == type_, seconds, skip)
@@ -161,6 +161,6 @@ class FakeServe:
         try:
             with connection, connection.makefile("rb") as stream:
                 for line in stream:
-                    self.said.append(json.loads(line))
+                    self.received.append(json.loads(line))
         except (OSError, ValueError):
             return

@@ -41,11 +41,11 @@ class OtherNode:
 
     def __init__(self, settings: Any, rows: int) -> None:
         self.settings, self.rows = settings, rows
-        self.asked: list[int] = []
+        self.fetched: list[int] = []
         self.go_on = asyncio.Event()
 
     async def fetch(self, partition: int, into: Path, replace_damaged: bool = False) -> bool:
-        self.asked.append(partition)
+        self.fetched.append(partition)
         await self.go_on.wait()
         if self.rows:
             fill(into, partition, self.rows)

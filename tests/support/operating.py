@@ -101,8 +101,8 @@ def operating() -> Iterator[Operating]:
         operator.cluster.close()
 
 
-async def until(holds: Callable[[], object]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + _DEADLINE_SECONDS
-    while not holds():
+    while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
         await asyncio.sleep(0.02)

@@ -120,7 +120,7 @@ class FakeIngest(threading.Thread):
         self.ends = dict.fromkeys(range(partitions), 0)
         """Where the log of each partition ends; a test raises it."""
         self.starts = 0
-        """How often serve has said where to start."""
+        """The number of starts that serve has sent."""
         self.streams = True
         """False: tasks send nothing, and ingest says that it streams."""
         self._ended = threading.Event()

@@ -39,7 +39,7 @@ def view(name: str = "users", namespace: str = "shop", **spec: Any) -> View:
     return view_of(resource(name, namespace, **spec))
 
 
-# Everything that pods and Services can be told.
+# Every field of pods and Services.
 FULL: Mapping[str, Any] = {
     "kafka": {
         "bootstrapServers": "kafka-0:9092,kafka-1:9092",

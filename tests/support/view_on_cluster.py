@@ -99,14 +99,14 @@ class Platform:
 
     def clients(self, command: str, *arguments: str, stdin: str = "") -> list[dict[str, Any]]:
         run = ("exec", "--stdin", "clients", "--", "python", "/clients/clients.py", command, *arguments)
-        said = self.namespace.kubectl(*run, stdin=stdin, timeout=SECONDS)
-        return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        output = self.namespace.kubectl(*run, stdin=stdin, timeout=SECONDS)
+        return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
-    def listed(self, kind: str, name: str = "", **asked: str) -> Any:
+    def listed(self, kind: str, name: str = "", **parameters: str) -> Any:
         """List directly from the API server, since one kubectl per look would cost more than the objects."""
         group, _, plural = _PATHS[kind].rpartition("/")
         path = f"/{group}/namespaces/{self.namespace.name}/{plural}{name}"
-        return self.namespace.api.get(path, params=asked).raise_for_status().json()
+        return self.namespace.api.get(path, params=parameters).raise_for_status().json()
 
     def make_topic(self, name: str, partitions: int = 4) -> None:
         self.clients("topic", name, str(partitions))
@@ -131,7 +131,7 @@ class Platform:
 
     def story(self) -> str:
         """Return the diagnostics of a failed wait."""
-        asked = (
+        commands = (
             (self.namespace, "get", "qt,pods,pvc", "--output=wide"),
             (self.namespace, "get", "events", "--sort-by=.lastTimestamp", "--output=custom-columns="
              "AT:.lastTimestamp,OF:.involvedObject.name,REASON:.reason,MESSAGE:.message"),
@@ -139,11 +139,11 @@ class Platform:
              "--output=jsonpath={range .items[*]}{.metadata.name}{': '}{.status}{'\\n'}{end}"),
             (self.operators, "logs", OPERATOR, "--tail=40"),
         )  # fmt: skip
-        told = []
-        for namespace, *arguments in asked:
+        sections = []
+        for namespace, *arguments in commands:
             with suppress(Refused, subprocess.TimeoutExpired):
-                told.append("\n".join(namespace.kubectl(*arguments).splitlines()[-60:]))
-        return "\n\n".join(told)
+                sections.append("\n".join(namespace.kubectl(*arguments).splitlines()[-60:]))
+        return "\n\n".join(sections)
 
     def eventually(self, what: str, so: Callable[[], bool], seconds: float = SECONDS) -> None:
         eventually(what, so, seconds, story=self.story)
@@ -197,13 +197,13 @@ class ViewOnCluster:
     def _is_settled(self) -> bool:
         live = self.get()
         status, wanted = live.get("status", {}), live["spec"].get("replicas", 1)
-        said = {c["type"]: (c["status"], c["observedGeneration"]) for c in status.get("conditions", ())}
+        conditions = {c["type"]: (c["status"], c["observedGeneration"]) for c in status.get("conditions", ())}
         generation = live["metadata"]["generation"]
         return (
             status.get("phase") == "Ready"
             and status.get("nodes") == f"{wanted}/{wanted}"
-            and all(said.get(kind) == ("True", generation) for kind in ("Available", "Hydrated"))
-            and all(said.get(kind) == ("False", generation) for kind in ("Progressing", "Degraded"))
+            and all(conditions.get(kind) == ("True", generation) for kind in ("Available", "Hydrated"))
+            and all(conditions.get(kind) == ("False", generation) for kind in ("Progressing", "Degraded"))
             and len(self.pods()) == wanted
         )
 
@@ -244,8 +244,8 @@ class ViewOnCluster:
 
     def values(self, *keys: str) -> dict[str, tuple[int, Any]]:
         """Return status and value of each key, read through the Service now."""
-        said = self.platform.clients("get", self.url, *keys)
-        return {each["key"]: (each["status"], each["value"]) for each in said}
+        answers = self.platform.clients("get", self.url, *keys)
+        return {each["key"]: (each["status"], each["value"]) for each in answers}
 
     def uids(self) -> dict[str, str]:
         """Return the UIDs of the view's pods by name."""
@@ -312,12 +312,12 @@ def _listen(process: subprocess.Popen[str], seen: Reading, complaints: list[str]
         if not line.startswith("{"):
             complaints.append(line)
             continue
-        said = json.loads(line)
-        if "status" in said:
-            seen.failures.append(said)
-        seen.reads = said.get("reads", seen.reads)
-        if "over" in said:
-            seen.over, seen.wrong = True, said["wrong"]
+        event = json.loads(line)
+        if "status" in event:
+            seen.failures.append(event)
+        seen.reads = event.get("reads", seen.reads)
+        if "over" in event:
+            seen.over, seen.wrong = True, event["wrong"]
 
 
 @contextmanager

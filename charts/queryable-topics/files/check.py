@@ -59,18 +59,18 @@ def may(asked: str, namespace: str) -> bool:
         "subresource": subresource,
     }
     review = {"spec": {"resourceAttributes": attributes}}
-    _, said = call("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-    return bool(said["status"]["allowed"])
+    _, response = call("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+    return bool(response["status"]["allowed"])
 
 
 def resource(checks: dict[str, Any]) -> Iterator[str]:
-    status, said = try_out(checks["namespace"], {})
-    if status != 201 or said["spec"].get("replicas") != 1:
-        yield f"a small resource: {status} {said.get('message', 'without its defaults')}"
-    status, said = try_out(checks["namespace"], {"replicas": 1, "standbyReplicas": 1})
+    status, response = try_out(checks["namespace"], {})
+    if status != 201 or response["spec"].get("replicas") != 1:
+        yield f"a small resource: {status} {response.get('message', 'without its defaults')}"
+    status, response = try_out(checks["namespace"], {"replicas": 1, "standbyReplicas": 1})
     if status != 422:
         yield f"a resource with more replicas than nodes: {status}"
-    print("A small resource is taken. A wrong one is not:", said.get("message"))
+    print("A small resource is taken. A wrong one is not:", response.get("message"))
 
 
 def try_out(namespace: str, fields: dict[str, Any]) -> tuple[int, Any]:

@@ -36,7 +36,7 @@ class Node:
     always: Failure | None = None
     position: int = 100
     revision: str = ""  # if it is not the placement's
-    knows: tuple[int, list[list[str]]] | None = (
+    known_placement: tuple[int, list[list[str]]] | None = (
         None  # an older epoch and its owners, which it serves as the placement
     )
 
@@ -50,7 +50,7 @@ class FakeView:
         self.epoch = 1
         self.application: str | None = "tests.users.r1"  # None: no view
         self.owners = [[f"http://n{(p + c) % nodes}" for c in range(replicas)] for p in range(partitions)]
-        self.asked: list[Attempt] = []
+        self.attempts: list[Attempt] = []
         self.texts: dict[bytes, bytes] = {}
         """Replacements of texts in bodies, for JSON that `json` itself does not write."""
         self.mixed = False
@@ -59,8 +59,8 @@ class FakeView:
     def clock(self) -> float:
         return self.now
 
-    def addresses_asked(self, path: str = "/v1/keys/") -> list[str]:
-        return [attempt.address for attempt in self.asked if attempt.request.target.startswith(path)]
+    def attempted_addresses(self, path: str = "/v1/keys/") -> list[str]:
+        return [attempt.address for attempt in self.attempts if attempt.request.target.startswith(path)]
 
     def run_operation(self, operation: Operation[T]) -> T:
         """Run an operation as a transport does, in virtual time."""
@@ -75,7 +75,7 @@ class FakeView:
                 return result
             for attempt in step.start:
                 assert attempt.started == self.now
-                self.asked.append(attempt)
+                self.attempts.append(attempt)
                 seconds, outcome = self._meet(attempt)
                 ends = self.now + seconds
                 if ends >= attempt.deadline:
@@ -126,7 +126,7 @@ class FakeView:
         return self._answer(node, self.rows[key], offset=1, of=of)
 
     def _placement(self, node: Node) -> dict[str, Any]:
-        epoch, owners = node.knows or (self.epoch, self.owners)
+        epoch, owners = node.known_placement or (self.epoch, self.owners)
         return {
             "epoch": epoch,
             "applicationId": self.application,
@@ -176,8 +176,10 @@ def client(view: FakeView) -> Operations:
     return Operations([SERVICE], view.clock, Random(1))
 
 
-def read(view: FakeView, operations: Operations, key: str = "a", asked: ReadSettings = PLAIN) -> Row | None:
-    return view.run_operation(operations.get(key, False, asked, None))
+def read(
+    view: FakeView, operations: Operations, key: str = "a", read_settings: ReadSettings = PLAIN
+) -> Row | None:
+    return view.run_operation(operations.get(key, False, read_settings, None))
 
 
 def owners(view: FakeView, key: str = "a") -> list[str]:
@@ -191,5 +193,5 @@ def knowing(view: FakeView) -> Operations:
     view.nodes = {address: Node("good") for address in nodes}
     read(view, operations)
     view.nodes = nodes
-    view.asked.clear()
+    view.attempts.clear()
     return operations

@@ -61,15 +61,15 @@ def test_deep_body_that_is_no_json_is_unreachable(view: FakeView, operations: Op
 
 
 @pytest.mark.parametrize(
-    ("levels", "digits", "said"), [(101, 1, "nested deeper than 100"), (1, 1001, "1000 characters")]
+    ("levels", "digits", "message"), [(101, 1, "nested deeper than 100"), (1, 1001, "1000 characters")]
 )
 def test_value_beyond_a_limit_is_not_sent(
-    view: FakeView, operations: Operations, levels: int, digits: int, said: str
+    view: FakeView, operations: Operations, levels: int, digits: int, message: str
 ) -> None:
     """The client refuses what a node would refuse, before it sends anything."""
     value: Any = 10 ** (digits - 1)
     for _ in range(levels):
         value = [value]
-    with pytest.raises(InvalidRequest, match=said):
+    with pytest.raises(InvalidRequest, match=message):
         view.run_operation(operations.put("a", value, PLAIN, None))
-    assert view.addresses_asked("/v1/records") == []
+    assert view.attempted_addresses("/v1/records") == []

@@ -121,7 +121,7 @@ def test_key_is_read_from_its_owner(nodes: Nodes, users: QueryableTopic) -> None
 
 def test_missing_key_is_none(users: QueryableTopic) -> None:
     """A missing key gives None and no exception."""
-    assert users.get("nobody") is None
+    assert users.get("missing") is None
 
 
 def test_unusual_keys_are_found(nodes: Nodes, users: QueryableTopic) -> None:
@@ -138,7 +138,7 @@ def test_unusual_keys_are_found(nodes: Nodes, users: QueryableTopic) -> None:
 
 def test_multi_get_keeps_the_order_of_keys(users: QueryableTopic) -> None:
     """The order also holds for repeated and missing keys."""
-    keys = [KEYS[7], "nobody", *reversed(KEYS), KEYS[7]]
+    keys = [KEYS[7], "missing", *reversed(KEYS), KEYS[7]]
 
     rows = users.multi_get(keys)
 
@@ -259,12 +259,12 @@ def test_a_partition_without_copies_is_not_a_missing_key(tmp_path: Path) -> None
 
 
 def test_a_part_is_read_where_that_is_enough(tmp_path: Path) -> None:
-    """With partial=True: rows that are there, None for keys that are not, and what nobody can say is said to be so."""
+    """With partial=True, a result has its row, None for an absent key, or the reason why it is unknown."""
     with Nodes(tmp_path, 3, 1) as nodes:
         nodes.fill()
         nodes.stop(2)
         lost = {p for p in range(PARTITIONS) if nodes.placement.serving[p] == (2,)}
-        keys = [*KEYS, *(f"nobody-{n}" for n in range(20))]
+        keys = [*KEYS, *(f"missing-{n}" for n in range(20))]
         there = {key for key in keys if partition_for(key.encode(), "murmur2", PARTITIONS) not in lost}
 
         def check(found: Sequence[Row | Unknown | None], rows: list[Row], missing: frozenset[int]) -> None:
@@ -322,7 +322,7 @@ def test_asyncio_client_offers_the_same_reads(nodes: Nodes) -> None:
         async with AsyncQueryableTopic(nodes.urls[2], deadline_ms=20_000) as users:
             rows = await asyncio.gather(*(users.get(key) for key in KEYS))
             assert [row and row.value for row in rows] == list(range(len(KEYS)))
-            assert await users.get("nobody") is None
+            assert await users.get("missing") is None
             assert [row and row.key for row in await users.multi_get(KEYS[::-1])] == KEYS[::-1]
             assert [row.key async for row in users.scan(page_rows=9)] == KEYS
             assert [row.key async for row in users.range("key-010", "key-012")] == KEYS[10:12]
@@ -416,17 +416,17 @@ def test_keys_of_mixed_producers_are_found(tmp_path: Path) -> None:
             mine = users.session()
             for reader in (users, mine):
                 assert [reader.get("mixed").value for _ in range(4)] == ["new"] * 4  # type: ignore[union-attr]
-                assert reader.get("nobody") is None
-                assert [row and row.value for row in reader.multi_get(["nobody", "mixed"])] == [None, "new"]
+                assert reader.get("missing") is None
+                assert [row and row.value for row in reader.multi_get(["missing", "mixed"])] == [None, "new"]
             assert mine.seen == {0: 1, 1: 1, 2: 1}
 
 
 def test_example_runs(nodes: Nodes) -> None:
     """The example program prints rows of the view."""
     example = Path(__file__).parents[3] / "examples" / "client.py"
-    said = subprocess.run(
+    run = subprocess.run(
         [sys.executable, str(example), nodes.urls[0]], capture_output=True, text=True, timeout=60
     )
-    assert said.stderr == ""
-    assert said.stdout.splitlines()[1].startswith("'key-000' is 0, from partition 1 of users-r1-")
-    assert said.stdout.splitlines()[-1] == "[True, True, True, False]"
+    assert run.stderr == ""
+    assert run.stdout.splitlines()[1].startswith("'key-000' is 0, from partition 1 of users-r1-")
+    assert run.stdout.splitlines()[-1] == "[True, True, True, False]"

@@ -60,9 +60,9 @@ def test_read_ends_by_its_deadline(view: FakeView, deadline_ms: int) -> None:
     """However the nodes behave, no attempt starts at the deadline or later, and none may last longer."""
     deadline = view.now + deadline_ms / 1000
     with suppress(QueryableTopicError):
-        read(view, client(view), asked=ReadSettings(deadline_ms=deadline_ms))
-    assert all(attempt.started < deadline for attempt in view.asked)
-    assert all(attempt.deadline <= deadline for attempt in view.asked)
+        read(view, client(view), read_settings=ReadSettings(deadline_ms=deadline_ms))
+    assert all(attempt.started < deadline for attempt in view.attempts)
+    assert all(attempt.deadline <= deadline for attempt in view.attempts)
     assert view.now <= deadline + 1e-6
 
 
@@ -73,7 +73,7 @@ def test_every_replica_is_tried(view: FakeView) -> None:
     try:
         row = read(view, operations)
     except QueryableTopicError:
-        assert {*owners(view), SERVICE} <= set(view.addresses_asked())
+        assert {*owners(view), SERVICE} <= set(view.attempted_addresses())
         assert "good" not in {view.nodes[address].name for address in (*owners(view), SERVICE)}
     else:
         assert row is not None
@@ -100,12 +100,12 @@ def test_multi_get_sends_keys_to_their_owners() -> None:
     view = FakeView(3, 1)
     operations = knowing(view)
     view.run_operation(operations.multi_get([f"k{n}" for n in range(100)], PLAIN, None))
-    assert sorted(view.addresses_asked("/v1/multi-get")) == ["http://n0", "http://n1", "http://n2"]
-    assert len({attempt.started for attempt in view.asked}) == 1
+    assert sorted(view.attempted_addresses("/v1/multi-get")) == ["http://n0", "http://n1", "http://n2"]
+    assert len({attempt.started for attempt in view.attempts}) == 1
 
-    view.asked.clear()
+    view.attempts.clear()
     view.run_operation(operations.multi_get(["a"] * (KEYS_PER_REQUEST + 1), PLAIN, None))
-    assert len(view.addresses_asked("/v1/multi-get")) == 2
+    assert len(view.attempted_addresses("/v1/multi-get")) == 2
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))
@@ -129,7 +129,7 @@ def test_plain_read_goes_to_the_owner_alone() -> None:
     view = FakeView(3, 2)
     view.rows[b"a"] = 1
     read(view, knowing(view))
-    assert [(e.address, e.request.target) for e in view.asked] == [(owners(view)[0], "/v1/keys/a")]
+    assert [(e.address, e.request.target) for e in view.attempts] == [(owners(view)[0], "/v1/keys/a")]
 
 
 def test_next_replica_is_tried_at_once() -> None:
@@ -154,7 +154,7 @@ def test_overloaded_node_is_retried_after_its_delay() -> None:
         node.refusals = [refusal(Reason.OVERLOADED, 300)]
     began = view.now
     assert read(view, operations) is not None
-    assert view.asked[-1].started - began >= 0.3
+    assert view.attempts[-1].started - began >= 0.3
 
     for node in view.nodes.values():
         node.refusals = [refusal(Reason.OVERLOADED, 3000)]
@@ -201,7 +201,7 @@ def test_invalid_request_is_not_retried() -> None:
     view.nodes[owners(view)[0]].always = refusal(Reason.INVALID_REQUEST)
     with pytest.raises(InvalidRequest):
         read(view, operations)
-    assert len(view.asked) == 1
+    assert len(view.attempts) == 1
 
 
 def test_most_specific_refusal_is_raised() -> None:
@@ -225,8 +225,8 @@ def test_service_address_alone_is_enough() -> None:
     for _ in range(600):
         view.now += 0.1
         assert read(view, operations) is not None
-    assert view.addresses_asked().count(SERVICE) == 600
-    assert len(view.addresses_asked()) < 600 + 2 * 10
+    assert view.attempted_addresses().count(SERVICE) == 600
+    assert len(view.attempted_addresses()) < 600 + 2 * 10
 
 
 def test_hanging_node_is_soon_tried_last() -> None:
@@ -253,7 +253,7 @@ def test_hedges_have_a_budget() -> None:
         node.seconds = 0.3
     for _ in range(300):
         read(view, operations)
-    assert len(view.addresses_asked()) < 300 + 100
+    assert len(view.attempted_addresses()) < 300 + 100
 
 
 def test_write_is_sent_once() -> None:
@@ -263,18 +263,18 @@ def test_write_is_sent_once() -> None:
     first, second = owners(view)
     view.nodes[first].away = True
     written = view.run_operation(operations.put("a", 1, PLAIN, None))
-    assert (written.position, view.addresses_asked("/v1/records")) == ("0:8", [first, second])
+    assert (written.position, view.attempted_addresses("/v1/records")) == ("0:8", [first, second])
 
-    view.asked.clear()
+    view.attempts.clear()
     view.run_operation(operations.put("a", 1, PLAIN, None))
-    assert view.addresses_asked("/v1/records") == [second]
+    assert view.attempted_addresses("/v1/records") == [second]
 
     view.nodes[first].away, view.nodes[first].hangs = False, True
     view.now += 60
-    view.asked.clear()
+    view.attempts.clear()
     with pytest.raises(OutcomeUnknown):
         view.run_operation(operations.put("a", 1, PLAIN, None))
-    assert len(view.addresses_asked("/v1/records")) == 1
+    assert len(view.attempted_addresses("/v1/records")) == 1
 
 
 @pytest.mark.parametrize("reason", [Reason.DEADLINE_EXCEEDED, None])
@@ -288,7 +288,7 @@ def test_write_that_may_be_done_raises_outcome_unknown(reason: Reason | None) ->
         view.nodes[owners(view)[0]].always = refusal(reason)
     with pytest.raises(OutcomeUnknown):
         view.run_operation(operations.put("a", 1, PLAIN, None))
-    assert len(view.asked) == 1
+    assert len(view.attempts) == 1
 
 
 def test_value_that_json_cannot_express_is_refused() -> None:
@@ -298,7 +298,7 @@ def test_value_that_json_cannot_express_is_refused() -> None:
     for value in (float("nan"), b"bytes", {1, 2}):
         with pytest.raises(InvalidRequest, match=r"^invalid_request: value: "):
             view.run_operation(operations.put("a", value, PLAIN, None))
-    assert view.asked == []
+    assert view.attempts == []
 
 
 def test_scan_continues_after_a_failure() -> None:

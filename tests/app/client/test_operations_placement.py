@@ -14,14 +14,14 @@ def test_placement_is_fetched_once() -> None:
     operations = client(view)
     view.nodes[SERVICE].seconds = 0.03
     view.run_operation(gather([operations.get("a", False, PLAIN, None) for _ in range(20)]))
-    assert view.addresses_asked("/v1/placement") == [SERVICE]
+    assert view.attempted_addresses("/v1/placement") == [SERVICE]
 
     view.now += 31
-    view.asked.clear()
+    view.attempts.clear()
     began = view.now
     view.run_operation(gather([operations.get("a", False, PLAIN, None) for _ in range(20)]))
-    assert view.addresses_asked("/v1/placement") == [SERVICE]
-    assert [e.started == began for e in view.asked if e.request.target == "/v1/keys/a"].count(True) == 19
+    assert view.attempted_addresses("/v1/placement") == [SERVICE]
+    assert [e.started == began for e in view.attempts if e.request.target == "/v1/keys/a"].count(True) == 19
 
 
 def test_newer_epoch_is_followed() -> None:
@@ -32,10 +32,10 @@ def test_newer_epoch_is_followed() -> None:
     view.epoch, view.owners = 2, [["http://n2"] for _ in view.owners]
 
     read(view, operations)
-    view.asked.clear()
+    view.attempts.clear()
     read(view, operations)
     read(view, operations)
-    assert [(e.address, e.request.target) for e in view.asked] == [
+    assert [(e.address, e.request.target) for e in view.attempts] == [
         (SERVICE, "/v1/placement"),
         ("http://n2", "/v1/keys/a"),
         ("http://n2", "/v1/keys/a"),
@@ -47,20 +47,20 @@ def test_lower_epoch_never_replaces_a_higher_one() -> None:
     view = FakeView(3, 1)
     operations = knowing(view)
     view.now += 1
-    view.nodes[SERVICE].knows = (1, view.owners)
+    view.nodes[SERVICE].known_placement = (1, view.owners)
     view.epoch, view.owners = 2, [["http://n2"] for _ in view.owners]
     for _ in range(10):
         read(view, operations)
-    assert len(view.addresses_asked("/v1/placement")) == 1
+    assert len(view.attempted_addresses("/v1/placement")) == 1
 
     view.now += 1
-    older, view.nodes[SERVICE].knows = view.nodes[SERVICE].knows, None
+    older, view.nodes[SERVICE].known_placement = view.nodes[SERVICE].known_placement, None
     read(view, operations)
-    view.nodes[SERVICE].knows = older
+    view.nodes[SERVICE].known_placement = older
     view.now += 31
-    view.asked.clear()
+    view.attempts.clear()
     read(view, operations)
-    assert [e.address for e in view.asked] == [SERVICE, "http://n2"]
+    assert [e.address for e in view.attempts] == [SERVICE, "http://n2"]
 
 
 def test_another_revision_replaces_the_placement() -> None:
@@ -84,11 +84,11 @@ def test_two_revisions_cause_few_refreshes() -> None:
         view.nodes[f"http://n{n}"].revision = "tests.users.r2"
     for _ in range(20):
         read(view, operations)
-    assert view.addresses_asked("/v1/placement") == []
+    assert view.attempted_addresses("/v1/placement") == []
     view.now += 0.25
     for _ in range(20):
         read(view, operations)
-    assert len(view.addresses_asked("/v1/placement")) == 1
+    assert len(view.attempted_addresses("/v1/placement")) == 1
 
 
 def test_wrong_owner_is_retried_and_refreshes() -> None:
@@ -102,7 +102,7 @@ def test_wrong_owner_is_retried_and_refreshes() -> None:
 
     assert read(view, operations) is not None
     assert read(view, operations).served_by == "n2"  # type: ignore[union-attr]
-    assert view.addresses_asked()[1:] == [SERVICE, "http://n2"]
+    assert view.attempted_addresses()[1:] == [SERVICE, "http://n2"]
 
 
 def test_wrong_owner_alone_refreshes() -> None:
@@ -113,7 +113,7 @@ def test_wrong_owner_alone_refreshes() -> None:
     view.nodes[owners(view)[0]].refusals = [refusal(Reason.WRONG_OWNER)]
     read(view, operations)
     read(view, operations)
-    assert len(view.addresses_asked("/v1/placement")) == 1
+    assert len(view.attempted_addresses("/v1/placement")) == 1
 
 
 def test_event_of_an_ended_part_is_ignored() -> None:
@@ -125,6 +125,6 @@ def test_event_of_an_ended_part_is_ignored() -> None:
     for node in list(view.nodes)[:2]:
         view.nodes[node].seconds = 0.02
     written = view.run_operation(operations.put("a", 1, PLAIN, None))
-    assert view.addresses_asked("/v1/placement")[0] == SERVICE
-    assert len(view.addresses_asked("/v1/placement")) == 2
+    assert view.attempted_addresses("/v1/placement")[0] == SERVICE
+    assert len(view.attempted_addresses("/v1/placement")) == 2
     assert written.position == "0:8"

@@ -26,9 +26,9 @@ def test_session_requires_a_position_only_if_needed() -> None:
     assert session.seen[partition] == 100
     view.nodes[owners(view)[0]].position = 99
     view.nodes[SERVICE].position = 101
-    view.asked.clear()
+    view.attempts.clear()
     view.run_operation(operations.get("a", False, PLAIN, session))
-    targets = [attempt.request.target for attempt in view.asked]
+    targets = [attempt.request.target for attempt in view.attempts]
     assert targets[0] == "/v1/keys/a"
     assert targets[1].startswith(f"/v1/keys/a?consistency=at-least&min-position={partition}:100&deadline-ms=")
     assert session.seen[partition] == 101
@@ -64,11 +64,11 @@ def test_session_keeps_its_bound() -> None:
     session = SessionPositions({p: 150 for p in range(6)})
     for address in (owners(view)[1], SERVICE):
         view.nodes[address].position = 150
-    asked = ReadSettings(max_lag_ms=5)
-    row = view.run_operation(operations.get("a", False, asked, session))
+    read_settings = ReadSettings(max_lag_ms=5)
+    row = view.run_operation(operations.get("a", False, read_settings, session))
     assert row is not None
     assert row.served_by == owners(view)[1].removeprefix("http://")
-    first, *others = (attempt.request.target for attempt in view.asked)
+    first, *others = (attempt.request.target for attempt in view.attempts)
     partition = partition_for(b"a", "murmur2", 6)
     both = f"/v1/keys/a?consistency=at-least&max-lag-ms=5&min-position={partition}:150&deadline-ms="
     assert first == "/v1/keys/a?max-lag-ms=5"
@@ -87,7 +87,7 @@ def test_session_holds_in_every_partition_of_a_response() -> None:
     row = view.run_operation(operations.get("a", False, PLAIN, session))
     assert row is not None
     assert row.served_by == owners(view)[1].removeprefix("http://")
-    assert f"min-position={elsewhere}:150" in view.asked[1].request.target
+    assert f"min-position={elsewhere}:150" in view.attempts[1].request.target
 
 
 def test_session_requires_other_positions_before_it_trusts_a_missing_key() -> None:
@@ -99,17 +99,17 @@ def test_session_requires_other_positions_before_it_trusts_a_missing_key() -> No
     session = SessionPositions({elsewhere: 50})
 
     assert view.run_operation(operations.get("a", False, PLAIN, session)) is None
-    first, again = (attempt.request.target for attempt in view.asked)
+    first, again = (attempt.request.target for attempt in view.attempts)
     assert first == "/v1/keys/a"
     assert again.startswith(f"/v1/keys/a?consistency=at-least&min-position={elsewhere}:50&deadline-ms=")
 
-    view.asked.clear()
+    view.attempts.clear()
     assert view.run_operation(operations.get("a", False, PLAIN, session)) is None
-    assert len(view.asked) == 2
+    assert len(view.attempts) == 2
     view.now += 1.1
-    view.asked.clear()
+    view.attempts.clear()
     assert view.run_operation(operations.get("a", False, PLAIN, session)) is None
-    assert [attempt.request.target for attempt in view.asked] == ["/v1/keys/a"]
+    assert [attempt.request.target for attempt in view.attempts] == ["/v1/keys/a"]
 
 
 def test_session_requires_its_writes_before_it_trusts_a_missing_key_of_many() -> None:
@@ -120,9 +120,9 @@ def test_session_requires_its_writes_before_it_trusts_a_missing_key_of_many() ->
     session = SessionPositions({})
     view.run_operation(operations.put("b", 1, PLAIN, session))
 
-    view.asked.clear()
+    view.attempts.clear()
     view.run_operation(operations.multi_get(["a"], PLAIN, session))
-    assert len(view.asked) == 1
-    view.asked.clear()
-    view.run_operation(operations.multi_get(["a", "nobody"], PLAIN, session))
-    assert ["min-position=0:8" in attempt.request.target for attempt in view.asked] == [False, True]
+    assert len(view.attempts) == 1
+    view.attempts.clear()
+    view.run_operation(operations.multi_get(["a", "missing"], PLAIN, session))
+    assert ["min-position=0:8" in attempt.request.target for attempt in view.attempts] == [False, True]

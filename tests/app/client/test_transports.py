@@ -67,14 +67,16 @@ def offered(kind: type) -> dict[str, list[str]]:
 
 
 @contextmanager
-def saying(*pieces: bytes, seconds: float = 0.0, heard: Callable[[], object] = lambda: None) -> Iterator[str]:
-    """Answer every request with the pieces, after a pause before each, and close. Each request calls `heard`."""
+def responding(
+    *pieces: bytes, seconds: float = 0.0, on_request: Callable[[], object] = lambda: None
+) -> Iterator[str]:
+    """Answer every request with the pieces, after a pause before each, and close. Each request calls `on_request`."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
 
         def answer(connection: socket.socket) -> None:
             with connection, suppress(OSError):
                 connection.recv(65536)
-                heard()
+                on_request()
                 for piece in pieces:
                     time.sleep(seconds)
                     connection.sendall(piece)
@@ -102,7 +104,7 @@ class _Clock:
     def __init__(self) -> None:
         self._requests = 0
 
-    def heard(self) -> None:
+    def advance(self) -> None:
         self._requests += 1
 
     def monotonic(self) -> float:
@@ -132,7 +134,7 @@ def test_server_that_is_no_node_is_unreachable(
     clock = _Clock()
     for module in (sync_client, async_client):
         monkeypatch.setattr(module, "time", clock)
-    with saying(answer, heard=clock.heard) as url, pytest.raises(Unreachable):
+    with responding(answer, on_request=clock.advance) as url, pytest.raises(Unreachable):
         get(url, ["a"], deadline_ms=30_000)
 
 
@@ -141,7 +143,7 @@ def test_slow_response_has_a_deadline(get: Get) -> None:
     """A response whose bytes arrive one at a time ends at the deadline."""
     began = time.monotonic()
     with (
-        saying(HEAD + b"content-length: 1000\r\n\r\n", *[b" "] * 400, seconds=0.05) as url,
+        responding(HEAD + b"content-length: 1000\r\n\r\n", *[b" "] * 400, seconds=0.05) as url,
         pytest.raises(QueryableTopicError) as caught,
     ):
         get(url, ["a"], deadline_ms=500)
@@ -236,9 +238,9 @@ def test_session_reads_its_own_writes(tmp_path: Path) -> None:
             row = mine.get("a")
             assert row is not None
             assert (row.value, row.offset) == ({"n": n}, written.offset)
-        (gone,) = mine.delete("a")
+        (deleted,) = mine.delete("a")
         assert mine.get("a") is None
-        assert mine.seen[gone.partition] == gone.offset + 1
+        assert mine.seen[deleted.partition] == deleted.offset + 1
         mine.put("b", 1)
         assert [row and row.value for row in mine.multi_get(["b", "a"])] == [1, None]
         mine.put("c", 2)
@@ -300,10 +302,10 @@ def test_ctrl_c_ends_a_program_at_once() -> None:
             stack.enter_context(silent.accept()[0])
             began = time.monotonic()
             program.send_signal(signal.SIGINT)
-            _, said = program.communicate(timeout=40)
+            _, stderr = program.communicate(timeout=40)
         assert time.monotonic() - began < 30
-        assert said.strip().splitlines()[-1] == "KeyboardInterrupt"
-        assert "Warning" not in said
+        assert stderr.strip().splitlines()[-1] == "KeyboardInterrupt"
+        assert "Warning" not in stderr
         assert program.returncode == -signal.SIGINT
 
 

@@ -51,7 +51,7 @@ def test_node_reads_the_same_key(key_format: KeyFormat, data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize(
-    ("key_format", "key", "said"),
+    ("key_format", "key", "message"),
     [
         ("string", 5, "5 is an int, and this view's keys are string (give a str"),
         ("string", None, "None is a NoneType"),
@@ -66,11 +66,11 @@ def test_node_reads_the_same_key(key_format: KeyFormat, data: st.DataObject) -> 
         ("json", "{", "is not JSON"),
     ],
 )
-def test_wrong_key_is_reported(key_format: KeyFormat, key: Any, said: str) -> None:
+def test_wrong_key_is_reported(key_format: KeyFormat, key: Any, message: str) -> None:
     """The message has the type of the key, and what to give instead."""
     with pytest.raises(InvalidRequest) as caught:
         record_key(key, key_codec(key_format))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.detail.startswith("key: ")
 
 
@@ -122,8 +122,8 @@ def test_options_mean_the_same_to_a_node(given: Any) -> None:
         with pytest.raises(InvalidRequest):
             parse_options(given, ReadSettings())
         return
-    asked = parse_options(given, ReadSettings())
-    assert node_reads(asked.parameters(given.get("deadline_ms"))) == expected
+    parsed = parse_options(given, ReadSettings())
+    assert node_reads(parsed.parameters(given.get("deadline_ms"))) == expected
 
 
 def test_defaults_apply_together() -> None:

@@ -61,11 +61,11 @@ def test_training_has_the_lowest_priority() -> None:
     )
     code += "print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_IDLE)"
 
-    said = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
 
-    assert said.stdout.split() == ["19", "True"]
+    assert run.stdout.split() == ["19", "True"]
 
 
 def trains(process: psutil.Process) -> bool:

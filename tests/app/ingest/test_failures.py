@@ -42,7 +42,7 @@ def failure_of(call: Callable[[], object]) -> IngestFailure | None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "schema", "reason", "says"),
+    ("sql", "schema", "reason", "sentence"),
     [
         ("SELEC key FROM records", None, "TransformRefused", "near 'SELEC'. SQLSTATE: 42601 (line 1, pos 0)"),
         ("SELECT key,\n nope FROM records", None, "TransformRefused", "line 2 pos 1"),
@@ -58,19 +58,19 @@ def failure_of(call: Callable[[], object]) -> IngestFailure | None:
     ids=["syntax", "unknown column", "unknown table", "changed key", "schema"],
 )
 def test_refused_sql_is_permanent(
-    spark: SparkSession, sql: str | None, schema: str | None, reason: str, says: str
+    spark: SparkSession, sql: str | None, schema: str | None, reason: str, sentence: str
 ) -> None:
     """Refused SQL is permanent; the message is Spark's own, in one line, with the position."""
     failure = failure_of(lambda: check_sql(spark, View("string", "json", schema, sql)))
 
     assert failure is not None
     assert (failure.reason, failure.caused_by_spec) == (reason, True)
-    assert says in failure.message
+    assert sentence in failure.message
     assert "\n" not in failure.message
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "sentence"),
     [
         ({"security.protocol": "NOPE"}, "security.protocol"),
         (SASL, "sasl.jaas.config"),
@@ -80,14 +80,14 @@ def test_refused_sql_is_permanent(
     ],
 )
 def test_settings_that_kafkas_client_refuses_are_permanent(
-    spark: SparkSession, config: dict[str, str], says: str
+    spark: SparkSession, config: dict[str, str], sentence: str
 ) -> None:
     """A setting that Kafka's client refuses is permanent; the message names the setting and hides the password."""
     failure = failure_of(lambda: KafkaAdmin(spark._jvm, "127.0.0.1:1", config))
 
     assert failure is not None
     assert (failure.reason, failure.caused_by_spec) == ("KafkaSettingsRefused", True)
-    assert says in failure.message
+    assert sentence in failure.message
     assert "hidden-word" not in failure.message
 
 
@@ -181,10 +181,10 @@ def test_a_query_that_dies_of_a_missing_class_ends_its_process(
         running.start()
         serve.wait_for_type("hello")
         serve.say({"type": "wanted", "topic": "lacks-a-class", "partitions": [0]})
-        heard = 0
+        skip = 0
         for generation in (1, 2, 3):
-            serve.wait_for_type("topic", 60, heard)
-            heard = len(serve.said)
+            serve.wait_for_type("topic", 60, skip)
+            skip = len(serve.received)
             serve.say({"type": "start", "generation": generation, "positions": {"0": -2}})
         running.join(60)
     (error,) = ended
@@ -220,20 +220,20 @@ def test_a_query_that_dies_of_its_sql_again_and_again_has_failed(
         running.start()
         serve.wait_for_type("hello")
         serve.say({"type": "wanted", "topic": topic, "partitions": [0]})
-        heard = 0
+        skip = 0
         for generation, state in enumerate(("restarting", "restarting", "failed"), 1):
-            serve.wait_for_type("topic", 60, heard)
-            heard = len(serve.said)
+            serve.wait_for_type("topic", 60, skip)
+            skip = len(serve.received)
             serve.say({"type": "start", "generation": generation, "positions": {"0": -2}})
-            said = serve.wait_for_state(state, 60, heard)
-        assert (said["reason"], "no such state" in said["detail"]) == ("TransformFailed", True)
+            message = serve.wait_for_state(state, 60, skip)
+        assert (message["reason"], "no such state" in message["detail"]) == ("TransformFailed", True)
 
         monkeypatch.setattr(supervision, "HEALTHY_SECONDS", 0.5)
-        serve.wait_for_type("topic", 60, heard)
-        heard = len(serve.said)
+        serve.wait_for_type("topic", 60, skip)
+        skip = len(serve.received)
         serve.say({"type": "start", "generation": 4, "positions": {"0": 1}})
-        said = serve.wait_for_state("streaming", 60, heard)
-        assert "reason" not in said
+        message = serve.wait_for_state("streaming", 60, skip)
+        assert "reason" not in message
         serve.say({"type": "superseded"})
         running.join(30)
         assert not running.is_alive()

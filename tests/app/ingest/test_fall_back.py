@@ -70,7 +70,7 @@ def an_operator_too_many(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("refusal", "says"),
+    ("refusal", "sentence"),
     [(too_short_batches, "REAL_TIME_MODE_TRIGGER_INTERVAL"), (an_operator_too_many, "CoalesceExec")],
 )
 def test_a_refused_query_runs_in_micro_batches(
@@ -80,7 +80,7 @@ def test_a_refused_query_runs_in_micro_batches(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     refusal: Callable[..., Any],
-    says: str,
+    sentence: str,
 ) -> None:
     """A refused query runs in micro-batches: log and status have Spark's own refusal, and the rows arrive."""
     topic = f"refused-{refusal.__name__}"
@@ -94,12 +94,12 @@ def test_a_refused_query_runs_in_micro_batches(
         supervised(spark, kafka.bootstrap, topic, tmp_path) as serve,
     ):
         restarting = serve.wait_for_state("restarting")
-        assert (restarting["mode"], says in restarting["detail"]) == ("microbatch", True), restarting
-        since = serve.said.index(restarting)  # before it was refused, it may have looked like streaming
+        assert (restarting["mode"], sentence in restarting["detail"]) == ("microbatch", True), restarting
+        since = serve.received.index(restarting)  # before it was refused, it may have looked like streaming
         serve.wait_for_type("topic", skip=since)
         serve.say({"type": "start", "generation": 2, "positions": {"0": -2}})
         streaming = serve.wait_for_state("streaming", 60, since)
-        assert (streaming["mode"], says in streaming["detail"]) == ("microbatch", True), streaming
+        assert (streaming["mode"], sentence in streaming["detail"]) == ("microbatch", True), streaming
         deadline = time.monotonic() + 30
         while [row.disk_key for row in serve.rows.rows()] != [b"k"]:
             assert time.monotonic() < deadline, "no row came"
@@ -107,4 +107,4 @@ def test_a_refused_query_runs_in_micro_batches(
 
     warned = [line for line in capfd.readouterr().err.splitlines() if '"real-time-refused"' in line]
     assert len(warned) == 1
-    assert says in warned[0]
+    assert sentence in warned[0]

@@ -78,9 +78,11 @@ def test_the_row_writer_keeps_the_rules(spark: SparkSession, kind: str) -> None:
     texts = json_values(kind)
     problems = _problems(spark, texts)
     assert [
-        shortened(t) for t, said in zip(texts, problems, strict=True) if (said is None) != (kind == "good")
+        shortened(t)
+        for t, problem in zip(texts, problems, strict=True)
+        if (problem is None) != (kind == "good")
     ] == []
-    assert all(len(said) < 120 for said in problems if said is not None)
+    assert all(len(problem) < 120 for problem in problems if problem is not None)
 
 
 def test_most_values_need_no_parser(spark: SparkSession) -> None:
@@ -114,7 +116,9 @@ def test_ingest_and_python_agree(spark: SparkSession, texts: list[bytes]) -> Non
     """Ingest and Python accept the same texts, so that no acknowledged write is skipped."""
     problems = _problems(spark, texts)
     differ = [
-        (text, said) for text, said in zip(texts, problems, strict=True) if (said is None) != _is_good(text)
+        (text, problem)
+        for text, problem in zip(texts, problems, strict=True)
+        if (problem is None) != _is_good(text)
     ]
     assert differ == []
 

@@ -55,8 +55,8 @@ class Ingest:
         (java,) = (p for p in psutil.Process(self.process.pid).children() if p.name() == "java")
         return java
 
-    def heard(self) -> int:
-        return len(self.serve.said)
+    def received_count(self) -> int:
+        return len(self.serve.received)
 
 
 def settings(directory: Path, kafka: str, topic: str, **spec: Any) -> NodeSettings:
@@ -114,8 +114,12 @@ def test_a_topic_arrives_and_goes_on_through_every_restart(
     ingest = new_ingest("arrives")
     serve = ingest.serve
     ingest.wanted()
-    told = ingest.start()
-    assert (told["partitions"], told["earliest"], told["latest"]) == (2, {"0": 0, "1": 0}, {"0": 2, "1": 1})
+    topic = ingest.start()
+    assert (topic["partitions"], topic["earliest"], topic["latest"]) == (
+        2,
+        {"0": 0, "1": 0},
+        {"0": 2, "1": 1},
+    )
     eventually("three rows arrive", lambda: len(serve.rows.rows()) == 3)
     assert [row.offset for row in serve.rows.rows(partition=0)] == [0, 1]
     serve.wait_for_state("streaming")
@@ -127,27 +131,27 @@ def test_a_topic_arrives_and_goes_on_through_every_restart(
     serve.say({"type": "hydrated"})
     eventually("the rehearsal begins", rehearsal.exists)
 
-    heard = ingest.heard()
+    skip = ingest.received_count()
     serve.hang_up()
-    ingest.wanted(heard)
-    ingest.start({"0": 2, "1": 1}, heard)
+    ingest.wanted(skip)
+    ingest.start({"0": 2, "1": 1}, skip)
     eventually("the one row from the new positions on", lambda: len(serve.rows.rows()) == 5)
     assert serve.rows.rows()[-1].offset == 1
 
-    heard = ingest.heard()
+    skip = ingest.received_count()
     serve.rows.cut()
     produce(kafka, "arrives", (0, b"c", b"4"))
-    ended = serve.wait_for_state("restarting", 30, heard)
+    ended = serve.wait_for_state("restarting", 30, skip)
     assert ended["detail"]
-    ingest.start({"0": 2, "1": 2}, heard)
+    ingest.start({"0": 2, "1": 2}, skip)
     eventually("the row that could not be sent", lambda: serve.rows.rows()[-1].disk_key == b"c")
 
-    heard = ingest.heard()
+    skip = ingest.received_count()
     ingest.jvm().kill()
     assert ingest.process.wait(10) == 3
     ingest.launch()
-    ingest.wanted(heard)
-    ingest.start({"0": 0, "1": 2}, heard)
+    ingest.wanted(skip)
+    ingest.start({"0": 0, "1": 2}, skip)
     eventually("rows of a new JVM", lambda: len(serve.rows.rows()) == 9)
 
     jvm = ingest.jvm()
@@ -173,12 +177,12 @@ def test_a_missing_topic_is_waited_for_and_a_new_one_noticed(
     eventually("a row", lambda: len(serve.rows.rows()) == 1)
     assert serve.wait_for_state("streaming")["mode"] == "microbatch"
 
-    heard = ingest.heard()
+    skip = ingest.received_count()
     delete_topic(kafka, "late")
-    serve.wait_for(lambda m: m["type"] == "topic" and m["id"] is None, 30, heard)
-    heard = ingest.heard()
+    serve.wait_for(lambda m: m["type"] == "topic" and m["id"] is None, 30, skip)
+    skip = ingest.received_count()
     kafka.create_topic("late", PARTITIONS)
-    assert ingest.start(skip=heard)["id"] != first["id"]
+    assert ingest.start(skip=skip)["id"] != first["id"]
     produce(kafka, "late", (1, b"b", b'{"x":2}'))
     eventually("a row of the new topic", lambda: serve.rows.rows()[-1].disk_key == b"b")
 
@@ -197,28 +201,28 @@ def test_what_is_wanted_may_change_at_any_time(
     eventually("the row of the one partition", lambda: len(serve.rows.rows()) == 1)
     serve.wait_for_state("streaming")
 
-    heard = ingest.heard()
+    skip = ingest.received_count()
     serve.say({"type": "wanted", "topic": "moves", "partitions": [0, 1]})
-    serve.wait_for(lambda m: m["type"] == "topic" and m["latest"] == {"0": 1, "1": 1}, 30, heard)
+    serve.wait_for(lambda m: m["type"] == "topic" and m["latest"] == {"0": 1, "1": 1}, 30, skip)
     produce(kafka, "moves", (0, b"c", b"3"))
     eventually("a row that the old query has read", lambda: len(serve.rows.rows(0)) == 2)
     serve.rows.cut()  # as serve does before it says where to start
-    ingest.start({"0": 2, "1": -2}, heard)
+    ingest.start({"0": 2, "1": -2}, skip)
     eventually("the row of the other partition", lambda: len(serve.rows.rows(1)) == 1)
-    serve.wait_for_state("streaming", 30, heard)
+    serve.wait_for_state("streaming", 30, skip)
     produce(kafka, "moves", (0, b"d", b"4"))
     eventually("a row of the partition that stayed", lambda: len(serve.rows.rows(0)) == 3)
-    assert not [m for m in serve.said[heard:] if m.get("state") == "restarting"]
+    assert not [m for m in serve.received[skip:] if m.get("state") == "restarting"]
 
-    heard = ingest.heard()
+    skip = ingest.received_count()
     serve.say({"type": "wanted", "topic": "moves", "partitions": []})
-    serve.wait_for(lambda m: m["type"] == "topic", 30, heard)
+    serve.wait_for(lambda m: m["type"] == "topic", 30, skip)
     serve.say({"type": "start", "generation": 3, "positions": {}})
-    assert serve.wait_for_state("streaming", 30, heard)["detail"] == "there is no partition to read"
-    heard = ingest.heard()
+    assert serve.wait_for_state("streaming", 30, skip)["detail"] == "there is no partition to read"
+    skip = ingest.received_count()
     serve.say({"type": "wanted", "topic": "moves", "partitions": [1]})
     ingest.generation = 3
-    ingest.start({"1": 1}, heard)
+    ingest.start({"1": 1}, skip)
     produce(kafka, "moves", (1, b"e", b"5"))
     eventually("the query reads again", lambda: len(serve.rows.rows(1)) == 2)
 
@@ -259,8 +263,10 @@ def test_a_limit_of_descriptors_that_is_too_low_is_said_and_stays(tmp_path: Path
             assert process.wait(20) == 0
 
 
-@pytest.mark.parametrize(("sql", "code", "says"), [("SELECT key FROM records", 0, ""), ("SELEC", 2, "SELEC")])
-def test_sql_is_checked_without_a_node(tmp_path: Path, sql: str, code: int, says: str) -> None:
+@pytest.mark.parametrize(
+    ("sql", "code", "sentence"), [("SELECT key FROM records", 0, ""), ("SELEC", 2, "SELEC")]
+)
+def test_sql_is_checked_without_a_node(tmp_path: Path, sql: str, code: int, sentence: str) -> None:
     """`queryable_app.ingest.check` needs neither Kafka nor serve, and prints only the reason."""
     node = settings(tmp_path, "nowhere:1", "any", transform={"sql": sql})
     command = [sys.executable, "-m", "queryable_app.ingest.check"]
@@ -268,7 +274,7 @@ def test_sql_is_checked_without_a_node(tmp_path: Path, sql: str, code: int, says
         command, env={**os.environ, **node.to_env()}, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == code
-    assert says in done.stderr
+    assert sentence in done.stderr
     assert "WARN" not in done.stderr
 
 

@@ -56,7 +56,7 @@ def test_a_projection_with_a_filter_is_taken(spark: SparkSession, sql: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("sql", "says"),
+    ("sql", "reason"),
     [
         ("SELEC key FROM records", "Syntax error at or near 'SELEC'. SQLSTATE: 42601 (line 1, pos 0)"),
         ("SELECT key FROM records; DROP TABLE t", "(line 1, pos 25)"),
@@ -89,13 +89,13 @@ def test_a_projection_with_a_filter_is_taken(spark: SparkSession, sql: str) -> N
         ("SELECT java_method('java.lang.System', 'exit', 1) AS x FROM records", "every replica"),
     ],
 )
-def test_anything_else_is_refused_with_a_reason(spark: SparkSession, sql: str, says: str) -> None:
+def test_anything_else_is_refused_with_a_reason(spark: SparkSession, sql: str, reason: str) -> None:
     """The refusal has Spark's own words with the position, or advice; never the plan or a stack trace."""
     with pytest.raises(SqlError) as refused:
         check_sql(spark, view(sql))
     message = str(refused.value)
     assert message.startswith("spec.transform.sql: ")
-    assert says in message
+    assert reason in message
     assert "Project [" not in message
     assert "\tat " not in message
 

@@ -36,10 +36,10 @@ class ListeningNode(ThreadingHTTPServer):
         self.resumes = threading.Event()
 
     def status(self) -> dict[str, object]:
-        held = self.placement.assigned_to(self.ordinal) if self.placement else ()
+        assigned = self.placement.assigned_to(self.ordinal) if self.placement else ()
         state = {"complete": self.catches_up, "failed": None, "lagMs": 300}
         epoch = self.placement.epoch if self.placement else 0
-        return {"epoch": epoch, "partitions": [{"partition": p, **state} for p in held]}
+        return {"epoch": epoch, "partitions": [{"partition": p, **state} for p in assigned]}
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore a client that has closed its connection."""

@@ -13,8 +13,8 @@ _RAISE = """
 import json, resource, sys
 from queryable_app.platform.descriptors import raise_descriptor_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, tuple(json.loads(sys.argv[1])))
-said = raise_descriptor_limit()
-print(json.dumps([said, *resource.getrlimit(resource.RLIMIT_NOFILE)]))
+limit = raise_descriptor_limit()
+print(json.dumps([limit, *resource.getrlimit(resource.RLIMIT_NOFILE)]))
 """
 
 
@@ -23,8 +23,8 @@ def test_soft_limit_is_raised_to_the_hard_limit(soft: int, hard: int) -> None:
     """A process raises its soft limit to its hard limit and returns it."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= hard
 
-    said = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-c", _RAISE, json.dumps([soft, hard])], capture_output=True, text=True, check=True
     )
 
-    assert json.loads(said.stdout) == [hard, hard, hard]
+    assert json.loads(run.stdout) == [hard, hard, hard]

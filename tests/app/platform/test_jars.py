@@ -28,13 +28,13 @@ def test_connector_is_four_jars_and_fetched_once() -> None:
     """Cached jars are used without a download and without a message."""
     cache = jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))
     jars.connector_jars(cache)
-    said: list[str] = []
-    assert [jar.name.rpartition("-")[0] for jar in jars.connector_jars(cache, said.append)][:2] == [
+    lines: list[str] = []
+    assert [jar.name.rpartition("-")[0] for jar in jars.connector_jars(cache, lines.append)][:2] == [
         "commons-pool2",
         "kafka-clients",
     ]
-    assert len(jars.connector_jars(cache, said.append)) == 4
-    assert said == []
+    assert len(jars.connector_jars(cache, lines.append)) == 4
+    assert lines == []
 
 
 def test_every_jar_has_its_digest() -> None:
@@ -73,11 +73,11 @@ def test_exchanged_jar_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_failed_download_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A download prints its begin, fails with advice, and leaves no complete directory."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1")
-    said: list[str] = []
+    lines: list[str] = []
     with pytest.raises(jars.JarsError, match=r"could not be downloaded .*QT_IVY_SETTINGS") as failed:
-        jars.connector_jars(tmp_path, said.append)
+        jars.connector_jars(tmp_path, lines.append)
     assert "\n" not in str(failed.value)
-    assert said[0].startswith("Downloading Spark's Kafka connector")
+    assert lines[0].startswith("Downloading Spark's Kafka connector")
     assert not list(tmp_path.glob("spark-kafka-*"))
 
 
@@ -92,14 +92,14 @@ def test_missing_java_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monkey
         jars.find_java()
 
 
-@pytest.mark.parametrize(("says", "version"), [("1.8.0_392", 8), ("11.0.21", 11)])
+@pytest.mark.parametrize(("printed", "version"), [("1.8.0_392", 8), ("11.0.21", 11)])
 def test_old_java_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, version: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, version: int
 ) -> None:
     """The message has the version and says what to set."""
     (tmp_path / "bin").mkdir()
     java = tmp_path / "bin" / "java"
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{says}\" 2023' >&2\n")
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{printed}\" 2023' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(jars.JarsError, match=f"bin/java is {version}: set JAVA_HOME"):

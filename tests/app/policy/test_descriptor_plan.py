@@ -60,8 +60,8 @@ def test_tiny_limit_leaves_a_few_connections() -> None:
 )
 def test_limit_too_low_for_the_jvm_is_refused(limit: int, partitions: int, fits: bool) -> None:
     """A limit at which the JVM did not start, or did not read, is refused, with the needed limit."""
-    said = descriptor_shortage(limit, partitions)
+    shortage = descriptor_shortage(limit, partitions)
 
-    assert (said is None) == fits
-    if said is not None:
-        assert f"is {limit}, and Spark needs " in said
+    assert (shortage is None) == fits
+    if shortage is not None:
+        assert f"is {limit}, and Spark needs " in shortage

@@ -54,7 +54,7 @@ def test_order_of_replicas(own: int, suspected: frozenset[int], order: tuple[int
 
 
 @pytest.mark.parametrize(
-    ("first", "asked", "order"),
+    ("first", "options", "order"),
     [
         (heartbeat(), ReadOptions(), (0, 1)),
         (heartbeat(complete=False), ReadOptions(), (1, 0)),
@@ -79,12 +79,12 @@ def test_order_of_replicas(own: int, suspected: frozenset[int], order: tuple[int
     ],
 )  # fmt: skip
 def test_replica_that_cannot_answer_comes_later(
-    first: LastHeartbeat, asked: ReadOptions, order: tuple[int, ...]
+    first: LastHeartbeat, options: ReadOptions, order: tuple[int, ...]
 ) -> None:
     """A replica that cannot answer this read, by its last heartbeat, comes after the others."""
     states = PeerStates(last_heartbeats={0: first, 1: heartbeat()})
 
-    assert route(0, placed(0, 1, hydrating=()), 7, states, NOW, asked) == order
+    assert route(0, placed(0, 1, hydrating=()), 7, states, NOW, options) == order
 
 
 @pytest.mark.parametrize(

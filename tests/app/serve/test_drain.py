@@ -141,7 +141,7 @@ class Service:
     @contextmanager
     def clients(self, kept_alive: int, new: int) -> Iterator[None]:
         threads = [
-            threading.Thread(target=self._ask, args=(number < kept_alive,))
+            threading.Thread(target=self._read, args=(number < kept_alive,))
             for number in range(kept_alive + new)
         ]
         for thread in threads:
@@ -153,7 +153,7 @@ class Service:
             for thread in threads:
                 thread.join(30)
 
-    def _ask(self, keep_alive: bool) -> None:
+    def _read(self, keep_alive: bool) -> None:
         """One request after the other, none of them tried again: whatever is not answered rightly is lost."""
         connection: http.client.HTTPConnection | None = None
         while not self._ended.wait(PAUSE_SECONDS):
@@ -166,9 +166,9 @@ class Service:
                 else:
                     connection.request("POST", "/v1/multi-get", json.dumps({"keys": [key]}))
                 response = connection.getresponse()
-                said, closes = response.read(), response.will_close
-                if response.status != 200 or f'"{key}"'.encode() not in said:
-                    self.lost.append(f"{response.status} {said!r}")
+                body, closes = response.read(), response.will_close
+                if response.status != 200 or f'"{key}"'.encode() not in body:
+                    self.lost.append(f"{response.status} {body!r}")
             except (OSError, http.client.HTTPException) as error:
                 self.lost.append(repr(error))
                 closes = True

@@ -103,9 +103,9 @@ def test_node_waits_for_a_predecessor_that_is_ending(tmp_path: Path) -> None:
         after = replace(before, http_port=free.getsockname()[1], run_dir=str(tmp_path / "another-run"))
     with _serving(before) as (ending, _), _started(after) as process:
         assert process.stderr is not None
-        said = [json.loads(process.stderr.readline()) for _ in range(2)]
-        assert [line["event"] for line in said] == ["starting", "waiting"]
-        assert said[1]["path"] == before.data_dir
+        logged = [json.loads(process.stderr.readline()) for _ in range(2)]
+        assert [line["event"] for line in logged] == ["starting", "waiting"]
+        assert logged[1]["path"] == before.data_dir
 
         ending.kill()
         status = httpx.get(f"{_answering(after, process)}/v1/status").json()

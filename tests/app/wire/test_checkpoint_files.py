@@ -130,9 +130,9 @@ def test_file_with_another_digest_is_another_file(manifest: Manifest) -> None:
     changed = tuple(replace(file, digest=file.digest[::-1] + "") for file in manifest.files)
     others = replace(manifest, files=changed)
 
-    kept = identical_files(manifest, others)
+    identical = identical_files(manifest, others)
 
-    assert kept == {file.name for file in manifest.files if file.digest == file.digest[::-1]}
+    assert identical == {file.name for file in manifest.files if file.digest == file.digest[::-1]}
     assert identical_files(manifest, replace(manifest, lease="1" * 16)) == {
         file.name for file in manifest.files
     }
@@ -140,12 +140,12 @@ def test_file_with_another_digest_is_another_file(manifest: Manifest) -> None:
 
 @given(
     rate=st.integers(1, 1000),
-    asked=st.lists(st.tuples(st.floats(0, 10), st.integers(1, 500)), min_size=1, max_size=30),
+    requests=st.lists(st.tuples(st.floats(0, 10), st.integers(1, 500)), min_size=1, max_size=30),
 )
-def test_rate_is_never_exceeded(rate: int, asked: list[tuple[float, int]]) -> None:
+def test_rate_is_never_exceeded(rate: int, requests: list[tuple[float, int]]) -> None:
     """Between any two sends, no more bytes are sent than the rate allows, the last send excepted."""
     budget, now, sent = RateBudget(rate), 0.0, []
-    for pause, size in asked:
+    for pause, size in requests:
         now += pause
         sent.append((now + budget.take(size, now), size))
 

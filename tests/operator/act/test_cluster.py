@@ -56,7 +56,7 @@ def test_apply_creates_and_updates(api: FakeApi, cluster: Cluster) -> None:
 def test_apply_over_a_changed_object_is_a_conflict(api: FakeApi, cluster: Cluster) -> None:
     """An object that changed since its observation is not overwritten."""
     version = api.put(_map("m", one="1"))["metadata"]["resourceVersion"]
-    api.put(_map("m", one="somebody else's"))
+    api.put(_map("m", one="another writer's"))
     with pytest.raises(
         ClusterError, match="cannot apply ConfigMap m in a: the object has been modified"
     ) as error:

@@ -20,7 +20,7 @@ from queryable_operator.spec.observed import NodeStatus, Observed, Ref
 from tests.support.fake_api import Refuse, Request
 from tests.support.operating import Operating, config_map, operating
 
-SAID = NodeStatus(
+STATUS = NodeStatus(
     NodeObservation(0.0, 1, frozenset({0})), True, {}, 1, 1, 0, 0.0, None, 1, "murmur2", 0, False
 )
 PLACEMENT = initial_placement("a.v.r1", 1, ["http://v-r1-0.v-r1.a.svc:8080"], 1)
@@ -28,29 +28,29 @@ PLACEMENT = initial_placement("a.v.r1", 1, ["http://v-r1-0.v-r1.a.svc:8080"], 1)
 
 class _Nodes(Nodes):
     def __init__(self) -> None:
-        self.asked: list[dict[Node, str]] = []
+        self.requested: list[dict[Node, str]] = []
         self.before: list[Mapping[str, NodeStatus]] = []
-        self.told: list[tuple[Node, str, object]] = []
+        self.sent: list[tuple[Node, str, object]] = []
         self.refuses = False
 
     async def statuses(
         self, nodes: Mapping[Node, str], before: Mapping[str, NodeStatus]
     ) -> dict[int, dict[int, NodeStatus]]:
-        self.asked.append(dict(nodes))
+        self.requested.append(dict(nodes))
         self.before.append(dict(before))
-        said: dict[int, dict[int, NodeStatus]] = {}
+        by_revision: dict[int, dict[int, NodeStatus]] = {}
         for node in nodes:
-            said.setdefault(node.revision, {})[node.ordinal] = SAID
-        return said
+            by_revision.setdefault(node.revision, {})[node.ordinal] = STATUS
+        return by_revision
 
     async def send_placement(self, node: Node, token: str, placement: Placement) -> None:
-        self._told(node, token, placement)
+        self._send(node, token, placement)
 
     async def send_read_settings(self, node: Node, token: str, read: Mapping[str, Any]) -> None:
-        self._told(node, token, read)
+        self._send(node, token, read)
 
-    def _told(self, node: Node, token: str, what: object) -> None:
-        self.told.append((node, token, what))
+    def _send(self, node: Node, token: str, what: object) -> None:
+        self.sent.append((node, token, what))
         if self.refuses:
             raise NodeRefused("it does not answer")
 
@@ -115,9 +115,9 @@ def test_nodes_are_requested_by_pod_address(operator: Operating, nodes: _Nodes) 
     operator.api.put(_pod())
     _secret(operator)
     _after_one_round(operator, Plan())
-    assert nodes.asked[-1] == {Node(1, 0, "uid of v-r1-0", "10.0.0.1", PLACEMENT.epoch): "it"}
-    assert operator.observed[-1].node_statuses == {1: {0: SAID}}
-    assert nodes.before[-1] == {"uid of v-r1-0": SAID}
+    assert nodes.requested[-1] == {Node(1, 0, "uid of v-r1-0", "10.0.0.1", PLACEMENT.epoch): "it"}
+    assert operator.observed[-1].node_statuses == {1: {0: STATUS}}
+    assert nodes.before[-1] == {"uid of v-r1-0": STATUS}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_other_pods_are_not_requested(operator: Operating, nodes: _Nodes, pod: A
     """Pods without an address and foreign objects with our labels are not requested."""
     operator.api.put(pod)
     _after_one_round(operator, Plan())
-    assert nodes.asked[-1] == {}
+    assert nodes.requested[-1] == {}
 
 
 def test_node_update_carries_the_token(operator: Operating, nodes: _Nodes) -> None:
@@ -148,7 +148,7 @@ def test_node_update_carries_the_token(operator: Operating, nodes: _Nodes) -> No
         operator,
         Plan(node_updates=(NodeUpdate(1, 0, PLACEMENT, {"consistency": "any"}), NodeUpdate(1, 7, PLACEMENT))),
     )
-    assert [(node.ordinal, token, what) for node, token, what in nodes.told] == [
+    assert [(node.ordinal, token, what) for node, token, what in nodes.sent] == [
         (0, "it", PLACEMENT),
         (0, "it", {"consistency": "any"}),
     ]

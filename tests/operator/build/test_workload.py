@@ -121,7 +121,7 @@ def test_pods_have_no_service_account_token(of: View) -> None:
     assert pod(of)["serviceAccountName"] == "users"
 
 
-# What the node is told.
+# The environment of a node.
 
 
 @pytest.mark.parametrize("of", VIEWS)
@@ -137,11 +137,13 @@ def test_environment_has_every_required_variable(of: View, container: int) -> No
 
 def test_pods_know_their_name_and_ordinal() -> None:
     """Both come from the pod, and the address is the one in the placement."""
-    told = env(view(), 0)
+    variables = env(view(), 0)
 
-    assert told["QT_NAME"]["fieldRef"]["fieldPath"] == "metadata.name"
-    assert told["QT_ORDINAL"]["fieldRef"]["fieldPath"] == "metadata.labels['apps.kubernetes.io/pod-index']"
-    address = told["QT_ADVERTISED_URL"].replace("$(QT_NAME)", names.pod("users", 1, 2))
+    assert variables["QT_NAME"]["fieldRef"]["fieldPath"] == "metadata.name"
+    assert (
+        variables["QT_ORDINAL"]["fieldRef"]["fieldPath"] == "metadata.labels['apps.kubernetes.io/pod-index']"
+    )
+    address = variables["QT_ADVERTISED_URL"].replace("$(QT_NAME)", names.pod("users", 1, 2))
     assert address == names.advertised_url("shop", "users", 1, 2, "cluster.local")
 
 
@@ -199,16 +201,16 @@ def test_draining_node_has_time_for_its_requests() -> None:
 
 def test_pod_template_fields_reach_the_pod() -> None:
     """Each field of podTemplate is applied."""
-    of, asked = view(**FULL), FULL["podTemplate"]
+    of, given = view(**FULL), FULL["podTemplate"]
     spec, metadata = pod(of), template(of)["metadata"]
 
     for field in ("nodeSelector", "affinity", "tolerations", "priorityClassName", "imagePullSecrets"):
-        assert spec[field] == asked[field]
-    assert asked["labels"].items() <= metadata["labels"].items()
-    assert asked["annotations"].items() <= metadata["annotations"].items()
-    assert {e["name"] for e in asked["env"]} <= env(of, 0).keys() & env(of, 1).keys()
-    assert containers(of)[0]["resources"] == asked["resources"]["serve"]
-    assert containers(of)[1]["resources"] == asked["resources"]["ingest"]
+        assert spec[field] == given[field]
+    assert given["labels"].items() <= metadata["labels"].items()
+    assert given["annotations"].items() <= metadata["annotations"].items()
+    assert {e["name"] for e in given["env"]} <= env(of, 0).keys() & env(of, 1).keys()
+    assert containers(of)[0]["resources"] == given["resources"]["serve"]
+    assert containers(of)[1]["resources"] == given["resources"]["ingest"]
 
 
 def test_operator_labels_take_precedence() -> None:

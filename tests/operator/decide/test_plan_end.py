@@ -28,8 +28,8 @@ CASES: Mapping[str, tuple[float | None, Hosts, bool]] = {
     "its host is well and may be late": (NOW - 299, WELL, False),
     "its host does not answer": (NOW, SILENT, True),
     "its host is gone": (NOW, {}, True),
-    "nobody may look at hosts": (NOW - 299, None, False),
-    "nobody has said anything for five minutes": (NOW - 300, None, True),
+    "the hosts may not be read": (NOW - 299, None, False),
+    "no node has reported for five minutes": (NOW - 300, None, True),
     "nor has a host that is well": (NOW - 300, WELL, True),
 }
 

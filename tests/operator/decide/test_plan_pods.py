@@ -48,14 +48,14 @@ def away(observed: Observed, **scheduled: str) -> Observed:
         pod["status"]["conditions"] = conditions
 
     moved = edited(observed, POD, edit)
-    said_later = {
+    later_statuses = {
         1: {
             o: replace(s, seen=replace(s.seen, at=s.seen.at + LATER))
             for o, s in observed.node_statuses[1].items()
             if o != 1
         }
     }
-    return replace(moved, now=observed.now + LATER, node_statuses=said_later)
+    return replace(moved, now=observed.now + LATER, node_statuses=later_statuses)
 
 
 def with_hosts(observed: Observed, edit: Callable[[dict[str, Host]], Any]) -> Observed:
@@ -164,8 +164,8 @@ def ending(observed: Observed, ago: float) -> Observed:
     now = observed.now + LATER
     times = {"deletionTimestamp": text_of(now - ago + 45), "deletionGracePeriodSeconds": 45}
     moved = edited(observed, POD, lambda pod: pod["metadata"].update(times))
-    heard = {o: replace(s, seen=replace(s.seen, at=now)) for o, s in observed.node_statuses[1].items()}
-    return replace(moved, now=now, node_statuses={1: heard})
+    statuses = {o: replace(s, seen=replace(s.seen, at=now)) for o, s in observed.node_statuses[1].items()}
+    return replace(moved, now=now, node_statuses={1: statuses})
 
 
 def lost_ones(observed: Observed) -> frozenset[int]:

@@ -86,7 +86,7 @@ def test_placement_of_another_revision_is_ignored(other: str) -> None:
 
 
 def made_from_nothing() -> Observed:
-    """Nobody has said anything since the ConfigMap went; status still speaks of placement 7."""
+    """No node has reported since the ConfigMap was deleted; status still names placement 7."""
     silent = replace(without(standing(), CONFIG_MAP), node_statuses={})
     (made,) = [m for m in plan(silent, SETTINGS).apply if m["kind"] == "ConfigMap"]
     status = {**standing().resource["status"], "placementEpoch": 7}

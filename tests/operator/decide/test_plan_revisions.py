@@ -45,7 +45,7 @@ CASES = {
         facts(active_cannot_hydrate=True),
         "Failed",
     ),
-    "and stays so while nothing is heard": (RolloutState("Failed", ACTIVE), facts(), "Failed"),
+    "it stays failed while no node reports": (RolloutState("Failed", ACTIVE), facts(), "Failed"),
     "until nodes take it": (RolloutState("Failed", ACTIVE), facts(active_can_hydrate=True), "Hydrating"),
     "or another one is asked for": (
         RolloutState("Failed", ACTIVE),
@@ -108,7 +108,7 @@ CASES = {
         facts("b", candidate_caught_up=True, candidate_is_near=True, candidate_is_ready=True),
         "HydratingCandidate",
     ),
-    "not while nobody knows what is wanted": (
+    "not while the desired revision is unknown": (
         RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
         facts(None, candidate_caught_up=True, candidate_is_near=True, candidate_is_ready=True),
         "HydratingCandidate",

@@ -16,7 +16,7 @@ from tests.operator.histories.cluster import Cluster, is_ready
 from tests.operator.histories.operator import Operator
 
 _TOLERATED_SECONDS = 60.0  # a copy that was destroyed so lately may have been counted upon
-_HUNG_SECONDS = 600.0  # and so lately, by a node that hears of the decision only now
+_HUNG_SECONDS = 600.0  # and so lately, by a node that receives the decision only now
 _LATE_SECONDS = 240.0  # how much a deadline may be late, with an operator that often dies
 _OF_REVISION = ("ConfigMap", "PodDisruptionBudget", "Secret", "Service", "StatefulSet")
 
@@ -114,7 +114,7 @@ class Guarantees:
     def watch(self, action: str, what: Any, observed: Observed) -> None:
         checks: Mapping[str, Callable[[Any, Observed], None]] = {
             "apply": self._applied,
-            "tell": self._told,
+            "tell": self._check_update,
             "evict": self._evicted,
             "delete": self._deleted,
             "force": self._deleted,
@@ -171,7 +171,7 @@ class Guarantees:
         wanted = observed.resource["spec"]["replicas"]
         assert ready >= max(1, min(before, wanted)), f"{ready} of r{target} take over from {before}"
 
-    def _told(self, node_updates: Any, observed: Observed) -> None:
+    def _check_update(self, node_updates: Any, observed: Observed) -> None:
         config_map = observed.children[Ref("ConfigMap", names.child("users", node_updates.revision))]
         if node_updates.placement is not None:
             assert node_updates.placement == record_of(config_map).placement, (

@@ -45,7 +45,7 @@ class Node:
     started: float
     answers: bool = True
     full: bool = False
-    read_told: bool = False
+    read_settings_sent: bool = False
 
     @staticmethod
     def start(
@@ -76,8 +76,8 @@ class Node:
         for partition, there in self.disk.replicas.items():
             self.disk.replicas[partition] = min(1.0, there + speed)
 
-    def says(
-        self, now: float, kafka_is_there: bool, asked: bool, lag: int, partitions: int | None
+    def report(
+        self, now: float, kafka_is_there: bool, with_placement: bool, lag: int, partitions: int | None
     ) -> NodeStatus:
         complete = {p for p, there in self.disk.replicas.items() if there >= 1}
         caught_up = frozenset(complete if kafka_is_there and not self.full and not self._failure else ())
@@ -94,7 +94,7 @@ class Node:
             partitioner="murmur2",
             mismatches=0,
             disk_paused=self.full,
-            placement=self.placement if asked else None,
+            placement=self.placement if with_placement else None,
             ingest_error=self._failure.message if self._failure else None,
             failure=self._failure,
         )

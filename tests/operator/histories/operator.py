@@ -90,7 +90,7 @@ class Operator:
         same = all(
             difference(wanted, observed.children.get(_ref(wanted), {})) is None for wanted in planned.apply
         )
-        asks = (
+        actions = (
             planned.token_secrets,
             planned.node_updates,
             planned.evict,
@@ -98,7 +98,7 @@ class Operator:
             planned.force_delete,
             planned.events,
         )
-        return same and not any(asks) and planned.status is None
+        return same and not any(actions) and planned.status is None
 
     # --- looking
 
@@ -116,13 +116,13 @@ class Operator:
 
     def _topic(self) -> Any:
         if not self.cluster.kafka_is_there:
-            return KafkaUnreachable("nobody answers")
+            return KafkaUnreachable("no broker answers")
         there = self.cluster.partitions
         return TopicMissing() if there is None else TopicFound(there)
 
     def _all_statuses(self, children: Mapping[Ref, Manifest]) -> dict[int, dict[int, NodeStatus]]:
-        said: dict[int, dict[int, NodeStatus]] = {}
-        cluster, heard = self.cluster, {}
+        by_revision: dict[int, dict[int, NodeStatus]] = {}
+        cluster, last_statuses = self.cluster, {}
         for ref, pod in children.items():
             uid = pod["metadata"]["uid"]
             node = cluster.nodes.get(uid) if ref.kind == "Pod" else None
@@ -130,16 +130,16 @@ class Operator:
             if answer is not None:
                 answer = silent(answer)
             if node is not None and node.answers and cluster.hosts[node.host].up:
-                asked = node.placement.epoch != _epoch(children, node.revision)
-                answer = node.says(
-                    cluster.now, cluster.kafka_is_there, asked, cluster.lag, cluster.partitions
+                with_placement = node.placement.epoch != _epoch(children, node.revision)
+                answer = node.report(
+                    cluster.now, cluster.kafka_is_there, with_placement, cluster.lag, cluster.partitions
                 )
             if answer is not None:
-                heard[uid] = answer
+                last_statuses[uid] = answer
                 number, ordinal = _place(ref.name)
-                said.setdefault(number, {})[ordinal] = answer
-        self._last_statuses = heard
-        return said
+                by_revision.setdefault(number, {})[ordinal] = answer
+        self._last_statuses = last_statuses
+        return by_revision
 
     # --- acting
 
@@ -208,7 +208,7 @@ class Operator:
             self.cluster.groups.clear()
             self.kafka_cleaned, self.kafka_cleanup_error = True, None
         else:
-            self.kafka_cleanup_error = "nobody answers"
+            self.kafka_cleanup_error = "no broker answers"
 
     def _write_status(self, status: Any, observed: Observed) -> None:
         if observed.resource["metadata"]["resourceVersion"] != self.resource["metadata"]["resourceVersion"]:

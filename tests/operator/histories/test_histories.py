@@ -109,14 +109,14 @@ def assert_nothing_is_done(history: History) -> None:
         assert operator.is_idle(planned, then), (later, planned.status, planned.events, planned.node_updates)
 
 
-def move(said: Any, seconds: float) -> Any:
+def move(statuses: Any, seconds: float) -> Any:
     """Let nodes repeat their reports later."""
     return {
         revision: {
             ordinal: replace(one, seen=replace(one.seen, at=one.seen.at + seconds))
             for ordinal, one in nodes.items()
         }
-        for revision, nodes in said.items()
+        for revision, nodes in statuses.items()
     }
 
 

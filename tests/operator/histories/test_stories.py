@@ -161,17 +161,17 @@ def test_rolling_restart_progresses_until_its_last_pod_is_ready() -> None:
     """`Progressing` is true from the first status with the new spec on."""
     history = settled()
     change(history, podTemplate={"labels": {"team": "a"}})
-    told = set()
+    progressing = set()
     for _ in range(200):
         history.run_pass()
         made = {pod["metadata"]["labels"].get("team") for pod in history.cluster.api.of("Pod")} == {"a"}
         if made and len(pods_ready(history)) == 3:
             break
-        told.add(condition(history, "Progressing")[0])
+        progressing.add(condition(history, "Progressing")[0])
         history.pass_time(1)
     history.settle()
 
-    assert told == {"True"}
+    assert progressing == {"True"}
     assert condition(history, "Progressing") == ("False", "Settled")
 
 

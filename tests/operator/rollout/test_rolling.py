@@ -19,7 +19,7 @@ from queryable_operator.spec.observed import NodeStatus
 NOW = 10_000.0
 PLACEMENT = Placement(3, "default.users.r1", ("a", "b", "c"), ((0, 1), (1, 2)), ((), ()))
 RECORD = RevisionRecord({}, PLACEMENT, {}, {}, "hash", "roll", 2, "image")
-SAID = NodeStatus(
+STATUS = NodeStatus(
     NodeObservation(NOW, 3, frozenset({0, 1})), True, {}, 2, 2, 5, 0.0, None, 2, "murmur2", 0, False
 )
 OBJECTS: Mapping[str, Mapping[str, Any]] = {
@@ -35,15 +35,15 @@ def pod(ordinal: int, template: str = "new", ready: bool = True, ending: float |
     return Pod(f"users-r1-{ordinal}", ready, NOW, NOW, "host", template, ending)
 
 
-WHOLE = LiveRevision(1, OBJECTS, {n: pod(n) for n in range(3)}, {}, dict.fromkeys(range(3), SAID), RECORD)
+WHOLE = LiveRevision(1, OBJECTS, {n: pod(n) for n in range(3)}, {}, dict.fromkeys(range(3), STATUS), RECORD)
 
 
 def with_pod(ordinal: int, other: Pod, live: LiveRevision = WHOLE) -> LiveRevision:
     return replace(live, pods={**live.pods, ordinal: other})
 
 
-def with_said(ordinal: int, **fields: Any) -> LiveRevision:
-    return replace(WHOLE, node_statuses={**WHOLE.node_statuses, ordinal: replace(SAID, **fields)})
+def with_status(ordinal: int, **fields: Any) -> LiveRevision:
+    return replace(WHOLE, node_statuses={**WHOLE.node_statuses, ordinal: replace(STATUS, **fields)})
 
 
 def placed(**fields: Any) -> LiveRevision:
@@ -57,13 +57,16 @@ CASES: Mapping[str, tuple[LiveRevision, bool]] = {
     "one has not gone yet": (placed(serving=((0, 1, 2), (1, 2))), False),
     "a pod is away": (with_pod(1, pod(1, ready=False)), False),
     "a pod is not made yet": (replace(WHOLE, pods={0: pod(0), 1: pod(1)}), False),
-    "a node is behind": (with_said(1, seen=NodeObservation(NOW, 3, frozenset({0}))), False),
+    "a node is behind": (with_status(1, seen=NodeObservation(NOW, 3, frozenset({0}))), False),
     "one is behind with what it does not serve": (
-        with_said(0, seen=NodeObservation(NOW, 3, frozenset({0}))),
+        with_status(0, seen=NodeObservation(NOW, 3, frozenset({0}))),
         True,
     ),
-    "a node said so long ago": (with_said(1, seen=NodeObservation(NOW - 5, 3, frozenset({0, 1}))), False),
-    "a node has said nothing": (replace(WHOLE, node_statuses={0: SAID, 1: SAID}), False),
+    "a node reported so long ago": (
+        with_status(1, seen=NodeObservation(NOW - 5, 3, frozenset({0, 1}))),
+        False,
+    ),
+    "a node has not reported": (replace(WHOLE, node_statuses={0: STATUS, 1: STATUS}), False),
     "its ConfigMap cannot be read": (replace(WHOLE, record=None), False),
 }
 
@@ -106,5 +109,5 @@ def test_no_pod_restarts_while_one_terminates() -> None:
 def test_lag_is_known_when_every_node_reports_it() -> None:
     """A revision with unknown lag does not take over."""
     assert lag(WHOLE) == 15
-    assert lag(with_said(1, lag_records=-1)) is None
-    assert lag(replace(WHOLE, node_statuses={0: SAID})) is None
+    assert lag(with_status(1, lag_records=-1)) is None
+    assert lag(replace(WHOLE, node_statuses={0: STATUS})) is None

@@ -31,15 +31,15 @@ def test_ingest_has_memory_for_its_heap(heap: str, memory: str) -> None:
 def test_stated_requirements_replace_the_computed_ones() -> None:
     """The other container keeps its own."""
     given = {"requests": {"cpu": "2"}}
-    said = view(podTemplate={"resources": {"serve": given}})
+    stated = view(podTemplate={"resources": {"serve": given}})
 
-    assert requirements(said.raw, "serve") == given
-    assert requirements(said.raw, "ingest") == requirements(view().raw, "ingest")
+    assert requirements(stated.raw, "serve") == given
+    assert requirements(stated.raw, "ingest") == requirements(view().raw, "ingest")
 
 
 @given(st.integers(512, 100_000))
 def test_limit_exceeds_the_heap(heap_mb: int) -> None:
     """No heap fills its container."""
-    asked = requirements(view(ingest={"driverMemory": f"{heap_mb}m"}).raw, "ingest")
+    computed = requirements(view(ingest={"driverMemory": f"{heap_mb}m"}).raw, "ingest")
 
-    assert quantity(asked["limits"]["memory"]) >= (heap_mb + 640) * 2**20
+    assert quantity(computed["limits"]["memory"]) >= (heap_mb + 640) * 2**20

@@ -52,11 +52,11 @@ def test_value_is_returned_as_it_was_produced(node: Served, http: httpx.Client) 
     assert answer.content == b'{"n": 1}'
     partition = answer.headers["qt-partition"]
     replica = node.node.replicas.by_partition[int(partition)]
-    said = {
+    headers = {
         name: answer.headers[f"qt-{name}"]
         for name in ("offset", "position", "role", "lag-records", "epoch", "hops")
     }
-    assert said == {
+    assert headers == {
         "offset": "0",
         "position": f"{partition}:{replica.position}",
         "role": "active",
@@ -71,7 +71,7 @@ def test_value_is_returned_as_it_was_produced(node: Served, http: httpx.Client) 
     )
 
 
-@pytest.mark.parametrize("key", ["nobody", "gone"])
+@pytest.mark.parametrize("key", ["missing", "gone"])
 def test_absent_key_states_its_position(http: httpx.Client, key: str) -> None:
     """key_not_found states the position as of which a key is absent, never written or deleted alike."""
     answer = http.get(f"/v1/keys/{key}")
@@ -174,7 +174,7 @@ def test_matching_entity_tag_gets_304(node: Served, http: httpx.Client) -> None:
     assert http.get("/v1/keys/tagged", headers={"if-none-match": first.headers["etag"]}).content == b"2"
 
 
-@pytest.mark.parametrize("path", ["/v1/keys/a", "/v1/keys/nobody", "/v1/scan", "/readyz"])
+@pytest.mark.parametrize("path", ["/v1/keys/a", "/v1/keys/missing", "/v1/scan", "/readyz"])
 def test_head_is_get_without_a_body(http: httpx.Client, path: str) -> None:
     """HEAD has the status and the headers of GET."""
     got, head = http.get(path), http.head(path)
@@ -213,8 +213,8 @@ def test_option_may_be_a_header(http: httpx.Client) -> None:
     body = problem(http.get("/v1/keys/a", headers={"qt-max-lag": "1"}))
     assert (body["reason"], "Qt-max-lag-ms" in body["advice"]) == ("invalid_request", True)
 
-    asked = http.get("/v1/keys/a", headers={"qt-min-position": "0:99999", "qt-deadline-ms": "1000"})
-    assert asked.status_code in (200, 503)
+    answer = http.get("/v1/keys/a", headers={"qt-min-position": "0:99999", "qt-deadline-ms": "1000"})
+    assert answer.status_code in (200, 503)
 
 
 def test_numeric_keys_are_read_in_their_format(tmp_path: Path) -> None:
@@ -349,8 +349,8 @@ def test_newest_row_of_all_partitions_is_returned(tmp_path: Path) -> None:
         assert http.get("/v1/count").json()["count"] == 1
 
         node.put(b"a", None, partition=2, timestamp_ms=40)
-        gone = http.get("/v1/keys/a")
-        assert (problem(gone)["reason"], problem(gone)["position"]) == ("key_not_found", "0:1,1:1,2:2")
+        missing = http.get("/v1/keys/a")
+        assert (problem(missing)["reason"], problem(missing)["position"]) == ("key_not_found", "0:1,1:1,2:2")
         assert http.post("/v1/multi-get", json={"keys": ["a"]}).json()["items"][0] == {
             "key": "a",
             "found": False,
@@ -364,10 +364,10 @@ def test_newest_row_of_all_partitions_is_returned(tmp_path: Path) -> None:
 
 def test_multi_get_keeps_order_and_repeated_keys(node: Served, http: httpx.Client) -> None:
     """Multi-get returns one item for each requested key, found or not."""
-    body = http.post("/v1/multi-get", json={"keys": ["nobody", "a", "gone", "a"]}).json()
+    body = http.post("/v1/multi-get", json={"keys": ["missing", "a", "gone", "a"]}).json()
 
     assert [(i["key"], i["found"]) for i in body["items"]] == [
-        ("nobody", False), ("a", True), ("gone", False), ("a", True)]  # fmt: skip
+        ("missing", False), ("a", True), ("gone", False), ("a", True)]  # fmt: skip
     assert (body["items"][1]["value"], body["complete"], body["missing"]) == ({"n": 1}, True, [])
     assert all(
         int(node.node.replicas.by_partition[int(p)].position) == o for p, o in body["positions"].items()

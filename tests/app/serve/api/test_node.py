@@ -80,7 +80,7 @@ def test_node_is_ready_when_every_replica_is_complete(tmp_path: Path) -> None:
 def test_metrics_are_in_prometheus_format(node: Served, http: httpx.Client) -> None:
     """Metrics cover reads of both lanes, lag and position of every replica, mismatches and the process."""
     http.get("/v1/keys/a")
-    http.get("/v1/keys/nobody?consistency=any")
+    http.get("/v1/keys/missing?consistency=any")
     http.get("/v1/nope")
     families = {f.name: f for f in text_string_to_metric_families(http.get("/metrics").text)}
 
@@ -110,8 +110,8 @@ def test_rate_falls_to_zero() -> None:
     assert replica.records_per_second == 0
 
 
-@pytest.mark.parametrize(("path", "asks"), [("/", "/v1/status"), ("/docs", "/openapi.json")])
-def test_pages_load_nothing_from_other_hosts(http: httpx.Client, path: str, asks: str) -> None:
+@pytest.mark.parametrize(("path", "requested"), [("/", "/v1/status"), ("/docs", "/openapi.json")])
+def test_pages_load_nothing_from_other_hosts(http: httpx.Client, path: str, requested: str) -> None:
     """Each page is one HTML file under a policy that forbids anything else."""
     page = http.get(path)
 
@@ -119,11 +119,11 @@ def test_pages_load_nothing_from_other_hosts(http: httpx.Client, path: str, asks
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert "http://" not in page.text
     assert "https://" not in page.text
-    assert asks in page.text
+    assert requested in page.text
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "reason", "said"),
+    ("method", "path", "reason", "advice"),
     [
         ("GET", "/nope", Reason.NO_SUCH_RESOURCE, "/v1/keys/{key}"),
         ("GET", "/v1/keys", Reason.NO_SUCH_RESOURCE, "did you mean /v1/keys/{key}"),
@@ -139,14 +139,14 @@ def test_pages_load_nothing_from_other_hosts(http: httpx.Client, path: str, asks
     ],
 )
 def test_every_refusal_has_a_reason_of_the_closed_set(
-    http: httpx.Client, method: str, path: str, reason: Reason, said: str
+    http: httpx.Client, method: str, path: str, reason: Reason, advice: str
 ) -> None:
     """Unknown paths and methods get problem documents that name the known ones."""
     answer = http.request(method, path)
 
     assert (answer.status_code, answer.headers["content-type"]) == (reason.status, "application/problem+json")
     if method != "HEAD":
-        assert (answer.json()["reason"], said in answer.json()["advice"]) == (reason.slug, True)
+        assert (answer.json()["reason"], advice in answer.json()["advice"]) == (reason.slug, True)
 
 
 def test_defect_is_internal_with_an_id_that_is_in_the_log(

@@ -47,10 +47,10 @@ def test_node_reports_its_read_settings(http: httpx.Client) -> None:
     first = {"consistency": "any", "maxLagMs": None, "ingest": False, "maxConcurrent": 512}
     assert http.get("/v1/status").json()["read"] == first
 
-    said = put(http, {"consistency": "strong", "maxConcurrent": 9})
+    response = put(http, {"consistency": "strong", "maxConcurrent": 9})
 
     second = {"consistency": "strong", "maxLagMs": None, "ingest": False, "maxConcurrent": 9}
-    assert (said.status_code, said.json()) == (200, second)
+    assert (response.status_code, response.json()) == (200, second)
     assert http.get("/v1/status").json()["read"] == second
 
 

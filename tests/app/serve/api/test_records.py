@@ -127,17 +127,17 @@ def test_value_that_ingest_would_skip_is_refused(node: Served, http: httpx.Clien
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "detail"),
     [
         ("[" * 101 + "]" * 101, "value: is nested deeper than 100"),
         ("9" * 1001, "value: has a number of more than 1000 characters"),
     ],
     ids=["depth", "digits"],
 )
-def test_exceeded_bound_is_named(http: httpx.Client, value: str, said: str) -> None:
+def test_exceeded_bound_is_named(http: httpx.Client, value: str, detail: str) -> None:
     """A node names the field and the bound that it exceeds."""
     answer = http.post("/v1/records", content=f'{{"key": "a", "value": {value}}}')
-    assert (answer.status_code, answer.json()["detail"]) == (400, said)
+    assert (answer.status_code, answer.json()["detail"]) == (400, detail)
 
 
 def test_delete_reaches_hydrating_replicas(node: Served, http: httpx.Client) -> None:

@@ -45,14 +45,14 @@ def test_one_read_begins_in_each_pass_of_the_loop() -> None:
     """Queued reads begin in their order, and other work runs between two of them."""
 
     async def story() -> list[str]:
-        told: list[str] = []
+        log: list[str] = []
         read_admission = ReadAdmission()
         for name in "abc":
-            read_admission.enqueue(Request(told, name))
+            read_admission.enqueue(Request(log, name))
         for n in range(3):
             await asyncio.sleep(0)
-            told.append(f"pass {n}")
-        return told
+            log.append(f"pass {n}")
+        return log
 
     assert asyncio.run(story()) == ["a begins", "pass 0", "b begins", "pass 1", "c begins", "pass 2"]
 
@@ -61,12 +61,12 @@ def test_abandoned_read_never_begins() -> None:
     """The next read begins in place of one whose client has disconnected."""
 
     async def story() -> list[str]:
-        told: list[str] = []
+        log: list[str] = []
         read_admission = ReadAdmission()
         for name, abandoned in (("a", True), ("b", True), ("c", False)):
-            read_admission.enqueue(Request(told, name, abandoned))
+            read_admission.enqueue(Request(log, name, abandoned))
         await asyncio.sleep(0)
-        return told
+        return log
 
     assert asyncio.run(story()) == ["c begins"]
 
@@ -75,16 +75,16 @@ def test_read_that_waited_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -
     """After the event loop was blocked, the last few queued reads begin and the others are refused."""
 
     async def story() -> list[str]:
-        told: list[str] = []
+        log: list[str] = []
         read_admission = ReadAdmission()
         for n in range(WAITING_FEW + 2):
-            read_admission.enqueue(Request(told, str(n)))
+            read_admission.enqueue(Request(log, str(n)))
         loop = asyncio.get_running_loop()
         later = loop.time() + 1.1 * BACKLOG_SECONDS
         monkeypatch.setattr(loop, "time", lambda: later)  # as if the loop had been blocked
-        while len(told) < WAITING_FEW + 2:
+        while len(log) < WAITING_FEW + 2:
             await asyncio.sleep(0)
-        return told
+        return log
 
     assert asyncio.run(story()) == [
         "0 is refused",
@@ -97,26 +97,26 @@ def test_long_reads_continue_one_at_a_time() -> None:
     """Queued reads begin between the steps of long reads, and do not starve them."""
 
     async def story() -> list[str]:
-        told: list[str] = []
+        log: list[str] = []
         read_admission = ReadAdmission()
 
         async def long_read(name: str) -> None:
             for _ in range(2):
                 await read_admission.yield_slot()
-                told.append(f"{name} goes on")
+                log.append(f"{name} goes on")
 
         reads = asyncio.gather(long_read("x"), long_read("y"))
         await asyncio.sleep(0)
         for n in range(6):
-            read_admission.enqueue(Request(told, str(n)))
+            read_admission.enqueue(Request(log, str(n)))
         await reads
-        return told
+        return log
 
-    told = asyncio.run(story())
-    assert [line for line in told if "goes" in line] == ["x goes on", "y goes on"] * 2
-    first, second = told.index("x goes on"), told.index("y goes on")
+    log = asyncio.run(story())
+    assert [line for line in log if "goes" in line] == ["x goes on", "y goes on"] * 2
+    first, second = log.index("x goes on"), log.index("y goes on")
     assert (first, second - first) <= (3, 4)
-    assert told.index("5 begins") < told.index("y goes on", second + 1)
+    assert log.index("5 begins") < log.index("y goes on", second + 1)
 
 
 def test_cancelled_long_read_frees_its_slot() -> None:
@@ -182,7 +182,7 @@ class Storm:
             writer.transport.abort()
 
 
-def asked(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
+def response_to(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(request)
         return parsed(read_answers(connection, 1))
@@ -201,7 +201,7 @@ def test_overloaded_node_refuses_some_reads_and_answers_probes(node: Served) -> 
         eventually("the node refuses reads", lambda: storm.statuses[429] > 50, 30)
         before = storm.statuses[200]
         for request in always * 5:
-            assert asked(node.port, request)[0] == 200, request
+            assert response_to(node.port, request)[0] == 200, request
         eventually("the node answers other reads", lambda: storm.statuses[200] > before + 20, 30)
 
     assert set(storm.statuses) == {200, 429}
@@ -212,7 +212,7 @@ def test_overloaded_node_refuses_some_reads_and_answers_probes(node: Served) -> 
     assert headers["qt-served-by"] == "users-r1-0"
     assert node.node.counters.failures["overloaded"] == storm.statuses[429]
     for _ in range(20):
-        assert asked(node.port, HEAVY)[0] == 200
+        assert response_to(node.port, HEAVY)[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -230,11 +230,11 @@ def test_too_many_long_reads_are_refused(tmp_path: Path, long: bytes) -> None:
         with Storm(node, 48, long) as storm:
             eventually("the node refuses reads", lambda: storm.statuses[429] > 50, 60)
             before = storm.statuses[200]
-            assert asked(node.port, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200
-            eventually("a short read is answered", lambda: asked(node.port, HEAVY)[0] == 200)
+            assert response_to(node.port, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200
+            eventually("a short read is answered", lambda: response_to(node.port, HEAVY)[0] == 200)
             eventually("the node answers other reads", lambda: storm.statuses[200] > before + 5, 60)
         assert set(storm.statuses) == {200, 429}
-        eventually("the node admits a long read again", lambda: asked(node.port, long)[0] == 200)
+        eventually("the node admits a long read again", lambda: response_to(node.port, long)[0] == 200)
 
 
 def behind(node: Served, others: int, request: bytes) -> socket.socket:

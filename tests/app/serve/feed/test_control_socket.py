@@ -99,7 +99,7 @@ def test_start_fences_older_writers(tmp_path: Path) -> None:
 
 
 def test_newest_ingest_replaces_the_older_one(tmp_path: Path) -> None:
-    """The older ingest is told why and disconnected, and status shows the newer one."""
+    """The older ingest receives the reason and is disconnected, and status shows the newer one."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:

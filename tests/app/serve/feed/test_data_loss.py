@@ -98,19 +98,19 @@ def test_grown_topic_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[st
             assert status_json(node)["topicPartitions"] is None
             client = await ingest(node)
             await client.start()
-            told: dict[str, Any] = {"earliest": {"0": 0, "1": 0}, "latest": {"0": 0, "1": 0}}
+            offsets: dict[str, Any] = {"earliest": {"0": 0, "1": 0}, "latest": {"0": 0, "1": 0}}
             for _ in range(2):
-                client.send(type="topic", id="T1", partitions=3, **told)
+                client.send(type="topic", id="T1", partitions=3, **offsets)
                 assert (await client.receive())["positions"].keys() == {"0", "1"}
 
             assert (status_json(node)["topicPartitions"], status_json(node)["placedPartitions"]) == (3, 2)
             client.writer.close()
 
     asyncio.run(run())
-    said = [line for line in capfd.readouterr().err.splitlines() if "partitions-changed" in line]
-    assert len(said) == 1
-    assert "partitions from 2 on are not read" in said[0]
-    assert "new revision" in said[0]
+    logged = [line for line in capfd.readouterr().err.splitlines() if "partitions-changed" in line]
+    assert len(logged) == 1
+    assert "partitions from 2 on are not read" in logged[0]
+    assert "new revision" in logged[0]
 
 
 @given(position=st.integers(-1, 30), earliest=st.integers(0, 30), length=st.integers(0, 30))

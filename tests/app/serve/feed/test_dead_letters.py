@@ -87,9 +87,9 @@ def test_too_large_dead_letter_stops_no_partition(
             if sizes:
                 found = await records_of(kafka, dead)
                 cut = {
-                    int(said["original-value-bytes"]): len(r.value)
+                    int(headers["original-value-bytes"]): len(r.value)
                     for r in found
-                    if "truncated" in (said := dict(r.headers))
+                    if "truncated" in (headers := dict(r.headers))
                 }
                 assert cut == sizes
 

@@ -43,9 +43,9 @@ def test_topic_that_stays_missing_is_a_failure(tmp_path: Path, capfd: pytest.Cap
             client.send(type="state", state="waiting-for-topic", mode="realtime", detail="users", starts=0)
             await until("the failure", lambda: node.ingest_status.state == "failed")
 
-            said = status_json(node)["ingest"]["detail"]
-            assert said.startswith("there is no topic users")
-            assert readiness(node)["ingestFailed"] == said
+            detail = status_json(node)["ingest"]["detail"]
+            assert detail.startswith("there is no topic users")
+            assert readiness(node)["ingestFailed"] == detail
             assert [(c.failed, c.position) for c in node.replicas.by_partition.values()] == [
                 (None, 5),
                 (None, -1),

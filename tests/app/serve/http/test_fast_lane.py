@@ -76,7 +76,7 @@ def comparable(answer: bytes) -> tuple[int, dict[str, str], bytes]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
 @given(
-    key=st.sampled_from([*KEYS, b"expired", b"deleted", b"nobody"]) | st.binary(max_size=40),
+    key=st.sampled_from([*KEYS, b"expired", b"deleted", b"missing"]) | st.binary(max_size=40),
     safe=st.sampled_from(["", "/", "!$&'()*+,;=:@"]),
     headers=st.lists(
         st.sampled_from(
@@ -132,7 +132,7 @@ def test_header_that_may_matter_is_not_plain(header: bytes) -> None:
 def test_pipelined_requests_are_answered_in_order(node: Served) -> None:
     """A node answers requests that arrive in one packet in their order."""
     with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
-        connection.sendall(get(b"/v1/keys/a") + get(b"/v1/keys/nobody") + get(b"/v1/keys/a"))
+        connection.sendall(get(b"/v1/keys/a") + get(b"/v1/keys/missing") + get(b"/v1/keys/a"))
         answers = read_answers(connection, 3)
 
     assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"404", b"200"]

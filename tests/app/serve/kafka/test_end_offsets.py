@@ -79,17 +79,17 @@ def test_waiting_callers_share_one_lookup(
     async def run() -> None:
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:
             await node.end_offsets.latest([0])
-            asked = 0
+            calls = 0
             look_up = AIOKafkaConsumer.end_offsets
 
             async def counted(self: AIOKafkaConsumer, partitions: Any) -> Any:
-                nonlocal asked
-                asked += 1
+                nonlocal calls
+                calls += 1
                 return await look_up(self, partitions)
 
             monkeypatch.setattr(AIOKafkaConsumer, "end_offsets", counted)
             await asyncio.gather(*(node.end_offsets.latest([0]) for _ in range(100)))
-            assert asked <= 2
+            assert calls <= 2
 
     asyncio.run(run())
 

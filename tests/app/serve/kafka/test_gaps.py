@@ -29,26 +29,26 @@ class Held(TopicConsumer):
 
     def __init__(self, topic: Topic) -> None:
         super().__init__(topic, Random(1))
-        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+        self.requested, self.go_on = asyncio.Event(), asyncio.Event()
         self.go_on.set()
 
     async def hold(self) -> None:
         """Returns when the next answer is held back."""
         self.go_on.clear()
-        self.asked.clear()
-        await self.asked.wait()
+        self.requested.clear()
+        await self.requested.wait()
 
     async def getmany(
         self, where: TopicPartition, timeout_ms: int, max_records: int
     ) -> dict[TopicPartition, list[Any]]:
-        return await self._held(super().getmany(where, timeout_ms, max_records))
+        return await self._blocked(super().getmany(where, timeout_ms, max_records))
 
-    async def end_offsets(self, asked: list[TopicPartition]) -> dict[TopicPartition, int]:
-        return await self._held(super().end_offsets(asked))
+    async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._blocked(super().end_offsets(partitions))
 
-    async def _held(self, answer: Awaitable[T]) -> T:
+    async def _blocked(self, answer: Awaitable[T]) -> T:
         found = await answer
-        self.asked.set()
+        self.requested.set()
         await self.go_on.wait()
         return found
 

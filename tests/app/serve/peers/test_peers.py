@@ -63,7 +63,7 @@ def test_every_node_answers_for_all_partitions(cluster: NodeCluster, ordinal: in
         assert [json.loads(line)["key"] for line in lines] == KEYS
         assert http.get("/v1/count").json()["count"] == len(KEYS)
         assert http.get("/v1/count?approximate=true").json()["count"] == len(KEYS)
-        items = http.post("/v1/multi-get", json={"keys": [*KEYS, "nobody"]}).json()["items"]
+        items = http.post("/v1/multi-get", json={"keys": [*KEYS, "missing"]}).json()["items"]
         assert [item["found"] for item in items] == [*(True for _ in KEYS), False]
 
 
@@ -151,8 +151,8 @@ def test_missing_partition_is_named(tmp_path: Path) -> None:
     with three_nodes(tmp_path, 1) as cluster:
         for number, key in enumerate(KEYS):
             cluster.put(key.encode(), b"%d" % number)
-        gone = [p for p in range(6) if cluster.placement.serving[p] == (1,)]
-        lost = next(key for key in KEYS if partition_for(key.encode(), "murmur2", 6) in gone)
+        missing = [p for p in range(6) if cluster.placement.serving[p] == (1,)]
+        lost = next(key for key in KEYS if partition_for(key.encode(), "murmur2", 6) in missing)
         cluster.stop(1)
         with cluster.nodes[0].client() as http:
             point = http.get(f"/v1/keys/{lost}")
@@ -160,12 +160,12 @@ def test_missing_partition_is_named(tmp_path: Path) -> None:
                 503, "not_available", True)  # fmt: skip
             for path in ("/v1/scan?", "/v1/count?", "/v1/prefix/key?"):
                 refused = http.get(path)
-                assert (refused.status_code, refused.json()["missing"]) == (503, gone)
+                assert (refused.status_code, refused.json()["missing"]) == (503, missing)
                 part = http.get(path + "partial=allow").json()
-                assert (part["complete"], part["missing"]) == (False, gone)
+                assert (part["complete"], part["missing"]) == (False, missing)
             items = http.post("/v1/multi-get?partial=allow", json={"keys": KEYS}).json()["items"]
-            assert {item["found"] for item in items if item["partition"] in gone} == {None}
-            assert {item["found"] for item in items if item["partition"] not in gone} == {True}
+            assert {item["found"] for item in items if item["partition"] in missing} == {None}
+            assert {item["found"] for item in items if item["partition"] not in missing} == {True}
 
 
 def test_stale_replica_is_not_read(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ SendTo = Callable[[httpx.Client], httpx.Response]
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "send_read",
     [
         lambda http: http.post("/v1/multi-get", json={"keys": KEYS}),
         lambda http: http.get("/v1/scan"),
@@ -92,18 +92,18 @@ SendTo = Callable[[httpx.Client], httpx.Response]
     ],
     ids=["multi-get", "scan", "prefix"],
 )
-def test_large_answer_without_memory_is_refused(cluster: NodeCluster, ask: SendTo) -> None:
+def test_large_answer_without_memory_is_refused(cluster: NodeCluster, send_read: SendTo) -> None:
     """The node answers 429 with Retry-After while other answers use the budget, and still answers small reads."""
     node = cluster.nodes[0]
     with node.client() as http:
-        assert ask(http).status_code == 200
+        assert send_read(http).status_code == 200
         with memory_left(node, 10_000):
-            refused = ask(http)
+            refused = send_read(http)
             assert (refused.status_code, refused.json()["reason"]) == (429, "overloaded")
             assert "retry-after" in refused.headers
             small = http.post("/v1/multi-get", json={"keys": KEYS[:1]})
             assert (small.status_code, small.json()["items"][0]["found"]) == (200, True)
-        assert ask(http).status_code == 200
+        assert send_read(http).status_code == 200
     eventually("all memory is released", lambda: nothing_is_reserved(cluster))
 
 

@@ -31,7 +31,8 @@ def trio(tmp_path: Path) -> Iterator[Trio]:
             state = ReplicaState(len(puts), True, len(puts))
             node.on_loop(partial(replica.apply, puts, state))
         eventually(
-            "the second is heard to be whole", lambda: started.nodes[0].node.peers.has_complete_replica(1, 0)
+            "the heartbeat reports a complete replica",
+            lambda: started.nodes[0].node.peers.has_complete_replica(1, 0),
         )
         yield started
 

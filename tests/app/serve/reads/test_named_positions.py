@@ -56,12 +56,11 @@ def test_named_position_elsewhere_is_respected(tmp_path: Path, caller: int, kind
     """A key of an FNV-1a producer is found by its position while the nodes still assume murmur2."""
     with three_nodes(tmp_path, 1) as cluster:
         cluster.put(KEY.encode(), b"1", partition=WRITTEN)
-        asked = hosts(cluster, caller)
         for ordinal, node in enumerate(cluster.nodes):
             eventually("it knows", lambda n=node: n.node.replicas.partitioning.algorithm == "fnv1a")  # type: ignore[misc]
             if ordinal != hosts(cluster, WRITTEN):
                 forget_mismatches(node)
-        with cluster.nodes[asked].client() as http:
+        with cluster.nodes[hosts(cluster, caller)].client() as http:
             assert read(http, kind, f"min-position={WRITTEN}:1") == 1
 
 
@@ -70,11 +69,11 @@ def test_named_position_elsewhere_is_respected(tmp_path: Path, caller: int, kind
 def test_named_position_elsewhere_is_waited_for(tmp_path: Path, caller: int, kind: str) -> None:
     """The read waits at the node that hosts the named partition, and then finds the key there."""
     with three_nodes(tmp_path, 1) as cluster:
-        asked, owner = cluster.nodes[hosts(cluster, caller)], cluster.nodes[hosts(cluster, WRITTEN)]
+        node, owner = cluster.nodes[hosts(cluster, caller)], cluster.nodes[hosts(cluster, WRITTEN)]
         values: list[Any] = []
 
         def reading() -> None:
-            with asked.client() as http:
+            with node.client() as http:
                 values.append(read(http, kind, f"min-position={WRITTEN}:1&deadline-ms=30000"))
 
         thread = threading.Thread(target=reading)
@@ -146,14 +145,14 @@ def test_position_that_is_reached_costs_no_waiting(tmp_path: Path) -> None:
 def test_strong_read_follows_a_partitioner_that_changes_while_it_waits(tmp_path: Path) -> None:
     """The read fetches the end offset of the partition that holds the key from then on."""
     with served(tmp_path, partitions=6) as node:
-        asked: list[set[int]] = []
+        requested: list[set[int]] = []
 
         async def latest(partitions: list[int]) -> dict[int, int]:
-            asked.append({*partitions})
+            requested.append({*partitions})
             node.node.replicas.partitioner.note_mismatched(frozenset({"murmur2", "crc32"}))
             return {partition: 0 for partition in partitions}
 
         node.node.end_offsets.latest = latest  # type: ignore[method-assign, assignment]
         with node.client() as http:
             assert http.get(f"/v1/keys/{KEY}?consistency=strong").json()["reason"] == "key_not_found"
-    assert asked == [{ASSUMED}, {WRITTEN}]
+    assert requested == [{ASSUMED}, {WRITTEN}]

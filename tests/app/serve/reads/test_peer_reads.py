@@ -25,8 +25,8 @@ REFUSED = Failure(Reason.NOT_AVAILABLE, "why", "what to do", partition=4, retry_
 
 def test_cover_answer_survives_encoding() -> None:
     """Progress and refusals are the same after encoding and parsing."""
-    said = encode_rows({"standings": [STANDING], "refused": [refusal_to_json(4, REFUSED)]})
-    covered = parse_answer(said, _cover_answer)
+    body = encode_rows({"standings": [STANDING], "refused": [refusal_to_json(4, REFUSED)]})
+    covered = parse_answer(body, _cover_answer)
     assert covered.progress == {3: STANDING}
     assert refusal_to_json(4, covered.refused[4]) == refusal_to_json(4, REFUSED)
 

@@ -86,10 +86,10 @@ def read(http: httpx.Client, kind: str, option: str, value: str, as_header: bool
 
 def read_all(http: httpx.Client, option: str, value: str) -> dict[tuple[str, str], httpx.Response]:
     """Send every kind of read at once, with the option as a parameter and as a header; return the answers."""
-    asked = [(kind, place) for kind in KINDS for place in ("parameter", "header")]
-    with ThreadPoolExecutor(len(asked)) as pool:
-        answers = pool.map(lambda each: read(http, each[0], option, value, each[1] == "header"), asked)
-        return dict(zip(asked, answers, strict=True))
+    reads = [(kind, place) for kind in KINDS for place in ("parameter", "header")]
+    with ThreadPoolExecutor(len(reads)) as pool:
+        answers = pool.map(lambda each: read(http, each[0], option, value, each[1] == "header"), reads)
+        return dict(zip(reads, answers, strict=True))
 
 
 def test_read_without_options_is_answered(http: httpx.Client) -> None:
@@ -101,8 +101,8 @@ def test_read_without_options_is_answered(http: httpx.Client) -> None:
 @pytest.mark.parametrize("option", UNMET)
 def test_option_that_no_replica_meets_is_refused(http: httpx.Client, option: str) -> None:
     """Every kind of read answers 503 not_fresh_enough, at either node."""
-    said = {asked: status_of(answer) for asked, answer in read_all(http, option, UNMET[option]).items()}
-    assert said == dict.fromkeys(said, (503, "not_fresh_enough"))
+    statuses = {read_: status_of(answer) for read_, answer in read_all(http, option, UNMET[option]).items()}
+    assert statuses == dict.fromkeys(statuses, (503, "not_fresh_enough"))
 
 
 @pytest.mark.parametrize("option", WRONG)
@@ -110,7 +110,7 @@ def test_wrong_value_of_an_option_is_refused(http: httpx.Client, option: str) ->
     """Every kind of read answers 400 and names the option."""
     answers = read_all(http, option, WRONG[option])
     assert {status_of(answer) for answer in answers.values()} == {(400, "invalid_request")}
-    assert [asked for asked, answer in answers.items() if option not in answer.json()["detail"].lower()] == []
+    assert [read_ for read_, answer in answers.items() if option not in answer.json()["detail"].lower()] == []
 
 
 def status_of(answer: httpx.Response) -> tuple[int, str]:

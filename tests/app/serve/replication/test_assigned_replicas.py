@@ -32,13 +32,13 @@ from tests.support.waiting import until
 HERE_ALL = placed(2, [[0], [0], [0]])
 
 
-def kept(node: Node) -> Path:
+def placement_file(node: Node) -> Path:
     return Path(node.settings.data_dir, PLACEMENT_FILE)
 
 
 def epoch_on_disk(node: Node) -> int:
     """0: there is no placement."""
-    return Placement.from_json(kept(node).read_text()).epoch if kept(node).exists() else 0
+    return Placement.from_json(placement_file(node).read_text()).epoch if placement_file(node).exists() else 0
 
 
 def test_removed_replica_is_deleted_and_an_added_one_is_created(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_lost_placement_is_fetched_again(tmp_path: Path, text: str) -> None:
     """If a power cut damaged the placement's file, the node starts with the first placement and gets the
     newest later."""
 
-    kept(open_node(tmp_path, HERE)).write_text(text)
+    placement_file(open_node(tmp_path, HERE)).write_text(text)
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -194,7 +194,7 @@ def test_memtable_memory_is_shared_by_all_assigned_replicas(tmp_path: Path) -> N
 
 
 async def connected(node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """As ingest; it has been told what is wanted first."""
+    """Run an ingest that has received the wanted partitions first."""
     reader, writer = await asyncio.open_unix_connection(Path(node.settings.run_dir) / CONTROL_SOCKET)
     writer.write(b'{"type":"hello","protocol":1,"pid":1}\n')
     assert await wanted_next(reader) == [0, 1, 2]
@@ -209,10 +209,10 @@ async def wanted_next(reader: asyncio.StreamReader) -> list[int]:
 
 
 async def started(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, looked_at: Sequence[int]
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, partitions: Sequence[int]
 ) -> dict[str, int]:
-    offsets = {str(partition): 0 for partition in looked_at}
-    latest = {str(partition): 100 for partition in looked_at}
+    offsets = {str(partition): 0 for partition in partitions}
+    latest = {str(partition): 100 for partition in partitions}
     topic = {"type": "topic", "id": "T", "partitions": 3, "earliest": offsets, "latest": latest}
     writer.write(json.dumps(topic).encode() + b"\n")
     async with asyncio.timeout(5):
@@ -281,7 +281,7 @@ def test_placement_that_cannot_be_written_is_not_followed(tmp_path: Path) -> Non
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
-            os.mkdir(f"{kept(node)}.new")
+            os.mkdir(f"{placement_file(node)}.new")
             with pytest.raises(OSError, match=r"placement\.json\.new"):
                 node.assigned_replicas.follow(WITHOUT_1)
             assert node.placement.epoch == 1

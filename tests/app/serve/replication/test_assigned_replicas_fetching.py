@@ -30,12 +30,12 @@ def test_replica_is_fetched_from_a_peer(tmp_path: Path) -> None:
             for partition in (0, 2):
                 node.replicas.by_partition[partition].apply((), ReplicaState(0, True))
             node.assigned_replicas.follow(placed(2, [[0], [1], [0]], [[], [0], []]))
-            await until("the other node is asked", lambda: other_of(node).asked == [1])
+            await until("the other node is asked", lambda: other_of(node).fetched == [1])
 
             replica, reads = node.replicas.by_partition[1], Reads(node)
-            for asked in (BOUNDED, ANY):
+            for options in (BOUNDED, ANY):
                 with pytest.raises(Failure, match="is being copied from another node") as refused:
-                    _ = reads.readable_replica(1, asked, {}, 0).store
+                    _ = reads.readable_replica(1, options, {}, 0).store
                 assert refused.value.reason is Reason.NOT_AVAILABLE
             assert node.replicas.partitions_to_ingest() == [0, 2]
             status = status_json(node)["partitions"][1]
@@ -74,7 +74,7 @@ def test_fetch_ends_when_its_replica_is_removed(tmp_path: Path) -> None:
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [0]]), other=100) as node:
             node.assigned_replicas.follow(placed(2, [[0], [1], [0]], [[], [0], []]))
-            await until("the other node is asked", lambda: other_of(node).asked == [1])
+            await until("the other node is asked", lambda: other_of(node).fetched == [1])
             node.assigned_replicas.follow(placed(3, [[0], [1], [0]]))
             await until(
                 "it has ended",
@@ -97,7 +97,7 @@ def test_wiped_node_fetches_replicas_from_peers(tmp_path: Path) -> None:
         async with node_running(tmp_path, both, other=100) as node:
             other_of(node).go_on.set()
             await until("both are there", lambda: len(node.replicas.partitions_to_ingest()) == PARTITIONS)
-            assert sorted(other_of(node).asked) == [0, 1]
+            assert sorted(other_of(node).fetched) == [0, 1]
             assert [replica.position for _, replica in sorted(node.replicas.by_partition.items())] == [
                 100,
                 100,
@@ -148,7 +148,7 @@ def test_damaged_store_that_no_peer_has_is_not_deleted(tmp_path: Path) -> None:
             assert failed is not None
             assert "is damaged" in failed
             assert (damaged / "CURRENT").exists()
-            assert other_of(node).asked == []
+            assert other_of(node).fetched == []
 
     asyncio.run(run())
 
@@ -184,7 +184,7 @@ def test_pause_stops_ingest_and_fetches(tmp_path: Path) -> None:
         async with node_running(tmp_path, placed(1, [[0], [0], [1]]), other=100) as node:
             node.replicas.by_partition[0].apply((), ReplicaState(0, True))
             node.assigned_replicas.follow(placed(2, [[0], [0], [1]], [[], [], [0]]))
-            await until("the other node is asked", lambda: other_of(node).asked == [2])
+            await until("the other node is asked", lambda: other_of(node).fetched == [2])
 
             node.assigned_replicas.pause("hydrating")
             assert node.replicas.partitions_to_ingest() == [0]

@@ -138,8 +138,8 @@ def test_replica_assigned_during_its_deletion_starts_over(tmp_path: Path) -> Non
         async with node_running(tmp_path, removal_delay_seconds=0) as node:
             node.slices.apply(slice_payload(put(4, b"a", b"1"), partition=1))
             for epoch in range(2, 62):
-                held = epoch % 2
-                node.assigned_replicas.follow(placed(epoch, [[0], [0 if held else 1], [0]]))
+                is_assigned = epoch % 2
+                node.assigned_replicas.follow(placed(epoch, [[0], [0 if is_assigned else 1], [0]]))
                 for _ in range(epoch % 7):
                     await asyncio.sleep(0.0005 * (epoch % 3))
             await until("it is open", lambda: node.replicas.by_partition[1].opened)

@@ -188,14 +188,14 @@ def test_manifest_request_returns_progress_until_it_is_ready(
         begun = client.post(PATH, json={"partition": 0, "recordsMin": 1})
         lease = begun.json()["lease"]
         seen = []
-        while (look := client.get(f"{PATH}/{lease}")).status_code == 202:
-            seen.append(look.json()["bytes_read"])
+        while (response := client.get(f"{PATH}/{lease}")).status_code == 202:
+            seen.append(response.json()["bytes_read"])
             file = client.get(f"{PATH}/{lease}/files/CURRENT")
             assert file.status_code == 404
             go_on.release(1 if len(seen) < 4 else 100)
 
     assert begun.status_code == 202
-    assert manifest_of(look).lease == lease
+    assert manifest_of(response).lease == lease
     assert seen == sorted(seen)
     assert seen[-1] > seen[0] == 0
 

@@ -37,7 +37,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture(scope="module")
 def both_filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
-    """Two complete copies of other rows each, so that one sees whose was taken. Nobody writes to them."""
+    """Two complete replicas with different rows, so that the rows name the checkpoint source. No producer writes."""
     with Trio(tmp_path_factory.mktemp("both")) as started:
         started.fill(0)
         started.fill(1)
@@ -180,7 +180,7 @@ def called(name: str) -> Change:
     return change
 
 
-def said(**fields: Any) -> Change:
+def with_fields(**fields: Any) -> Change:
     return lambda _, manifest: replace(manifest, **fields)
 
 
@@ -193,10 +193,10 @@ WRONG: dict[str, Change] = {
     "a MANIFEST that is not named": meta_not_named,
     "a name that leads out": called("../../p0001"),
     "an absolute name": called("/tmp/x"),
-    "another application": said(application_id="tests.users.r2"),
-    "another partition": said(partition=1),
-    "another format": said(format=999),
-    "another position": said(position=ROWS + 1),
+    "another application": with_fields(application_id="tests.users.r2"),
+    "another partition": with_fields(partition=1),
+    "another format": with_fields(format=999),
+    "another position": with_fields(position=ROWS + 1),
 }
 
 
@@ -218,11 +218,11 @@ def test_bytes_that_do_not_match_the_manifest_are_discarded(
     assert both_filled.fetched() == complete(both_filled.source(1))
     assert [path.name for path in tmp_path.iterdir()] == ["p0000"]
     events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    given_up = {"peer-copy-thrown-away", "peer-copy-given-up"}
-    assert [event["peer"] for event in events if event["event"] in given_up] == both_filled.addresses[:1]
+    abandoned = {"peer-copy-thrown-away", "peer-copy-given-up"}
+    assert [event["peer"] for event in events if event["event"] in abandoned] == both_filled.addresses[:1]
     assert leases
     assert len(both_filled.leases(0)) <= 1
-    for lease in leases:  # that nobody could give back whose manifest made no sense
+    for lease in leases:  # a malformed manifest leaves its lease unreleased
         with suppress(Failure):
             both_filled.nodes[0].begin(both_filled.nodes[0].node.checkpoints.release(lease)).result(10)
 
@@ -265,13 +265,15 @@ def test_damaged_replica_serves_no_checkpoint(trio: Trio) -> None:
         trio.nodes[0].node.replicas.by_partition[0],
         trio.nodes[2].node.peers.last_heartbeats,
     )
-    eventually("it is heard to be whole", lambda: last_heartbeats[0].replicas[0].complete)
+    eventually("the heartbeat reports a complete replica", lambda: last_heartbeats[0].replicas[0].complete)
     with pytest.raises(Failure, match="cannot be read"):
         trio.nodes[0].on_loop(lambda: list(replica.store.rows()))
 
     assert not trio.fetch()
 
-    eventually("it is heard not to be", lambda: not last_heartbeats[0].replicas[0].complete)
+    eventually(
+        "the heartbeat reports an incomplete replica", lambda: not last_heartbeats[0].replicas[0].complete
+    )
     assert trio.leases(0) == []
     assert replica.complete
 
@@ -285,7 +287,7 @@ def test_store_of_another_partition_is_discarded(
     checkpoints = trio.nodes[0].node.checkpoints
     create = checkpoints.create
     monkeypatch.setattr(checkpoints, "create", lambda partition, records_min: create(0, records_min))
-    change_checkpoints(monkeypatch, trio.nodes[0], said(partition=1))
+    change_checkpoints(monkeypatch, trio.nodes[0], with_fields(partition=1))
     monkeypatch.setattr(trio.nodes[2].node.peers, "candidates", lambda partition: [0])
 
     assert not trio.nodes[2].begin(hydration.fetch(1, trio.into)).result(60)

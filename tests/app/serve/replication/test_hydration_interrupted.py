@@ -64,7 +64,7 @@ def test_fetch_continues_at_another_peer_after_a_crash(slow_trio: Trio) -> None:
 
 @contextmanager
 def hangs(node: Served) -> Iterator[None]:
-    """As if it was stopped: its connections stay, and nobody answers."""
+    """Accept connections and answer nothing, as a stopped process does."""
     go_on, stands = threading.Event(), threading.Event()
 
     async def stand_still() -> None:
@@ -96,7 +96,7 @@ def test_fetch_leaves_a_hanging_peer_for_another_with_the_replica(
     """It does so soon after the heartbeats have ended, and does not fetch identical files again."""
     same_replica(slow_trio)
     peers, lengths = slow_trio.nodes[2].node.peers, count_reads(monkeypatch)
-    eventually("the other is heard to have it", lambda: peers.has_complete_replica(1, 0))
+    eventually("the heartbeat reports the other replica", lambda: peers.has_complete_replica(1, 0))
     monkeypatch.setattr(peers, "candidates", lambda partition: [0, 1])
     hydration = slow_trio.new_hydration(stalled_seconds=1000)
     fetching = slow_trio.nodes[2].begin(hydration.fetch(0, slow_trio.into))
@@ -114,12 +114,12 @@ def test_fetch_waits_for_a_hanging_peer_with_the_only_replica(
 ) -> None:
     """The fetch continues where it was."""
     monkeypatch.setattr(hydration, "_SUSPECTED_SECONDS", 0.0)
-    peers, asked_for = slow_trio.nodes[2].node.peers, list[int]()
-    monkeypatch.setattr(peers, "has_complete_replica", lambda ordinal, partition: asked_for.append(ordinal))
+    peers, lookups = slow_trio.nodes[2].node.peers, list[int]()
+    monkeypatch.setattr(peers, "has_complete_replica", lambda ordinal, partition: lookups.append(ordinal))
     fetching = slow_trio.nodes[2].begin(slow_trio.new_hydration(stalled_seconds=30).fetch(0, slow_trio.into))
     eventually("some of it has come", lambda: bytes_there(slow_trio) > 2 << 20)
     with hangs(slow_trio.nodes[0]):
-        eventually("another one was looked for, twice", lambda: len(asked_for) > 1)
+        eventually("another one was looked for, twice", lambda: len(lookups) > 1)
 
     assert fetching.result(60)
     assert slow_trio.fetched() == complete(slow_trio.source(0))
@@ -134,7 +134,7 @@ def test_fetch_leaves_a_peer_that_never_sends(
     trio.fill(1)
     monkeypatch.setattr(hydration, "_ANSWER_SECONDS", 0.5 if heartbeats else 1000)
     peers = trio.nodes[2].node.peers
-    eventually("the other is heard to have it", lambda: peers.has_complete_replica(1, 0))
+    eventually("the heartbeat reports the other replica", lambda: peers.has_complete_replica(1, 0))
     monkeypatch.setattr(peers, "candidates", lambda partition: [0, 1])
     with ExitStack() as stack:
         if heartbeats:
@@ -142,7 +142,9 @@ def test_fetch_leaves_a_peer_that_never_sends(
             port = int(trio.addresses[0].rpartition(":")[2])
             bad = FaultyNode(socket.create_server(("127.0.0.1", port)), "silent")
             at_the_end.callback(bad.stop)
-            eventually("it is heard", lambda: 0 in peers.last_heartbeats and 0 not in peers.suspected)
+            eventually(
+                "its heartbeats arrive", lambda: 0 in peers.last_heartbeats and 0 not in peers.suspected
+            )
         else:
             stack.enter_context(hangs(trio.nodes[0]))
 

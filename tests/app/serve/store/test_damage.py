@@ -29,7 +29,9 @@ def fill_both(trio: Trio) -> None:
     rows, state = trio.source(0)
     second = trio.nodes[1]
     second.on_loop(lambda: replica_of(second).apply(list(rows.items()), state))
-    eventually("both are heard to be whole", lambda: all(heard_whole(trio, o) for o in (0, 1)))
+    eventually(
+        "the heartbeats report two complete replicas", lambda: all(reports_complete(trio, o) for o in (0, 1))
+    )
     for node in trio.nodes[:2]:
         look_after(node)
 
@@ -38,7 +40,7 @@ def look_after(node: Served) -> None:
     node.begin(node.node.assigned_replicas.start()).result(10)
 
 
-def heard_whole(trio: Trio, ordinal: int) -> bool:
+def reports_complete(trio: Trio, ordinal: int) -> bool:
     return trio.nodes[1 - ordinal].node.peers.has_complete_replica(ordinal, 0)
 
 
@@ -69,8 +71,8 @@ def test_damaged_replica_is_replaced_by_a_peers(trio: Trio, capfd: pytest.Captur
 
     assert trio.source(0) == complete(source)
     assert replica_of(trio.nodes[0]).damaged is None
-    [said] = events(capfd, "copy-damaged")
-    assert (said["partition"], "Corruption" in said["reason"]) == (0, True)
+    [event] = events(capfd, "copy-damaged")
+    assert (event["partition"], "Corruption" in event["reason"]) == (0, True)
     left = [path.name for path in damaged.path.parent.iterdir() if path.name.startswith("p0")]
     assert left == ["p0000"]
 
@@ -150,11 +152,11 @@ def test_damaged_replica_stays_while_no_peer_is_complete(trio: Trio, monkeypatch
     """The readable rows are served, and no fetch is repeated in a loop."""
     trio.fill(0)
     look_after(trio.nodes[0])
-    looked = threading.Event()
+    checked = threading.Event()
 
     def another_is_complete(partition: int) -> bool:
         if replica_of(trio.nodes[0]).damaged is not None:
-            looked.set()
+            checked.set()
         return has_complete_replica(partition)
 
     has_complete_replica = trio.nodes[0].node.peers.another_is_complete
@@ -162,7 +164,7 @@ def test_damaged_replica_stays_while_no_peer_is_complete(trio: Trio, monkeypatch
     trio.damage(0)
     come_to_the_damage(trio.nodes[0])
 
-    assert looked.wait(10)
+    assert checked.wait(10)
     replica = replica_of(trio.nodes[0])
     with trio.nodes[0].client() as client:
         [status] = client.get("/v1/status").json()["partitions"]
@@ -179,7 +181,7 @@ def test_damaged_replicas_do_not_replace_each_other(trio: Trio, capfd: pytest.Ca
         come_to_the_damage(trio.nodes[ordinal])
 
     for ordinal in (0, 1):
-        eventually("the other hears of it", lambda: not heard_whole(trio, ordinal))  # noqa: B023
+        eventually("the heartbeat reports the damage", lambda: not reports_complete(trio, ordinal))  # noqa: B023
         eventually("it is there", lambda: replica_of(trio.nodes[ordinal]).opened)  # noqa: B023
         assert replica_of(trio.nodes[ordinal]).complete
     assert not events(capfd, "copied-from-peer")

@@ -91,10 +91,10 @@ def check(node: Node, paused: Pause, wanted: list[int]) -> None:
     assert status["disk"]["highWaterPercent"] == MARK
     assert 0 < status["disk"]["usedPercent"] < 100
     assert node.replicas.partitions_to_ingest() == wanted
-    said = [replica["paused"] for replica in status["partitions"]]
-    assert [text is None for text in said] == [partition in wanted for partition in range(2)]
+    reasons = [replica["paused"] for replica in status["partitions"]]
+    assert [text is None for text in reasons] == [partition in wanted for partition in range(2)]
     if paused != "none":
-        assert f"the mark is {MARK} %" in str(said[1])
+        assert f"the mark is {MARK} %" in str(reasons[1])
     assert node.replicas.by_partition[0].store.get(b"a") is not None
     exposed = metrics.exposition(metrics.registry(node)).decode()
     for which in ("hydrating", "all"):
