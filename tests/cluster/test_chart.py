@@ -202,9 +202,7 @@ def test_aggregated_roles_grant_their_verbs(
     assert [may[role]("patch", status) for role in may] == [False, False, False]
 
 
-def test_existing_crd_is_adopted_and_retained(
-    namespace: Namespace, release: Callable[..., str]
-) -> None:
+def test_existing_crd_is_adopted_and_retained(namespace: Namespace, release: Callable[..., str]) -> None:
     """Helm adopts an existing CRD only with the option for it, gives the reason otherwise, and never uninstalls it."""
     kubectl("annotate", CRD, "meta.helm.sh/release-name-", "meta.helm.sh/release-namespace-")
     with pytest.raises(HelmRefused, match="cannot be imported into the current release"):

@@ -136,7 +136,9 @@ def test_name_that_pods_cannot_have_is_refused(namespace: Namespace, name: str, 
 
 
 @pytest.mark.parametrize(("sentence", "spec"), RULES)
-def test_rule_across_fields_refuses_its_case(namespace: Namespace, sentence: str, spec: dict[str, Any]) -> None:
+def test_rule_across_fields_refuses_its_case(
+    namespace: Namespace, sentence: str, spec: dict[str, Any]
+) -> None:
     """Each rule refuses what breaks it, in its own words, and no other rule complains."""
     answer = namespace.try_topic(topic("users", {**SMALL, **spec}))
 
@@ -221,7 +223,9 @@ def stored(namespace: Namespace) -> Namespace:
 
 
 @pytest.mark.parametrize(("sentence", "spec"), CHANGES)
-def test_change_that_needs_other_volumes_is_refused(stored: Namespace, sentence: str, spec: dict[str, Any]) -> None:
+def test_change_that_needs_other_volumes_is_refused(
+    stored: Namespace, sentence: str, spec: dict[str, Any]
+) -> None:
     """The API server refuses a change that would need other volumes, and the message gives advice."""
     answer = stored.try_change("stored", {**SMALL, **spec})
 

@@ -18,7 +18,9 @@ KEYS = [f"key-{n}".encode() for n in range(200)]
 
 
 @pytest.mark.parametrize(("name", "algorithm"), [("consistent_random", "crc32"), ("fnv1a_random", "fnv1a")])
-def test_partitioner_of_the_producer_is_detected(kafka: Any, tmp_path: Path, name: str, algorithm: str) -> None:
+def test_partitioner_of_the_producer_is_detected(
+    kafka: Any, tmp_path: Path, name: str, algorithm: str
+) -> None:
     """Nodes look for keys by the hash that librdkafka used."""
     topic = f"by-{algorithm}"
     topics.create(kafka.bootstrap, topic, 6)

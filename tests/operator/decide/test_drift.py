@@ -34,7 +34,7 @@ Path = tuple[str | int, ...]
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Where something stands that is neither a mapping nor a list, nor empty."""
+    """Yield the path of each value that is neither a mapping nor a list, nor empty."""
     if isinstance(value, Mapping):
         for name, below in value.items():
             yield from leaves(below, (*path, name))
@@ -46,7 +46,7 @@ def leaves(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def nodes(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Every mapping."""
+    """Yield the path of each mapping."""
     if isinstance(value, Mapping):
         yield path
         for name, below in value.items():

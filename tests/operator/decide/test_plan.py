@@ -36,10 +36,10 @@ CONFIG_MAP, STATEFUL_SET = Ref("ConfigMap", "users-r1"), Ref("StatefulSet", "use
 
 @cache
 def standing(standbys: int = 1) -> Observed:
-    """Three nodes, two copies or another number, nothing to do."""
+    """Return a settled view of three nodes, with two replicas of each partition by default."""
     history = History.begin(3, replicas=3, standbyReplicas=standbys)
     history.settle()
-    return history.operator.look()
+    return history.operator.observe()
 
 
 def changed(observed: Observed, **spec: Any) -> Observed:
@@ -56,7 +56,7 @@ def edited(observed: Observed, ref: Ref, edit: Callable[[Any], None]) -> Observe
 
 
 def writes(planned: Plan, observed: Observed) -> dict[Ref, Manifest]:
-    """What is applied that is not so already."""
+    """Return the applied objects that differ from the live ones."""
     refs = {Ref(m["kind"], m["metadata"]["name"]): m for m in planned.apply}
     return {ref: m for ref, m in refs.items() if difference(m, observed.children.get(ref, {})) is not None}
 
@@ -82,7 +82,7 @@ def test_operator_upgrade_restarts_no_pods() -> None:
     assert not writes(planned, standing())
 
 
-# --- the beginning
+# --- the first revision
 
 
 def beginning(topic: Any) -> Observed:
@@ -90,7 +90,7 @@ def beginning(topic: Any) -> Observed:
 
 
 def test_first_revision_enters_status_before_its_objects() -> None:
-    """The next pass then knows whose the children are."""
+    """The first revision enters status first, so that the next pass can assign its children."""
     planned = plan(beginning(TopicFound(4)), SETTINGS)
 
     assert (planned.apply, planned.token_secrets) == ((), ())
@@ -263,7 +263,7 @@ def test_deleted_child_causes_an_event() -> None:
     ]
 
 
-# --- what nodes say
+# --- reports of nodes
 
 
 def with_node_status(observed: Observed, ordinal: int, **fields: Any) -> Observed:
@@ -324,14 +324,14 @@ def test_every_field_of_status_is_in_the_schema() -> None:
     for seed in range(6):
         history = History.begin(seed)
         for _ in range(40):
-            history.go_on(1, fault_chance=0.3, crash_chance=0.1)
+            history.run_passes(1, fault_chance=0.3, crash_chance=0.1)
             status = history.operator.resource.get("status") or {}
             if not history.guarantees.status_was_touched:
                 validator.validate(status)
 
 
 def closed(schema: Any) -> Any:
-    """With nothing allowed that is not named."""
+    """Return the schema with additional properties refused at every level."""
     if isinstance(schema, dict):
         here = {name: closed(value) for name, value in schema.items()}
         return {**here, "additionalProperties": False} if "properties" in here else here
@@ -347,7 +347,7 @@ def test_future_time_does_not_delay_a_deadline() -> None:
     history.run_pass()
     status = copy.deepcopy(history.operator.resource["status"])
     status["candidate"]["since"] = text_of(history.cluster.now + 10_000)
-    observed = history.operator.look()
+    observed = history.operator.observe()
     planned = plan(replace(observed, resource={**observed.resource, "status": status}), SETTINGS)
 
     assert planned.status is not None

@@ -20,7 +20,7 @@ from tests.operator.histories.operator import SETTINGS
 
 @cache
 def cutting_over() -> Observed:
-    """The candidate r2 takes over from r1."""
+    """Return the observation in which the candidate r2 takes over from r1."""
     history = History.begin(3, replicas=3, standbyReplicas=1)
     history.settle()
     history.operator.resource["spec"]["topic"] = "others"
@@ -28,7 +28,7 @@ def cutting_over() -> Observed:
     while history.operator.resource["status"]["phase"] != "CuttingOver":
         history.run_pass()
         history.pass_time(1)
-    return history.operator.look()
+    return history.operator.observe()
 
 
 def with_old_pods(observed: Observed, revision: str) -> Observed:
@@ -46,7 +46,7 @@ def test_no_pod_restarts_during_the_cut_over(revision: str) -> None:
 
 
 def hydrating(**spec: Any) -> Observed:
-    """The same a moment before: r2 has caught up for long enough."""
+    """Return the observation before the cut-over, in which r2 has been caught up for long enough."""
     resource = copy.deepcopy(dict(cutting_over().resource))
     resource["status"]["phase"] = "HydratingCandidate"
     resource["spec"].update(spec)
@@ -90,7 +90,7 @@ def test_candidate_takes_over_within_the_maximum_lag(
 
 
 def answering(service: str, pods: int) -> Observed:
-    """The Service is seen at a revision, with so many pods of r2 behind it."""
+    """Return an observation in which the Service selects a revision, with so many endpoints of r2."""
     children = {ref: copy.deepcopy(dict(live)) for ref, live in cutting_over().children.items()}
     children[Ref("Service", "users")]["spec"]["selector"][names.REVISION_LABEL] = service
     endpoints = frozenset(f"users-r2-{ordinal}" for ordinal in range(pods))

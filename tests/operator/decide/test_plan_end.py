@@ -1,4 +1,4 @@
-"""Test the deletion of stuck pods, of revisions and of resources: what goes in which order, and what stays."""
+"""Test the deletion of stuck pods, of revisions and of resources: the order of the removals, and what is retained."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ NINE = {"revision": "r9", "specHash": "old", "since": "1970-01-01T00:00:00Z", "t
 Hosts = Mapping[str, Host] | None
 
 CASES: Mapping[str, tuple[float | None, Hosts, bool]] = {
-    "it was not asked to": (None, {}, False),
+    "it is not terminating": (None, {}, False),
     "it has time left, even without its host": (NOW + 1, {}, False),
-    "its host is well and may be late": (NOW - 299, WELL, False),
+    "its host is ready and less than five minutes have passed": (NOW - 299, WELL, False),
     "its host does not answer": (NOW, SILENT, True),
-    "its host is gone": (NOW, {}, True),
-    "the hosts may not be read": (NOW - 299, None, False),
-    "no node has reported for five minutes": (NOW - 300, None, True),
-    "nor has a host that is well": (NOW - 300, WELL, True),
+    "its host is deleted": (NOW, {}, True),
+    "the hosts are unknown and less than five minutes have passed": (NOW - 299, None, False),
+    "the hosts are unknown and five minutes have passed": (NOW - 300, None, True),
+    "its host is ready and five minutes have passed": (NOW - 300, WELL, True),
 }
 
 
@@ -96,7 +96,7 @@ def test_event_names_what_stays_in_kafka() -> None:
     """Names of an earlier release may belong to another cluster's view: they stay, and an event lists them."""
     history = History.begin(1)
     history.settle()
-    there = history.operator.look()
+    there = history.operator.observe()
     metadata = {**there.resource["metadata"], "deletionTimestamp": "1970-01-01T00:00:00Z"}
     ended = replace(
         there,

@@ -105,7 +105,7 @@ def test_temporary_failure_of_a_candidate_is_reported() -> None:
     for _ in range(20):
         history.run_pass()
         history.pass_time(1)
-    observed = history.operator.look()
+    observed = history.operator.observe()
     nodes = {n: replace(one, ingest_error="no topic") for n, one in observed.node_statuses[2].items()}
     planned = plan(replace(observed, node_statuses={**observed.node_statuses, 2: nodes}), SETTINGS)
 
@@ -115,7 +115,7 @@ def test_temporary_failure_of_a_candidate_is_reported() -> None:
 
 
 def live(**failures: IngestFailure | None) -> LiveRevision:
-    """A revision of three pods; `n0=` is what node 0 says."""
+    """Return a revision of three pods; `n0=` is the report of node 0."""
     pods = {n: Pod(f"users-r1-{n}", False, 0, 0, "host", "template", None) for n in range(3)}
     one = standing().node_statuses[1][0]
     spoken = {int(name[1:]): replace(one, failure=failure) for name, failure in failures.items()}

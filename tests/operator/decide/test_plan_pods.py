@@ -35,7 +35,7 @@ NO_FIT = "0/6 nodes are available: 6 node(s) had volume node affinity conflict."
 
 
 def away(observed: Observed, **scheduled: str) -> Observed:
-    """Node 1 has not been ready for an hour."""
+    """Return an observation in which node 1 has not been ready for an hour."""
 
     def edit(pod: Any) -> None:
         since = text_of(observed.now)
@@ -69,7 +69,7 @@ def host_of(observed: Observed) -> str:
 
 
 def placement_moves(planned: Plan) -> bool:
-    """Whether others are to take over from node 1."""
+    """Return whether the plan moves replicas away from node 1."""
     (config_map,) = [m for m in planned.apply if m["kind"] == "ConfigMap"]
     return str(config_map["data"]["placement.json"]) != standing_placement()
 
@@ -79,9 +79,12 @@ def standing_placement() -> str:
 
 
 HOSTS: Mapping[str, tuple[Callable[[dict[str, Host]], Any], bool]] = {
-    "it is well": (lambda hosts: None, False),
-    "it does not answer": (lambda hosts: hosts.update({host_of(standing()): Host(False, False, None)}), True),
-    "it is gone": (lambda hosts: hosts.pop(host_of(standing())), True),
+    "its host is ready": (lambda hosts: None, False),
+    "its host does not answer": (
+        lambda hosts: hosts.update({host_of(standing()): Host(False, False, None)}),
+        True,
+    ),
+    "its host is deleted": (lambda hosts: hosts.pop(host_of(standing())), True),
 }
 
 
@@ -136,7 +139,7 @@ def test_suspended_view_retains_unreachable_volumes() -> None:
 
 
 def test_pod_problem_is_reported() -> None:
-    """The message has Kubernetes' words."""
+    """The message of a pod that cannot start is Kubernetes' own."""
     observed = away(standing(), message="0/6 nodes are available: 6 Insufficient memory.")
 
     assert (
@@ -160,7 +163,7 @@ def test_image_pull_failure_is_reported() -> None:
 
 
 def ending(observed: Observed, ago: float) -> Observed:
-    """Node 1 has been ready for an hour, and was asked to end so many seconds ago."""
+    """Return an observation in which node 1, ready for an hour, has been terminating for so many seconds."""
     now = observed.now + LATER
     times = {"deletionTimestamp": text_of(now - ago + 45), "deletionGracePeriodSeconds": 45}
     moved = edited(observed, POD, lambda pod: pod["metadata"].update(times))
@@ -198,7 +201,7 @@ def test_stuck_pod_is_lost_when_hosts_are_unknown(ago: float, lost: bool) -> Non
     assert lost_ones(observed) == ({1} if lost else set())
 
 
-# --- rolls
+# --- rolling restarts
 
 
 def outdated(*ordinals: int) -> Observed:
@@ -224,15 +227,18 @@ def behind(observed: Observed, ordinal: int) -> Observed:
 
 
 ROLLS: Mapping[str, tuple[Observed, tuple[str, ...]]] = {
-    "none is old": (outdated(), ()),
-    "the highest first": (outdated(0, 1, 2), ("users-r1-2",)),
-    "then the next": (outdated(0, 1), ("users-r1-1",)),
-    "not while one that is new is away": (not_ready(outdated(0, 1), 2), ()),
-    "nor before it has caught up": (behind(outdated(0, 1), 2), ()),
-    "one that is away anyway goes first": (not_ready(outdated(0, 1, 2), 0), ("users-r1-0",)),
-    "also while a new one is away": (not_ready(not_ready(outdated(0, 1), 0), 2), ("users-r1-0",)),
-    "one that is behind goes before one that is well": (behind(outdated(0, 1, 2), 1), ("users-r1-1",)),
-    "all are behind, for what is new may be the cure": (
+    "no pod is outdated": (outdated(), ()),
+    "the highest ordinal restarts first": (outdated(0, 1, 2), ("users-r1-2",)),
+    "the next ordinal follows": (outdated(0, 1), ("users-r1-1",)),
+    "no pod restarts while an updated one is not ready": (not_ready(outdated(0, 1), 2), ()),
+    "no pod restarts before an updated one has caught up": (behind(outdated(0, 1), 2), ()),
+    "a pod that is not ready restarts first": (not_ready(outdated(0, 1, 2), 0), ("users-r1-0",)),
+    "an unready pod restarts beside an updated unready one": (
+        not_ready(not_ready(outdated(0, 1), 0), 2),
+        ("users-r1-0",),
+    ),
+    "a lagging pod restarts before the others": (behind(outdated(0, 1, 2), 1), ("users-r1-1",)),
+    "a pod restarts if all lag, since the update may repair them": (
         behind(behind(behind(outdated(0, 1, 2), 0), 1), 2),
         ("users-r1-2",),
     ),
@@ -241,7 +247,7 @@ ROLLS: Mapping[str, tuple[Observed, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("case", ROLLS)
 def test_pods_restart_one_at_a_time(case: str) -> None:
-    """The pod whose restart costs least goes first."""
+    """The pod whose restart costs least restarts first, and only one at a time."""
     observed, expected = ROLLS[case]
 
     assert plan(observed, SETTINGS).evict == expected
@@ -257,7 +263,7 @@ def test_no_pod_restarts_with_an_edited_template() -> None:
     assert plan(copy.deepcopy(observed), SETTINGS).evict == ()
 
 
-# --- more nodes, and fewer
+# --- scaling
 
 
 def placed(planned: Plan) -> Placement:
@@ -290,7 +296,7 @@ def test_leaving_pod_stays_while_the_placement_has_its_address() -> None:
     written = writes(plan(observed, SETTINGS), observed)[CONFIG_MAP]
     observed = edited(observed, CONFIG_MAP, lambda live: merge(live, written))
     epoch = placed(plan(observed, SETTINGS)).epoch
-    for ordinal in range(3):  # they all know it
+    for ordinal in range(3):  # every node follows it
         observed = with_node_status(
             observed, ordinal, seen=replace(observed.node_statuses[1][ordinal].seen, epoch=epoch)
         )
@@ -299,7 +305,7 @@ def test_leaving_pod_stays_while_the_placement_has_its_address() -> None:
 
 
 def left_alone() -> Observed:
-    """Node 2 was to leave, and the placement names it no longer. Every node knows that."""
+    """Return an observation in which the placement no longer has node 2, and every node follows it."""
     observed = changed(standing(), replicas=2)
     record = record_of(writes(plan(observed, SETTINGS), observed)[CONFIG_MAP])
     placement = record.placement

@@ -1,4 +1,4 @@
-"""Test a revision's ConfigMap: updated while it is intact, recovered from what can be proven."""
+"""Test a revision's ConfigMap: updated while it is valid, otherwise recovered from reports and objects."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def placement() -> Placement:
 
 
 def turned_round(epoch: int) -> Placement:
-    """Another one, in which every partition is somewhere else."""
+    """Return the placement with every partition on other nodes."""
     serving = tuple(tuple((ordinal + 1) % 3 for ordinal in replicas) for replicas in placement().serving)
     return replace(placement(), epoch=epoch, serving=serving)
 
@@ -121,7 +121,7 @@ def test_replicas_stay_while_the_view_is_suspended() -> None:
 
 
 def of_another_format() -> Observed:
-    """A view whose nodes write another format on disk than those of this release."""
+    """Return an observation of nodes with another disk format than this release's."""
     there, resource = record_of(standing().children[CONFIG_MAP]), copy.deepcopy(dict(standing().resource))
     other = FORMAT_VERSION + 1
     record = replace(there, disk_format=other, spec_hash=spec_hash(there.spec, there.partitions, other))
@@ -179,7 +179,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> Observed:
         )
         history = History.begin(3, replicas=3, standbyReplicas=1)
         history.settle()
-        return history.operator.look()
+        return history.operator.observe()
 
 
 def test_revision_of_an_earlier_release_is_unchanged(early: Observed) -> None:

@@ -34,168 +34,170 @@ def facts(desired: str | None = "a", **given: bool | IngestFailure) -> ObservedF
 
 
 REFUSED = IngestFailure("TransformRefused", "spec.transform.sql: line 1 pos 7")
-CASES = {
-    "nothing is made while the topic is unknown": (RolloutState(), facts(None), "Pending"),
-    "the first revision is named": (RolloutState(), facts(), "Provisioning"),
-    "pods are waited for": (RolloutState("Provisioning", ACTIVE), facts(), "Provisioning"),
-    "then copies": (RolloutState("Provisioning", ACTIVE), facts(active_provisioned=True), "Hydrating"),
-    "until all are served": (RolloutState("Hydrating", ACTIVE), facts(active_available=True), "Ready"),
-    "one that nodes refuse has failed": (
-        RolloutState("Hydrating", ACTIVE),
-        facts(active_cannot_hydrate=True),
-        "Failed",
-    ),
-    "it stays failed while no node reports": (RolloutState("Failed", ACTIVE), facts(), "Failed"),
-    "until nodes take it": (RolloutState("Failed", ACTIVE), facts(active_can_hydrate=True), "Hydrating"),
-    "or another one is asked for": (
-        RolloutState("Failed", ACTIVE),
+PROVISIONING, READY = RolloutState("Provisioning", ACTIVE), RolloutState("Ready", ACTIVE)
+FAILED, B_FAILED = RolloutState("Failed", ACTIVE), RolloutState("Ready", ACTIVE, failed_hash="b")
+HYDRATING = RolloutState("Hydrating", ACTIVE)
+CANDIDATE_HYDRATES = RolloutState("HydratingCandidate", ACTIVE, CANDIDATE)
+CANDIDATE_IS_STABLE = RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP)
+CANDIDATE_IS_OVERDUE = RolloutState("HydratingCandidate", ACTIVE, OVERDUE)
+CUTTING_OVER = RolloutState("CuttingOver", ACTIVE, CAUGHT_UP)
+RETIRING = RolloutState("Retiring", ACTIVE, previous=DROPPED)
+TAKES_OVER = {"candidate_caught_up": True, "candidate_is_near": True, "candidate_is_ready": True}
+
+
+def without(fact: str) -> dict[str, bool]:
+    return {**TAKES_OVER, fact: False}
+
+
+def hydrating(candidate: RevisionReference) -> RolloutState:
+    return replace(CANDIDATE_HYDRATES, candidate=candidate)
+
+
+def cutting_over_since(seconds: float) -> RolloutState:
+    return replace(CUTTING_OVER, candidate=replace(OVERDUE, since=NOW - seconds))
+
+
+FIRST_REVISION = {
+    "waits for the topic": (RolloutState(), facts(None), "Pending"),
+    "gets a number": (RolloutState(), facts(), "Provisioning"),
+    "waits for its pods": (PROVISIONING, facts(), "Provisioning"),
+    "hydrates on its pods": (PROVISIONING, facts(active_provisioned=True), "Hydrating"),
+    "is ready when every partition is served": (HYDRATING, facts(active_available=True), "Ready"),
+    "fails when nodes refuse it": (HYDRATING, facts(active_cannot_hydrate=True), "Failed"),
+    "stays failed while no node reports": (FAILED, facts(), "Failed"),
+    "hydrates again when nodes accept it": (FAILED, facts(active_can_hydrate=True), "Hydrating"),
+    "gives way to another spec after its failure": (
+        FAILED,
         facts("b", active_cannot_hydrate=True, active_exists=True),
         "HydratingCandidate",
     ),
-    "a copy that is refused later serves on": (
-        RolloutState("Ready", ACTIVE),
-        facts(active_available=True, active_cannot_hydrate=True),
-        "Ready",
-    ),
-    "a candidate that nodes refuse is dropped at once": (
-        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE),
-        facts("b", candidate_failure=REFUSED),
-        "Retiring",
-    ),
-    "one that is refused but replaced is replaced": (
-        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE),
-        facts("c", candidate_failure=REFUSED),
-        "HydratingCandidate",
-    ),
-    "what is wanted stays": (RolloutState("Ready", ACTIVE), facts(), "Ready"),
-    "what is made already is replaced": (
-        RolloutState("Provisioning", ACTIVE),
+    "gives way to another spec once its objects exist": (
+        PROVISIONING,
         facts("b", active_exists=True),
         "HydratingCandidate",
     ),
-    "another spec makes a candidate": (RolloutState("Ready", ACTIVE), facts("b"), "HydratingCandidate"),
-    "also before the first was ready": (RolloutState("Hydrating", ACTIVE), facts("b"), "HydratingCandidate"),
-    "not while it is unknown": (RolloutState("Ready", ACTIVE), facts(None), "Ready"),
-    "not while it is suspended": (RolloutState("Ready", ACTIVE), facts("b", suspended=True), "Ready"),
-    "not if it has failed": (RolloutState("Ready", ACTIVE, failed_hash="b"), facts("b"), "Ready"),
-    "another one is tried then": (
-        RolloutState("Ready", ACTIVE, failed_hash="b"),
-        facts("c"),
-        "HydratingCandidate",
+    "takes another spec before its objects exist": (PROVISIONING, facts("b"), "Provisioning"),
+}
+ACTIVE_REVISION = {
+    "serves though nodes refuse it later": (
+        READY,
+        facts(active_available=True, active_cannot_hydrate=True),
+        "Ready",
     ),
-    "a candidate hydrates": (
-        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE),
-        facts("b"),
-        "HydratingCandidate",
-    ),
-    "stable and steady, it takes over": (
-        RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
-        facts("b", candidate_caught_up=True, candidate_is_near=True, candidate_is_ready=True),
-        "CuttingOver",
-    ),
-    "not while it is behind": (
-        RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
-        facts("b", candidate_caught_up=True, candidate_is_ready=True),
-        "HydratingCandidate",
-    ),
-    "not with too few pods": (
-        RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
-        facts("b", candidate_caught_up=True, candidate_is_near=True),
-        "HydratingCandidate",
-    ),
-    "not before it is stable": (
-        RolloutState("HydratingCandidate", ACTIVE, replace(CAUGHT_UP, caught_up_since=NOW - 29)),
-        facts("b", candidate_caught_up=True, candidate_is_near=True, candidate_is_ready=True),
-        "HydratingCandidate",
-    ),
-    "not while the desired revision is unknown": (
-        RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP),
-        facts(None, candidate_caught_up=True, candidate_is_near=True, candidate_is_ready=True),
-        "HydratingCandidate",
-    ),
-    "the spec put back drops it": (
-        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE),
-        facts("a"),
+    "stays with its spec": (READY, facts(), "Ready"),
+    "gets a candidate for another spec": (READY, facts("b"), "HydratingCandidate"),
+    "gets a candidate before it is ready": (HYDRATING, facts("b"), "HydratingCandidate"),
+    "gets no candidate while the spec is unknown": (READY, facts(None), "Ready"),
+    "gets no candidate while it is suspended": (READY, facts("b", suspended=True), "Ready"),
+    "gets no candidate for a failed spec": (B_FAILED, facts("b"), "Ready"),
+    "gets a candidate for another spec than the failed one": (B_FAILED, facts("c"), "HydratingCandidate"),
+}
+CANDIDATE_REVISION = {
+    "hydrates": (CANDIDATE_HYDRATES, facts("b"), "HydratingCandidate"),
+    "is dropped when nodes refuse it": (
+        CANDIDATE_HYDRATES,
+        facts("b", candidate_failure=REFUSED),
         "Retiring",
     ),
-    "suspension drops it": (
-        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE),
-        facts("b", suspended=True),
-        "Retiring",
+    "is replaced though nodes refuse it": (
+        CANDIDATE_HYDRATES,
+        facts("c", candidate_failure=REFUSED),
+        "HydratingCandidate",
     ),
-    "the deadline drops it": (RolloutState("HydratingCandidate", ACTIVE, OVERDUE), facts("b"), "Retiring"),
-    "one that is done in time is not late": (
-        RolloutState("HydratingCandidate", ACTIVE, replace(OVERDUE, caught_up_since=NOW - 30)),
-        facts("b", candidate_caught_up=True, candidate_is_near=True, candidate_is_ready=True),
+    "is dropped when the spec is reverted": (CANDIDATE_HYDRATES, facts("a"), "Retiring"),
+    "is dropped when the view is suspended": (CANDIDATE_HYDRATES, facts("b", suspended=True), "Retiring"),
+    "is dropped at its deadline": (CANDIDATE_IS_OVERDUE, facts("b"), "Retiring"),
+    "takes over once stable": (CANDIDATE_IS_STABLE, facts("b", **TAKES_OVER), "CuttingOver"),
+    "waits while it lags": (
+        CANDIDATE_IS_STABLE,
+        facts("b", **without("candidate_is_near")),
+        "HydratingCandidate",
+    ),
+    "waits for its pods": (
+        CANDIDATE_IS_STABLE,
+        facts("b", **without("candidate_is_ready")),
+        "HydratingCandidate",
+    ),
+    "waits until it is stable": (
+        hydrating(replace(CAUGHT_UP, caught_up_since=NOW - 29)),
+        facts("b", **TAKES_OVER),
+        "HydratingCandidate",
+    ),
+    "waits while the spec is unknown": (CANDIDATE_IS_STABLE, facts(None, **TAKES_OVER), "HydratingCandidate"),
+    "takes over at its deadline if it is stable": (
+        hydrating(replace(OVERDUE, caught_up_since=NOW - 30)),
+        facts("b", **TAKES_OVER),
         "CuttingOver",
     ),
-    "the Service is waited for": (
-        RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
-        facts("b", candidate_is_ready=True),
-        "CuttingOver",
-    ),
-    "it is turned": (
-        RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
+}
+CUT_OVER = {
+    "waits for the Service": (CUTTING_OVER, facts("b", candidate_is_ready=True), "CuttingOver"),
+    "ends when the Service has switched": (
+        CUTTING_OVER,
         facts("b", candidate_is_ready=True, service_switched=True),
         "Retiring",
     ),
-    "whatever is wanted by then": (
-        RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
+    "ends though the spec has changed": (
+        CUTTING_OVER,
         facts("c", candidate_is_ready=True, service_switched=True),
         "Retiring",
     ),
-    "its pods went away": (
-        RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
+    "goes back when the candidate loses its pods": (
+        CUTTING_OVER,
         facts("b", active_available=True),
         "HydratingCandidate",
     ),
-    "the old one's too": (RolloutState("CuttingOver", ACTIVE, CAUGHT_UP), facts("b"), "CuttingOver"),
-    "a spec that is put right at once needs no second revision": (
-        RolloutState("Provisioning", ACTIVE),
-        facts("b"),
-        "Provisioning",
-    ),
-    "a cut-over has an end": (
-        RolloutState("CuttingOver", ACTIVE, replace(OVERDUE, since=NOW - 3660)),
+    "waits when both revisions lose their pods": (CUTTING_OVER, facts("b"), "CuttingOver"),
+    "is abandoned a minute after the deadline": (
+        cutting_over_since(3660),
         facts("b", candidate_is_ready=True),
         "Retiring",
     ),
-    "and some time beyond the deadline": (
-        RolloutState("CuttingOver", ACTIVE, replace(OVERDUE, since=NOW - 3650)),
+    "continues for a minute after the deadline": (
+        cutting_over_since(3650),
         facts("b", candidate_is_ready=True),
         "CuttingOver",
     ),
-    "the old one goes": (RolloutState("Retiring", ACTIVE, previous=DROPPED), facts(), "Retiring"),
-    "it has gone": (
-        RolloutState("Retiring", ACTIVE, previous=DROPPED),
+}
+RETIREMENT = {
+    "waits until the old revision is removed": (RETIRING, facts(), "Retiring"),
+    "ends when the old revision is removed": (
+        RETIRING,
         facts(active_available=True, previous_removed=True),
         "Ready",
     ),
-    "one that never served hydrates on": (
-        RolloutState("Retiring", ACTIVE, previous=DROPPED),
+    "continues the hydration of a revision that never served": (
+        RETIRING,
         facts(previous_removed=True),
         "Hydrating",
     ),
-    "a change need not wait for that": (
-        RolloutState("Retiring", ACTIVE, previous=DROPPED),
-        facts("b"),
-        "HydratingCandidate",
-    ),
+    "does not delay another spec": (RETIRING, facts("b"), "HydratingCandidate"),
+}
+CASES = {
+    f"{subject} {behaviour}": case
+    for subject, cases in {
+        "the first revision": FIRST_REVISION,
+        "the active revision": ACTIVE_REVISION,
+        "the candidate": CANDIDATE_REVISION,
+        "the cut-over": CUT_OVER,
+        "the retirement": RETIREMENT,
+    }.items()
+    for behaviour, case in cases.items()
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_phase_has_its_next_phase(case: str) -> None:
-    """The observed facts decide the next phase."""
+    """Phase and observed facts decide the next phase of a rollout."""
     state, seen, expected = CASES[case]
 
     assert next_rollout_state(state, seen).phase == expected
 
 
 def test_cut_over_makes_the_candidate_active() -> None:
-    """The active hash changes in this step only."""
+    """Only a switched Service makes the candidate the active revision, and the earlier one the previous."""
     state = next_rollout_state(
-        RolloutState("CuttingOver", ACTIVE, CAUGHT_UP),
+        CUTTING_OVER,
         facts("b", candidate_is_ready=True, service_switched=True),
     )
     assert state.active is not None
@@ -206,28 +208,26 @@ def test_cut_over_makes_the_candidate_active() -> None:
 
 
 def test_dropped_candidate_retires_like_an_active_revision() -> None:
-    """Its removal waits from now on: the Service may have sent it requests until this moment."""
+    """The removal of a dropped candidate waits from now on: the Service may have sent it requests until this moment."""
     late = replace(CAUGHT_UP, since=NOW - 3660)
-    put_back = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, late), facts("a"))
-    failed = next_rollout_state(RolloutState("CuttingOver", ACTIVE, late), facts("b", active_available=True))
+    put_back = next_rollout_state(hydrating(late), facts("a"))
+    failed = next_rollout_state(replace(CUTTING_OVER, candidate=late), facts("b", active_available=True))
 
     for state in (put_back, failed):
         assert state.previous == replace(late, since=NOW, caught_up_since=None)
 
 
 def test_failed_hash_is_remembered() -> None:
-    """It is not tried again."""
-    state = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, OVERDUE), facts("b"))
+    """A failed candidate leaves its hash in the state, so that its spec is not tried again."""
+    state = next_rollout_state(CANDIDATE_IS_OVERDUE, facts("b"))
 
     assert (state.failed_hash, state.candidate, state.active) == ("b", None, ACTIVE)
     assert state.history[0]["outcome"] == "Failed"
 
 
 def test_permanent_failure_is_remembered() -> None:
-    """Hash and reason stay until the spec asks for something else."""
-    state = next_rollout_state(
-        RolloutState("HydratingCandidate", ACTIVE, CANDIDATE), facts("b", candidate_failure=REFUSED)
-    )
+    """Hash and reason of a permanent failure stay until the spec changes."""
+    state = next_rollout_state(CANDIDATE_HYDRATES, facts("b", candidate_failure=REFUSED))
 
     assert (state.failed_hash, state.failure, state.candidate) == ("b", REFUSED, None)
     assert (state.history[0]["outcome"], state.history[0]["reason"]) == ("Failed", REFUSED.message)
@@ -236,50 +236,45 @@ def test_permanent_failure_is_remembered() -> None:
 
 
 def test_failed_candidate_can_be_retained() -> None:
-    """With onFailure: KeepCandidate it stays and never takes over."""
+    """With `onFailure: KeepCandidate` a failed candidate stays and never takes over."""
     seen = replace(facts("b"), rollout=replace(ROLLOUT, on_failure="KeepCandidate"))
-    state = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, OVERDUE), seen)
+    state = next_rollout_state(CANDIDATE_IS_OVERDUE, seen)
 
     assert (state.failed_hash, state.candidate) == ("b", OVERDUE)
     assert service_target(state, next_rollout_state(state, seen)) == 1
 
 
 def test_failure_is_forgotten_with_another_spec() -> None:
-    """Reverting the spec and changing it again is another try."""
-    assert next_rollout_state(RolloutState("Ready", ACTIVE, failed_hash="b"), facts("a")).failed_hash is None
+    """Another spec clears the failed hash, so that a later change back is tried again."""
+    assert next_rollout_state(B_FAILED, facts("a")).failed_hash is None
 
 
 def test_failure_is_remembered_while_the_topic_is_unknown() -> None:
-    """An unreachable Kafka does not concern the spec."""
-    assert next_rollout_state(RolloutState("Ready", ACTIVE, failed_hash="b"), facts(None)).failed_hash == "b"
+    """An unreachable Kafka does not clear the failed hash."""
+    assert next_rollout_state(B_FAILED, facts(None)).failed_hash == "b"
 
 
 def test_lagging_candidate_restarts_its_stable_time() -> None:
-    """A candidate must have been caught up without interruption."""
-    state = next_rollout_state(RolloutState("HydratingCandidate", ACTIVE, CAUGHT_UP), facts("b"))
+    """A candidate that lags once starts its stable time over."""
+    state = next_rollout_state(CANDIDATE_IS_STABLE, facts("b"))
     assert state.candidate is not None
 
     assert state.candidate.caught_up_since is None
 
 
 def test_service_selects_the_candidate_during_the_cut_over_only() -> None:
-    """In the pass that abandons the cut-over it selects the active revision."""
-    hydrating, cutting = (RolloutState(p, ACTIVE, CAUGHT_UP) for p in ("HydratingCandidate", "CuttingOver"))
+    """The Service selects the active revision again in the pass that abandons the cut-over."""
+    switched = facts("b", candidate_is_ready=True, service_switched=True)
 
-    assert service_target(hydrating, cutting) == 1
-    assert service_target(cutting, cutting) == 2
-    assert service_target(cutting, hydrating) == 1
-    assert (
-        service_target(
-            cutting, next_rollout_state(cutting, facts("b", candidate_is_ready=True, service_switched=True))
-        )
-        == 2
-    )
+    assert service_target(CANDIDATE_IS_STABLE, CUTTING_OVER) == 1
+    assert service_target(CUTTING_OVER, CUTTING_OVER) == 2
+    assert service_target(CUTTING_OVER, CANDIDATE_IS_STABLE) == 1
+    assert service_target(CUTTING_OVER, next_rollout_state(CUTTING_OVER, switched)) == 2
 
 
 def test_history_has_ten_entries() -> None:
-    """The newest comes first."""
-    state = RolloutState("Ready", ACTIVE)
+    """The history has the ten newest entries, the newest first."""
+    state = READY
     for number in range(30):
         state = next_rollout_state(state, replace(facts(f"h{number}"), next_number=number + 2))
     assert len(state.history) == 10
@@ -302,7 +297,7 @@ def there(number: int, ready: bool) -> LiveRevision:
     ],
 )
 def test_lost_status_is_rebuilt(service: int | None, ready: set[int], roles: tuple[int | None, ...]) -> None:
-    """The Service selects the active revision; without it the first ready one is active."""
+    """The Service names the active revision of a rebuilt status; without it the first ready one is active."""
     live_revisions = {number: there(number, number in ready) for number in (1, 2)}
     state = rollout_state_of(IDENTITY, {}, live_revisions, service, NOW)
 

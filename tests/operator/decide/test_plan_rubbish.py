@@ -42,10 +42,10 @@ def test_resource_without_children_has_a_plan() -> None:
 
 @cache
 def moment(seed: int) -> Observed:
-    """Something that was observed in the middle of a history."""
+    """Return an observation from the middle of a random history."""
     history = History.begin(seed)
-    history.go_on(12 + 2 * seed, fault_chance=0.2, crash_chance=0.2)
-    return history.operator.look()
+    history.run_passes(12 + 2 * seed, fault_chance=0.2, crash_chance=0.2)
+    return history.operator.observe()
 
 
 def vandalised(observed: Observed, chance: random.Random) -> Observed:
@@ -68,7 +68,7 @@ def vandalised(observed: Observed, chance: random.Random) -> Observed:
 
 
 def vandalise(whole: dict[str, Any], chance: random.Random) -> None:
-    """One value goes, is emptied, or becomes another one of its type: the API server sees to types."""
+    """Remove or empty a value, or replace it by another of its type, since the API server checks types."""
     paths = list(paths_in(whole))
     if not paths:
         return

@@ -24,7 +24,7 @@ class Conflict(Exception):
 class Api:
     now: Callable[[], float]
     owners: set[str] = field(default_factory=set)
-    """Of the objects, the uids of those that are not kept here."""
+    """The uids of owners that this API does not store."""
 
     objects: dict[Ref, LiveRevision] = field(default_factory=dict)
     _copies: dict[Ref, Manifest] = field(default_factory=dict)

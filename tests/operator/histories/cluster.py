@@ -53,9 +53,9 @@ class Cluster:
             self.step()
 
     def step(self) -> None:
-        self._garbage()
+        self._collect_garbage()
         for stateful_set in self.api.of("StatefulSet"):
-            if self._in_time(0.9):
+            if self._happens(0.9):
                 self._make_pods(stateful_set)
         for pod in list(self.api.of("Pod")):
             self._schedule(pod)
@@ -65,8 +65,8 @@ class Cluster:
                 node.hydrate(self.speed * self.random.random())
                 self.groups.add(node.placement.application_id)
         self._gossip()
-        self._see_readiness()
-        if self._in_time(0.8):
+        self._probe_readiness()
+        if self._happens(0.8):
             self.endpoints = self._endpoints_now()
 
     def host_views(self) -> dict[str, Host]:
@@ -93,7 +93,7 @@ class Cluster:
 
     # --- controllers
 
-    def _garbage(self) -> None:
+    def _collect_garbage(self) -> None:
         self.api.collect_garbage()
         claims = {claim["metadata"]["uid"] for claim in self.api.of("PersistentVolumeClaim")}
         pods = {pod["metadata"]["uid"] for pod in self.api.of("Pod")}
@@ -143,19 +143,19 @@ class Cluster:
         self.api.create({**claim, "spec": json.loads(json.dumps(template["spec"]))})
 
     def _schedule(self, pod: LiveRevision) -> None:
-        if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"] or not self._in_time(0.7):
+        if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"] or not self._happens(0.7):
             return
         claim = self.api.get("PersistentVolumeClaim", f"data-{pod['metadata']['name']}")
         bound = claim["metadata"]["labels"].get("host") if claim else None
         up = [name for name, host in self.hosts.items() if self._seems_up(host)]
         fit = [bound] if bound in up else [] if bound else up
         if not fit:
-            self._say(pod, "PodScheduled", "False", f"no node fits: volume node affinity ({bound})")
+            self._set_condition(pod, "PodScheduled", "False", f"no node fits: volume node affinity ({bound})")
             return
         used = [p["spec"].get("nodeName") for p in self.api.of("Pod")]
         host = min(fit, key=lambda name: (used.count(name), self.random.random()))
         pod["spec"]["nodeName"] = host
-        self._say(pod, "PodScheduled", "True", "")
+        self._set_condition(pod, "PodScheduled", "True", "")
         if claim:
             claim["metadata"]["labels"]["host"] = host
             claim["status"] = {"phase": "Bound"}
@@ -165,7 +165,7 @@ class Cluster:
         meta, host = pod["metadata"], pod["spec"].get("nodeName")
         uid = meta["uid"]
         if "deletionTimestamp" in meta:
-            if host is None or (self._is_up(host) and self._in_time(0.3)):
+            if host is None or (self._is_up(host) and self._happens(0.3)):
                 self.nodes.pop(uid, None)
                 self.api.remove(Ref("Pod", meta["name"]))
             return
@@ -176,7 +176,7 @@ class Cluster:
             if self.now - self.hosts[host].down_since > TAINT_SECONDS:
                 self.api.delete(Ref("Pod", meta["name"]))
             return
-        if uid not in self.nodes and self._in_time(0.4):
+        if uid not in self.nodes and self._happens(0.4):
             self._start(pod, host)
 
     def _start(self, pod: LiveRevision, host: str) -> None:
@@ -203,7 +203,7 @@ class Cluster:
                 self.now,
             )
         except (KeyError, ValueError, TypeError, AttributeError):
-            return  # it crashes, and is started again
+            return  # the process crashes and restarts
         self.nodes[pod["metadata"]["uid"]] = node
 
     def _gossip(self) -> None:
@@ -211,18 +211,18 @@ class Cluster:
         for node in self.nodes.values():
             peers = [n for n in self.nodes.values() if n.revision == node.revision and n.answers]
             newest = max(peers, key=lambda peer: peer.placement.epoch, default=node)
-            if self._in_time(0.3):
+            if self._happens(0.3):
                 self.node_updates(node, newest.placement)
 
-    def _see_readiness(self) -> None:
+    def _probe_readiness(self) -> None:
         for pod in self.api.of("Pod"):
             node = self.nodes.get(pod["metadata"]["uid"])
             host = self.hosts.get(pod["spec"].get("nodeName", ""))
             if host is not None and not host.up:
                 if not self._seems_up(host):
-                    self._say(pod, "Ready", "False", "its host does not answer")
-            elif self._in_time(0.7):
-                self._say(pod, "Ready", "True" if node and node.ready else "False", "")
+                    self._set_condition(pod, "Ready", "False", "its host does not answer")
+            elif self._happens(0.7):
+                self._set_condition(pod, "Ready", "True" if node and node.ready else "False", "")
 
     def _endpoints_now(self) -> frozenset[str]:
         service = self.api.get("Service", "users")
@@ -236,7 +236,7 @@ class Cluster:
             if pod["metadata"]["name"].rpartition("-")[0] == prefix and is_ready(pod)
         )
 
-    def _say(self, pod: LiveRevision, kind: str, status: str, message: str) -> None:
+    def _set_condition(self, pod: LiveRevision, kind: str, status: str, message: str) -> None:
         there = condition(pod, kind)
         if there.get("status") == status and there.get("message") == message:
             return
@@ -252,7 +252,7 @@ class Cluster:
     def _seems_up(self, host: SimulatedHost) -> bool:
         return host.up or self.now - host.down_since < HOST_SILENT_SECONDS
 
-    def _in_time(self, chance: float) -> bool:
+    def _happens(self, chance: float) -> bool:
         return self.random.random() < chance
 
 

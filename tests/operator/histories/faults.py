@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from tests.operator.histories.history import History
 
 
-# --- what people do
+# --- edits by users
 
 
-def change_what_is_read(h: History) -> None:
+def change_topic(h: History) -> None:
     h.operator.resource["spec"]["topic"] = h.random.choice(("users", "others", "third"))
     h.changed()
 
 
-def change_to_what_never_hydrates(h: History) -> None:
+def change_sql_to_one_that_never_hydrates(h: History) -> None:
     spec = h.operator.resource["spec"]
     if spec.pop("transform", None) is None:
         spec["transform"] = {"sql": h.random.choice((NEVER, REFUSED))}
@@ -48,13 +48,13 @@ def change_reads(h: History) -> None:
     h.changed()
 
 
-def larger_volumes(h: History) -> None:
+def grow_volumes(h: History) -> None:
     size = int(h.operator.resource["spec"]["storage"]["size"].removesuffix("Gi"))
     h.operator.resource["spec"]["storage"]["size"] = f"{size + 1}Gi"
     h.changed()
 
 
-def wrong_spec(h: History) -> None:
+def make_spec_invalid(h: History) -> None:
     spec = h.operator.resource["spec"]
     spec["standbyReplicas"] = spec["replicas"] if spec["standbyReplicas"] < spec["replicas"] else 0
     h.changed()
@@ -92,7 +92,7 @@ def delete_child(h: History) -> None:
 def edit_config_map(h: History) -> None:
     if ref := h.a_child("ConfigMap"):
         live = h.cluster.api.objects[ref]
-        h.random.choice((_other_placement, _rubbish, _nothing, _other_spec))(live)
+        h.random.choice((_reverse_placement, _write_malformed_data, _remove_data, _replace_spec))(live)
         h.cluster.api.touch(live)
 
 
@@ -138,7 +138,7 @@ def delete_volume_and_pod(h: History) -> None:
         h.cluster.api.delete(Ref("Pod", ref.name.removeprefix("data-")))
 
 
-# --- what machines do
+# --- failures of machines
 
 
 def kill_node(h: History) -> None:
@@ -172,22 +172,22 @@ def lose_kafka(h: History) -> None:
     h.cluster.kafka_is_there = not h.cluster.kafka_is_there
 
 
-def topic_changes(h: History) -> None:
+def change_partitions(h: History) -> None:
     h.cluster.partitions = h.random.choice((None, 3, 4, 5, 5))
 
 
-def records_come(h: History) -> None:
+def add_lag(h: History) -> None:
     h.cluster.lag = h.random.choice((0, 0, 3))
 
 
 def _note_volumes(h: History, name: str) -> None:
-    """Volumes go with their StatefulSet."""
+    """Destroy the volumes of a deleted StatefulSet."""
     for claim in h.cluster.api.of("PersistentVolumeClaim"):
         if claim["metadata"]["name"].startswith(f"data-{name}-"):
             h.destroy(claim["metadata"]["uid"])
 
 
-def _other_placement(live: LiveRevision) -> None:
+def _reverse_placement(live: LiveRevision) -> None:
     text = live.get("data", {}).get("placement.json")
     try:
         placement = json.loads(text)
@@ -197,28 +197,28 @@ def _other_placement(live: LiveRevision) -> None:
     live["data"]["placement.json"] = json.dumps(placement)
 
 
-def _other_spec(live: LiveRevision) -> None:
+def _replace_spec(live: LiveRevision) -> None:
     live.setdefault("data", {})["spec.json"] = '{"topic": "edited"}'
 
 
-def _rubbish(live: LiveRevision) -> None:
+def _write_malformed_data(live: LiveRevision) -> None:
     live["data"] = {"placement.json": "[", "spec.json": "rubbish"}
 
 
-def _nothing(live: LiveRevision) -> None:
+def _remove_data(live: LiveRevision) -> None:
     live.pop("data", None)
 
 
 FAULTS: tuple[Callable[[History], None], ...] = (
-    change_what_is_read,
-    change_what_is_read,
-    change_to_what_never_hydrates,
+    change_topic,
+    change_topic,
+    change_sql_to_one_that_never_hydrates,
     scale,
     scale,
     change_pods,
     change_reads,
-    larger_volumes,
-    wrong_spec,
+    grow_volumes,
+    make_spec_invalid,
     pause,
     suspend,
     alert_only,
@@ -237,6 +237,6 @@ FAULTS: tuple[Callable[[History], None], ...] = (
     lose_host,
     recover_host,
     lose_kafka,
-    topic_changes,
-    records_come,
+    change_partitions,
+    add_lag,
 )

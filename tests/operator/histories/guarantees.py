@@ -15,9 +15,9 @@ from queryable_operator.spec.observed import Observed, Ref
 from tests.operator.histories.cluster import Cluster, is_ready
 from tests.operator.histories.operator import Operator
 
-_TOLERATED_SECONDS = 60.0  # a copy that was destroyed so lately may have been counted upon
-_HUNG_SECONDS = 600.0  # and so lately, by a node that receives the decision only now
-_LATE_SECONDS = 240.0  # how much a deadline may be late, with an operator that often dies
+_TOLERATED_SECONDS = 60.0  # a decision may still count on a replica that was destroyed this recently
+_HUNG_SECONDS = 600.0  # the same, for a node that receives the decision only now
+_LATE_SECONDS = 240.0  # a deadline may be this late while the operator often restarts
 _OF_REVISION = ("ConfigMap", "PodDisruptionBudget", "Secret", "Service", "StatefulSet")
 
 
@@ -29,39 +29,39 @@ class Guarantees:
     """Revisions that once served every partition."""
 
     service_was_touched: bool = False
-    """By a user; the operator has not put it back yet."""
+    """A user has edited the Service, and the operator has not reverted it yet."""
 
     status_was_touched: bool = False
     destroyed: dict[tuple[int, int], float] = field(default_factory=dict)
-    """When a complete copy of a revision's partition last went by force."""
+    """The time at which a fault last destroyed a complete replica, by revision and partition."""
 
     failed: tuple[str, int, int | None] | None = None
-    """A hash that failed, with the generation and the partitions that it failed at."""
+    """The hash that failed, with the generation and number of partitions at which it failed."""
 
     evicted: dict[int, str] = field(default_factory=dict)
-    """By revision, the pod that was evicted last and has not been ready since."""
+    """The last evicted pod of each revision, until it is ready again."""
 
     incomplete: dict[int, float] = field(default_factory=dict)
-    """When a revision was last seen to be so."""
+    """The time at which each revision was last observed to be incomplete."""
 
     unpaused_since: float = 0.0
 
     # --- at any moment
 
-    def hold(self) -> None:
+    def check(self) -> None:
         for number in self._numbers():
             if self.is_serving(number):
                 self.available.add(number)
-        self._service_is_at_an_available_one()
-        self._no_last_copy_was_given_up()
+        self._service_selects_an_available_revision()
+        self._no_last_replica_was_abandoned()
         self._deadlines_fire()
         for number, name in list(self.evicted.items()):
             pod = self.cluster.api.get("Pod", name)
             if pod is None or is_ready(pod) or number not in self._numbers():
                 del self.evicted[number]
 
-    def seen(self, observed: Observed | None) -> None:
-        """Record what the operator observed: when a revision was not complete."""
+    def note_observed(self, observed: Observed | None) -> None:
+        """Note each revision that the operator has just observed to be incomplete."""
         for number, live in revisions_of(observed).items() if observed else ():
             ready = [live.pods[ordinal].ready for ordinal in live.pods]
             complete = [
@@ -80,21 +80,21 @@ class Guarantees:
         }
         return all(ready & set(replicas) for replicas in serving)
 
-    def _service_is_at_an_available_one(self) -> None:
+    def _service_selects_an_available_revision(self) -> None:
         service = self.cluster.api.get("Service", "users")
         if service is None or self.service_was_touched or self.operator.gone:
             return
         at = service_of(service)
         assert not self.available or at in self.available or not self.available & {at, self._active()}, (
-            f"the Service is at r{at}, which never was available; {self.available} were"
+            f"the Service selects r{at}, which was never available; {self.available} were"
         )
 
-    def _no_last_copy_was_given_up(self) -> None:
+    def _no_last_replica_was_abandoned(self) -> None:
         abandoned, self.cluster.abandoned = self.cluster.abandoned, []
         for node, partition in abandoned:
-            if node.revision in self._kept():
+            if node.revision in self._retained():
                 assert self._is_safe(node.revision, partition, within=_HUNG_SECONDS), (
-                    f"node {node.ordinal} of r{node.revision} gave up the last copy of partition {partition}"
+                    f"node {node.ordinal} of r{node.revision} abandoned the last replica of partition {partition}"
                 )
 
     def _deadlines_fire(self) -> None:
@@ -113,27 +113,27 @@ class Guarantees:
 
     def watch(self, action: str, what: Any, observed: Observed) -> None:
         checks: Mapping[str, Callable[[Any, Observed], None]] = {
-            "apply": self._applied,
-            "tell": self._check_update,
-            "evict": self._evicted,
-            "delete": self._deleted,
-            "force": self._deleted,
-            "status": self._status_written,
+            "apply": self._check_apply,
+            "update": self._check_update,
+            "evict": self._check_eviction,
+            "delete": self._check_deletion,
+            "force": self._check_deletion,
+            "status": self._check_status,
         }
         checks[action](what, observed)
 
-    def _applied(self, manifest: Mapping[str, Any], observed: Observed) -> None:
+    def _check_apply(self, manifest: Mapping[str, Any], observed: Observed) -> None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         if kind == "StatefulSet":
             for before in ("ConfigMap", "Secret"):
-                assert Ref(before, name) in observed.children, f"{name} is made before its {before}"
+                assert Ref(before, name) in observed.children, f"{name} is created before its {before}"
         if kind == "ConfigMap" and Ref(kind, name) in self.cluster.api.objects:
-            self._placed(manifest, self.cluster.api.objects[Ref(kind, name)])
+            self._check_placement(manifest, self.cluster.api.objects[Ref(kind, name)])
         if (kind, name) == ("Service", "users"):
-            self._turned(service_of(manifest), observed)
+            self._check_service(service_of(manifest), observed)
             self.service_was_touched = False
 
-    def _placed(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
+    def _check_placement(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
         """Check that a removed replica leaves a complete one behind, which the placement contains."""
         try:
             before, after = record_of(old).placement, record_of(new).placement
@@ -141,13 +141,16 @@ class Guarantees:
             return
         number = _number(Ref("ConfigMap", new["metadata"]["name"]))
         for partition in range(after.partitions):
-            going = set(before.serving[partition]) - set(after.serving[partition])
-            if any(self._copy(number, ordinal, partition) for ordinal in going):
-                staying = [self._copy(number, ordinal, partition) for ordinal in after.serving[partition]]
+            leaving = set(before.serving[partition]) - set(after.serving[partition])
+            if any(self._has_complete_replica(number, ordinal, partition) for ordinal in leaving):
+                staying = [
+                    self._has_complete_replica(number, ordinal, partition)
+                    for ordinal in after.serving[partition]
+                ]
                 late = self.cluster.now - self.destroyed.get((number, partition), 0.0) < _TOLERATED_SECONDS
-                assert any(staying) or late, f"no copy of partition {partition} is left in {after.serving}"
+                assert any(staying) or late, f"no replica of partition {partition} is left in {after.serving}"
 
-    def _copy(self, number: int, ordinal: int, partition: int) -> bool:
+    def _has_complete_replica(self, number: int, ordinal: int, partition: int) -> bool:
         """Return whether a node has a complete replica, as far as known by now."""
         pod = names.pod("users", number, ordinal)
         claim = self.cluster.api.get("PersistentVolumeClaim", f"data-{pod}")
@@ -155,15 +158,15 @@ class Guarantees:
         lost = disk is None or (disk.lost_at or self.cluster.now) < self.cluster.now - _TOLERATED_SECONDS
         return disk is not None and not lost and disk.replicas.get(partition, 0.0) >= 1
 
-    def _turned(self, target: int | None, observed: Observed) -> None:
+    def _check_service(self, target: int | None, observed: Observed) -> None:
         there = service_of(observed.children.get(Ref("Service", "users")))
         status = self.operator.resource.get("status") or {}
         if target == names.revision_number((status.get("candidate") or {}).get("revision")):
-            assert status["phase"] == "CuttingOver", "the Service is turned before status says so"
+            assert status["phase"] == "CuttingOver", "the Service switches before status has the phase"
         if target in (None, there) or there not in self.available:
             return
         if target in self.available and there != self._active():
-            return  # it is put back
+            return  # the switch is reverted
         live_revisions = revisions_of(observed)
         ready, before = (
             len(live_revisions[number].ready) if number in live_revisions else 0 for number in (target, there)
@@ -175,23 +178,23 @@ class Guarantees:
         config_map = observed.children[Ref("ConfigMap", names.child("users", node_updates.revision))]
         if node_updates.placement is not None:
             assert node_updates.placement == record_of(config_map).placement, (
-                "nodes hear of it before it is written"
+                "a node gets a placement before it is written"
             )
 
-    def _evicted(self, ref: Ref, observed: Observed) -> None:
+    def _check_eviction(self, ref: Ref, observed: Observed) -> None:
         number, name = _number(ref), ref.name
         pod = self.cluster.api.get("Pod", name)
         if pod is None or not is_ready(pod):
             return
         live = revisions_of(observed)[number]
         assert live.ready == live.pods.keys(), f"{name} is evicted while others are not ready"
-        self._new_ones_have_caught_up(live, observed)
+        self._restarted_pods_have_caught_up(live, observed)
         assert number not in self.evicted or self.evicted[number] == name, (
-            f"{name} is evicted while {self.evicted[number]} has not come back"
+            f"{name} is evicted while {self.evicted[number]} is not ready again"
         )
         self.evicted[number] = name
 
-    def _new_ones_have_caught_up(self, live: LiveRevision, observed: Observed) -> None:
+    def _restarted_pods_have_caught_up(self, live: LiveRevision, observed: Observed) -> None:
         secret = observed.children[Ref("Secret", names.child("users", live.number))]
         token_made = seconds_of(secret["metadata"]["creationTimestamp"]) or 0.0
         template = live.objects["StatefulSet"]["status"]["updateRevision"]
@@ -201,38 +204,40 @@ class Guarantees:
             node_status = live.node_statuses.get(ordinal)
             behind = node_status is None or not serves <= node_status.seen.caught_up
             old = pod.template != template or pod.created < token_made
-            assert old or not behind, f"the next pod goes before {pod.name} has caught up"
+            assert old or not behind, f"the next pod restarts before {pod.name} has caught up"
 
-    def _deleted(self, ref: Ref, observed: Observed) -> None:
+    def _check_deletion(self, ref: Ref, observed: Observed) -> None:
         if "deletionTimestamp" in self.operator.resource["metadata"]:
             return
         number = _number(ref)
         if ref.kind in _OF_REVISION:
-            assert number not in self._kept(), f"{ref} is deleted, and status names its revision"
+            assert number not in self._retained(), f"{ref} is deleted, and status names its revision"
             assert number != service_of(self.cluster.api.get("Service", "users")), (
-                f"{ref} is behind the Service"
+                f"{ref} is deleted while the Service selects its revision"
             )
             self._was_retired_for_a_while(number)
-        if ref.kind == "PersistentVolumeClaim" and number in self._kept():
-            self._volume_deleted(ref, number)
+        if ref.kind == "PersistentVolumeClaim" and number in self._retained():
+            self._check_volume_deletion(ref, number)
 
     def _was_retired_for_a_while(self, number: int) -> None:
         previous = (self.operator.resource.get("status") or {}).get("previous") or {}
         if previous.get("revision") == names.revision_text(number):
             since = seconds_of(previous["since"]) or 0.0
-            assert self.cluster.now >= since + 9, f"r{number} goes while connections to it are kept alive"
+            assert self.cluster.now >= since + 9, (
+                f"r{number} is removed while clients may use open connections"
+            )
 
-    def _volume_deleted(self, ref: Ref, number: int) -> None:
+    def _check_volume_deletion(self, ref: Ref, number: int) -> None:
         uid = self.cluster.api.objects[ref]["metadata"]["uid"]
         disk = self.cluster.disks.get(uid)
         if disk is None or disk.lost_at is not None:
             return
         for partition, there in disk.replicas.items():
             assert there < 1 or self._is_safe(number, partition, without=uid), (
-                f"{ref.name} has the last copy of partition {partition}"
+                f"{ref.name} has the last replica of partition {partition}"
             )
 
-    def _status_written(self, new: Mapping[str, Any], observed: Observed) -> None:
+    def _check_status(self, new: Mapping[str, Any], observed: Observed) -> None:
         old = self.operator.resource.get("status") or {}
         if not self.status_was_touched:
             self._active_changes_at_the_cut_over_only(old, new, observed)
@@ -247,13 +252,13 @@ class Guarantees:
         before, after = old.get("active"), new.get("active")
         if not before:
             return
-        assert after, "status forgets the active revision"
+        assert after, "status loses the active revision"
         if before["revision"] == after["revision"]:
             assert before["specHash"] == after["specHash"]
             return
         if old["phase"] == "Provisioning" and not new.get("candidate"):
             assert names.revision_number(before["revision"]) not in revisions_of(observed)
-            return  # it was no more than a name
+            return  # the revision had no objects yet
         assert old["phase"] == "CuttingOver"
         candidate = old["candidate"]
         assert (candidate["revision"], candidate["specHash"]) == (after["revision"], after["specHash"])
@@ -268,11 +273,15 @@ class Guarantees:
 
     def _takes_over(self, old: str, new: str, observed: Observed) -> None:
         at = service_of(observed.children.get(Ref("Service", "users")))
-        assert names.revision_text(at or 0) == new, "status says so before the Service is seen to be turned"
+        assert names.revision_text(at or 0) == new, (
+            "status makes it active before the Service is observed to select it"
+        )
         live_revisions, number = revisions_of(observed), names.revision_number(old) or 0
         before = len(live_revisions[number].ready) if number in live_revisions else 0
-        answer = [pod for pod in observed.endpoints if pod.startswith(f"users-{new}-")]
-        assert len(answer) >= max(1, min(before, observed.resource["spec"]["replicas"])), "too few endpoints"
+        endpoints = [pod for pod in observed.endpoints if pod.startswith(f"users-{new}-")]
+        assert len(endpoints) >= max(1, min(before, observed.resource["spec"]["replicas"])), (
+            "too few endpoints"
+        )
 
     def _failed_hashes_stay_failed(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         at = (self.operator.resource["metadata"]["generation"], self.cluster.partitions)
@@ -281,7 +290,7 @@ class Guarantees:
         begun = (new.get("candidate") or {}).get("specHash")
         was = (old.get("candidate") or {}).get("specHash")
         if begun and begun != was and not self.status_was_touched and self.failed is not None:
-            assert self.failed != (begun, *at), f"{begun} has failed, and is tried again"
+            assert self.failed != (begun, *at), f"{begun} has failed and is tried again"
 
     # --- helpers
 
@@ -310,7 +319,7 @@ class Guarantees:
     def _numbers(self) -> set[int]:
         return {node.revision for node in self.cluster.nodes.values()}
 
-    def _kept(self) -> set[int]:
+    def _retained(self) -> set[int]:
         status = self.operator.resource.get("status") or {}
         there = [(status.get(role) or {}).get("revision") for role in ("active", "candidate")]
         return {number for text in there if (number := names.revision_number(text)) is not None}

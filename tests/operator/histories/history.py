@@ -66,13 +66,13 @@ class History:
 
     # --- time
 
-    def go_on(self, rounds: int, fault_chance: float = 0.0, crash_chance: float = 0.0) -> None:
-        for _ in range(rounds):
+    def run_passes(self, passes: int, fault_chance: float = 0.0, crash_chance: float = 0.0) -> None:
+        for _ in range(passes):
             if self.random.random() < fault_chance:
                 fault = self.random.choice(FAULTS)
                 self.story.append(f"{self.cluster.now - 1e6:.0f} {fault.__name__}")
                 fault(self)
-            self.put_right(0.1)
+            self.repair_some(0.1)
             self.run_pass(crash_chance)
             self.pass_time(self.random.choice(_PASSES_SECONDS))
 
@@ -82,32 +82,32 @@ class History:
         ends = self.random.randrange(12) if self.random.random() < crash_chance else None
         stale = self.random.random() < crash_chance
         planned = self.operator.tick(stale, ends)
-        self.guarantees.seen(self.operator.observed)
+        self.guarantees.note_observed(self.operator.observed)
         phase = (self.operator.resource.get("status") or {}).get("phase")
         if planned.status is not None or planned.evict or planned.delete or planned.force_delete:
             self.story.append(
                 f"{self.cluster.now - 1e6:.0f} {phase} {[e.reason for e in planned.events]} evict {planned.evict}"
                 f" delete {[r.name for r in (*planned.delete, *planned.force_delete)]} ends={ends} stale={stale}"
             )
-        self.guarantees.hold()
+        self.guarantees.check()
 
     def pass_time(self, seconds: float) -> None:
         self.cluster.pass_time(seconds)
-        self.guarantees.hold()
+        self.guarantees.check()
 
     def settle(self, seconds: float = 1500.0) -> None:
-        """Let time pass without faults until nothing is left to do, and a while beyond."""
+        """Let time pass without faults until every pass has been idle for a minute."""
         until, idle_since = self.cluster.now + seconds, self.cluster.now
         while self.cluster.now < until and self.cluster.now - idle_since < _IDLE_SECONDS:
             planned = self.operator.tick()
-            self.guarantees.seen(self.operator.observed)
-            self.guarantees.hold()
+            self.guarantees.note_observed(self.operator.observed)
+            self.guarantees.check()
             if not self.operator.is_idle(planned, self.operator.observed):
                 idle_since = self.cluster.now
             self.pass_time(max(1.0, planned.requeue_seconds / 3))
 
-    def put_right(self, chance: float) -> None:
-        """Repair faults that stop everything."""
+    def repair_some(self, chance: float) -> None:
+        """Repair some of the faults that block every pass."""
         spec = self.operator.resource["spec"]
         for flag in ("paused", "suspended"):
             if spec[flag] and self.random.random() < chance:

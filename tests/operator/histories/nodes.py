@@ -13,14 +13,16 @@ from queryable_app.wire.ingest_failures import IngestFailure
 from queryable_operator.spec.observed import NodeStatus
 
 NEVER = "SELECT never"  # a view with this SQL never hydrates
-REFUSED = "SELECT nope"  # nor does one with this SQL, and its nodes say why
+REFUSED = "SELECT nope"  # nor does one with this SQL, and its nodes report the reason
 SENTENCE = "spec.transform.sql: `nope` cannot be resolved; line 1 pos 7"
-REFUSED_SETTINGS = {"fetch.max.bytes": "many"}  # only Kafka's Java client refuses them; nothing new is read
+REFUSED_SETTINGS = {
+    "fetch.max.bytes": "many"
+}  # only Kafka's Java client refuses these; no new record is read
 
 
 @dataclass
 class Disk:
-    """Hold what outlives a process. A replica's number is its progress: 1.0 is complete."""
+    """Store a node's replicas, which outlive its process. A replica's number is its progress: 1.0 is complete."""
 
     uid: str
     host: str
@@ -56,7 +58,7 @@ class Node:
         there = disk.placement
         newest = there if there and there.epoch > mounted.epoch else mounted
         node = Node(pod, uid, revision, ordinal, host, disk, spec, spec["read"], newest, now)
-        node._hold()
+        node._assign_replicas()
         return node
 
     @property
@@ -64,11 +66,11 @@ class Node:
         return all(self.disk.replicas[p] >= 1 for p in self._serves())
 
     def follow(self, placement: Placement) -> set[int]:
-        """Follow a placement. Return the complete replicas that are abandoned."""
+        """Follow a placement, and return the complete replicas that the node abandons."""
         if placement.epoch <= self.placement.epoch or refusal(placement, self.placement):
             return set()
         self.placement = placement
-        return self._hold()
+        return self._assign_replicas()
 
     def hydrate(self, speed: float) -> None:
         if self._sql == NEVER or self._failure or self.full:
@@ -114,10 +116,10 @@ class Node:
     def _serves(self) -> set[int]:
         return {p for p, serving in enumerate(self.placement.serving) if self.ordinal in serving}
 
-    def _hold(self) -> set[int]:
-        holds = set(self.placement.assigned_to(self.ordinal))
-        abandoned = {p for p, there in self.disk.replicas.items() if there >= 1 and p not in holds}
-        self.disk.replicas = {p: self.disk.replicas.get(p, 0.0) for p in sorted(holds)}
+    def _assign_replicas(self) -> set[int]:
+        assigned = set(self.placement.assigned_to(self.ordinal))
+        abandoned = {p for p, there in self.disk.replicas.items() if there >= 1 and p not in assigned}
+        self.disk.replicas = {p: self.disk.replicas.get(p, 0.0) for p in sorted(assigned)}
         self.disk.placement = self.placement
         return abandoned
 

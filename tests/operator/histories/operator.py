@@ -36,7 +36,7 @@ _OWNED = ("Pod", "PersistentVolumeClaim")
 class Operator:
     cluster: Cluster
     resource: dict[str, Any]
-    """As it is in the API server."""
+    """The resource as the API server stores it."""
 
     events: list[Event] = field(default_factory=list)
     gone: bool = False
@@ -46,7 +46,7 @@ class Operator:
     hosts_are_seen: bool = True
     watcher: Callable[[str, Any, Observed], None] = lambda action, what, observed: None
     observed: Observed | None = None
-    """What the last plan was made of."""
+    """The observation of the last plan."""
 
     _children: Mapping[Ref, Manifest] = field(default_factory=dict)
     _last_statuses: dict[str, NodeStatus] = field(default_factory=dict)
@@ -54,15 +54,15 @@ class Operator:
     def __post_init__(self) -> None:
         self.cluster.api.owners.add(self.resource["metadata"]["uid"])
 
-    def look(self, stale: bool = False) -> Observed:
-        """Return an observation. `stale`: with the children of the last one."""
+    def observe(self, stale: bool = False) -> Observed:
+        """Return an observation; a stale one has the children of the one before."""
         before, self._children = self._children, self._owned()
         children = before if stale and before else self._children
         return Observed(
             now=self.cluster.now,
             resource=copy.deepcopy(self.resource),
             children=children,
-            name_conflicts=self._taken(),
+            name_conflicts=self._name_conflicts(),
             hosts=self.cluster.host_views() if self.hosts_are_seen else None,
             topic=self._topic(),
             node_statuses=self._all_statuses(children),
@@ -73,7 +73,7 @@ class Operator:
         )
 
     def tick(self, stale: bool = False, actions_max: int | None = None) -> Plan:
-        observed = self.observed = self.look(stale)
+        observed = self.observed = self.observe(stale)
         planned = plan(observed, SETTINGS)
         for number, act in enumerate(self._actions(planned, observed)):
             if actions_max is not None and number >= actions_max:
@@ -100,12 +100,12 @@ class Operator:
         )
         return same and not any(actions) and planned.status is None
 
-    # --- looking
+    # --- observations
 
     def _owned(self) -> dict[Ref, Manifest]:
         return {ref: live for ref, live in self.cluster.api.snapshot().items() if self._is_ours(ref, live)}
 
-    def _taken(self) -> frozenset[Ref]:
+    def _name_conflicts(self) -> frozenset[Ref]:
         return frozenset(
             ref for ref, live in self.cluster.api.objects.items() if not self._is_ours(ref, live)
         )
@@ -141,7 +141,7 @@ class Operator:
         self._last_statuses = last_statuses
         return by_revision
 
-    # --- acting
+    # --- actions
 
     def _actions(self, planned: Plan, observed: Observed) -> Iterator[Callable[[], None]]:
         for manifest in planned.apply:
@@ -149,7 +149,7 @@ class Operator:
         for ref in planned.token_secrets:
             yield lambda r=ref: self._make_secret(r, observed)  # type: ignore[misc]
         for node_updates in planned.node_updates:
-            yield lambda t=node_updates: self._tell(t, observed)  # type: ignore[misc]
+            yield lambda t=node_updates: self._update_node(t, observed)  # type: ignore[misc]
         for pod in planned.evict:
             yield lambda p=pod: self._delete("evict", Ref("Pod", p), observed)  # type: ignore[misc]
         for ref in planned.delete:
@@ -173,7 +173,7 @@ class Operator:
         version = None
         if ref in planned.expect_unchanged:
             if there is None and live is not None:
-                raise Conflict(f"{ref} has not been seen yet")
+                raise Conflict(f"{ref} has not been observed yet")
             version = there["metadata"]["resourceVersion"] if there else None
         self.watcher("apply", manifest, observed)
         self.cluster.api.apply(manifest, version)
@@ -182,8 +182,8 @@ class Operator:
         revision = names.revision_number(ref.name.rpartition("-")[2])
         self.cluster.api.create(child(identity_of(observed.resource), revision, "Secret", {"data": {}}))
 
-    def _tell(self, node_updates: Any, observed: Observed) -> None:
-        self.watcher("tell", node_updates, observed)
+    def _update_node(self, node_updates: Any, observed: Observed) -> None:
+        self.watcher("update", node_updates, observed)
         for node in list(self.cluster.nodes.values()):
             if (node.revision, node.ordinal) == (
                 node_updates.revision,

@@ -1,4 +1,4 @@
-"""Provide the steps of single stories in the simulated cluster."""
+"""Provide the steps of the stories in the simulated cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def until_phase(history: History, phase: str) -> None:
         if history.operator.resource["status"]["phase"] == phase:
             return
         history.pass_time(1)
-    raise AssertionError(f"it never came to {phase}: {history.operator.resource['status']}")
+    raise AssertionError(f"the phase {phase} is never reached: {history.operator.resource['status']}")
 
 
 def status(history: History) -> Any:

@@ -15,17 +15,17 @@ from tests.operator.histories.history import History, delete_resource
 from tests.operator.histories.operator import SETTINGS
 
 HISTORIES = 120
-AT_ONCE = 5  # a test of its own has three minutes, also on a machine with much else to do
+AT_ONCE = 5  # the limit of a test is three minutes, also on a busy machine
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
 def test_history_of_faults_ends_settled(first: int) -> None:
-    """Spec changes, faults and an operator that ends between any two actions break no invariant and leave nothing behind."""
+    """Spec changes, faults and an operator that ends between any two actions break no invariant, and the view settles."""
     for seed in range(first, first + AT_ONCE):
         history = History.begin(seed)
         try:
-            history.go_on(10)
-            history.go_on(80, fault_chance=0.25, crash_chance=0.2)
+            history.run_passes(10)
+            history.run_passes(80, fault_chance=0.25, crash_chance=0.2)
             history.heal()
             history.settle()
             assert_settled(history)
@@ -36,13 +36,13 @@ def test_history_of_faults_ends_settled(first: int) -> None:
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
 def test_deleted_resource_leaves_nothing(first: int) -> None:
-    """A deletion at any moment removes every object, and every group in Kafka or reports it."""
+    """A deletion at any moment removes every object, and removes every consumer group or reports that it remains."""
     for seed in range(first, first + AT_ONCE):
         history = History.begin(seed + 10_000)
         try:
-            history.go_on(5 + seed % 60, fault_chance=0.25, crash_chance=0.2)
+            history.run_passes(5 + seed % 60, fault_chance=0.25, crash_chance=0.2)
             delete_resource(history)
-            history.go_on(200, crash_chance=0.2)
+            history.run_passes(200, crash_chance=0.2)
             for _ in range(60):
                 history.pass_time(10)
                 history.run_pass()
@@ -55,17 +55,17 @@ def test_deleted_resource_leaves_nothing(first: int) -> None:
 def assert_settled(history: History) -> None:
     operator, cluster = history.operator, history.cluster
     spec, status = operator.resource["spec"], operator.resource["status"]
-    holds = {kind: entry["status"] for kind, entry in conditions_by_type(status).items()}
+    conditions = {kind: entry["status"] for kind, entry in conditions_by_type(status).items()}
     assert status["phase"] == "Ready", (status["phase"], conditions_by_type(status)["Progressing"])
-    assert holds["Available"] == "True", conditions_by_type(status)["Available"]
-    assert holds["Progressing"] == "False", conditions_by_type(status)["Progressing"]
-    assert holds["Hydrated"] == "True", conditions_by_type(status)["Hydrated"]
+    assert conditions["Available"] == "True", conditions_by_type(status)["Available"]
+    assert conditions["Progressing"] == "False", conditions_by_type(status)["Progressing"]
+    assert conditions["Hydrated"] == "True", conditions_by_type(status)["Hydrated"]
     nodes = int(status["nodes"].partition("/")[2])
-    assert nodes == spec["replicas"] or holds["SpecValid"] == "False"
+    assert nodes == spec["replicas"] or conditions["SpecValid"] == "False"
     assert status["nodes"] == f"{nodes}/{nodes}"
     assert_wanted_revision(history, status)
-    assert_only_what_is_needed(history, status)
-    assert_nothing_is_done(history)
+    assert_only_needed_objects(history, status)
+    assert_no_later_action(history)
     assert cluster.endpoints == {f"users-{status['active']['revision']}-{n}" for n in range(nodes)}
 
 
@@ -80,14 +80,14 @@ def assert_wanted_revision(history: History, status: dict[str, Any]) -> None:
     assert wanted & {status["active"]["specHash"], status.get("failedHash")}
 
 
-def assert_only_what_is_needed(history: History, status: dict[str, Any]) -> None:
+def assert_only_needed_objects(history: History, status: dict[str, Any]) -> None:
     spec, api = history.operator.resource["spec"], history.cluster.api
-    kept = {status[role]["revision"] for role in ("active", "candidate") if role in status}
+    revisions = {status[role]["revision"] for role in ("active", "candidate") if role in status}
     if "candidate" in status:
         assert status["candidate"]["specHash"] == status["failedHash"]
     for live in api.objects.values():
         label = live["metadata"]["labels"].get("queryabletopics.io/revision")
-        assert label is None or label in kept, live["metadata"]["name"]
+        assert label is None or label in revisions, live["metadata"]["name"]
     active = status["active"]["revision"]
     if conditions_by_type(status)["SpecValid"]["status"] == "True":
         for kind in ("Pod", "PersistentVolumeClaim"):
@@ -99,18 +99,18 @@ def assert_only_what_is_needed(history: History, status: dict[str, Any]) -> None
             assert len(names) == spec["replicas"], names
 
 
-def assert_nothing_is_done(history: History) -> None:
+def assert_no_later_action(history: History) -> None:
     operator = history.operator
-    observed = operator.look()
+    observed = operator.observe()
     for later in (0, 60, 3600, 90 * 86400):
-        moved = move(observed.node_statuses, later)
-        then = replace(observed, now=observed.now + later, node_statuses=moved)
+        statuses = reported_later(observed.node_statuses, later)
+        then = replace(observed, now=observed.now + later, node_statuses=statuses)
         planned = plan(copy.deepcopy(then), SETTINGS)
         assert operator.is_idle(planned, then), (later, planned.status, planned.events, planned.node_updates)
 
 
-def move(statuses: Any, seconds: float) -> Any:
-    """Let nodes repeat their reports later."""
+def reported_later(statuses: Any, seconds: float) -> Any:
+    """Return the statuses as the nodes repeat them that much later."""
     return {
         revision: {
             ordinal: replace(one, seen=replace(one.seen, at=one.seen.at + seconds))

@@ -1,4 +1,4 @@
-"""Test single stories in the simulated cluster: one event and its consequences."""
+"""Test one event each in the simulated cluster, and its consequences."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_rollout_goes_through_its_phases() -> None:
 
 @pytest.mark.parametrize("on_failure", ["DeleteCandidate", "KeepCandidate"])
 def test_candidate_that_never_hydrates_is_dropped(on_failure: str) -> None:
-    """After the deadline the old revision stays active, and the change is not tried again."""
+    """A candidate that passes its deadline is dropped: the old revision stays active, and the change is not tried again."""
     history = settled()
     rollout = history.operator.resource["spec"]["rollout"]
     change(history, transform={"sql": NEVER}, rollout={**rollout, "onFailure": on_failure})
@@ -52,7 +52,7 @@ def test_candidate_that_never_hydrates_is_dropped(on_failure: str) -> None:
 
 
 def test_failed_change_is_tried_again_after_a_revert() -> None:
-    """The failed hash is forgotten as soon as the spec asks for something else."""
+    """Another spec clears the failed hash, and a later change back is tried again."""
     history = settled()
     change(history, transform={"sql": NEVER})
     history.settle()
@@ -67,7 +67,7 @@ def test_failed_change_is_tried_again_after_a_revert() -> None:
 
 
 def test_reverted_spec_cancels_the_candidate() -> None:
-    """The active revision stays as it is."""
+    """A reverted spec drops the candidate and leaves the active revision unchanged."""
     history = settled()
     change(history, topic="others")
     until_phase(history, "HydratingCandidate")
@@ -82,7 +82,7 @@ def test_reverted_spec_cancels_the_candidate() -> None:
 
 
 def test_new_spec_replaces_the_candidate() -> None:
-    """The last desired revision takes over, under its own number."""
+    """A new spec during a rollout replaces the candidate by one with the next number, which takes over."""
     history = settled()
     change(history, topic="others")
     until_phase(history, "HydratingCandidate")
@@ -94,7 +94,7 @@ def test_new_spec_replaces_the_candidate() -> None:
 
 
 def test_spec_changed_during_a_cut_over_follows_it() -> None:
-    """The cut-over finishes first, so that the Service never switches back and forth."""
+    """A spec that changes during a cut-over rolls out after it, so that the Service never switches back and forth."""
     history = settled()
     change(history, topic="others")
     until_phase(history, "CuttingOver")
@@ -106,7 +106,7 @@ def test_spec_changed_during_a_cut_over_follows_it() -> None:
 
 
 def test_candidate_that_fails_during_the_cut_over_does_not_take_over() -> None:
-    """The Service returns to the old revision, which still serves."""
+    """A candidate that fails during the cut-over loses the Service to the old revision, which still serves."""
     history = settled()
     change(history, topic="others")
     until_phase(history, "CuttingOver")
@@ -126,7 +126,7 @@ def test_candidate_that_fails_during_the_cut_over_does_not_take_over() -> None:
 
 
 def test_more_partitions_make_a_new_revision_or_an_alert() -> None:
-    """onPartitionsChanged decides."""
+    """More partitions raise a condition and an event with `onPartitionsChanged: Alert`, and make a revision with `Redeploy`."""
     history = settled(onPartitionsChanged="Alert")
     history.cluster.partitions = 6
     history.settle()
@@ -144,7 +144,7 @@ def test_more_partitions_make_a_new_revision_or_an_alert() -> None:
 
 
 def test_rolling_restart_takes_one_pod_at_a_time() -> None:
-    """Every pod is recreated, and no two are down at a time."""
+    """A rolling restart recreates every pod, and no two are down at a time."""
     history = settled()
     change(history, podTemplate={"labels": {"team": "a"}})
     fewest = 3
@@ -158,7 +158,7 @@ def test_rolling_restart_takes_one_pod_at_a_time() -> None:
 
 
 def test_rolling_restart_progresses_until_its_last_pod_is_ready() -> None:
-    """`Progressing` is true from the first status with the new spec on."""
+    """`Progressing` is true from the first status with the new spec until the last pod is ready."""
     history = settled()
     change(history, podTemplate={"labels": {"team": "a"}})
     progressing = set()
@@ -176,31 +176,33 @@ def test_rolling_restart_progresses_until_its_last_pod_is_ready() -> None:
 
 
 def test_removed_image_returns_to_the_operators_default() -> None:
-    """Removing `spec.image` undoes what setting it did."""
+    """A removed `spec.image` gives the containers the operator's default image again."""
     history = settled()
     images = []
     for image in ("example.com/wrong:1", None):
         change(history, image=image)
         history.settle()
-        (made,) = history.cluster.api.of("StatefulSet")
-        images.append({container["image"] for container in made["spec"]["template"]["spec"]["containers"]})
+        (stateful_set,) = history.cluster.api.of("StatefulSet")
+        images.append(
+            {container["image"] for container in stateful_set["spec"]["template"]["spec"]["containers"]}
+        )
     assert images == [{"example.com/wrong:1"}, {SETTINGS.node_image}]
 
 
 def test_image_removed_while_the_secret_is_missing_is_replaced_later() -> None:
-    """No pod restarts without the Secret, since it could not start; afterwards the image changes."""
+    """A removed image restarts no pod while the Secret is missing, since it could not start, and does so afterwards."""
     history = settled(kafka={"bootstrapServers": "kafka:9092", "secretRef": {"name": "users"}})
     for image, digest in (("example.com/wrong:1", "known"), (None, ""), (None, "known")):
         history.operator.kafka_secret_digest = digest
         change(history, image=image)
         history.settle()
-    (made,) = history.cluster.api.of("StatefulSet")
-    images = {container["image"] for container in made["spec"]["template"]["spec"]["containers"]}
+    (stateful_set,) = history.cluster.api.of("StatefulSet")
+    images = {container["image"] for container in stateful_set["spec"]["template"]["spec"]["containers"]}
     assert images == {SETTINGS.node_image}
 
 
 def test_lost_host_is_replaced() -> None:
-    """Its node is recreated elsewhere, and its volume is deleted once other nodes serve its partitions."""
+    """The node of a lost host is recreated on another one, and its volume is deleted once other nodes serve its partitions."""
     history = settled()
     lost = history.cluster.api.objects[Ref("Pod", "users-r1-1")]["spec"]["nodeName"]
     history.cluster.lose_host(lost)
@@ -214,12 +216,12 @@ def test_lost_host_is_replaced() -> None:
 
 
 def test_only_replica_on_a_lost_host_waits_for_it() -> None:
-    """Without standby replicas the volume is deleted only when its pod can run nowhere."""
+    """Without standby replicas a volume on a lost host is deleted only when its pod can run nowhere."""
     history = settled(replicas=2, standbyReplicas=0)
     lost = history.cluster.api.objects[Ref("Pod", "users-r1-1")]["spec"]["nodeName"]
     claim = history.cluster.api.objects[Ref("PersistentVolumeClaim", "data-users-r1-1")]["metadata"]["uid"]
     history.cluster.lose_host(lost)
-    history.go_on(6)
+    history.run_passes(6)
     assert (
         history.cluster.api.objects[Ref("PersistentVolumeClaim", "data-users-r1-1")]["metadata"]["uid"]
         == claim
@@ -234,18 +236,18 @@ def test_only_replica_on_a_lost_host_waits_for_it() -> None:
 
 
 def test_recreated_token_restarts_every_pod() -> None:
-    """Pods with an older token restart one after the other."""
+    """A recreated token restarts every pod, one after the other."""
     history = settled()
-    before_ = {pod["metadata"]["uid"] for pod in history.cluster.api.of("Pod")}
+    uids = {pod["metadata"]["uid"] for pod in history.cluster.api.of("Pod")}
     history.pass_time(5)
     history.cluster.api.delete(Ref("Secret", "users-r1"))
     history.settle()
 
-    assert not before_ & {pod["metadata"]["uid"] for pod in history.cluster.api.of("Pod")}
+    assert not uids & {pod["metadata"]["uid"] for pod in history.cluster.api.of("Pod")}
 
 
 def test_suspended_view_retains_its_volumes() -> None:
-    """No pods run; afterwards the view resumes without hydration."""
+    """A suspended view has volumes and no pods, and resumes without hydration."""
     history = settled()
     epoch = status(history)["placementEpoch"]
     change(history, suspended=True)
@@ -260,7 +262,7 @@ def test_suspended_view_retains_its_volumes() -> None:
     assert status(history)["placementEpoch"] == epoch
 
 
-# --- vandals
+# --- deletions by users
 
 
 @pytest.mark.parametrize(
@@ -276,7 +278,7 @@ def test_suspended_view_retains_its_volumes() -> None:
     ],
 )
 def test_deleted_child_is_recreated(kind: str) -> None:
-    """Every child comes back, and pods restart only for a new token."""
+    """The operator recreates every deleted child with its content, and reports the correction."""
     history = settled()
     placement = history.cluster.api.objects[Ref("ConfigMap", "users-r1")]["data"]["placement.json"]
     for ref in [ref for ref in history.cluster.api.objects if ref.kind == kind]:
@@ -294,7 +296,7 @@ def test_deleted_child_is_recreated(kind: str) -> None:
 
 
 def test_active_config_map_is_recovered_under_another_spec() -> None:
-    """A failed change in the spec does not enter the active revision."""
+    """A deleted ConfigMap is rebuilt from the active revision, not from the failed spec."""
     history = settled()
     change(history, transform={"sql": NEVER})
     history.settle()
@@ -308,7 +310,7 @@ def test_active_config_map_is_recovered_under_another_spec() -> None:
 
 @pytest.mark.parametrize("phase", ["HydratingCandidate", "CuttingOver", "Retiring"])
 def test_status_lost_during_a_rollout_is_rebuilt(phase: str) -> None:
-    """The Service names the active revision, and the rollout ends as it would have."""
+    """A status that is lost during a rollout is rebuilt from the Service, and the rollout completes."""
     history = settled()
     change(history, topic="others")
     until_phase(history, phase)

@@ -1,4 +1,4 @@
-"""Test stories of a spec that nodes refuse: Spark rejects its SQL, and waiting cannot fix it."""
+"""Test specs that nodes refuse permanently: Spark rejects the SQL, or Kafka's client rejects a setting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GOOD = "SELECT key FROM records"
 
 
 def refused_candidate(on_failure: str = "DeleteCandidate") -> History:
-    """Return a serving view, with an hour for a candidate, and then a spec that nodes refuse."""
+    """Return a serving view whose nodes have refused a candidate that had an hour to hydrate."""
     history = settled()
     rollout = history.operator.resource["spec"]["rollout"]
     rollout = {**rollout, "hydrationDeadline": "1h", "onFailure": on_failure}
@@ -25,7 +25,7 @@ def refused_candidate(on_failure: str = "DeleteCandidate") -> History:
 
 @pytest.mark.parametrize("on_failure", ["DeleteCandidate", "KeepCandidate"])
 def test_refused_candidate_is_dropped_at_once(on_failure: str) -> None:
-    """Its deadline is an hour; history and event contain the error with its position."""
+    """A refused candidate is dropped long before its deadline; history and event contain the error with its position."""
     history = refused_candidate(on_failure)
 
     (failed,) = [entry for entry in status(history)["history"] if entry["outcome"] == "Failed"]
@@ -37,7 +37,7 @@ def test_refused_candidate_is_dropped_at_once(on_failure: str) -> None:
 
 
 def test_refusal_is_reported_while_the_old_revision_serves() -> None:
-    """The message and the conditions contain it."""
+    """Message and conditions contain the refusal while the old revision serves."""
     history = refused_candidate()
 
     assert condition(history, "Available") == ("True", "Serving")
@@ -51,8 +51,8 @@ def test_refusal_is_reported_while_the_old_revision_serves() -> None:
 
 
 @pytest.mark.parametrize("right", [{"sql": GOOD}, None], ids=["corrected", "put back"])
-def test_refusal_is_forgotten_with_a_corrected_spec(right: dict[str, str] | None) -> None:
-    """Only the history still contains it."""
+def test_corrected_spec_clears_the_refusal(right: dict[str, str] | None) -> None:
+    """A corrected spec clears the refusal from conditions and message; the history retains it."""
     history = refused_candidate()
     history.operator.resource["spec"].pop("transform")
     change(history, **({"transform": right} if right else {}))
@@ -66,7 +66,7 @@ def test_refusal_is_forgotten_with_a_corrected_spec(right: dict[str, str] | None
 
 
 def test_refused_spec_is_tried_again_with_another_nonce() -> None:
-    """`redeployNonce` requests another try, as after any failure."""
+    """Another `redeployNonce` starts one more rollout of a refused spec."""
     history = refused_candidate()
     history.operator.events.clear()
     change(history, redeployNonce=7)
@@ -84,7 +84,7 @@ def refused_from_the_beginning() -> History:
 
 
 def test_refused_first_revision_has_failed(refused_from_the_beginning: History) -> None:
-    """Phase, message, conditions and one event have the reason."""
+    """A refused first revision is failed: phase, message, conditions and one event have the reason."""
     history = refused_from_the_beginning
 
     assert status(history)["phase"] == "Failed"
@@ -97,7 +97,7 @@ def test_refused_first_revision_has_failed(refused_from_the_beginning: History) 
 
 
 def test_refused_first_revision_recovers_with_a_corrected_spec(refused_from_the_beginning: History) -> None:
-    """The corrected spec hydrates as a candidate and takes over."""
+    """A corrected spec replaces a refused first revision by a candidate that takes over."""
     history = refused_from_the_beginning
     change(history, transform={"sql": GOOD})
     for _ in range(5):
@@ -113,7 +113,7 @@ def test_refused_first_revision_recovers_with_a_corrected_spec(refused_from_the_
 
 
 def test_restarted_operator_repeats_no_event(refused_from_the_beginning: History) -> None:
-    """Until a node answers, the last known conditions stay."""
+    """A restarted operator leaves the status of a refused revision unchanged and emits no event again."""
     history = refused_from_the_beginning
     there = status(history)
     history.operator.events.clear()
@@ -136,7 +136,7 @@ def kafka(**config: str) -> dict[str, object]:
 
 
 def test_corrected_kafka_settings_restart_the_first_revisions_pods() -> None:
-    """They make no new revision; the first one hydrates after all."""
+    """Corrected Kafka settings restart the pods of the first revision, which then hydrates."""
     history = History.begin(7, replicas=2, standbyReplicas=0, kafka=kafka(**REFUSED_SETTINGS))
     history.settle()
     assert (status(history)["phase"], condition(history, "SpecValid")) == (
@@ -153,7 +153,7 @@ def test_corrected_kafka_settings_restart_the_first_revisions_pods() -> None:
 
 
 def test_refused_kafka_settings_stop_at_the_first_pod() -> None:
-    """The others continue with the working settings; corrected ones restore everything."""
+    """Refused Kafka settings reach one pod only; the others serve on, and corrected settings repair it."""
     history = settled()
     change(history, kafka=kafka(**REFUSED_SETTINGS))
     history.settle()

@@ -1,4 +1,4 @@
-"""Test single stories of a deletion: what goes, what stays, and what it waits for."""
+"""Test the deletion of a resource: what is removed, what is retained, and what it waits for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.operator.histories.story import change, condition, is_gone_after, rea
 
 
 def test_unreachable_kafka_delays_a_deletion_for_five_minutes() -> None:
-    """Then an event names what may be left, and the resource goes."""
+    """An unreachable Kafka delays a deletion for five minutes; then an event names what may remain, and the resource goes."""
     history = settled()
     history.cluster.kafka_is_there = False
     delete_resource(history)
@@ -26,7 +26,7 @@ def test_unreachable_kafka_delays_a_deletion_for_five_minutes() -> None:
 
 
 def test_resource_without_a_revision_does_not_wait_for_kafka() -> None:
-    """Its bootstrap servers may be wrong."""
+    """A resource that never had a revision is released at once although Kafka is unreachable."""
     cluster = Cluster(random.Random(7), {"host-0": SimulatedHost("zone-0")})
     cluster.kafka_is_there = False
     history = settled(cluster)
@@ -39,7 +39,7 @@ def test_resource_without_a_revision_does_not_wait_for_kafka() -> None:
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["with its status", "and its status"])
 def test_kafka_is_cleaned_up_without_children(forgotten: bool) -> None:
-    """All children were deleted by hand before the resource."""
+    """The deletion of a resource whose children were deleted before still waits for Kafka."""
     history = settled()
     history.cluster.kafka_is_there = False
     history.cluster.api.objects.clear()
@@ -51,7 +51,7 @@ def test_kafka_is_cleaned_up_without_children(forgotten: bool) -> None:
 
 
 def test_retained_objects_stay() -> None:
-    """With the policy Retain volumes and groups stay."""
+    """With `deletionPolicy: Retain` volumes and consumer groups outlive the resource."""
     history = settled(deletionPolicy="Retain")
     delete_resource(history)
 
@@ -64,7 +64,7 @@ def test_retained_objects_stay() -> None:
     "meanwhile", [{}, {"paused": True}, {"replicas": 0}], ids=["well", "paused", "wrong"]
 )
 def test_volumes_stay_with_a_policy_changed_just_before(meanwhile: dict[str, Any]) -> None:
-    """The change counts although no pass has applied it, also with a paused view or an invalid spec."""
+    """A deletion policy that changed just before counts, also for a paused view or an invalid spec."""
     history = settled()
     claims = {ref for ref in history.cluster.api.objects if ref.kind == "PersistentVolumeClaim"}
     change(history, **meanwhile)
@@ -77,7 +77,7 @@ def test_volumes_stay_with_a_policy_changed_just_before(meanwhile: dict[str, Any
 
 
 def test_retained_volumes_outlive_a_new_resource_with_the_name() -> None:
-    """It has another revision number and leaves the earlier volumes alone."""
+    """A new resource with the name has later revision numbers and leaves the retained volumes unchanged."""
     first = settled(deletionPolicy="Retain")
     delete_resource(first)
     assert is_gone_after(first, 200)
@@ -93,7 +93,7 @@ def test_retained_volumes_outlive_a_new_resource_with_the_name() -> None:
 
 
 def test_deletion_does_not_wait_for_a_lost_host() -> None:
-    """No kubelet could confirm that its pods have ended."""
+    """A deletion does not wait for a lost host, whose kubelet cannot confirm that pods have ended."""
     history = settled()
     history.cluster.lose_host(history.cluster.api.objects[Ref("Pod", "users-r1-0")]["spec"]["nodeName"])
     history.pass_time(15)

@@ -51,18 +51,18 @@ def placed(**fields: Any) -> LiveRevision:
 
 
 CASES: Mapping[str, tuple[LiveRevision, bool]] = {
-    "every copy is there": (WHOLE, True),
-    "one is on its way": (placed(hydrating=((2,), ())), False),
-    "one is missing": (placed(serving=((0,), (1, 2))), False),
-    "one has not gone yet": (placed(serving=((0, 1, 2), (1, 2))), False),
-    "a pod is away": (with_pod(1, pod(1, ready=False)), False),
-    "a pod is not made yet": (replace(WHOLE, pods={0: pod(0), 1: pod(1)}), False),
-    "a node is behind": (with_status(1, seen=NodeObservation(NOW, 3, frozenset({0}))), False),
-    "one is behind with what it does not serve": (
+    "every replica is complete": (WHOLE, True),
+    "one replica hydrates": (placed(hydrating=((2,), ())), False),
+    "one replica is missing": (placed(serving=((0,), (1, 2))), False),
+    "one replica is not removed yet": (placed(serving=((0, 1, 2), (1, 2))), False),
+    "a pod is not ready": (with_pod(1, pod(1, ready=False)), False),
+    "a pod is not created yet": (replace(WHOLE, pods={0: pod(0), 1: pod(1)}), False),
+    "a node lags": (with_status(1, seen=NodeObservation(NOW, 3, frozenset({0}))), False),
+    "a node lags with a replica that it does not serve": (
         with_status(0, seen=NodeObservation(NOW, 3, frozenset({0}))),
         True,
     ),
-    "a node reported so long ago": (
+    "the report of a node is too old": (
         with_status(1, seen=NodeObservation(NOW - 5, 3, frozenset({0, 1}))),
         False,
     ),
