@@ -28,12 +28,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def http(node: Served) -> Iterator[httpx.Client]:
-    with node.client() as client:
-        yield client
-
-
 def test_status_describes_every_replica(http: httpx.Client) -> None:
     """Status has positions, lag, progress and counters of every replica, and the state of ingest."""
     status = http.get("/v1/status").json()

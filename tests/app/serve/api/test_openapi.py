@@ -23,12 +23,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def http(node: Served) -> Iterator[httpx.Client]:
-    with node.client() as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
 def document(http: httpx.Client) -> dict[str, Any]:
     found: dict[str, Any] = http.get("/openapi.json").json()
     return found

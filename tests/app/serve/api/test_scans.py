@@ -43,12 +43,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def http(node: Served) -> Iterator[httpx.Client]:
-    with node.client() as client:
-        yield client
-
-
 def numbers(page: dict[str, Any]) -> list[int]:
     return [item["value"]["n"] for item in page["items"]]
 
