@@ -94,7 +94,11 @@ class NodeCluster:
             stack.close()
 
 
+def node_cluster(directory: Path, nodes: int, replicas: int, **spec: Any) -> NodeCluster:
+    """Start nodes that serve six partitions, with so many replicas of each."""
+    placement = initial_placement(APPLICATION_ID, 6, [str(n) for n in range(nodes)], replicas)
+    return NodeCluster(directory, [placement] * nodes, **spec)
+
+
 def three_nodes(directory: Path, replicas: int, **spec: Any) -> NodeCluster:
-    """Three nodes that serve six partitions, with so many replicas of each."""
-    placement = initial_placement(APPLICATION_ID, 6, ["1", "2", "3"], replicas)
-    return NodeCluster(directory, [placement] * 3, **spec)
+    return node_cluster(directory, 3, replicas, **spec)
