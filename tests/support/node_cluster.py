@@ -33,7 +33,7 @@ def token_settings(directory: Path) -> dict[str, Any]:
 
 
 class NodeCluster:
-    """The nodes, by ordinal. Each can be stopped and started again on its own port."""
+    """Run nodes, by ordinal. Each can be stopped and started again on its own port."""
 
     def __init__(
         self,
@@ -43,8 +43,7 @@ class NodeCluster:
         settings: dict[str, Any] | None = None,
         **spec: Any,
     ) -> None:
-        """Each node follows its placement, whose addresses are filled in. `complete` are the nodes whose replicas are complete:
-        by default all."""
+        """Give each node its placement with the real addresses. The replicas of the `complete` nodes, by default all, are complete."""
         listeners = listen(len(placements))
         self.addresses = [address_of(listener) for listener in listeners]
         self.directory = directory
@@ -57,7 +56,7 @@ class NodeCluster:
 
     @property
     def placement(self) -> Placement:
-        """The placement of the first node."""
+        """Return the placement of the first node."""
         return self._placements[0]
 
     def _open(self, ordinal: int, listener: socket.socket) -> Served:
@@ -78,6 +77,10 @@ class NodeCluster:
             partition = partition_for(key, "murmur2", self.placement.partitions)
         for ordinal in self.placement.serving[partition]:
             self.nodes[ordinal].put(key, value, partition=partition, **more)
+
+    def algorithms(self) -> set[str]:
+        """Return the algorithms by which the nodes find a key's partition."""
+        return {node.node.replicas.partitioning.algorithm for node in self.nodes}
 
     def stop(self, ordinal: int) -> None:
         self._stacks[ordinal].close()

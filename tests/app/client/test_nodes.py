@@ -194,11 +194,7 @@ def test_keys_of_mixed_producers_are_found(tmp_path: Path) -> None:
         for where, value, timestamp_ms in ((0, b'"old"', 10), (1, b'"new"', 20), (2, b'"older"', 5)):
             (owner,) = nodes.placement.serving[where]
             nodes.nodes[owner].put(b"mixed", value, partition=where, timestamp_ms=timestamp_ms)
-        for node in nodes.nodes:
-            eventually(
-                "the node notices the partitioners",
-                lambda n=node: n.node.replicas.partitioning.algorithm == "scatter",
-            )  # type: ignore[misc]
+        eventually("every node notices both partitioners", lambda: nodes.algorithms() == {"scatter"})
         with QueryableTopic(nodes.addresses[0], deadline_ms=10_000) as users:
             mine = users.session()
             for reader in (users, mine):

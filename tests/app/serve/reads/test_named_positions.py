@@ -56,8 +56,8 @@ def test_named_position_elsewhere_is_respected(tmp_path: Path, caller: int, kind
     """A key of an FNV-1a producer is found by its position while the nodes still assume murmur2."""
     with three_nodes(tmp_path, 1) as cluster:
         cluster.put(KEY.encode(), b"1", partition=WRITTEN)
+        eventually("every node notices the partitioner", lambda: cluster.algorithms() == {"fnv1a"})
         for ordinal, node in enumerate(cluster.nodes):
-            eventually("it knows", lambda n=node: n.node.replicas.partitioning.algorithm == "fnv1a")  # type: ignore[misc]
             if ordinal != hosts(cluster, WRITTEN):
                 forget_mismatches(node)
         with cluster.nodes[hosts(cluster, caller)].client() as http:
