@@ -43,7 +43,7 @@ class NodeCluster:
         settings: dict[str, Any] | None = None,
         **spec: Any,
     ) -> None:
-        """Give each node its placement with the real addresses. The replicas of the `complete` nodes, by default all, are complete."""
+        """Give each node its placement with the real addresses. The `complete` nodes, by default all, have complete replicas."""
         listeners = listen(len(placements))
         self.addresses = [address_of(listener) for listener in listeners]
         self.directory = directory
