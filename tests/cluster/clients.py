@@ -1,4 +1,4 @@
-"""Run the clients of a view and of its Kafka in a pod of their own: `python clients.py COMMAND ...`. See `view_on_cluster`.
+"""Run the clients of a view and of its Kafka in a pod of their own: `python clients.py COMMAND ...`. See `platform_on_cluster`.
 
 `read` writes increasing numbers to keys and reads them meanwhile, on persistent connections and on new ones, until its
 standard input ends. It prints JSON objects, one a line: each failure, and once a second the number of reads.

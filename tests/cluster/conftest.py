@@ -7,13 +7,17 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.support.cluster import CRD_FILE, Namespace, api_server, has_kubectl, kubectl
+from tests.support.counting_proxy import counting_proxy
+from tests.support.kafka import KafkaForTests
+from tests.support.operator_in_namespace import TOPIC, Running
+from tests.support.platform_on_cluster import platform as platform_in
 from tests.support.view_on_cluster import Platform
-from tests.support.view_on_cluster import platform as platform_in
 from tests.support.waiting import eventually
 
 
@@ -64,6 +68,25 @@ def platform(cluster: httpx.Client) -> Iterator[Platform]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def bootstrap(cluster: httpx.Client, kafka: KafkaForTests) -> str:
+    """Create the topic of the operator's tests, and return the address of the broker, which runs beside the operator."""
+    kafka.create_topic(TOPIC, 4)
+    return kafka.bootstrap
+
+
+@pytest.fixture
+def running(cluster: httpx.Client, bootstrap: str, tmp_path: Path) -> Iterator[Running]:
+    """Yield a namespace with an operator of its own, which the test starts."""
+    with _namespace(cluster) as namespace, counting_proxy(str(cluster.base_url)) as proxy:
+        running = Running(namespace, proxy, tmp_path / "log", bootstrap)
+        try:
+            yield running
+        finally:
+            running.close()
+            namespace.release_resources()
+
+
 @contextmanager
 def _namespace(cluster: httpx.Client) -> Iterator[Namespace]:
     name = f"qt-test-{secrets.token_hex(4)}"
@@ -73,4 +96,4 @@ def _namespace(cluster: httpx.Client) -> Iterator[Namespace]:
     try:
         yield Namespace(name, cluster)
     finally:
-        kubectl("delete", "namespace", name, "--wait=false")
+        kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")

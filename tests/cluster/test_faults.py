@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.view_on_cluster import SMALL, Platform, ViewOnCluster, is_ready
+from tests.support.view_on_cluster import SMALL, Platform, ViewOnCluster, available_view, is_ready
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -32,20 +32,16 @@ os.kill(1, signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")
-def running(platform: Platform) -> Iterator[ViewOnCluster]:
-    view = ViewOnCluster(platform, "faults", "faults")
-    platform.make_topic(view.topic)
-    view.apply({**SMALL, "replicas": 2, "standbyReplicas": 1})
-    view.wait_until_available()
-    yield view
-    view.delete()
+def shared_view(platform: Platform) -> Iterator[ViewOnCluster]:
+    with available_view(platform, "faults", {**SMALL, "replicas": 2, "standbyReplicas": 1}) as view:
+        yield view
 
 
 @pytest.fixture
-def view(running: ViewOnCluster) -> ViewOnCluster:
+def view(shared_view: ViewOnCluster) -> ViewOnCluster:
     """Return the view once it has recovered."""
-    running.wait_until_settled()
-    return running
+    shared_view.wait_until_settled()
+    return shared_view
 
 
 @contextmanager

@@ -11,26 +11,22 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.view_on_cluster import Platform, ViewOnCluster, is_ready
+from tests.support.view_on_cluster import Platform, ViewOnCluster, available_view, is_ready
 
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def running(platform: Platform) -> Iterator[ViewOnCluster]:
-    view = ViewOnCluster(platform, "scaling", "scaled")
-    platform.make_topic(view.topic)
-    view.apply()
-    view.wait_until_available()
-    yield view
-    view.delete()
+def shared_view(platform: Platform) -> Iterator[ViewOnCluster]:
+    with available_view(platform, "scaling") as view:
+        yield view
 
 
 @pytest.fixture
-def view(running: ViewOnCluster) -> ViewOnCluster:
+def view(shared_view: ViewOnCluster) -> ViewOnCluster:
     """Return the view once it has settled after the earlier test."""
-    running.wait_until_settled()
-    return running
+    shared_view.wait_until_settled()
+    return shared_view
 
 
 def test_scale_out_spreads_the_partitions(view: ViewOnCluster) -> None:
@@ -60,16 +56,16 @@ def test_standby_replica_is_added(view: ViewOnCluster) -> None:
 
 
 @pytest.fixture
-def two_copies(view: ViewOnCluster) -> ViewOnCluster:
+def two_nodes(view: ViewOnCluster) -> ViewOnCluster:
     """Return the view with two nodes and a standby replica of each partition."""
     view.patch(replicas=2, standbyReplicas=1)
     view.wait_until_settled()
     return view
 
 
-def test_new_pod_template_recreates_pods_one_by_one(two_copies: ViewOnCluster) -> None:
+def test_new_pod_template_recreates_pods_one_by_one(two_nodes: ViewOnCluster) -> None:
     """A new pod template recreates the pods one after the other, under the same revision."""
-    view, before, active = two_copies, two_copies.uids(), two_copies.active
+    view, before, active = two_nodes, two_nodes.uids(), two_nodes.active
     with view.no_read_fails():
         view.patch(podTemplate={"annotations": {"example.com/restarted": "yes"}})
         view.platform.eventually("all pods were replaced", lambda: _are_others(view, before))
@@ -85,9 +81,9 @@ def _are_others(view: ViewOnCluster, before: dict[str, str]) -> bool:
     return all(name in pods and pods[name]["metadata"]["uid"] != uid for name, uid in before.items())
 
 
-def test_broken_pod_template_stops_at_the_first_pod(two_copies: ViewOnCluster) -> None:
+def test_broken_pod_template_stops_at_the_first_pod(two_nodes: ViewOnCluster) -> None:
     """A broken template stops at the first pod and leaves the others; another template repairs it."""
-    view, before = two_copies, two_copies.uids()
+    view, before = two_nodes, two_nodes.uids()
     first, last = view.pod(0), view.pod(1)
     with view.no_read_fails():
         view.patch(image="queryable-topics.invalid/none:1")
@@ -110,11 +106,11 @@ def _condition(view: ViewOnCluster, kind: str) -> dict[str, str]:
     return next(condition for condition in view.status["conditions"] if condition["type"] == kind)
 
 
-def test_new_transformation_rolls_out_a_revision(two_copies: ViewOnCluster) -> None:
+def test_new_transformation_rolls_out_a_revision(two_nodes: ViewOnCluster) -> None:
     """A new revision hydrates beside the old one and takes over; the old one is removed, and `kubectl get -w` shows the
     phases.
     """
-    view, before = two_copies, int(two_copies.active[1:])
+    view, before = two_nodes, int(two_nodes.active[1:])
     with watched(view) as phases, view.no_read_fails():
         view.patch(
             value={"schema": "n LONG"},

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.helm import CHART, helm
-from tests.support.view_on_cluster import RELEASE, Platform, ViewOnCluster
+from tests.support.view_on_cluster import RELEASE, Platform, ViewOnCluster, available_view
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -16,13 +16,9 @@ OTHER_IMAGE = "example.test/queryable-topics:99"
 
 @pytest.fixture
 def view(platform: Platform) -> Iterator[ViewOnCluster]:
-    view = ViewOnCluster(platform, "upgraded", "upgraded")
-    platform.make_topic(view.topic)
-    view.apply()
-    view.wait_until_available()
-    view.wait_until_settled()
-    yield view
-    view.delete()
+    with available_view(platform, "upgraded") as view:
+        view.wait_until_settled()
+        yield view
 
 
 def test_operator_upgrade_restarts_no_node(view: ViewOnCluster) -> None:

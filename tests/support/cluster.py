@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,13 @@ class Namespace:
         live = self.api.get(path).raise_for_status().json()
         answer = self.api.put(path, params={"dryRun": "All"}, json={**live, "spec": spec})
         return Answer(answer.status_code, answer.json())
+
+    def release_resources(self) -> None:
+        """Remove the finalizers that no operator removes, so that the namespace can be deleted."""
+        listed = self.kubectl("get", "qt", "--output=name", "--ignore-not-found")
+        for name in (word for word in listed.split() if "/" in word):
+            with suppress(Refused):  # the resource was deleted meanwhile
+                self.kubectl("patch", name, "--type=merge", "--patch", '{"metadata":{"finalizers":null}}')
 
 
 def kubectl(*arguments: str, stdin: str | None = None, timeout: float = 60) -> str:

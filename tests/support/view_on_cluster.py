@@ -1,8 +1,4 @@
-"""Run the product on the cluster that KUBECONFIG names: an operator from the chart in a namespace of its own, and in another
-one a Kafka in a pod, views, and their clients in a pod of their own.
-
-The clients' pod runs `tests/cluster/clients.py` by `kubectl exec`, so that the tests need to reach only the API server.
-"""
+"""Control a view on the cluster that KUBECONFIG names, and read from it; `platform_on_cluster` provides what it needs."""
 
 from __future__ import annotations
 
@@ -13,31 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from queryable_operator.spec import names
 from tests.support.cluster import Namespace, Refused
-from tests.support.helm import CHART, helm
 from tests.support.waiting import eventually
 
-CLIENTS = Path(__file__).parents[1] / "cluster" / "clients.py"
 RELEASE = "qt"
 OPERATOR = "deploy/qt-queryable-topics"
 SECONDS = 300.0
-"""What anything may take: a JVM starts in a minute where much else runs."""
+"""The limit of each wait: a JVM starts in a minute on a busy machine."""
 
-_RESTRICTED = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-}
-_USER = {
-    "runAsNonRoot": True,
-    "runAsUser": 10001,
-    "fsGroup": 10001,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 # The smallest resources that nodes need, so that a laptop has room for them, and no idle delays.
 SMALL: Mapping[str, Any] = {
     "kafka": {"bootstrapServers": "kafka:9092"},
@@ -321,89 +303,11 @@ def _listen(process: subprocess.Popen[str], seen: Reading, complaints: list[str]
 
 
 @contextmanager
-def platform(namespace: Namespace, operators: Namespace, image: str, kafka_image: str) -> Iterator[Platform]:
-    """Provide the platform until the end of the block, and then delete it with the remaining views."""
-    repository, _, tag = image.rpartition(":")
-    values = {
-        "image": {"repository": repository, "tag": tag},
-        "watchNamespaces": [namespace.name],
-        "rbac": {"aggregateRoles": False},
-        "crds": {"install": False},
-    }
-    here = Platform(namespace, operators, image)
-    try:
-        namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(_surroundings(image, kafka_image)))
-        helm(
-            "install", RELEASE, str(CHART), "--namespace", operators.name, "--values", "-",
-            "--wait", f"--timeout={SECONDS:.0f}s",
-            stdin=json.dumps(values), timeout=SECONDS + 10,
-        )  # fmt: skip
-        for where, what in ((namespace, "deploy/kafka"), (operators, OPERATOR)):
-            where.kubectl("rollout", "status", what, f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10)
-        namespace.kubectl(
-            "wait", "--for=condition=Ready", "pod/clients", f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10
-        )
-        yield here
-    finally:
-        try:
-            namespace.kubectl("delete", "qt", "--all", f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10)
-        finally:
-            _remove_replica(namespace)
-            helm("uninstall", RELEASE, "--namespace", operators.name, "--ignore-not-found")
-
-
-def _remove_replica(namespace: Namespace) -> None:
-    """Release resources that the operator did not clean up, so that their namespace can be deleted."""
-    for name in namespace.kubectl("get", "qt", "--output=name").split():
-        if "/" in name:
-            namespace.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
-
-
-def _surroundings(image: str, kafka_image: str) -> Mapping[str, Any]:
-    broker = {
-        **_container("kafka", kafka_image, ["python", "/opt/kafka/broker.py"], "data", "/data"),
-        "env": [{"name": "ADVERTISED", "value": "kafka:9092"}, {"name": "DATA", "value": "/data/kafka"}],
-        "readinessProbe": {"tcpSocket": {"port": 9092}, "periodSeconds": 1},
-        "resources": {"requests": {"cpu": "200m", "memory": "512Mi"}},
-    }
-    labels = {"app": "kafka"}
-    kafka = {
-        "selector": {"matchLabels": labels},
-        "template": {"metadata": {"labels": labels}, "spec": _pod(broker, {"emptyDir": {}}, "data")},
-    }
-    code = {"clients.py": CLIENTS.read_text()}
-    sleep = ["python", "-c", "import signal; signal.sigwait({signal.SIGTERM})"]
-    reader = _container("clients", image, sleep, "code", "/clients")
-    return {
-        "apiVersion": "v1",
-        "kind": "List",
-        "items": [
-            {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "kafka"},
-             "spec": {"selector": labels, "ports": [{"port": 9092}]}},
-            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "kafka"}, "spec": kafka},
-            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "clients"}, "data": code},
-            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "clients"},
-             "spec": _pod(reader, {"configMap": {"name": "clients"}}, "code")},
-        ],
-    }  # fmt: skip
-
-
-def _container(name: str, image: str, command: list[str], volume: str, path: str) -> dict[str, Any]:
-    mounts = [{"name": volume, "mountPath": path}, {"name": "tmp", "mountPath": "/tmp"}]
-    return {
-        "name": name,
-        "image": image,
-        "command": command,
-        "securityContext": _RESTRICTED,
-        "volumeMounts": mounts,
-    }
-
-
-def _pod(container: Mapping[str, Any], volume: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return {
-        "securityContext": _USER,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 5,
-        "containers": [container],
-        "volumes": [{"name": name, **volume}, {"name": "tmp", "emptyDir": {}}],
-    }
+def available_view(platform: Platform, name: str, spec: Mapping[str, Any] = SMALL) -> Iterator[ViewOnCluster]:
+    """Create a view of a new topic with its name, wait until it is available, and delete it at the end of the block."""
+    view = ViewOnCluster(platform, name, name)
+    platform.make_topic(view.topic)
+    view.apply(spec)
+    view.wait_until_available()
+    yield view
+    view.delete()

@@ -1,0 +1,130 @@
+"""Run the operator as a process against a real API server, for one namespace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from queryable_operator.spec import names
+from tests.support.cluster import Namespace
+from tests.support.counting_proxy import CountingProxy
+from tests.support.operator_process import OperatorProcess, operator_process
+from tests.support.waiting import eventually
+
+TOPIC = "operator-api"
+KINDS = (
+    "configmap",
+    "networkpolicy",
+    "poddisruptionbudget",
+    "secret",
+    "service",
+    "serviceaccount",
+    "statefulset",
+)
+_OF_REVISION = {"configmap", "poddisruptionbudget", "secret", "service", "statefulset"}
+
+_PASSES = 'qt_reconcile_total{result="ok"}'
+
+
+class Running:
+    """Combine one namespace, its own operator, and requests to the API server."""
+
+    def __init__(self, namespace: Namespace, proxy: CountingProxy, log: Path, bootstrap: str) -> None:
+        self.namespace, self.proxy, self.bootstrap = namespace, proxy, bootstrap
+        self._log = log
+        self._starts = 0
+        self._operators = ExitStack()
+        self.operator: OperatorProcess
+
+    def start(self, *options: str, prelude: str = "") -> OperatorProcess:
+        options = (f"--namespaces={self.namespace.name}", "--reconcile-seconds=1", *options)
+        self._starts += 1
+        log = self._log.with_name(f"operator-{self._starts}.log")
+        self.operator = self._operators.enter_context(
+            operator_process(log, self.proxy.kubeconfig, *options, prelude=prelude)
+        )
+        return self.operator
+
+    def close(self) -> None:
+        self._operators.close()
+
+    def resource(self, name: str, **spec: Any) -> dict[str, Any]:
+        """Return a resource whose pods stay unschedulable, so that only objects matter."""
+        small = {
+            "kafka": {"bootstrapServers": self.bootstrap},
+            "topic": TOPIC,
+            "storage": {"ephemeral": True},
+            "podTemplate": {"nodeSelector": {"queryabletopics.io/test": "nowhere"}},
+        }
+        return {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": name},
+            "spec": {**small, **spec},
+        }
+
+    def apply(self, name: str, **spec: Any) -> None:
+        resource = self.resource(name, **spec)
+        self.namespace.kubectl("apply", "--filename", "-", stdin=json.dumps(resource))
+
+    def live(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Return the objects with our label, by name."""
+        selector = f"--selector={names.VIEW_LABEL}" if kind != "qt" else "--ignore-not-found"
+        text = self.namespace.kubectl("get", kind, selector, "--output", "json")
+        items = json.loads(text)["items"] if text.strip() else []
+        return {item["metadata"]["name"]: item for item in items}
+
+    def missing(self, view: str) -> set[str]:
+        """Return the children that a view needs and that do not exist."""
+        wanted = {(kind, f"{view}-r1") for kind in _OF_REVISION}
+        wanted |= {(kind, view) for kind in ("service", "networkpolicy", "serviceaccount")}
+        there = {(kind, name) for kind in KINDS for name in self.live(kind)}
+        return {f"{kind}/{name}" for kind, name in wanted - there}
+
+    def settled(self, view: str) -> None:
+        until(
+            lambda: not self.missing(view),
+            lambda: f"missing {self.missing(view)}\n{self.operator.log[-3000:]}",
+        )
+
+    def runs(self) -> bool:
+        assert self.operator.popen.poll() is None, self.operator.log[-3000:]
+        return True
+
+    def versions(self) -> dict[tuple[str, str], str]:
+        return {
+            (kind, name): live["metadata"]["resourceVersion"]
+            for kind in (*KINDS, "qt", "pod")
+            for name, live in self.live(kind).items()
+        }
+
+    def passes(self, count: int) -> None:
+        """Wait until this many more reconcile passes have ended."""
+        before = self.operator.metrics().get(_PASSES, 0.0)
+        until(
+            lambda: self.operator.metrics().get(_PASSES, 0.0) >= before + count,
+            lambda: self.operator.log[-3000:],
+        )
+
+    def quiet(self) -> None:
+        """Wait until a few reconcile passes have ended without a write."""
+
+        def writes_nothing() -> bool:
+            before = len(self.proxy.writes)
+            self.passes(4)
+            return len(self.proxy.writes) == before
+
+        until(writes_nothing, lambda: str(self.proxy.writes[-10:]))
+
+    def events(self, reason: str) -> list[str]:
+        text = self.namespace.kubectl(
+            "get", "events", f"--field-selector=reason={reason}", "--output", "json"
+        )
+        return [item["message"] for item in json.loads(text)["items"]]
+
+
+def until(condition: Callable[[], object], story: Callable[[], str], seconds: float = 60) -> None:
+    eventually("the cluster is in the desired state", condition, seconds, story=story)
