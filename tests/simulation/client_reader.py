@@ -17,10 +17,10 @@ from queryable_app.client.session import SessionPositions
 from queryable_app.serve.peers.client import PeerClient, PeerTimeout, PeerUnavailable
 from queryable_app.wire.http_text import parse_positions
 from tests.simulation.checks import GuaranteeBroken, KeyAnswer, ReadRequest
-from tests.simulation.nodes import address_of, host_of
+from tests.simulation.nodes import CLIENT, address_of, host_of
 from tests.simulation.readable_replicas import readable_replicas
 from tests.simulation.readers import Reader
-from tests.simulation.world import CLIENT, World
+from tests.simulation.world import World
 from tests.simulation.writer import STABLE_KEYS, Writer, stable_key
 
 T = TypeVar("T")

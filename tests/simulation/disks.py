@@ -59,7 +59,7 @@ class Disks:
     def __init__(self) -> None:
         self._numbers = count(1)
         self._rows: dict[str, Rows] = {}
-        self.born: Callable[[Rows], None] = lambda rows: None
+        self.note_creation: Callable[[Rows], None] = lambda rows: None
         """Is called with each store that is made, with or without rows."""
         self.refuses: Callable[[Path], bool] = lambda path: False
         """Whether nothing can be written there at present."""
@@ -81,7 +81,7 @@ class Disks:
             name = str(next(self._numbers))
             self._rows[name] = rows
             name_file.write_text(name)
-            self.born(rows)
+            self.note_creation(rows)
         if rows.damaged:
             raise StoreDamaged(f"{path} is damaged (Corruption)")
         if replace(rows.identity, topic_id=identity.topic_id) != identity:

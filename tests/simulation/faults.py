@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from queryable_app.placement.assignment import DesiredPlacement
 from tests.simulation.controller_process import push_outdated
-from tests.simulation.nodes import address_of, host_of
-from tests.simulation.world import CLIENT, PLACER, SIMULATED, World
+from tests.simulation.nodes import CLIENT, PLACER, address_of, host_of
+from tests.simulation.world import SIMULATED, World
 
 _NODES_MAX = 6
 _PROBES = 3
@@ -131,7 +131,7 @@ class Faults:
         ordinal = self._machine(seconds)
         if ordinal is None:
             return
-        replicas = self._world.complete_replicas()
+        replicas = self._world.invariants.complete_replicas()
         if any(there == {ordinal} for there in replicas.values()) and self._random.random() < 0.8:
             self._world.busy_until.pop(host_of(ordinal))
             return
@@ -342,7 +342,7 @@ class Faults:
         if ordinal is None:
             return
         if ordinal >= len(world.wanted.addresses) or any(
-            there_ == {ordinal} for there_ in world.complete_replicas().values()
+            there_ == {ordinal} for there_ in world.invariants.complete_replicas().values()
         ):
             self._free(ordinal)
             return

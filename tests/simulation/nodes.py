@@ -33,6 +33,7 @@ from tests.support.fold import LogRecord
 
 APPLICATION_ID = "simulation.users.r1"
 TOKEN = "simulated"
+CLIENT, PLACER = "client", "placer"  # hosts beside the nodes
 HEDGE_SHARE, HEDGE_BURST = 0.05, 1.0
 
 _SETTLE_SECONDS = 0.05

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import fastapi.dependencies.models
+import pytest
 
 import queryable_app.serve.api.peer_reads
 import queryable_app.serve.kafka.end_offsets
@@ -32,46 +33,56 @@ from tests.simulation.world import World
 @contextmanager
 def inside(world: World) -> Iterator[None]:
     """Replace the product's clocks, disks, Kafka and log by the world's within the block."""
-    replaced: list[tuple[Any, str, Any]] = []
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        _errors_noted(world),
+        _generators_ended(world),
+        _caches_cleared(),
+    ):
+        _replace_clocks_and_events(patch, world)
+        _replace_disks_and_kafka(patch, world)
+        _count_hedges(patch, world)
+        yield
 
-    def put(owner: Any, name: str, new: Any) -> None:
-        replaced.append((owner, name, owner.__dict__[name]))
-        setattr(owner, name, new)
 
+def _replace_clocks_and_events(patch: pytest.MonkeyPatch, world: World) -> None:
+    def event(name: str, **fields: object) -> None:
+        world.note_event(name, fields)
+
+    monotonic, wall_ns = world.scheduler.monotonic, world.scheduler.wall_ns
+    replacements: dict[Any, Callable[..., Any]] = {
+        time.time_ns: wall_ns,
+        time.monotonic: monotonic,
+        platform_clock.monotonic_ms: lambda: int(monotonic() * 1000),
+        time.time: lambda: wall_ns() / 1e9,
+        sys.modules["queryable_app.platform.log"].event: event,
+    }
+    for name, module in list(sys.modules.items()):
+        if name == "time" or name.startswith("queryable_app."):
+            for attribute, value in list(vars(module).items()):
+                if callable(value) and value.__hash__ is not None and value in replacements:
+                    patch.setattr(module, attribute, replacements[value])
+
+
+def _replace_disks_and_kafka(patch: pytest.MonkeyPatch, world: World) -> None:
     def consumer(**_: Any) -> TopicConsumer:
         return TopicConsumer(world.topic, world.rng("kafka"))
 
     def open_store(path: Path, identity: Any, memory: Any) -> Any:
         return world.disks.open(path, identity, memory)
 
-    def event(name: str, **fields: object) -> None:
-        world.heard(name, fields)
-
-    world.disks.born = world.born
-    clocks: dict[Any, Callable[[], Any]] = {
-        time.time_ns: world.scheduler.wall_ns,
-        time.monotonic: world.scheduler.monotonic,
-        platform_clock.monotonic_ms: lambda: int(world.scheduler.monotonic() * 1000),
-        time.time: lambda: world.scheduler.wall_ns() / 1e9,
-    }
-    real_event = sys.modules["queryable_app.platform.log"].event
-    for name, module in list(sys.modules.items()):
-        if name == "time" or name.startswith("queryable_app."):
-            for attribute, value in list(vars(module).items()):
-                if callable(value) and value.__hash__ is not None:
-                    if value in clocks:
-                        put(module, attribute, clocks[value])
-                    elif value is real_event:
-                        put(module, attribute, event)
+    world.disks.note_creation = world.invariants.note_creation
     for module in (queryable_app.serve.kafka.end_offsets, queryable_app.serve.kafka.gaps):
-        put(module, "AIOKafkaConsumer", consumer)
-    # So that the few rows of this world come in several batches, as many do.
-    put(queryable_app.serve.reads.scans, "BATCH_ROWS", 4)
-    put(queryable_app.serve.api.peer_reads, "_ROWS_MAX", 5)
-    put(Store, "open", staticmethod(open_store))
-    put(queryable_app.serve.replication.replica_builder, "probe", world.disks.probe)
-    put(queryable_app.serve.store.replica, "random", world.rng("jitter").random)
+        patch.setattr(module, "AIOKafkaConsumer", consumer)
+    # The few rows of a world come in several batches, as many rows do.
+    patch.setattr(queryable_app.serve.reads.scans, "BATCH_ROWS", 4)
+    patch.setattr(queryable_app.serve.api.peer_reads, "_ROWS_MAX", 5)
+    patch.setattr(Store, "open", staticmethod(open_store))
+    patch.setattr(queryable_app.serve.replication.replica_builder, "probe", world.disks.probe)
+    patch.setattr(queryable_app.serve.store.replica, "random", world.rng("jitter").random)
 
+
+def _count_hedges(patch: pytest.MonkeyPatch, world: World) -> None:
     begin, step = Attempts.__init__, Attempts.step
 
     def counted_begin(self: Attempts, *args: Any, **options: Any) -> None:
@@ -83,30 +94,51 @@ def inside(world: World) -> Iterator[None]:
         world.hedges.note_step(self._budget, taken)
         return taken
 
-    put(Attempts, "__init__", counted_begin)
-    put(Attempts, "step", counted_step)
-    told = logging.getLogger("uvicorn.error")
-    told.propagate, hears = False, _Hears(world)
-    told.addHandler(hears)
+    patch.setattr(Attempts, "__init__", counted_begin)
+    patch.setattr(Attempts, "step", counted_step)
+
+
+@contextmanager
+def _errors_noted(world: World) -> Iterator[None]:
+    logger, handler = logging.getLogger("uvicorn.error"), _ErrorLog(world)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = True
+
+
+@contextmanager
+def _generators_ended(world: World) -> Iterator[None]:
+    """End an unfinished asynchronous generator in the process that runs when it is collected."""
+
+    def end(generator: Any) -> None:
+        process = world.scheduler.running
+        if process is not None:
+            process.create_task(generator.aclose())
+
     hooks = sys.get_asyncgen_hooks()
-    sys.set_asyncgen_hooks(
-        firstiter=lambda generator: None, finalizer=lambda generator: _end(world, generator)
-    )
+    sys.set_asyncgen_hooks(firstiter=lambda generator: None, finalizer=end)
     try:
         yield
     finally:
         sys.set_asyncgen_hooks(*hooks)
-        told.removeHandler(hears)
-        told.propagate = True
-        for owner, name, old in reversed(replaced):
-            setattr(owner, name, old)
-        # FastAPI's caches keep every endpoint, and with it its world.
+
+
+@contextmanager
+def _caches_cleared() -> Iterator[None]:
+    """Clear FastAPI's caches, which refer to every endpoint, and through it to its world."""
+    try:
+        yield
+    finally:
         for cached in vars(fastapi.dependencies.models).values():
             if hasattr(cached, "cache_clear"):
                 cached.cache_clear()
 
 
-class _Hears(logging.Handler):
+class _ErrorLog(logging.Handler):
     """Note why a request failed; requests of killed processes do not count."""
 
     def __init__(self, world: World) -> None:
@@ -119,9 +151,3 @@ class _Hears(logging.Handler):
             self._world.note(
                 f"{record.getMessage()} {''.join(traceback.format_exception(error)) if error else ''}"
             )
-
-
-def _end(world: World, generator: Any) -> None:
-    process = world.scheduler.running
-    if process is not None:
-        process.create_task(generator.aclose())

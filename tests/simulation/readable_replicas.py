@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.simulation.checks import ReadRequest
-from tests.simulation.nodes import host_of
-from tests.simulation.world import CLIENT, PLACER, World
+from tests.simulation.nodes import CLIENT, PLACER, host_of
+from tests.simulation.world import World
 
 _SETTLING_SECONDS = 5.0  # after that long a reachable node has received every change
 _SLACK_MS = 700  # a lag grows between two requests for the end offsets

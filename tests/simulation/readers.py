@@ -81,7 +81,7 @@ class Reader:
         check_named_positions(self.world.topic, read_request, answer)
         complete = read_request.consistency != "any" or answer.record is None
         if complete and alone and served_by.startswith("node"):
-            possible_creation_times = self.world.possible_creation_times(
+            possible_creation_times = self.world.invariants.possible_creation_times(
                 int(served_by.removeprefix("node")), began
             )
             check_completeness(self.world.topic, answer.positions, possible_creation_times)

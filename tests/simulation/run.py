@@ -62,7 +62,7 @@ def run(seed: int) -> Outcome:
 class _Run:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._wrong = world.violations
+        self._wrong = world.invariants.violations
         self._missing = ""
 
     def all(self) -> None:

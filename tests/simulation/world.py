@@ -1,7 +1,7 @@
-"""Hold the world of one seed: machines, a network, a topic, a placement controller.
+"""Simulate the world of one seed: machines, a network, a topic, a placement controller.
 
-`faults` changes the world, and `readers` read from it. The world records what the checks need: which hosts and links were up,
-and since when.
+`faults` changes the world, and `readers` read from it. The world records which hosts and links were up, and
+since when, for the checks; `invariants` checks every moment.
 """
 
 from __future__ import annotations
@@ -15,23 +15,18 @@ from hashlib import blake2b
 from pathlib import Path
 
 from queryable_app.placement.assignment import DesiredPlacement, Placement, initial_placement
-from tests.simulation.checks import GuaranteeBroken
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.controller_process import ControllerProcess
 from tests.simulation.disks import Disks, Rows
+from tests.simulation.invariants import Invariants
 from tests.simulation.network import Network
-from tests.simulation.nodes import APPLICATION_ID, Machine, address_of, host_of, run_node
+from tests.simulation.nodes import APPLICATION_ID, CLIENT, PLACER, Machine, address_of, host_of, run_node
 from tests.simulation.observations import HedgeCounts, Reachability
 from tests.simulation.topic import Topic
 
 SIMULATED = "a failure that the world has made"
-CLIENT = "client"
-PLACER = "placer"
 _WATCH_SECONDS = 0.2
 _NOTICE_SECONDS = 2.0
-_NEWS_SECONDS = 6.0
-_ASKED_AGAIN_SECONDS = 0.6
-_MENDED_SECONDS = 20.0  # a replica that cannot be opened is fetched by then if another replica exists
 _TRACE_LINES = 400
 _WIND_UP_SECONDS = 1.0
 
@@ -52,30 +47,23 @@ class World:
         self.disks.refuses = self._refuses_writes
         self.reachability = Reachability(self.scheduler)
         self.hedges = HedgeCounts()
+        self.invariants = Invariants(self)
         self.directory = Path(tempfile.mkdtemp(prefix="qt-simulation-", dir=_memory()))
         self.machines: dict[int, Machine] = {}
         self.trace: list[str] = []
         self.event_counts: Counter[str] = Counter()
         self.busy_until: dict[str, float] = {}
-        """Machines that a fault has, and until when."""
+        """The time until which a fault has a machine, by host."""
         self.ready = False
         """Every replica has been complete once: from now on none may be lost."""
         self.unwritten_keys: dict[bytes, str] = {}
-        """Keys that one read asks for once: the host that was asked."""
+        """The node that a read of a never written key was sent to, by key."""
         self._digest = blake2b(digest_size=16)
         self._random = choice
         self._seeds: Counter[str] = Counter()
         self._buried: list[Process] = []
-        self._epochs: dict[int, int] = {}
-        self._born: dict[tuple[int, int], list[float]] = {}
         self._leaving_since: dict[int, float] = {}
-        self._failed_since: dict[tuple[int, int], float] = {}
-        self.destroyed: set[int] = set()
-        """Partitions whose complete replicas were all destroyed by faults."""
-        self.destroyed_at = 0.0
         self.closing = False
-        self.violations: list[BaseException] = []
-        """What was found where it could not be raised."""
         self.wanted = DesiredPlacement(tuple(address_of(o) for o in range(nodes)), replicas)
         self.placement = initial_placement(APPLICATION_ID, self.partitions, self.wanted.addresses, replicas)
         self.history = [self.placement]
@@ -89,7 +77,7 @@ class World:
     def _refuses_writes(self, path: Path) -> bool:
         return any(m.disk_refuses and path.is_relative_to(m.directory) for m in self.machines.values())
 
-    # The books.
+    # The trace.
 
     def note(self, what: str) -> None:
         line = f"{self.scheduler.now - 1000:9.4f} {what.replace(f'{self.directory}/', '')}"
@@ -105,35 +93,6 @@ class World:
     def rng(self, name: str) -> random.Random:
         self._seeds[name] += 1
         return random.Random(f"{self.seed}/{name}/{self._seeds[name]}")
-
-    def possible_creation_times(self, ordinal: int, began: float) -> dict[int, list[float]]:
-        """Return the times at which the replicas that answered a read may have been created."""
-        possible_creation_times: dict[int, list[float]] = {}
-        for (node, partition), moments in self._born.items():
-            if node == ordinal:
-                before = [moment for moment in moments if moment <= began]
-                possible_creation_times[partition] = before[-1:] + moments[len(before) :]
-        return possible_creation_times
-
-    def complete_on_disk(self) -> dict[int, set[int]]:
-        """Return, by partition, the machines whose disks have a replica that was once complete."""
-        replicas: dict[int, set[int]] = {partition: set() for partition in range(self.partitions)}
-        for machine in self.machines.values():
-            for rows in self.disks.below(machine.data_dir):
-                if rows.state.complete and not rows.damaged:
-                    replicas[rows.identity.partition].add(machine.ordinal)
-        return replicas
-
-    def complete_replicas(self) -> dict[int, set[int]]:
-        """Return the complete replicas that the present placement serves."""
-        serving = self.placement.serving
-        return {p: there & {*serving[p]} for p, there in self.complete_on_disk().items()}
-
-    def note_destruction(self) -> None:
-        """Note that a fault has destroyed replicas."""
-        now = self.scheduler.now
-        self.destroyed |= {partition for partition, there in self.complete_replicas().items() if not there}
-        self.destroyed_at = now
 
     # Processes.
 
@@ -189,15 +148,15 @@ class World:
     def wipe(self, ordinal: int) -> None:
         self.note(f"{host_of(ordinal)} is wiped")
         self.machines[ordinal].wipe()
-        self._epochs.pop(ordinal, None)
-        self.note_destruction()
+        self.invariants.forget_epoch(ordinal)
+        self.invariants.note_destruction()
 
     def lose_power(self, ordinal: int, batches: int) -> None:
         """Lose the batches that were not synced."""
         self.note(f"{host_of(ordinal)} loses power, and up to {batches} batches of each replica")
         for rows in self.disks.below(self.machines[ordinal].data_dir):
             rows.lose_batches(batches)
-        self.note_destruction()
+        self.invariants.note_destruction()
 
     def damage(self, ordinal: int, choice: int) -> None:
         """Damage one replica of a machine so that it cannot be opened, if another replica exists."""
@@ -205,7 +164,7 @@ class World:
         if rows is not None:
             rows.damaged = True
             self.note(f"{host_of(ordinal)}: the replica of partition {rows.identity.partition} is damaged")
-            self.note_destruction()
+            self.invariants.note_destruction()
 
     def corrupt_rows(self, ordinal: int, choice: int) -> None:
         """Damage some rows of one replica, if another replica exists."""
@@ -216,12 +175,12 @@ class World:
             self.note(f"{host_of(ordinal)}: rows of partition {rows.identity.partition} cannot be read")
 
     def _spare(self, ordinal: int, choice: int) -> Rows | None:
-        mark_whole = self.complete_replicas()
+        complete = self.invariants.complete_replicas()
         spare = [
             rows
             for rows in self.disks.below(self.machines[ordinal].data_dir)
-            if mark_whole[rows.identity.partition] - {ordinal}
-            and rows.identity.partition not in self.destroyed
+            if complete[rows.identity.partition] - {ordinal}
+            and rows.identity.partition not in self.invariants.destroyed
         ]
         return spare[choice % len(spare)] if spare else None
 
@@ -230,8 +189,8 @@ class World:
         for ordinal, machine in self.machines.items():
             for rows in self.disks.below(machine.data_dir):
                 rows.corrupt_keys = False
-            held = machine.node.replicas.by_partition.values() if machine.node is not None else ()
-            if any(replica.damaged is not None for replica in held):
+            replicas = machine.node.replicas.by_partition.values() if machine.node is not None else ()
+            if any(replica.damaged is not None for replica in replicas):
                 self.kill(ordinal)
 
     def stop_signal(self, ordinal: int) -> None:
@@ -270,7 +229,7 @@ class World:
             f"wanted: {len(wanted.addresses)} nodes, {wanted.replicas} replicas, lost {set(wanted.lost)}"
         )
 
-    # What goes on by itself.
+    # Reactions.
 
     def reconcile_machines(self) -> None:
         """Start machines that the placement names, end the others, and check the invariants."""
@@ -289,7 +248,7 @@ class World:
                 self.kill(ordinal)
                 self.wipe(ordinal)
                 machine.bootstrap = self.placement
-        self._look()
+        self.invariants.check_machines()
         self.scheduler.after(_WATCH_SECONDS, self.reconcile_machines)
 
     def busy(self, ordinal: int) -> bool:
@@ -301,91 +260,39 @@ class World:
         nodes = len(self.placement.addresses)
         return any(ordinal >= nodes and machine.up for ordinal, machine in self.machines.items())
 
-    def _look(self) -> None:
-        for ordinal, machine in self.machines.items():
-            if machine.node is not None:
-                self._must_not_go_back(ordinal, machine.node.placement.epoch)
-                for partition, replica in machine.node.replicas.by_partition.items():
-                    since = self._failed_since.setdefault((ordinal, partition), self.scheduler.now)
-                    if replica.failed is None:
-                        del self._failed_since[ordinal, partition]
-                    elif self.scheduler.now - since > _MENDED_SECONDS:
-                        raise GuaranteeBroken(
-                            f"{machine.host} failed partition {partition}: {replica.failed}"
-                        )
-        if not self.ready:
-            return
-        for partition, there in self.complete_replicas().items():
-            if there:
-                self.destroyed.discard(partition)
-            elif partition not in self.destroyed:
-                raise GuaranteeBroken(f"no complete replica of partition {partition} is left")
-
-    def _must_not_go_back(self, ordinal: int, epoch: int) -> None:
-        before = self._epochs.get(ordinal, 0)
-        if epoch < before:
-            self._found(f"{host_of(ordinal)} went back from epoch {before} to {epoch}")
-        self._epochs[ordinal] = epoch
-
     def _stepped(self, before: Placement, placement: Placement) -> None:
         self.placement = placement
         self.history.append(placement)
         self.on_step()
         self.note(f"epoch {placement.epoch}: serving {placement.serving}, hydrating {placement.hydrating}")
-        if placement.epoch != before.epoch + 1:
-            self._found(f"epoch {before.epoch} is followed by {placement.epoch}")
-        if not self.ready:
-            return
-        old_news = self._news_may_be_old()
-        for partition, there in self.complete_on_disk().items():
-            if there & {*before.serving[partition]} and not there & {*placement.serving[partition]}:
-                if old_news:
-                    self.destroyed.add(partition)
-                else:
-                    self._found(f"epoch {placement.epoch} removes the last complete replica of {partition}")
-
-    def _news_may_be_old(self) -> bool:
-        """Tell whether the controller's report of a replica may be older than its destruction."""
-        since, now = self.scheduler.now - self.destroyed_at, self.scheduler.now
-        hosts = [machine.host for machine in self.machines.values()]
-        links = [link for host in hosts for link in ((host, PLACER), (PLACER, host))]
-        heard_well = all(self.reachability.unchanged(link, now - _NEWS_SECONDS) for link in links)
-        return since < _ASKED_AGAIN_SECONDS or (since < _NEWS_SECONDS and not heard_well)
-
-    def _found(self, what: str) -> None:
-        self.note(what)
-        self.violations.append(GuaranteeBroken(what))
+        self.invariants.check_step(before, placement)
 
     def _defect(self, what: str) -> None:
-        self._found(f"a defect: {what}")
+        self.invariants.note_violation(f"a defect: {what}")
 
     def _watch(self, source: str, target: str, data: bytes) -> None:
         if b"/v1/keys/bait-" in data:
             for request in data.split(b"GET /v1/keys/bait-")[1:]:
                 key = b"bait-" + request.split(b" ", 1)[0].split(b"?", 1)[0]
                 if source not in (CLIENT, self.unwritten_keys.get(key)):
-                    self._found(f"{source} passes {key!r} on to {target}, and it was passed on to {source}")
+                    self.invariants.note_violation(
+                        f"{source} passes {key!r} on to {target}, and it was passed on to {source}"
+                    )
 
-    def heard(self, name: str, fields: dict[str, object]) -> None:
+    def note_event(self, name: str, fields: dict[str, object]) -> None:
         """Note an event of the product's log."""
         self.event_counts[name] += 1
         if name == "internal-error" and SIMULATED not in str(fields["error"]):
-            self._found(f"a defect: {fields}")
-        if name == "copy-damaged":  # until now neither its node nor the controller knew
-            self.note_destruction()
+            self.invariants.note_violation(f"a defect: {fields}")
+        if name == "copy-damaged":  # neither its node nor the controller had noticed before
+            self.invariants.note_destruction()
         process = self.scheduler.running
         if name == "placement" and process is not None:
             epoch = fields["epoch"]
             assert isinstance(epoch, int)
-            self._must_not_go_back(int(process.name.removeprefix("node")), epoch)
+            self.invariants.check_epoch(int(process.name.removeprefix("node")), epoch)
         shown = {k: v for k, v in fields.items() if k not in ("lease", "path", "id", "trace", "bytes")}
         self.note(f"{process.name if process else '-'}: {name} {shown}")
-
-    def born(self, rows: Rows) -> None:
-        process = self.scheduler.running
-        assert process is not None
-        ordinal = int(process.name.removeprefix("node"))
-        self._born.setdefault((ordinal, rows.identity.partition), []).append(self.scheduler.now)
 
     # The end.
 
@@ -395,7 +302,7 @@ class World:
 
     def _check_hedges(self, machine: Machine) -> None:
         if machine.node is not None and (why := self.hedges.refusal(machine.node.peers.hedges)):
-            self._found(f"{machine.host} {why}")
+            self.invariants.note_violation(f"{machine.host} {why}")
 
     def close(self) -> None:
         self.closing = True
