@@ -1,11 +1,9 @@
-"""Provide the other end of ingest's two sockets for tests: it keeps what it receives and answers as serve does."""
+"""Provide serve's end of ingest's two sockets: store each message, and answer as serve does."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
 from queryable_app.wire import row_frames
 from queryable_app.wire.row_frames import Hello, SliceHeader, SliceRow
+from tests.support.socket_server import SocketServer, listen_at
 
 
 class RowSink:
@@ -27,28 +26,19 @@ class RowSink:
         self.count = 0
         self.records = 0
         self.generation: int | None = None  # None: accept any
-        self.acknowledges = True  # False: hangs up where an acknowledgement is waited for
+        self.acknowledges = True  # False: close instead of an acknowledgement
         self._keep = keep
-        self._connections: list[socket.socket] = []
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen(64)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._server = SocketServer(listen_at(path), self._read)
 
     def rows(self, partition: int | None = None) -> list[SliceRow]:
         return [row for header, rows in self.slices if partition in (None, header.partition) for row in rows]
 
     def cut(self) -> None:
         """Close every connection, as a killed serve does."""
-        for connection in self._connections:
-            with contextlib.suppress(OSError):  # the writer has closed it
-                connection.shutdown(socket.SHUT_RDWR)
+        self._server.cut()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._listener.close()
-        self.cut()
+        self._server.close()
         self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> RowSink:
@@ -57,39 +47,27 @@ class RowSink:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._connections.append(connection)
-            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
-
     def _read(self, connection: socket.socket) -> None:
-        try:
-            with connection, connection.makefile("rb", buffering=1 << 20) as stream:
-                while prefix := stream.read(4):
-                    payload = stream.read(row_frames.payload_length(prefix))
-                    if payload[0] == row_frames.HELLO:
-                        hello = row_frames.decode_hello(payload)
-                        if self.generation not in (None, hello.generation):
-                            return
-                        self.hellos.append(hello)
-                    elif payload[0] == row_frames.SLICE:
-                        header = row_frames.decode_slice_header(payload)
-                        self.count += header.rows
-                        self.records += header.last_offset - header.first_offset + 1
-                        if self._keep:
-                            self.slices.append((header, row_frames.rows(payload, header)))
-                    else:
-                        row_frames.decode_end(payload)
-                        if not self.acknowledges:
-                            return
-                        self.ends += 1
-                        connection.sendall(row_frames.ACK)
-        except (OSError, ValueError):
-            return  # another thread closed the connection
+        with connection.makefile("rb", buffering=1 << 20) as stream:
+            while prefix := stream.read(4):
+                payload = stream.read(row_frames.payload_length(prefix))
+                if payload[0] == row_frames.HELLO:
+                    hello = row_frames.decode_hello(payload)
+                    if self.generation not in (None, hello.generation):
+                        return
+                    self.hellos.append(hello)
+                elif payload[0] == row_frames.SLICE:
+                    header = row_frames.decode_slice_header(payload)
+                    self.count += header.rows
+                    self.records += header.last_offset - header.first_offset + 1
+                    if self._keep:
+                        self.slices.append((header, row_frames.rows(payload, header)))
+                else:
+                    row_frames.decode_end(payload)
+                    if not self.acknowledges:
+                        return
+                    self.ends += 1
+                    connection.sendall(row_frames.ACK)
 
 
 class FakeServe:
@@ -99,15 +77,11 @@ class FakeServe:
         self.rows = RowSink(run_dir / ROW_SOCKET)
         self.received: list[dict[str, Any]] = []
         self._path = run_dir / CONTROL_SOCKET
-        self._connection: socket.socket | None = None
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self._path))
-        self._listener.listen(4)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._server = SocketServer(listen_at(self._path), self._read)
 
-    def say(self, message: dict[str, Any]) -> None:
-        assert self._connection is not None
-        self._connection.sendall(json.dumps(message).encode() + b"\n")
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message on the latest control connection."""
+        self._server.connections[-1].sendall(json.dumps(message).encode() + b"\n")
 
     def wait_for(
         self, predicate: Callable[[dict[str, Any]], bool], seconds: float = 30, skip: int = 0
@@ -127,18 +101,12 @@ class FakeServe:
     def wait_for_state(self, state: str, seconds: float = 30, skip: int = 0) -> dict[str, Any]:
         return self.wait_for(lambda m: m["type"] == "state" and m["state"] == state, seconds, skip)
 
-    def hang_up(self) -> None:
+    def close_connection(self) -> None:
         """Close the control connection; ingest may open another one."""
-        assert self._connection is not None
-        self._connection.shutdown(socket.SHUT_RDWR)
+        self._server.connections[-1].shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._listener.close()
-        if self._connection is not None:
-            with contextlib.suppress(OSError):
-                self._connection.shutdown(socket.SHUT_RDWR)
+        self._server.close()
         self._path.unlink(missing_ok=True)
         self.rows.close()
 
@@ -148,19 +116,7 @@ class FakeServe:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._connection = connection
-            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
-
     def _read(self, connection: socket.socket) -> None:
-        try:
-            with connection, connection.makefile("rb") as stream:
-                for line in stream:
-                    self.received.append(json.loads(line))
-        except (OSError, ValueError):
-            return
+        with connection.makefile("rb") as stream:
+            for line in stream:
+                self.received.append(json.loads(line))

@@ -1,4 +1,4 @@
-"""Start nodes beside a faulty one, which answers heartbeats as a node does, and reads as the test says."""
+"""Start nodes beside a faulty one, which answers heartbeats correctly, and reads by the test's choice."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from queryable_app.serve.base.peer_frames import encode_rows
 from queryable_app.wire.partitioners import partition_for
 from tests.support.node_cluster import APPLICATION_ID, address_of, listen, token_settings
 from tests.support.served import Served, served
+from tests.support.socket_server import SocketServer
 from tests.support.waiting import eventually
 
 KEY = next(f"key-{n}" for n in range(99) if partition_for(b"key-%d" % n, "murmur2", 2) == 1)
@@ -25,7 +26,7 @@ _COUNTED = encode_rows({"count": 1})
 _MALFORMED_COVER = encode_rows(
     {"standings": [[1, None]], "refused": [{"partition": 1, "reason": "INTERNAL"}]}
 )
-_COVERS_AT_FIRST = ("hangs later", "falls silent", "says nothing later")
+_COVERS_AT_FIRST = ("hangs later", "falls silent", "returns no fields later")
 
 
 def http(status: int, body: bytes) -> bytes:
@@ -41,9 +42,9 @@ _RESPONSES = {
     "garbage": b"220 mail.example ESMTP\r\n\r\n",
     "no length": b"HTTP/1.1 200 OK\r\n\r\n",
     "half an answer": http(200, b"x" * 1000)[:200],
-    "says nothing": http(200, encode_rows({})),
-    "says nothing later": http(200, encode_rows({})),
-    "says nonsense": http(200, _MALFORMED_COVER),
+    "returns no fields": http(200, encode_rows({})),
+    "returns no fields later": http(200, encode_rows({})),
+    "returns malformed fields": http(200, _MALFORMED_COVER),
 }
 """What the node sends to a read, by behaviour. Other behaviours send nothing, or are in `_answer`."""
 
@@ -57,33 +58,18 @@ class FaultyNode:
         self.recovered = threading.Event()
         """Set it to end the silence of a node that "falls silent"."""
         self._silent = False
-        self._listener = listener
-        self._connections: list[socket.socket] = []
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
-        self._accepting.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._connections.append(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        self._server = SocketServer(listener, self._serve)
 
     def _serve(self, connection: socket.socket) -> None:
-        try:
-            while data := connection.recv(65536):
-                if b"/internal/v1/heartbeat" in data:
-                    if not self._silent:
-                        connection.sendall(http(200, _HEARTBEAT_BODY))
-                elif b"/internal/v1/cover" in data and self.behaviour in _COVERS_AT_FIRST:
-                    connection.sendall(http(200, _COVERED))
-                else:
-                    self.reads += data.count(b"GET /v1/keys/") + data.count(b"POST /internal/")
-                    self._answer(connection)
-        except OSError:
-            pass
+        while data := connection.recv(65536):
+            if b"/internal/v1/heartbeat" in data:
+                if not self._silent:
+                    connection.sendall(http(200, _HEARTBEAT_BODY))
+            elif b"/internal/v1/cover" in data and self.behaviour in _COVERS_AT_FIRST:
+                connection.sendall(http(200, _COVERED))
+            else:
+                self.reads += data.count(b"GET /v1/keys/") + data.count(b"POST /internal/")
+                self._answer(connection)
 
     def _answer(self, connection: socket.socket) -> None:
         match self.behaviour:
@@ -106,11 +92,7 @@ class FaultyNode:
 
     def stop(self) -> None:
         self.recovered.set()
-        self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not end `accept`
-        self._accepting.join()
-        self._listener.close()
-        for connection in self._connections:
-            connection.close()
+        self._server.close()
 
 
 def placement_of(*addresses: str) -> Placement:

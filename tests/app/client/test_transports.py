@@ -31,6 +31,7 @@ from queryable_app.client import (
 )
 from queryable_app.placement.assignment import initial_placement
 from tests.support.served import Served, served
+from tests.support.socket_server import SocketServer
 from tests.support.waiting import eventually, until
 
 Get = Callable[..., list[Row | None]]
@@ -71,26 +72,16 @@ def responding(
     *pieces: bytes, seconds: float = 0.0, on_request: Callable[[], object] = lambda: None
 ) -> Iterator[str]:
     """Answer every request with the pieces, after a pause before each, and close. Each request calls `on_request`."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
+    listener = socket.create_server(("127.0.0.1", 0))
 
-        def answer(connection: socket.socket) -> None:
-            with connection, suppress(OSError):
-                connection.recv(65536)
-                on_request()
-                for piece in pieces:
-                    time.sleep(seconds)
-                    connection.sendall(piece)
+    def answer(connection: socket.socket) -> None:
+        connection.recv(65536)
+        on_request()
+        for piece in pieces:
+            time.sleep(seconds)
+            connection.sendall(piece)
 
-        def accept() -> None:
-            with suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    threading.Thread(target=answer, args=(connection,), daemon=True).start()
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        stack.callback(thread.join, 10)
-        stack.callback(listener.shutdown, socket.SHUT_RDWR)  # wakes the thread that accepts
+    with SocketServer(listener, answer):
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 

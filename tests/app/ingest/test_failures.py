@@ -180,12 +180,12 @@ def test_a_query_that_dies_of_a_missing_class_ends_its_process(
         running = threading.Thread(target=run, daemon=True)
         running.start()
         serve.wait_for_type("hello")
-        serve.say({"type": "wanted", "topic": "lacks-a-class", "partitions": [0]})
+        serve.send({"type": "wanted", "topic": "lacks-a-class", "partitions": [0]})
         skip = 0
         for generation in (1, 2, 3):
             serve.wait_for_type("topic", 60, skip)
             skip = len(serve.received)
-            serve.say({"type": "start", "generation": generation, "positions": {"0": -2}})
+            serve.send({"type": "start", "generation": generation, "positions": {"0": -2}})
         running.join(60)
     (error,) = ended
     assert isinstance(error, PermanentFailure)
@@ -219,21 +219,21 @@ def test_a_query_that_dies_of_its_sql_again_and_again_has_failed(
         running = threading.Thread(target=run, daemon=True)
         running.start()
         serve.wait_for_type("hello")
-        serve.say({"type": "wanted", "topic": topic, "partitions": [0]})
+        serve.send({"type": "wanted", "topic": topic, "partitions": [0]})
         skip = 0
         for generation, state in enumerate(("restarting", "restarting", "failed"), 1):
             serve.wait_for_type("topic", 60, skip)
             skip = len(serve.received)
-            serve.say({"type": "start", "generation": generation, "positions": {"0": -2}})
+            serve.send({"type": "start", "generation": generation, "positions": {"0": -2}})
             message = serve.wait_for_state(state, 60, skip)
         assert (message["reason"], "no such state" in message["detail"]) == ("TransformFailed", True)
 
         monkeypatch.setattr(supervision, "HEALTHY_SECONDS", 0.5)
         serve.wait_for_type("topic", 60, skip)
         skip = len(serve.received)
-        serve.say({"type": "start", "generation": 4, "positions": {"0": 1}})
+        serve.send({"type": "start", "generation": 4, "positions": {"0": 1}})
         message = serve.wait_for_state("streaming", 60, skip)
         assert "reason" not in message
-        serve.say({"type": "superseded"})
+        serve.send({"type": "superseded"})
         running.join(30)
         assert not running.is_alive()

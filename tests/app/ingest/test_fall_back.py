@@ -39,11 +39,11 @@ def supervised(spark: SparkSession, bootstrap: str, topic: str, directory: Path)
         running = threading.Thread(target=run, daemon=True)
         running.start()
         serve.wait_for_type("hello")
-        serve.say({"type": "wanted", "topic": topic, "partitions": [0]})
+        serve.send({"type": "wanted", "topic": topic, "partitions": [0]})
         serve.wait_for_type("topic")
-        serve.say({"type": "start", "generation": 1, "positions": {"0": -2}})
+        serve.send({"type": "start", "generation": 1, "positions": {"0": -2}})
         yield serve
-        serve.say({"type": "superseded"})
+        serve.send({"type": "superseded"})
         running.join(30)
         assert not running.is_alive()
 
@@ -97,7 +97,7 @@ def test_a_refused_query_runs_in_micro_batches(
         assert (restarting["mode"], sentence in restarting["detail"]) == ("microbatch", True), restarting
         since = serve.received.index(restarting)  # before it was refused, it may have looked like streaming
         serve.wait_for_type("topic", skip=since)
-        serve.say({"type": "start", "generation": 2, "positions": {"0": -2}})
+        serve.send({"type": "start", "generation": 2, "positions": {"0": -2}})
         streaming = serve.wait_for_state("streaming", 60, since)
         assert (streaming["mode"], sentence in streaming["detail"]) == ("microbatch", True), streaming
         deadline = time.monotonic() + 30

@@ -41,14 +41,14 @@ class Ingest:
 
     def wanted(self, skip: int = 0) -> None:
         self.serve.wait_for_type("hello", 60, skip)
-        self.serve.say({"type": "wanted", "topic": self.topic, "partitions": list(range(PARTITIONS))})
+        self.serve.send({"type": "wanted", "topic": self.topic, "partitions": list(range(PARTITIONS))})
 
     def start(self, positions: Mapping[str, int] | None = None, skip: int = 0) -> dict[str, Any]:
         """Answer ingest's report of the topic with a start, and return the report."""
         topic = self.serve.wait_for(lambda m: m["type"] == "topic" and m["id"] is not None, 60, skip)
         self.generation += 1
         positions = positions or {str(p): -2 for p in range(PARTITIONS)}
-        self.serve.say({"type": "start", "generation": self.generation, "positions": positions})
+        self.serve.send({"type": "start", "generation": self.generation, "positions": positions})
         return topic
 
     def jvm(self) -> psutil.Process:
@@ -128,11 +128,11 @@ def test_a_topic_arrives_and_goes_on_through_every_restart(
     assert {hello.generation for hello in serve.rows.hellos} == {1}
     rehearsal = Path(ingest.environ["QT_RUN_DIR"]) / "rehearsal.sock"
     assert not rehearsal.exists()  # it would take time from the hydration
-    serve.say({"type": "hydrated"})
+    serve.send({"type": "hydrated"})
     eventually("the rehearsal begins", rehearsal.exists)
 
     skip = ingest.received_count()
-    serve.hang_up()
+    serve.close_connection()
     ingest.wanted(skip)
     ingest.start({"0": 2, "1": 1}, skip)
     eventually("the one row from the new positions on", lambda: len(serve.rows.rows()) == 5)
@@ -196,13 +196,13 @@ def test_what_is_wanted_may_change_at_any_time(
     ingest = new_ingest("moves")
     serve = ingest.serve
     serve.wait_for_type("hello", 60)
-    serve.say({"type": "wanted", "topic": "moves", "partitions": [0]})
+    serve.send({"type": "wanted", "topic": "moves", "partitions": [0]})
     assert ingest.start({"0": -2})["latest"] == {"0": 1}
     eventually("the row of the one partition", lambda: len(serve.rows.rows()) == 1)
     serve.wait_for_state("streaming")
 
     skip = ingest.received_count()
-    serve.say({"type": "wanted", "topic": "moves", "partitions": [0, 1]})
+    serve.send({"type": "wanted", "topic": "moves", "partitions": [0, 1]})
     serve.wait_for(lambda m: m["type"] == "topic" and m["latest"] == {"0": 1, "1": 1}, 30, skip)
     produce(kafka, "moves", (0, b"c", b"3"))
     eventually("a row that the old query has read", lambda: len(serve.rows.rows(0)) == 2)
@@ -215,12 +215,12 @@ def test_what_is_wanted_may_change_at_any_time(
     assert not [m for m in serve.received[skip:] if m.get("state") == "restarting"]
 
     skip = ingest.received_count()
-    serve.say({"type": "wanted", "topic": "moves", "partitions": []})
+    serve.send({"type": "wanted", "topic": "moves", "partitions": []})
     serve.wait_for(lambda m: m["type"] == "topic", 30, skip)
-    serve.say({"type": "start", "generation": 3, "positions": {}})
+    serve.send({"type": "start", "generation": 3, "positions": {}})
     assert serve.wait_for_state("streaming", 30, skip)["detail"] == "there is no partition to read"
     skip = ingest.received_count()
-    serve.say({"type": "wanted", "topic": "moves", "partitions": [1]})
+    serve.send({"type": "wanted", "topic": "moves", "partitions": [1]})
     ingest.generation = 3
     ingest.start({"1": 1}, skip)
     produce(kafka, "moves", (1, b"e", b"5"))

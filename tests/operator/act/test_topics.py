@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +24,7 @@ from queryable_operator.spec.observed import (
     TopicObservation,
 )
 from tests.support.kafka import KafkaForTests, embedded_kafka, kafka_with_listener, silent_address, with_admin
+from tests.support.socket_server import SocketServer
 
 T = TypeVar("T")
 
@@ -158,19 +158,14 @@ def test_hanging_broker_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_server_is_unreachable() -> None:
     """An address that does not speak Kafka is no defect of the operator."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    listener = socket.create_server(("127.0.0.1", 0))
 
-        def answer() -> None:
-            with suppress(OSError):
-                while True:
-                    connection, _ = server.accept()
-                    with connection:
-                        request = connection.recv(1000)
-                        connection.sendall(b"\0\0\0\x0a" + request[8:12] + b"\0\0\xff\xff\xff\x7f")
+    def answer(connection: socket.socket) -> None:
+        request = connection.recv(1000)
+        connection.sendall(b"\0\0\0\x0a" + request[8:12] + b"\0\0\xff\xff\xff\x7f")
 
-        threading.Thread(target=answer, daemon=True).start()
-        seen = _seen(f"127.0.0.1:{server.getsockname()[1]}", "users")
-        server.shutdown(socket.SHUT_RDWR)
+    with SocketServer(listener, answer):
+        seen = _seen(f"127.0.0.1:{listener.getsockname()[1]}", "users")
     assert isinstance(seen, KafkaUnreachable)
 
 

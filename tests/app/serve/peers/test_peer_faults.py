@@ -180,12 +180,12 @@ def test_read_moves_to_the_next_replica_if_only_its_request_hangs(tmp_path: Path
 @pytest.mark.parametrize(
     ("what", "found", "behaviour"),
     [
-        ("multi-get", [7], "says nothing"),
-        ("multi-get", [7], "says nonsense"),
-        ("scan", [7], "says nothing"),
-        ("scan", [7], "says nothing later"),
-        ("count", 1, "says nonsense"),
-        ("count", 1, "says nothing later"),
+        ("multi-get", [7], "returns no fields"),
+        ("multi-get", [7], "returns malformed fields"),
+        ("scan", [7], "returns no fields"),
+        ("scan", [7], "returns no fields later"),
+        ("count", 1, "returns malformed fields"),
+        ("count", 1, "returns no fields later"),
     ],
 )
 def test_read_moves_to_the_next_replica_after_a_malformed_response(
@@ -197,7 +197,9 @@ def test_read_moves_to_the_next_replica_after_a_malformed_response(
         assert faulty.reads <= 1  # none, if it was late to report its replica
 
 
-@pytest.mark.parametrize("behaviour", ["says nothing", "says nothing later", "says nonsense"])
+@pytest.mark.parametrize(
+    "behaviour", ["returns no fields", "returns no fields later", "returns malformed fields"]
+)
 def test_read_is_not_available_if_the_only_response_is_malformed(tmp_path: Path, behaviour: str) -> None:
     """The defect is the other node's, so this node does not answer 500."""
     with with_only_faulty_node(tmp_path, behaviour) as (node, _), node.client() as client:
