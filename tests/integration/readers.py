@@ -23,6 +23,7 @@ from queryable_app.client import QueryableTopic, QueryableTopicError, ReadOption
 from queryable_app.wire.http_text import parse_positions
 from tests.integration import topics
 from tests.support.fold import LogRecord
+from tests.support.threads import running_thread
 from tests.support.waiting import eventually
 
 PARTITIONS = 6
@@ -37,7 +38,7 @@ class Producing:
         self.topic = topic
         self.partition_of: dict[str, int] = {}
         self.ends: dict[int, int] = defaultdict(int)
-        """Partition → behind the last record that was acknowledged."""
+        """The offset behind the last acknowledged record, by partition."""
         self._client = topics.producer(bootstrap)
         self._numbers = itertools.count()
         self._per_tick = round(per_second * _TICK_SECONDS)
@@ -48,21 +49,14 @@ class Producing:
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        stop = threading.Event()
-
-        def produce() -> None:
+        def produce(stop: threading.Event) -> None:
             while not stop.wait(_TICK_SECONDS):
                 self._produce(self._per_tick)
                 self._client.poll(0)
 
-        thread = threading.Thread(target=produce)
-        thread.start()
-        try:
+        with running_thread(produce):
             yield
-        finally:
-            stop.set()
-            thread.join()
-            assert self._client.flush(30) == 0
+        assert self._client.flush(30) == 0
 
     def _produce(self, records: int) -> None:
         for key in itertools.islice(self._keys, records):

@@ -8,8 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 from tests.integration import topics
 from tests.integration.system import System, resource, running
 from tests.support.fold import fold
+from tests.support.threads import running_thread
 from tests.support.waiting import eventually
 
 TOPIC, PARTITIONS, SEED = "scaled", 6, 20261121
@@ -30,14 +30,13 @@ class Readers:
 
     def __init__(self, system: System) -> None:
         self._system = system
-        self._stop = threading.Event()
         self.took_ms: list[float] = []
         self.failed: list[str] = []
 
-    def _read(self) -> None:
+    def _read(self, stop: threading.Event) -> None:
         with httpx.Client(timeout=15) as http:
             for number, (key, value) in enumerate(itertools.cycle(STILL.items())):
-                if self._stop.wait(0.005):
+                if stop.wait(0.005):
                     return
                 nodes = self._system.described()["nodes"]
                 node = nodes[number % len(nodes)]
@@ -55,27 +54,12 @@ class Readers:
         p50, p99 = (ordered[int(len(ordered) * part)] for part in (0.5, 0.99))
         return f"{len(ordered)} reads: p50 {p50:.1f} ms, p99 {p99:.1f} ms, max {ordered[-1]:.1f} ms"
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._read)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join()
+    def reading(self) -> AbstractContextManager[None]:
+        return running_thread(self._read)
 
 
-@contextmanager
-def churning(bootstrap: str) -> Iterator[None]:
-    stop = threading.Event()
-    thread = threading.Thread(target=topics.churn, args=(bootstrap, TOPIC, stop, SEED))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+def churning(bootstrap: str) -> AbstractContextManager[None]:
+    return running_thread(lambda stop: topics.churn(bootstrap, TOPIC, stop, SEED))
 
 
 def change(system: System, command: str, number: int) -> dict[str, Any]:
@@ -117,9 +101,9 @@ def test_no_read_fails_while_nodes_and_replicas_change(kafka: Any, tmp_path: Pat
                 ("standby", 1, 2, 2),
             ):
                 epochs.append(change(system, command, number)["epoch"])
-                held = replicas_of_nodes(system)
-                assert (len(held), sum(held)) == (nodes, PARTITIONS * replicas)
-                assert max(held) - min(held) <= 1
+                counts = replicas_of_nodes(system)
+                assert (len(counts), sum(counts)) == (nodes, PARTITIONS * replicas)
+                assert max(counts) - min(counts) <= 1
                 assert readers.failed == [], system.tail()
         print(readers.latency())
         assert readers.failed == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -35,75 +36,67 @@ def system(kafka: Any, producing: Producing, tmp_path_factory: pytest.TempPathFa
         yield started
 
 
+class Faults:
+    """Cause one fault at a time, under reads and writes that must all succeed."""
+
+    def __init__(self, system: System, producing: Producing, bootstrap: str) -> None:
+        self._system, self._producing, self._bootstrap = system, producing, bootstrap
+        self.log: Sequence[LogRecord] = ()
+        """The records of the topic after the last fault."""
+
+    @contextmanager
+    def on_node(self, ordinal: int, outcome: str) -> Iterator[None]:
+        """Read and write during the block; then check every read, once all replicas of all nodes have caught up."""
+        wait_until_well(self._system, NODES)
+        readers = Readers([self._system.url(node) for node in range(NODES)], self._producing)
+        with self._producing.going_on(), readers.reading() as seen:
+            with readers.around(self._system.url(ordinal)):
+                began = time.monotonic()
+                yield
+            wait_until_well(self._system, NODES)
+        report(outcome, seen, began)
+        self.log = topics.records(self._bootstrap, TOPIC)
+        assert_all_right(seen, self.log)
+
+
 @pytest.fixture
-def readers(system: System, producing: Producing) -> Readers:
-    """Wait until all replicas of all nodes have caught up, so that a fault affects one node alone."""
-    wait_until_well(system, NODES)
-    return Readers([system.url(node) for node in range(NODES)], producing)
+def faults(kafka: Any, system: System, producing: Producing) -> Faults:
+    return Faults(system, producing, kafka.bootstrap)
 
 
-def test_no_read_fails_when_a_node_is_killed(
-    kafka: Any, system: System, producing: Producing, readers: Readers
-) -> None:
+def test_no_read_fails_when_a_node_is_killed(system: System, faults: Faults) -> None:
     """After SIGKILL of serve and ingest the standby replicas answer, strong reads too, and the node returns with its rows."""
-    with producing.going_on(), readers.reading() as seen:
-        with readers.around(system.url(0)):
-            began = time.monotonic()
-            end(system, 0, signal.SIGKILL)
-        wait_until_well(system, NODES)
-    report("killed", seen, began)
-    assert_all_right(seen, topics.records(kafka.bootstrap, TOPIC))
+    with faults.on_node(0, "killed"):
+        end(system, 0, signal.SIGKILL)
 
 
-def test_no_read_fails_while_a_node_hangs(
-    kafka: Any, system: System, producing: Producing, readers: Readers
-) -> None:
+def test_no_read_fails_while_a_node_hangs(system: System, faults: Faults) -> None:
     """Other nodes answer while a node keeps its connections open and sends nothing; then the node answers again."""
-    with producing.going_on(), readers.reading() as seen:
-        with readers.around(system.url(1)):
-            began = time.monotonic()
-            signal_to(system, 1, signal.SIGSTOP)
-            try:
-                time.sleep(HANGS_SECONDS)
-            finally:
-                signal_to(system, 1, signal.SIGCONT)
-            eventually("the node answers again", lambda: answers(system.url(1)))
-        wait_until_well(system, NODES)
-    report("hung", seen, began)
-    assert_all_right(seen, topics.records(kafka.bootstrap, TOPIC))
+    with faults.on_node(1, "hung"):
+        signal_to(system, 1, signal.SIGSTOP)
+        try:
+            time.sleep(HANGS_SECONDS)
+        finally:
+            signal_to(system, 1, signal.SIGCONT)
+        eventually("the node answers again", lambda: answers(system.url(1)))
 
 
-def test_no_read_fails_while_a_node_restarts(
-    kafka: Any, system: System, producing: Producing, readers: Readers
-) -> None:
+def test_no_read_fails_while_a_node_restarts(system: System, faults: Faults) -> None:
     """After SIGTERM, as an update sends it, a node answers the open requests, and has all its replicas afterwards."""
-    with producing.going_on(), readers.reading() as seen:
-        with readers.around(system.url(2)):
-            began = time.monotonic()
-            end(system, 2, signal.SIGTERM)
-        wait_until_well(system, NODES)
-    report("restarted", seen, began)
-    assert_all_right(seen, topics.records(kafka.bootstrap, TOPIC))
+    with faults.on_node(2, "restarted"):
+        end(system, 2, signal.SIGTERM)
 
 
-def test_wiped_node_answers_no_key_as_missing(
-    kafka: Any, system: System, producing: Producing, readers: Readers
-) -> None:
+def test_wiped_node_answers_no_key_as_missing(system: System, producing: Producing, faults: Faults) -> None:
     """A node with an empty disk answers no key as missing, and rebuilds its replicas from the topic."""
-    with producing.going_on(), readers.reading() as seen:
-        with readers.around(system.url(0)):
-            began = time.monotonic()
-            wipe(system, 0)
-        wait_until_well(system, NODES)
-    report("wiped", seen, began)
-    log = topics.records(kafka.bootstrap, TOPIC)
-    assert_all_right(seen, log)
+    with faults.on_node(0, "wiped"):
+        wipe(system, 0)
 
-    newest = {record.key: record.value for record in log}
-    held = [replica["partition"] for replica in system.status(0)["partitions"]]
-    assert len(held) == 2 * PARTITIONS / NODES
+    newest = {record.key: record.value for record in faults.log}
+    assigned = [replica["partition"] for replica in system.status(0)["partitions"]]
+    assert len(assigned) == 2 * PARTITIONS / NODES
     for key, partition in producing.partition_of.items():
-        if partition in held:
+        if partition in assigned:
             answer = system.get(f"/v1/keys/{key}?route=local&consistency=strong")
             assert (answer.status_code, answer.content) == (200, newest[key.encode()])
 

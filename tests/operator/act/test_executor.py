@@ -26,17 +26,18 @@ async def _settled(operator: Operating) -> None:
         await operator.run_pass()
 
 
+async def _writes_once_settled(operator: Operating) -> int:
+    """Return the number of writes of three passes after the resource has settled."""
+    await _settled(operator)
+    before = len(operator.api.writes())
+    for _ in range(3):
+        await operator.run_pass()
+    return len(operator.api.writes()) - before
+
+
 def test_settled_resource_causes_no_write(operator: Operating) -> None:
     """A pass without a change writes nothing."""
-
-    async def rounds() -> int:
-        await _settled(operator)
-        before = len(operator.api.writes())
-        for _ in range(3):
-            await operator.run_pass()
-        return len(operator.api.writes()) - before
-
-    assert asyncio.run(rounds()) == 0
+    assert asyncio.run(_writes_once_settled(operator)) == 0
 
 
 def test_drift_is_corrected_with_an_event(operator: Operating) -> None:
@@ -174,14 +175,7 @@ def test_normalized_object_is_applied_once(operator: Operating) -> None:
 
     operator.cluster.apply = rewritten  # type: ignore[method-assign,assignment]
 
-    async def rounds() -> int:
-        await _settled(operator)
-        before = len(operator.api.writes())
-        for _ in range(3):
-            await operator.run_pass()
-        return len(operator.api.writes()) - before
-
-    assert asyncio.run(rounds()) == 0
+    assert asyncio.run(_writes_once_settled(operator)) == 0
 
 
 def test_token_is_created_once_and_not_exposed(operator: Operating) -> None:

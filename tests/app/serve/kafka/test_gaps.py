@@ -24,8 +24,8 @@ from tests.support.waiting import until
 T = TypeVar("T")
 
 
-class Held(TopicConsumer):
-    """What it has found out waits until it may be answered."""
+class BlockingConsumer(TopicConsumer):
+    """Delay each response until the test lets it continue."""
 
     def __init__(self, topic: Topic) -> None:
         super().__init__(topic, Random(1))
@@ -33,7 +33,7 @@ class Held(TopicConsumer):
         self.go_on.set()
 
     async def hold(self) -> None:
-        """Returns when the next answer is held back."""
+        """Return when the next response is delayed."""
         self.go_on.clear()
         self.requested.clear()
         await self.requested.wait()
@@ -63,7 +63,7 @@ def topic_of(records: int, markers: int) -> Topic:
 
 @asynccontextmanager
 async def running(
-    tmp_path: Path, part: type[OffsetGaps | EndOffsets], consumer: Held, *args: Any
+    tmp_path: Path, part: type[OffsetGaps | EndOffsets], consumer: BlockingConsumer, *args: Any
 ) -> AsyncIterator[tuple[Replicas, Background]]:
     node = open_node(tmp_path)
     begun: Background = part({}, "users", node.replicas, *args)
@@ -80,7 +80,7 @@ def test_gap_is_proven_in_a_recreated_topic(tmp_path: Path) -> None:
     """A record that was found at a high offset of the old topic does not apply to the shorter new one."""
 
     async def run() -> None:
-        consumer = Held(topic_of(records=100, markers=0))
+        consumer = BlockingConsumer(topic_of(records=100, markers=0))
         async with running(tmp_path, OffsetGaps, consumer) as (replicas, _):
             replica = replicas.by_partition[0]
             replica.apply((), replace(replica.state, position=90))
@@ -98,10 +98,10 @@ def test_gap_is_proven_in_a_recreated_topic(tmp_path: Path) -> None:
 
 
 def test_proof_from_before_a_rebuild_moves_no_position(tmp_path: Path) -> None:
-    """The proof is about the old topic and would skip records of the new one."""
+    """A proof about the old topic moves no position of the new one, whose records it would skip."""
 
     async def run() -> None:
-        consumer = Held(topic_of(records=10, markers=20))
+        consumer = BlockingConsumer(topic_of(records=10, markers=20))
         async with running(tmp_path, OffsetGaps, consumer) as (replicas, _):
             replica = replicas.by_partition[0]
             replica.apply((), replace(replica.state, position=10))
@@ -120,7 +120,7 @@ def test_lookup_from_before_a_rebuild_completes_nothing(tmp_path: Path) -> None:
     """A replica is complete at the end offset of the topic that it reads, not of the one before."""
 
     async def run() -> None:
-        consumer = Held(topic_of(records=2, markers=0))
+        consumer = BlockingConsumer(topic_of(records=2, markers=0))
         async with running(tmp_path, EndOffsets, consumer, 50) as (replicas, _):
             replica = replicas.by_partition[0]
             await until("the end is known", lambda: replica.end_offset == 2)
