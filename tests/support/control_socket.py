@@ -15,7 +15,7 @@ from tests.support.node import open_node
 
 
 class Ingest:
-    """The other end of the control socket."""
+    """Send and receive messages as ingest does."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -62,3 +62,14 @@ async def ingest(node: Node, pid: int = 77) -> Ingest:
     client.send(type="hello", protocol=1, pid=pid)
     assert await client.receive() == {"type": "wanted", "topic": "users", "partitions": [0, 1]}
     return client
+
+
+@asynccontextmanager
+async def connected(tmp_path: Path, **spec: Any) -> AsyncIterator[tuple[Node, Ingest]]:
+    """Run a node with one ingest that has received the wanted partitions."""
+    async with node_running(tmp_path, **spec) as node:
+        client = await ingest(node)
+        try:
+            yield node, client
+        finally:
+            client.writer.close()

@@ -63,17 +63,22 @@ def _started(settings: NodeSettings) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def _store_row(directory: Path, value: bytes) -> None:
+    """Store the key `k` in both partitions of a node, and close its stores."""
+    node = open_node(directory, 2)
+    for partition in range(2):
+        node.replicas.by_partition[partition].note_end_offset(1, 1)
+        node.slices.apply(slice_payload(put(0, b"k", value), partition=partition))
+    node.replicas.close()
+
+
 def _events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
 def test_rows_on_disk_are_answered_without_kafka_and_ingest(tmp_path: Path) -> None:
     """A node answers from its stores as soon as its port is open; SIGTERM ends it cleanly, with one log line an event."""
-    node = open_node(tmp_path, 2)
-    for partition in range(2):
-        node.replicas.by_partition[partition].note_end_offset(1, 1)
-        node.slices.apply(slice_payload(put(0, b"k", b'{"a":1}'), partition=partition))
-    node.replicas.close()
+    _store_row(tmp_path, b'{"a":1}')
 
     with _serving(_settings(tmp_path)) as (process, url):
         answer = httpx.get(f"{url}/v1/keys/k")
@@ -148,11 +153,7 @@ def test_missing_variable_is_named(tmp_path: Path) -> None:
 
 def test_damaged_store_does_not_stop_the_others(tmp_path: Path) -> None:
     """The replica with the damaged store fails, and keys of other partitions are answered."""
-    node = open_node(tmp_path, 2)
-    for partition in range(2):
-        node.replicas.by_partition[partition].note_end_offset(1, 1)
-        node.slices.apply(slice_payload(put(0, b"k", b"1"), partition=partition))
-    node.replicas.close()
+    _store_row(tmp_path, b"1")
     damaged = tmp_path / "data" / "tests.users.r1" / "p0000"
     (damaged / "CURRENT").write_text("garbage\n")
 

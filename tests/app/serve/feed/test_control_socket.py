@@ -11,7 +11,7 @@ from queryable_app.contract import GENERATION_FILE, ROW_SOCKET
 from queryable_app.serve.feed.control_messages import LINE_BYTES_MAX
 from queryable_app.serve.store.store_errors import StoreUnavailable
 from queryable_app.wire.row_frames import ACK, encode_end, encode_hello
-from tests.support.control_socket import Ingest, ingest, node_running
+from tests.support.control_socket import Ingest, connected, ingest, node_running
 from tests.support.node import put, slice_frame, slice_payload
 from tests.support.waiting import until
 
@@ -30,12 +30,11 @@ def test_start_begins_at_the_stores_positions(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_ingest_is_told_once_all_replicas_are_complete(tmp_path: Path) -> None:
+def test_ingest_receives_hydrated_once_all_replicas_are_complete(tmp_path: Path) -> None:
     """serve sends `hydrated` once all are complete, and to each ingest that connects later."""
 
     async def run() -> None:
-        async with node_running(tmp_path) as node:
-            client = await ingest(node)
+        async with connected(tmp_path) as (node, client):
             assert (await client.start(latest=0))["type"] == "start"
             for replica in node.replicas.by_partition.values():
                 replica.note_end_offset(1, 0)
@@ -54,11 +53,9 @@ def test_every_start_has_a_new_generation(tmp_path: Path) -> None:
 
     async def run() -> None:
         for generation in (1, 3):
-            async with node_running(tmp_path) as node:
-                client = await ingest(node)
+            async with connected(tmp_path) as (_, client):
                 assert (await client.start())["generation"] == generation
                 assert (await client.start())["generation"] == generation + 1
-                client.writer.close()
 
     asyncio.run(run())
 
@@ -68,8 +65,7 @@ def test_start_fences_older_writers(tmp_path: Path) -> None:
     write."""
 
     async def run() -> None:
-        async with node_running(tmp_path) as node:
-            client = await ingest(node)
+        async with connected(tmp_path) as (node, client):
             rows = Path(node.settings.run_dir) / ROW_SOCKET
 
             async def writer_of(generation: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -135,8 +131,7 @@ def test_malformed_message_is_refused(tmp_path: Path, line: bytes, capfd: pytest
     """A malformed message closes the connection with a line in the log, and the next ingest may connect."""
 
     async def run() -> None:
-        async with node_running(tmp_path) as node:
-            client = await ingest(node)
+        async with connected(tmp_path) as (node, client):
             client.writer.write(line)
 
             assert await client.closed()
@@ -150,7 +145,7 @@ def test_malformed_message_is_refused(tmp_path: Path, line: bytes, capfd: pytest
 def test_start_leaves_out_a_store_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The start names its partition as retrying, and the connection stays."""
+    """A start names the partition of an unwritable store as retrying, and the connection stays."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
@@ -176,11 +171,10 @@ def test_start_leaves_out_a_store_that_cannot_be_written(
 
 
 def test_start_waits_until_the_generation_is_written(tmp_path: Path) -> None:
-    """Meanwhile the connection stays and the running query may write."""
+    """serve answers with a start once the generation is on disk; until then the connection stays and the older query writes."""
 
     async def run() -> None:
-        async with node_running(tmp_path) as node:
-            client = await ingest(node)
+        async with connected(tmp_path) as (node, client):
             assert (await client.start())["generation"] == 1
             in_the_way = Path(node.settings.data_dir) / f"{GENERATION_FILE}.new"
             in_the_way.mkdir()
@@ -193,23 +187,20 @@ def test_start_waits_until_the_generation_is_written(tmp_path: Path) -> None:
             in_the_way.rmdir()
 
             assert (await waiting)["generation"] == 2
-            client.writer.close()
 
     asyncio.run(run())
 
 
 def test_restart_begins_at_the_stores_positions(tmp_path: Path) -> None:
-    """The watchdog restarts a query even if the wanted partitions are the same."""
+    """A restart by the watchdog makes a new start at the stores' positions, with the same partitions."""
 
     async def run() -> None:
-        async with node_running(tmp_path) as node:
-            client = await ingest(node)
+        async with connected(tmp_path) as (node, client):
             assert (await client.start())["generation"] == 1
             node.slices.apply(slice_payload(put(4, b"a", b"1")))
 
             node.watchdog.restart()
             assert (await client.receive())["type"] == "wanted"
             assert await client.start() == {"type": "start", "generation": 2, "positions": {"0": 5, "1": -2}}
-            client.writer.close()
 
     asyncio.run(run())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queryable_app.contract import ObservedTopic
 from queryable_app.serve.api.status import status_json
 from queryable_app.serve.feed.data_loss import data_loss_reason
-from tests.support.control_socket import ingest, node_running
+from tests.support.control_socket import connected, ingest, node_running
 from tests.support.node import put, slice_payload
 
 
@@ -60,8 +60,7 @@ def test_rows_beyond_the_observed_end_offset_are_no_data_loss(tmp_path: Path) ->
     it saw."""
 
     async def run() -> None:
-        async with node_running(tmp_path) as node:
-            client = await ingest(node)
+        async with connected(tmp_path) as (node, client):
             await client.start()
             client.send(type="state", state="streaming", mode="realtime", detail="", starts=1)
             node.slices.apply(slice_payload(put(4, b"a", b"1")))
@@ -70,7 +69,6 @@ def test_rows_beyond_the_observed_end_offset_are_no_data_loss(tmp_path: Path) ->
 
             assert started["positions"] == {"0": 5, "1": -2}
             assert node.replicas.by_partition[0].failed is None
-            client.writer.close()
 
     asyncio.run(run())
 
@@ -79,13 +77,11 @@ def test_partition_missing_in_the_topic_fails(tmp_path: Path) -> None:
     """A topic that was recreated with fewer partitions fails the replicas of the others."""
 
     async def run() -> None:
-        async with node_running(tmp_path) as node:
-            client = await ingest(node)
+        async with connected(tmp_path) as (node, client):
             client.send(type="topic", id="T", partitions=1, earliest={"0": 0}, latest={"0": 0})
 
             assert (await client.receive())["positions"] == {"0": -2}
             assert node.replicas.by_partition[1].failed is not None
-            client.writer.close()
 
     asyncio.run(run())
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queryable_app.serve.api.status import readiness, status_json
-from tests.support.control_socket import ingest, node_running
+from tests.support.control_socket import connected, ingest, node_running
 from tests.support.node import put, slice_payload
 from tests.support.waiting import until
 
@@ -18,15 +18,13 @@ def test_missing_topic_starts_nothing(tmp_path: Path) -> None:
     """Without a topic nothing starts, and status has the state that ingest reports."""
 
     async def run() -> None:
-        async with node_running(tmp_path) as node:
-            client = await ingest(node)
+        async with connected(tmp_path) as (node, client):
             client.send(type="topic", id=None)
             client.send(type="state", state="waiting-for-topic", mode="realtime", detail="users", starts=0)
             await until("the state", lambda: node.ingest_status.state == "waiting-for-topic")
 
             assert (node.ingest_status.pid, node.ingest_status.detail) == (77, "users")
             assert (await client.start())["generation"] == 1
-            client.writer.close()
 
     asyncio.run(run())
 
@@ -63,14 +61,12 @@ def test_topic_created_in_time_is_no_failure(tmp_path: Path) -> None:
     """The wait ends when the topic exists."""
 
     async def run() -> None:
-        async with node_running(tmp_path, settings={"topic_wait_seconds": 0}) as node:
-            client = await ingest(node)
+        async with connected(tmp_path, settings={"topic_wait_seconds": 0}) as (node, client):
             for state in ("waiting-for-topic", "streaming"):  # in one piece: no time passes in between
                 client.send(type="state", state=state, mode="realtime", detail="", starts=0)
             assert (await client.start())["type"] == "start"
 
             assert node.ingest_status.state == "streaming"
-            client.writer.close()
 
     asyncio.run(run())
 
@@ -113,12 +109,10 @@ def test_failure_without_a_reason_may_be_transient(tmp_path: Path, reason: dict[
     """An ingest of an earlier version reports no reason."""
 
     async def run() -> None:
-        async with node_running(tmp_path) as node:
-            client = await ingest(node)
+        async with connected(tmp_path) as (node, client):
             client.send(type="state", state="failed", mode="", detail="why", starts=0, **reason)
             await until("the failure", lambda: node.ingest_status.state == "failed")
             assert status_json(node)["ingest"]["failure"] is None
             assert readiness(node)["ingestFailed"] == "why"
-            client.writer.close()
 
     asyncio.run(run())
