@@ -28,7 +28,7 @@ def test_passes():
 """
 
 
-def test_what_a_failed_test_left_open_fails_no_other(tmp_path: Path) -> None:
+def test_leftovers_of_a_failed_test_fail_no_other(tmp_path: Path) -> None:
     """Two tests fail with sockets open; the third one, in which they would be collected, passes."""
     (tmp_path / "test_leaving.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-p", "tests.support.leftovers", "-p", "no:cacheprovider"]

@@ -126,7 +126,7 @@ def glossary() -> list[tuple[str, str, str]]:
     return re.findall(r"^\| ([a-z, -]+) \| ([A-Z][^|]+\.) \| `([\w./]+)` \|$", text, re.MULTILINE)
 
 
-def test_the_glossary_is_short() -> None:
+def test_glossary_is_short() -> None:
     """It has about 40 words, each once, and every row of its tables has a word, a sentence and a file."""
     rows = [line for line in (DOCS / "glossary.md").read_text().splitlines() if line.startswith("| ")]
     words = [word for word, _, _ in glossary()]
@@ -135,7 +135,7 @@ def test_the_glossary_is_short() -> None:
 
 
 @pytest.mark.parametrize(("word", "file"), [(word, file) for word, _, file in glossary()])
-def test_a_word_of_the_glossary_is_used_in_its_file(word: str, file: str) -> None:
+def test_word_of_the_glossary_is_used_in_its_file(word: str, file: str) -> None:
     """The file that the glossary names for a word exists and uses it, in prose or in an identifier."""
     (path,) = [base / file for base in BASES if (base / file).exists()]
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|[_-]", " ", path.read_text()).lower()

@@ -118,7 +118,7 @@ def test_every_example_is_valid(file: Path) -> None:
             assert document["kind"] in ("Deployment", "Service", "Secret")
 
 
-def test_the_production_example_is_complete() -> None:
+def test_production_example_is_complete() -> None:
     """production.yaml shows the fields that production needs, and names the Secret beside it."""
     production = yaml.safe_load((EXAMPLES / "production.yaml").read_text())["spec"]
     secret = yaml.safe_load((EXAMPLES / "kafka-client-secret.yaml").read_text())

@@ -91,7 +91,7 @@ class Seen:
     failed: list[str] = field(default_factory=list)
 
     def wrong(self, log: Sequence[LogRecord]) -> list[str]:
-        """Return the answers that contradict the topic."""
+        """Return the wrong answers, by the records of the topic."""
         history: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for record in log:
             assert record.key is not None

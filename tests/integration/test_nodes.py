@@ -42,7 +42,7 @@ def test_reads_over_all_partitions_are_complete_on_every_node(system: System, no
     assert [i["found"] for i in items] == [*(True for _ in VALUES), False, True]
 
 
-def test_a_missing_key_is_missing_on_every_node(system: System) -> None:
+def test_missing_key_is_missing_on_every_node(system: System) -> None:
     """Every node answers key_not_found, with the position as of which the key is absent."""
     answers = [system.get("/v1/keys/missing", node) for node in range(3)]
 

@@ -47,7 +47,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         yield started
 
 
-def test_a_produced_record_is_read_back(system: System) -> None:
+def test_produced_record_is_read_back(system: System) -> None:
     """`get` reads its own write by the position that `produce` returns."""
     position = produced(system, "greeting", '{"text": "hello"}')["position"]
 
@@ -83,7 +83,7 @@ def test_lines_become_records_and_null_deletes(system: System) -> None:
     eventually("the deletion", lambda: system.value("line-7") is None)
 
 
-def test_a_deleted_key_is_not_found(system: System) -> None:
+def test_deleted_key_is_not_found(system: System) -> None:
     """`get` exits with code 1 for a deleted key, and prints nothing on standard output."""
     produced(system, "doomed", "1")
     position = produced(system, "doomed", "--delete")["position"]

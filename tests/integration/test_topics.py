@@ -33,7 +33,7 @@ def test_any_number_of_partitions(kafka: Any, tmp_path: Path, partitions: int) -
         assert system.value("key-7") == 7
 
 
-def test_an_empty_topic_is_complete_at_once(kafka: Any, tmp_path: Path) -> None:
+def test_empty_topic_is_complete_at_once(kafka: Any, tmp_path: Path) -> None:
     """A node of an empty topic is ready, and answers key_not_found for every key."""
     topics.create(kafka.bootstrap, "empty", 2)
     with running(resource("empty", kafka.bootstrap), tmp_path) as system:
@@ -182,7 +182,7 @@ def test_only_committed_records_of_transactions_are_read(kafka: Any, tmp_path: P
         assert all(p["lagRecords"] == 0 for p in system.status()["partitions"])
 
 
-def test_a_compacted_topic_with_gaps(kafka: Any, tmp_path: Path) -> None:
+def test_compacted_topic_with_gaps_is_read(kafka: Any, tmp_path: Path) -> None:
     """Compaction leaves gaps in the offsets and has no other effect."""
     topics.create(
         kafka.bootstrap,

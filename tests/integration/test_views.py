@@ -24,7 +24,7 @@ def view(user: str, page: str, bot: bool) -> bytes:
 
 
 @pytest.mark.parametrize("mode", ["realtime", "microbatch"])
-def test_a_view_with_sql(kafka: Any, tmp_path: Path, mode: str) -> None:
+def test_sql_projects_and_filters_records(kafka: Any, tmp_path: Path, mode: str) -> None:
     """SQL projects columns, a filtered row and a tombstone delete the older row, and a bad record does not."""
     topic = f"views-{mode}"
     topics.create(kafka.bootstrap, topic, 3)

@@ -28,7 +28,7 @@ def topics(draw: st.DrawFn, partitions: int = 3) -> list[LogRecord]:
     return records
 
 
-def test_the_last_record_of_a_key_wins() -> None:
+def test_last_record_of_a_key_wins() -> None:
     """Within a partition the higher offset wins, even with an older timestamp."""
     log = [LogRecord(0, 0, 100, b"k", b"first"), LogRecord(0, 1, 50, b"k", b"second")]
     assert fold(log) == {b"k": FoldedRow(0, 1, 50, b"second")}
@@ -39,13 +39,13 @@ def test_a_tombstone_deletes() -> None:
     assert fold([LogRecord(0, 0, 1, b"k", b"v"), LogRecord(0, 1, 2, b"k", None)]) == {}
 
 
-def test_a_key_comes_back_after_its_tombstone() -> None:
+def test_record_after_a_tombstone_is_live() -> None:
     """A record after a tombstone is there again."""
     log = [LogRecord(0, 0, 1, b"k", b"v"), LogRecord(0, 1, 2, b"k", None), LogRecord(0, 2, 3, b"k", b"again")]
     assert fold(log) == {b"k": FoldedRow(0, 2, 3, b"again")}
 
 
-def test_a_refused_record_deletes() -> None:
+def test_refused_record_deletes() -> None:
     """A record that the filter refuses deletes the older row of its key."""
     log = [LogRecord(0, 0, 1, b"k", b"good"), LogRecord(0, 1, 2, b"k", b"bad")]
     assert fold(log, keep=lambda record: record.value != b"bad") == {}
@@ -56,7 +56,7 @@ def test_values_are_transformed() -> None:
     assert fold([LogRecord(0, 0, 1, b"k", b"v")], transform=bytes.upper) == {b"k": FoldedRow(0, 0, 1, b"V")}
 
 
-def test_a_null_key_is_no_row() -> None:
+def test_record_without_a_key_makes_no_row() -> None:
     """A record without a key leaves nothing; the empty key is a key like others."""
     assert list(fold([LogRecord(0, 0, 1, None, b"v"), LogRecord(0, 1, 1, b"", b"v")])) == [b""]
 
@@ -71,15 +71,13 @@ def test_a_null_key_is_no_row() -> None:
     ],
     ids=["timestamp", "timestamp before offset", "offset", "partition"],
 )
-def test_the_newest_partition_wins(
-    one: tuple[int, int, int], other: tuple[int, int, int], winner: int
-) -> None:
+def test_newest_partition_wins(one: tuple[int, int, int], other: tuple[int, int, int], winner: int) -> None:
     """A key in several partitions has its newest record: by timestamp, then offset, then partition."""
     log = [LogRecord(*one, b"k", b"0"), LogRecord(*other, b"k", b"1")]
     assert fold(log)[b"k"].value == str(winner).encode()
 
 
-def test_a_newer_tombstone_of_another_partition_deletes() -> None:
+def test_newer_tombstone_of_another_partition_deletes() -> None:
     """A tombstone also deletes an older record that another producer wrote to another partition."""
     assert fold([LogRecord(0, 0, 1, b"k", b"v"), LogRecord(1, 0, 2, b"k", None)]) == {}
 
@@ -105,7 +103,7 @@ def test_compaction_does_not_matter(log: list[LogRecord]) -> None:
 
 
 @given(topics(partitions=1))
-def test_one_partition_is_a_dict(log: list[LogRecord]) -> None:
+def test_one_partition_equals_a_dict(log: list[LogRecord]) -> None:
     """With one partition a view is what a plain dict holds after the log's writes and deletes."""
     plain: dict[bytes, bytes] = {}
     for record in log:

@@ -19,7 +19,7 @@ from tests.support.tiers import TierTimes, tier_of
         ("tests/test_leftovers.py::test_a", "tests"),
     ],
 )
-def test_a_test_belongs_to_the_deepest_tier(node_id: str, tier: str) -> None:
+def test_deepest_tier_has_the_test(node_id: str, tier: str) -> None:
     """A test belongs to the deepest tier that holds its file."""
     assert tier_of(node_id) == tier
 
@@ -30,7 +30,7 @@ def reports(node_id: str, *seconds: float) -> Iterable[pytest.TestReport]:
         yield pytest.TestReport(node_id, (node_id, 0, ""), {}, "passed", None, when, duration=duration)
 
 
-def test_the_longest_tier_comes_first_with_all_of_its_time() -> None:
+def test_longest_tier_is_reported_first() -> None:
     """A tier's time has setups and teardowns in it, and the longest tier is the first line."""
     times = TierTimes()
     for report in (

@@ -79,7 +79,7 @@ def test_multi_get_keeps_the_order_of_keys(users: QueryableTopic) -> None:
     assert users.multi_get([]) == []
 
 
-def test_rows_come_in_key_order_over_pages(users: QueryableTopic) -> None:
+def test_rows_are_in_key_order_over_pages(users: QueryableTopic) -> None:
     """Scan, range and prefix return rows in key order, in both directions, up to a limit."""
     assert [row.key for row in users.scan(page_rows=7)] == KEYS
     assert [row.key for row in users.scan(page_rows=7, order="desc", limit=15)] == KEYS[::-1][:15]

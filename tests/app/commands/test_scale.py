@@ -142,7 +142,7 @@ def test_impossible_scale_is_refused_with_advice(data: Path, command: tuple[str,
     assert not (data / DESIRED_SCALE_FILE).exists()
 
 
-def test_change_goes_on_after_ctrl_c(data: Path) -> None:
+def test_change_continues_after_ctrl_c(data: Path) -> None:
     """Ctrl-C ends the wait and not the change; the last line says so."""
     command = [sys.executable, "-m", "queryable_app.cli", "scale", "5", "--data", str(data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -18,21 +18,21 @@ from queryable_app.ingest.class_archive import archive_options, archive_path
 from queryable_app.ingest.jvm import class_path, jvm_process
 
 
-def test_the_jvm_takes_the_archive(spark: SparkSession, cache: Path) -> None:
+def test_jvm_uses_the_class_archive(spark: SparkSession, cache: Path) -> None:
     """The JVM uses the archive; it would reject one silently and start in twice the time."""
     mapped = Path(f"/proc/{jvm_process().pid}/maps").read_text()
 
     assert f"{cache}/classes-" in mapped
 
 
-def test_the_archive_has_what_only_an_answer_of_kafka_needs(cache: Path) -> None:
+def test_archive_has_the_classes_of_kafkas_responses(cache: Path) -> None:
     """The archive has the classes for Kafka's responses, which training loads by name since it has no broker."""
     archive = archive_path(cache, class_path(cache))
 
     assert b"org/apache/kafka/common/message/FetchResponseDataJsonConverter" in archive.read_bytes()
 
 
-def test_jars_that_were_installed_anew_have_another_archive(tmp_path: Path) -> None:
+def test_reinstalled_jars_have_another_archive(tmp_path: Path) -> None:
     """Reinstalled jars get another archive, since the JVM compares their modification times."""
     jar = tmp_path / "a.jar"
     jar.touch()
@@ -43,7 +43,7 @@ def test_jars_that_were_installed_anew_have_another_archive(tmp_path: Path) -> N
     assert archive_path(tmp_path, [jar]) != before
 
 
-def test_a_node_does_not_make_an_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_node_starts_without_an_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A node without an archive starts and logs it: making one takes a core for half a minute."""
     jar = tmp_path / "a.jar"
     jar.touch()
@@ -75,7 +75,7 @@ def trains(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_training_that_is_ended_leaves_no_jvm(tmp_path: Path, cache: Path, end: signal.Signals) -> None:
+def test_ended_training_leaves_no_jvm(tmp_path: Path, cache: Path, end: signal.Signals) -> None:
     """Training leaves no JVM and no partial archive after SIGTERM or SIGKILL."""
     for made in (*cache.glob("row-writer-*.jar"), *cache.glob("spark-kafka-*")):
         (tmp_path / made.name).symlink_to(made)

@@ -23,7 +23,7 @@ def ends(tmp_path: Path) -> Iterator[tuple[Control, socket.socket]]:
         control.close()
 
 
-def test_who_is_superseded_learns_it(ends: tuple[Control, socket.socket]) -> None:
+def test_superseded_ingest_raises(ends: tuple[Control, socket.socket]) -> None:
     """A superseded ingest gets an exception, and does nothing after it."""
     control, serve = ends
     serve.sendall(b'{"type":"wanted","topic":"t","partitions":[]}\n{"type":"superseded"}\n')
@@ -32,7 +32,7 @@ def test_who_is_superseded_learns_it(ends: tuple[Control, socket.socket]) -> Non
         control.receive(5)
 
 
-def test_who_is_superseded_learns_it_also_when_it_speaks_first(ends: tuple[Control, socket.socket]) -> None:
+def test_resumed_ingest_reads_that_it_is_superseded(ends: tuple[Control, socket.socket]) -> None:
     """A superseded ingest that was suspended finds the connection broken, and still reads the reason."""
     control, serve = ends
     serve.sendall(b'{"type":"superseded"}\n')
@@ -42,7 +42,7 @@ def test_who_is_superseded_learns_it_also_when_it_speaks_first(ends: tuple[Contr
         control.send_state("restarting", "realtime", "", 1)
 
 
-def test_a_serve_that_has_gone_without_a_word_may_come_back(ends: tuple[Control, socket.socket]) -> None:
+def test_lost_connection_does_not_end_ingest(ends: tuple[Control, socket.socket]) -> None:
     """Ingest continues after a lost connection; only a message from serve ends it."""
     control, serve = ends
     serve.close()

@@ -112,14 +112,14 @@ def test_settings_that_spark_refuses_are_permanent(spark: SparkSession, tmp_path
     ],
     ids=["a name that cannot be resolved", "a file that this node lacks"],
 )
-def test_what_other_moments_or_nodes_may_find_otherwise_can_pass(
+def test_temporary_failure_is_not_permanent(
     spark: SparkSession, bootstrap: str, config: dict[str, str]
 ) -> None:
     """Failures that another attempt or node may not have are retried, although Kafka's client calls them configuration errors."""
     assert failure_of(lambda: KafkaAdmin(spark._jvm, bootstrap, config)) is None
 
 
-def test_a_class_that_the_jvm_lacks_is_permanent_for_this_node(spark: SparkSession) -> None:
+def test_missing_class_is_permanent_for_this_node(spark: SparkSession) -> None:
     """A class missing from the JVM is permanent for this node, and its message does not blame the spec."""
     jvm: Any = spark._jvm
     for call in (lambda: jvm.java.lang.Class.forName("no.such.Class"), lambda: jvm.io.queryabletopics.Nope()):
@@ -128,7 +128,7 @@ def test_a_class_that_the_jvm_lacks_is_permanent_for_this_node(spark: SparkSessi
         assert (failure.reason, failure.caused_by_spec) == ("ClassMissing", False)
 
 
-def test_sql_that_fails_at_a_record_is_the_specs_failure(spark: SparkSession) -> None:
+def test_sql_error_at_a_record_is_a_failure_of_the_spec(spark: SparkSession) -> None:
     """SQL that raises an error at a record, or has an invalid pattern, is a failure of the spec."""
     for sql in ("raise_error('no such state')", "regexp_count(string(id), '(')"):
         failure = failure_of(lambda sql=sql: spark.range(1).selectExpr(sql).collect())  # type: ignore[misc]
@@ -136,7 +136,7 @@ def test_sql_that_fails_at_a_record_is_the_specs_failure(spark: SparkSession) ->
         assert (failure.reason, failure.caused_by_spec) == ("TransformFailed", True)
 
 
-def test_rows_that_arrive_changed_are_permanent(
+def test_changed_row_is_a_permanent_failure(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that arrives changed is permanent; a row that could not be sent is retried."""
@@ -150,7 +150,7 @@ def test_rows_that_arrive_changed_are_permanent(
     assert permanent_failure(error) is None
 
 
-def test_no_java_is_permanent_and_a_download_is_tried_again() -> None:
+def test_missing_java_is_permanent_and_a_failed_download_is_not() -> None:
     """A missing Java is permanent, and a failed download is retried."""
     missing = permanent_failure(JavaMissing("Java 17 or newer is needed"))
     assert missing is not None
@@ -158,7 +158,7 @@ def test_no_java_is_permanent_and_a_download_is_tried_again() -> None:
     assert permanent_failure(JarsError("it could not be downloaded")) is None
 
 
-def test_a_query_that_dies_of_a_missing_class_ends_its_process(
+def test_missing_class_ends_the_process(
     spark: SparkSession, kafka: KafkaForTests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing class ends the process, since a JVM that had too few descriptors never finds the class again."""
@@ -192,7 +192,7 @@ def test_a_query_that_dies_of_a_missing_class_ends_its_process(
     assert error.failure.reason == "ClassMissing"
 
 
-def test_a_query_that_dies_of_its_sql_again_and_again_has_failed(
+def test_repeated_sql_error_fails_the_query(
     spark: SparkSession, kafka: KafkaForTests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the third death of a query ingest reports `failed` with the reason; a running query clears it."""

@@ -73,7 +73,7 @@ def an_operator_too_many(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
     ("refusal", "sentence"),
     [(too_short_batches, "REAL_TIME_MODE_TRIGGER_INTERVAL"), (an_operator_too_many, "CoalesceExec")],
 )
-def test_a_refused_query_runs_in_micro_batches(
+def test_refused_query_runs_in_micro_batches(
     spark: SparkSession,
     kafka: KafkaForTests,
     tmp_path: Path,

@@ -73,7 +73,7 @@ def _is_good(text: bytes) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["good", "bad"])
-def test_the_row_writer_keeps_the_rules(spark: SparkSession, kind: str) -> None:
+def test_row_writer_judges_json_as_python_does(spark: SparkSession, kind: str) -> None:
     """The row writer judges each case of the Python APIs as they do."""
     texts = json_values(kind)
     problems = _problems(spark, texts)
@@ -123,7 +123,7 @@ def test_ingest_and_python_agree(spark: SparkSession, texts: list[bytes]) -> Non
     assert differ == []
 
 
-def test_the_bounds_are_named(spark: SparkSession) -> None:
+def test_exceeded_bound_is_the_reason(spark: SparkSession) -> None:
     """A record beyond a bound is a bad record, and the reason names the bound."""
     deep, long = _problems(spark, [b"[" * 101 + b"]" * 101, b"9" * 1001])
     assert deep == "value: nested deeper than 100"

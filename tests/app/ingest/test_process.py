@@ -105,9 +105,7 @@ def produce(kafka: KafkaForTests, topic: str, *records: tuple[int, bytes, bytes 
     assert producer.flush(20) == 0
 
 
-def test_a_topic_arrives_and_goes_on_through_every_restart(
-    kafka: KafkaForTests, new_ingest: Callable[..., Ingest]
-) -> None:
+def test_rows_resume_after_every_restart(kafka: KafkaForTests, new_ingest: Callable[..., Ingest]) -> None:
     """Rows resume at serve's positions after serve hangs up, cuts the rows, or the JVM is killed; the stop is quick."""
     kafka.create_topic("arrives", PARTITIONS)
     produce(kafka, "arrives", (0, b"a", b"1"), (1, b"b", b"2"), (0, b"a", None))
@@ -160,7 +158,7 @@ def test_a_topic_arrives_and_goes_on_through_every_restart(
     eventually("the JVM has ended", lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_a_missing_topic_is_waited_for_and_a_new_one_noticed(
+def test_missing_and_recreated_topics_are_reported(
     kafka: KafkaForTests, new_ingest: Callable[..., Ingest]
 ) -> None:
     """Ingest reports a missing topic, streams once it exists, and reports the new id of a recreated topic."""
@@ -187,7 +185,7 @@ def test_a_missing_topic_is_waited_for_and_a_new_one_noticed(
     eventually("a row of the new topic", lambda: serve.rows.rows()[-1].disk_key == b"b")
 
 
-def test_what_is_wanted_may_change_at_any_time(
+def test_wanted_partitions_may_change_at_any_time(
     kafka: KafkaForTests, new_ingest: Callable[..., Ingest]
 ) -> None:
     """The old query reads until the new start; closed connections are no failure; an empty assignment works too."""
@@ -227,7 +225,7 @@ def test_what_is_wanted_may_change_at_any_time(
     eventually("the query reads again", lambda: len(serve.rows.rows(1)) == 2)
 
 
-def test_kafka_that_is_away_is_said_and_does_not_delay_the_end(new_ingest: Callable[..., Ingest]) -> None:
+def test_unreachable_kafka_is_reported_and_does_not_delay_the_stop(new_ingest: Callable[..., Ingest]) -> None:
     """Without a broker ingest waits, reports the reason, and still stops at once."""
     ingest = new_ingest("any", bootstrap="127.0.0.1:1")
     ingest.wanted()
@@ -237,7 +235,7 @@ def test_kafka_that_is_away_is_said_and_does_not_delay_the_end(new_ingest: Calla
     assert ingest.process.wait(10) == 0
 
 
-def test_refused_sql_is_said_and_stays(new_ingest: Callable[..., Ingest]) -> None:
+def test_refused_sql_is_reported_without_a_restart(new_ingest: Callable[..., Ingest]) -> None:
     """Ingest reports refused SQL and stays, so that the node does not restart in a loop."""
     ingest = new_ingest("any", transform={"sql": "SELECT nope FROM records"})
     failed = ingest.serve.wait_for_state("failed", 60)
@@ -246,7 +244,7 @@ def test_refused_sql_is_said_and_stays(new_ingest: Callable[..., Ingest]) -> Non
     assert ingest.process.poll() is None
 
 
-def test_a_limit_of_descriptors_that_is_too_low_is_said_and_stays(tmp_path: Path) -> None:
+def test_low_descriptor_limit_is_reported_without_a_jvm(tmp_path: Path) -> None:
     """Below the descriptor limit ingest starts no JVM, and reports the limit and the requirement."""
     node = settings(tmp_path, "nowhere:1", "any")
     command = ["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", sys.executable, "-m", "queryable_app.ingest"]

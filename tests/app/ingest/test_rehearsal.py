@@ -33,7 +33,7 @@ def topic(kafka: KafkaForTests) -> KafkaForTests:
     return kafka
 
 
-def test_a_rehearsal_runs_its_batches_and_ends(
+def test_rehearsal_runs_its_batches_and_ends(
     spark: SparkSession, topic: KafkaForTests, tmp_path: Path
 ) -> None:
     """A rehearsal of an empty topic runs its batches, writes no rows, and leaves nothing behind."""
@@ -44,7 +44,7 @@ def test_a_rehearsal_runs_its_batches_and_ends(
     assert not list(tmp_path.glob("*.sock"))
 
 
-def test_a_rehearsal_that_fails_is_over(spark: SparkSession, topic: KafkaForTests, tmp_path: Path) -> None:
+def test_failed_rehearsal_ends(spark: SparkSession, topic: KafkaForTests, tmp_path: Path) -> None:
     """A rehearsal of a partition that the topic lacks fails and ends."""
     rehearsal = rehearsed(spark, topic, 7, tmp_path)
 
@@ -52,7 +52,7 @@ def test_a_rehearsal_that_fails_is_over(spark: SparkSession, topic: KafkaForTest
     assert spark.streams.active == []
 
 
-def test_a_rehearsal_that_has_no_place_is_over(
+def test_rehearsal_with_a_too_long_path_ends(
     spark: SparkSession, topic: KafkaForTests, tmp_path: Path
 ) -> None:
     """A rehearsal whose socket path is too long ends."""

@@ -13,7 +13,7 @@ from queryable_app.ingest.jvm import jvm_process, prepare_environment, start_jvm
 from queryable_app.platform.jars import JarsError
 
 
-def test_the_jvm_does_not_learn_what_the_node_was_told() -> None:
+def test_jvm_gets_no_variable_of_the_node() -> None:
     """The JVM's environment has no QT_ variable, since they name password files, and has the others."""
     environ = {
         "QT_KAFKA_SECRET_DIR": "/etc/qt/kafka",
@@ -27,7 +27,7 @@ def test_the_jvm_does_not_learn_what_the_node_was_told() -> None:
     assert (environ["PATH"], environ["JAVA_HOME"]) == ("/bin", "/java")
 
 
-def test_a_spark_of_the_machine_is_not_used() -> None:
+def test_spark_home_is_ignored() -> None:
     """Ingest ignores SPARK_HOME and uses the Spark that pip installed."""
     environ = {"SPARK_HOME": "/opt/spark", "SPARK_CONF_DIR": "/etc/spark"}
 
@@ -36,7 +36,7 @@ def test_a_spark_of_the_machine_is_not_used() -> None:
     assert environ.keys().isdisjoint({"SPARK_HOME", "SPARK_CONF_DIR"})
 
 
-def test_the_jvm_is_started_without_sparks_launch_scripts(spark: SparkSession) -> None:
+def test_jvm_starts_without_sparks_launch_scripts(spark: SparkSession) -> None:
     """Java runs the gateway server directly, without the machine learning library, which saves half a second per start."""
     command = Path(f"/proc/{jvm_process().pid}/cmdline").read_text().split("\0")
 
@@ -44,7 +44,7 @@ def test_the_jvm_is_started_without_sparks_launch_scripts(spark: SparkSession) -
     assert not [word for word in command if "SparkSubmit" in word or "spark-mllib_" in word]
 
 
-def test_the_secret_of_the_gateway_does_not_stay_in_the_environment(spark: SparkSession) -> None:
+def test_gateway_secret_leaves_the_environment(spark: SparkSession) -> None:
     """Neither this process nor the JVM shows the gateway's secret to other processes of the machine."""
     environ = Path(f"/proc/{jvm_process().pid}/environ").read_text()
 
@@ -52,14 +52,14 @@ def test_the_secret_of_the_gateway_does_not_stay_in_the_environment(spark: Spark
     assert "PYSPARK_GATEWAY_SECRET" not in environ
 
 
-def test_the_compiler_of_every_query_is_not_signed(spark: SparkSession) -> None:
+def test_compiler_jar_has_no_signature(spark: SparkSession) -> None:
     """The compiler's jar has no signature, since signed classes are checked at each load and are in no class archive."""
     jvm: Any = spark._jvm
 
     assert jvm.java.lang.Class.forName("org.codehaus.janino.Parser").getSigners() is None
 
 
-def test_a_jvm_that_does_not_start_is_a_sentence(tmp_path: Path) -> None:
+def test_jvm_that_does_not_start_is_named(tmp_path: Path) -> None:
     """A JVM that rejects an option ends with a code, which the message names."""
     with pytest.raises(JarsError, match="exit code 1"):
         start_jvm([], "no-size", [], tmp_path)

@@ -50,7 +50,7 @@ def value_of(spark: SparkSession, of: View, value: bytes, key: bytes = b"k") -> 
         "SELECT filter(headers, h -> h.key = 'h')[0].value AS h FROM records",
     ],
 )
-def test_a_projection_with_a_filter_is_taken(spark: SparkSession, sql: str) -> None:
+def test_projection_with_a_filter_is_accepted(spark: SparkSession, sql: str) -> None:
     """One SELECT over records with an optional WHERE is accepted, whatever its expressions."""
     check_sql(spark, view(sql))
 
@@ -89,7 +89,7 @@ def test_a_projection_with_a_filter_is_taken(spark: SparkSession, sql: str) -> N
         ("SELECT java_method('java.lang.System', 'exit', 1) AS x FROM records", "every replica"),
     ],
 )
-def test_anything_else_is_refused_with_a_reason(spark: SparkSession, sql: str, reason: str) -> None:
+def test_other_sql_is_refused_with_a_reason(spark: SparkSession, sql: str, reason: str) -> None:
     """The refusal has Spark's own words with the position, or advice; never the plan or a stack trace."""
     with pytest.raises(SqlError) as refused:
         check_sql(spark, view(sql))
@@ -101,20 +101,20 @@ def test_anything_else_is_refused_with_a_reason(spark: SparkSession, sql: str, r
 
 
 @pytest.mark.parametrize("schema", ["user STRNG", "ARRAY<INT>", "user STRING,", "map<string,string>"])
-def test_a_wrong_schema_is_refused(spark: SparkSession, schema: str) -> None:
+def test_invalid_schema_is_refused(spark: SparkSession, schema: str) -> None:
     """A schema that is not a list of columns is refused by the field's name, also without SQL."""
     with pytest.raises(SqlError, match=r"^spec\.value\.schema: "):
         check_sql(spark, view(None, schema=schema))
 
 
-def test_a_refused_command_has_done_nothing(spark: SparkSession) -> None:
+def test_refused_command_is_not_executed(spark: SparkSession) -> None:
     """A command is refused before Spark analyses it, since analysis would execute it."""
     with pytest.raises(SqlError):
         check_sql(spark, view("SET spark.sql.session.timeZone = 'Asia/Tokyo'"))
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
-def test_headers_are_asked_for_only_when_they_are_read(spark: SparkSession) -> None:
+def test_headers_are_requested_only_if_read(spark: SparkSession) -> None:
     """A view requests headers only if its columns or its filter read them."""
     assert not check_sql(spark, view("SELECT key, value FROM records"))
     assert check_sql(spark, view("SELECT size(headers) AS n FROM records"))
@@ -127,7 +127,7 @@ def test_columns_become_one_json_object_with_nulls(spark: SparkSession) -> None:
     assert value_of(spark, of, b'{"user":"a"}') == {"user": "a", "page": None, "offset": 0}
 
 
-def test_a_column_called_value_alone_is_the_value_itself(spark: SparkSession) -> None:
+def test_only_column_value_is_the_value_itself(spark: SparkSession) -> None:
     """`SELECT key, value` stores the value's own JSON, of any type."""
     assert value_of(spark, view("SELECT key, value.at AS value FROM records"), b'{"at":{"city":"B"}}') == {
         "city": "B"
@@ -150,9 +150,7 @@ def test_a_column_called_value_alone_is_the_value_itself(spark: SparkSession) ->
         ("bytes", b"\x00\xff", "AP8="),
     ],
 )
-def test_keys_and_values_have_their_formats_types(
-    spark: SparkSession, format: str, raw: bytes, seen: Any
-) -> None:
+def test_sql_sees_the_types_of_the_formats(spark: SparkSession, format: str, raw: bytes, seen: Any) -> None:
     """SQL sees numbers as numbers and text as text, in keys and in values."""
     of = view("SELECT key AS k, value AS v, typeof(key) AS t FROM records", key=format, value=format)
     got = value_of(spark, of, raw, key=raw)
@@ -169,13 +167,13 @@ def test_keys_and_values_have_their_formats_types(
         "SELECT key, value FROM records WHERE coalesce(value.user, raise_error('seen')) = 'a'",
     ],
 )
-def test_tombstones_never_reach_the_users_expressions(spark: SparkSession, sql: str) -> None:
+def test_tombstone_is_not_transformed(spark: SparkSession, sql: str) -> None:
     """A null value stays null, even where an expression would replace it or the filter would drop it."""
     (row,) = transformed(spark, view(sql), (b"k", None))
     assert (row.value, row.dropped, row.problem) == (None, False, None)
 
 
-def test_a_row_that_the_filter_drops_becomes_a_delete(spark: SparkSession) -> None:
+def test_dropped_row_becomes_a_delete(spark: SparkSession) -> None:
     """A dropped row has no value and has its flag; a filter that is NULL drops the row, too."""
     of = view("SELECT value.user AS u FROM records WHERE value.bot = false")
     got = transformed(spark, of, (b"a", b'{"bot":false}'), (b"b", b'{"bot":true}'), (b"c", b"{}"))
@@ -200,7 +198,7 @@ def test_a_row_that_the_filter_drops_becomes_a_delete(spark: SparkSession) -> No
         (view("SELECT value FROM records", key="long"), b"k", b"{}", "key: 1 bytes"),
     ],
 )
-def test_a_record_that_cannot_be_decoded_keeps_its_raw_value(
+def test_undecodable_record_keeps_its_raw_value(
     spark: SparkSession, of: View, key: bytes, value: bytes, reason: str
 ) -> None:
     """An undecodable record keeps its raw value and a reason, so that it can go to a dead letter topic."""

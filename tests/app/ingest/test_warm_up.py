@@ -23,7 +23,7 @@ def wait_for_end() -> None:
         time.sleep(0.02)
 
 
-def test_the_clients_of_kafka_are_ready_when_spark_is(spark: SparkSession, kafka: KafkaForTests) -> None:
+def test_warm_up_prepares_kafkas_clients(spark: SparkSession, kafka: KafkaForTests) -> None:
     """The warm-up threads look the topic up, fetch a batch of it, and end."""
     kafka.create_topic("warmed", 1)
 
@@ -33,7 +33,7 @@ def test_the_clients_of_kafka_are_ready_when_spark_is(spark: SparkSession, kafka
     wait_for_end()
 
 
-def test_kafka_that_is_away_does_not_disturb_the_start(
+def test_warm_up_without_kafka_returns_at_once(
     spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Without a broker the warm-up returns at once and logs nothing; the supervisor reports it."""

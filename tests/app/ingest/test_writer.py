@@ -85,12 +85,12 @@ def header(sink: RowSink) -> SliceHeader:
     return SliceHeader(first.partition, first.first_offset, last.last_offset, last.last_timestamp_ms, *sums)
 
 
-def test_the_start_up_check_passes(spark: SparkSession, tmp_path: Path) -> None:
+def test_start_up_check_passes(spark: SparkSession, tmp_path: Path) -> None:
     """The start-up check of a node passes with this Spark."""
     check_writer(spark, tmp_path)
 
 
-def test_the_start_up_check_notices_a_writer_that_changes_rows(
+def test_start_up_check_refuses_a_changed_row(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The start-up check refuses a row that differs from the expected one."""
@@ -99,7 +99,7 @@ def test_the_start_up_check_notices_a_writer_that_changes_rows(
         check_writer(spark, tmp_path)
 
 
-def test_rows_are_ready_to_be_put(spark: SparkSession, sink: RowSink) -> None:
+def test_row_equals_that_of_disk_format(spark: SparkSession, sink: RowSink) -> None:
     """A record's row equals that of disk_format, also with an empty key or value."""
     got = write(spark, sink, [(4, b"k", b"v"), (5, b"", b""), (9, b"\xff\x00", b"\x00")])
     assert got == [
@@ -109,7 +109,7 @@ def test_rows_are_ready_to_be_put(spark: SparkSession, sink: RowSink) -> None:
     ]
 
 
-def test_a_connection_says_whose_it_is_and_ends_with_an_acknowledgement(
+def test_connection_begins_with_hello_and_ends_with_an_acknowledgement(
     spark: SparkSession, sink: RowSink
 ) -> None:
     """The first frame has generation, task and epoch; closing waits for the last acknowledgement."""
@@ -118,13 +118,13 @@ def test_a_connection_says_whose_it_is_and_ends_with_an_acknowledgement(
     assert sink.ends == 1
 
 
-def test_tombstones_are_headers_alone(spark: SparkSession, sink: RowSink) -> None:
+def test_tombstone_has_no_value(spark: SparkSession, sink: RowSink) -> None:
     """A null value becomes a tombstone, which does not expire."""
     (row,) = write(spark, sink, [(0, b"k", None)], ttl_ms=1000)
     assert row.stored == encode_row(Row(0, AT_MS, 0, None))
 
 
-def test_a_row_expires_its_ttl_after_its_record(spark: SparkSession, sink: RowSink) -> None:
+def test_expiry_counts_from_the_record(spark: SparkSession, sink: RowSink) -> None:
     """The expiry of a row counts from the record's timestamp, not from the time of the read."""
     (row,) = write(spark, sink, [(0, b"k", b"v")], ttl_ms=60_000)
     assert row.stored == encode_row(Row(0, AT_MS, AT_MS + 60_000, b"v"))
@@ -150,7 +150,7 @@ def test_number_keys_sort_as_numbers(
     assert got == sorted(got)
 
 
-def test_records_without_a_key_are_counted_and_covered(spark: SparkSession, sink: RowSink) -> None:
+def test_record_without_a_key_leaves_an_empty_row(spark: SparkSession, sink: RowSink) -> None:
     """A record without a key leaves an empty row of its own kind, and causes no partitioner mismatch."""
     got = write(spark, sink, [(7, None, b"v"), (8, None, None)], partitions=4)
     assert got == [SliceRow(b"", b"", row_frames.NULL_KEY, offset) for offset in (7, 8)]
@@ -158,9 +158,7 @@ def test_records_without_a_key_are_counted_and_covered(spark: SparkSession, sink
     assert header(sink)[-3:] == (0, 0, 0)
 
 
-def test_a_bad_record_carries_its_reason_its_raw_key_and_its_raw_value(
-    spark: SparkSession, sink: RowSink
-) -> None:
+def test_bad_record_has_reason_and_raw_bytes(spark: SparkSession, sink: RowSink) -> None:
     """A bad record becomes a row of its own kind, between the good ones."""
     got = write(spark, sink, [(0, b"a", b"1"), (1, b"b", b"\xff"), (2, b"c", b"2")], value="json")
     assert [row.kind for row in got] == [row_frames.ROW, row_frames.BAD, row_frames.ROW]
@@ -170,7 +168,7 @@ def test_a_bad_record_carries_its_reason_its_raw_key_and_its_raw_value(
     assert header(sink).bad == 1
 
 
-def test_what_the_sql_found_wrong_or_dropped_is_taken_over(spark: SparkSession, sink: RowSink) -> None:
+def test_writer_passes_on_reasons_and_dropped_rows(spark: SparkSession, sink: RowSink) -> None:
     """After SQL the writer checks nothing itself: it counts dropped rows and passes on reasons."""
     frame = spark.createDataFrame(
         [
@@ -257,7 +255,7 @@ def test_what_the_sql_found_wrong_or_dropped_is_taken_over(spark: SparkSession, 
         ("bytes", [b"", b"\xff\x00"], []),
     ],
 )
-def test_a_value_is_good_exactly_when_it_can_be_decoded(
+def test_value_is_good_if_it_can_be_decoded(
     spark: SparkSession, format: str, good: list[bytes], bad: list[bytes]
 ) -> None:
     """JSON is one document in strict UTF-8, text is strict UTF-8, numbers have their width, UUIDs their 36 characters."""
@@ -266,7 +264,7 @@ def test_a_value_is_good_exactly_when_it_can_be_decoded(
     assert [value for value in bad if problem("string", b"k", format, value) is None] == []
 
 
-def test_keys_are_checked_too_and_named(spark: SparkSession) -> None:
+def test_invalid_key_is_a_bad_record(spark: SparkSession) -> None:
     """A key must have its format's width; a text key may be any bytes; a null value is always good."""
     problem = jvm(spark).io.queryabletopics.Checks.problem
     assert problem("long", b"123", "json", b"{}") == "key: 3 bytes, but the format long has 8"
@@ -274,7 +272,7 @@ def test_keys_are_checked_too_and_named(spark: SparkSession) -> None:
     assert problem("string", b"\xff", "json", None) is None
 
 
-def test_hashes_are_those_of_the_partitioners(spark: SparkSession) -> None:
+def test_hashes_equal_those_of_the_partitioners(spark: SparkSession) -> None:
     """Java and Python send every key, of any length and bytes, to the same partition."""
     chosen = random.Random(7)
     keys = [b"", b"\x80", *(chosen.randbytes(length % 40) for length in range(200))]
@@ -285,7 +283,7 @@ def test_hashes_are_those_of_the_partitioners(spark: SparkSession) -> None:
             assert got == [partition_for(key, algorithm, partitions) for key in keys]
 
 
-def test_contradictions_to_each_partitioner_are_counted(spark: SparkSession, sink: RowSink) -> None:
+def test_mismatches_of_each_partitioner_are_counted(spark: SparkSession, sink: RowSink) -> None:
     """The writer counts the mismatches of each partitioner over all records with a key, deleted and bad ones too."""
     keys = [f"key-{n}".encode() for n in range(40)]
     records: list[Record] = [(n, key, (b"1", None, b"{")[n % 3]) for n, key in enumerate(keys)]
@@ -294,7 +292,7 @@ def test_contradictions_to_each_partitioner_are_counted(spark: SparkSession, sin
     assert header(sink)[-3:] == wanted
 
 
-def test_a_lone_row_leaves_at_once_and_the_next_one_soon(spark: SparkSession, sink: RowSink) -> None:
+def test_single_rows_are_sent_without_delay(spark: SparkSession, sink: RowSink) -> None:
     """The writer delays neither the first row nor one right after it."""
     writer = new_writer(spark, sink)
     writer.open(0, 0)
@@ -305,7 +303,7 @@ def test_a_lone_row_leaves_at_once_and_the_next_one_soon(spark: SparkSession, si
     writer.close(None)
 
 
-def test_rows_leave_in_order_and_in_slices_of_a_thousand_at_most(spark: SparkSession, sink: RowSink) -> None:
+def test_rows_are_sent_in_order_and_in_bounded_slices(spark: SparkSession, sink: RowSink) -> None:
     """Slices follow one another in order, and none is larger than serve accepts in one write."""
     frame = spark.range(0, 5000, 1, 1).selectExpr(
         "0 AS partition",
@@ -331,13 +329,13 @@ def test_rows_leave_in_order_and_in_slices_of_a_thousand_at_most(spark: SparkSes
 
 
 @pytest.mark.parametrize("size", [200_000, 262_144, 5_000_000])
-def test_a_large_row_passes(spark: SparkSession, sink: RowSink, size: int) -> None:
+def test_row_larger_than_a_slice_is_sent(spark: SparkSession, sink: RowSink, size: int) -> None:
     """A record may be larger than a slice, and small ones around it stay whole."""
     got = write(spark, sink, [(0, b"a", b"1"), (1, b"b", b"x" * size), (2, b"c", b"2")])
     assert [len(row.stored) - 25 for row in got] == [1, size, 1]
 
 
-def test_a_writer_of_a_past_generation_fails(spark: SparkSession, sink: RowSink) -> None:
+def test_writer_of_a_past_generation_fails(spark: SparkSession, sink: RowSink) -> None:
     """If serve closes the connection, the task fails and does not end as if its rows were stored."""
     sink.generation = 6
     with pytest.raises(Py4JJavaError, match=r"row socket|Broken pipe|reset"):
@@ -345,14 +343,14 @@ def test_a_writer_of_a_past_generation_fails(spark: SparkSession, sink: RowSink)
     assert sink.rows() == []
 
 
-def test_an_end_that_is_not_acknowledged_fails(spark: SparkSession, sink: RowSink) -> None:
+def test_unacknowledged_end_fails(spark: SparkSession, sink: RowSink) -> None:
     """A task without the last acknowledgement fails, so that Spark does not count its rows as stored."""
     sink.acknowledges = False
     with pytest.raises(Py4JJavaError, match="serve closed the row socket"):
         write(spark, sink, [(0, b"k", b"v")])
 
 
-def test_a_writer_whose_serve_has_gone_fails_with_its_next_row(spark: SparkSession, sink: RowSink) -> None:
+def test_broken_connection_fails_the_next_row(spark: SparkSession, sink: RowSink) -> None:
     """A broken connection ends the task, so that the query restarts at the stored positions."""
     writer = new_writer(spark, sink)
     writer.open(0, 0)
@@ -364,7 +362,7 @@ def test_a_writer_whose_serve_has_gone_fails_with_its_next_row(spark: SparkSessi
         process_all(writer, rows[1:])
 
 
-def test_a_serve_that_does_not_listen_is_named(spark: SparkSession, sink: RowSink) -> None:
+def test_socket_without_a_listener_is_named(spark: SparkSession, sink: RowSink) -> None:
     """The error for a socket without a listener names the socket."""
     sink.close()
     with pytest.raises(Py4JJavaError, match=r"serve cannot be reached at .*rows\.sock"):

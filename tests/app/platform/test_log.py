@@ -215,7 +215,7 @@ def test_reader_that_is_behind_does_not_block(monkeypatch: pytest.MonkeyPatch) -
     assert json.loads(last)["event"] == "stopped"
 
 
-def test_reader_that_is_gone_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_reader_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe without a reader drops the line."""
     reading, writing = os.pipe()
     os.close(reading)

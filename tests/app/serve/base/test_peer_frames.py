@@ -27,9 +27,7 @@ def test_rows_survive_encoding(rows: list[tuple[bytes, int, bytes]]) -> None:
 
 
 @given(ROWS.filter(bool), st.data())
-def test_truncated_rows_are_never_taken_for_complete(
-    rows: list[tuple[bytes, int, bytes]], data: st.DataObject
-) -> None:
+def test_truncated_rows_are_never_complete(rows: list[tuple[bytes, int, bytes]], data: st.DataObject) -> None:
     """Decoding fails, unless the cut is at the end of a row."""
     raw = encode_rows({}, rows)
     cut = data.draw(st.integers(0, len(raw) - 1))

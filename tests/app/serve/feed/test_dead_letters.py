@@ -17,7 +17,7 @@ from tests.support.node import UNREACHABLE_KAFKA, bad, slice_payload
 from tests.support.waiting import until
 
 
-def test_a_dead_letter_says_where_it_came_from(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
+def test_dead_letter_has_its_origin(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
     """The raw record is in `<applicationId>.dead-letter` with topic, partition, offset and reason, before the slice is
     applied."""
 

@@ -236,7 +236,7 @@ def test_ingest_takes_half_of_the_loop_while_reads_arrive() -> None:
     assert asyncio.run(pause_of(reading=False)) < 0.005
 
 
-def test_a_trickle_of_slices_waits_for_nothing() -> None:
+def test_occasional_slices_are_applied_at_once() -> None:
     """A slice whose predecessor ended longer ago than it took yields once and does not sleep, though reads arrive."""
 
     async def turns_of_the_loop() -> int:

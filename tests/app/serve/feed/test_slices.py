@@ -39,7 +39,7 @@ def values(replica: Replica) -> dict[bytes, bytes | None]:
     return {key: decode_row(stored).value for key, stored in replica.store.rows()}
 
 
-def test_a_slice_sets_rows_position_and_counters(node_of: OpenNode) -> None:
+def test_slice_sets_rows_position_and_counters(node_of: OpenNode) -> None:
     """Rows, tombstones, dropped rows and null keys are counted apart; the position is after the last offset."""
     node = node_of()
 
@@ -53,7 +53,7 @@ def test_a_slice_sets_rows_position_and_counters(node_of: OpenNode) -> None:
     )
 
 
-def test_a_gap_before_a_slice_is_normal(node_of: OpenNode) -> None:
+def test_gap_before_a_slice_is_accepted(node_of: OpenNode) -> None:
     """Offsets that never arrive, compacted or markers, do not hold a slice back."""
     node = node_of()
     node.slices.apply(slice_payload(put(0, b"a", b"1")))
@@ -150,7 +150,7 @@ def rows_of(records: Sequence[tuple[str, int, bool]]) -> list[SliceRow]:
 
 
 def slice_as_sent(rows: Sequence[SliceRow]) -> bytes:
-    """With the contradictions that the writer would have counted, in a topic of four partitions."""
+    """Return the frame with the mismatches that the writer counts, in a topic of four partitions."""
     keys = [row.disk_key for row in rows if row.kind != NULL_KEY]
     mismatches = {
         f"mismatches_{algorithm}": sum(partition_for(key, algorithm, 4) != 0 for key in keys)
@@ -160,7 +160,7 @@ def slice_as_sent(rows: Sequence[SliceRow]) -> bytes:
 
 
 @pytest.mark.parametrize("policy", ["Skip", "Fail"])
-def test_a_replay_from_the_middle_leaves_what_the_whole_slice_does(node_of: OpenNode, policy: str) -> None:
+def test_partial_replay_gives_the_same_rows(node_of: OpenNode, policy: str) -> None:
     """Wherever a first slice ended, the rest of a longer one that overlaps it sets every row and every counter."""
     node = node_of(4, onBadRecord=policy)
     replica = node.replicas.by_partition[0]
@@ -196,7 +196,7 @@ def test_partial_slice_is_never_applied(node_of: OpenNode) -> None:
     assert (values(node.replicas.by_partition[0]), node.replicas.by_partition[0].position) == ({}, -1)
 
 
-def test_a_skipped_bad_record_is_counted_and_shown(node_of: OpenNode) -> None:
+def test_skipped_bad_record_is_counted_and_shown(node_of: OpenNode) -> None:
     """Skip leaves no row; status has the last one's offset, reason and key as bounded text."""
     node = node_of(onBadRecord="Skip")
 
@@ -256,7 +256,7 @@ def test_dead_letters_are_sent_before_their_slice_and_not_again(node_of: OpenNod
     assert node.replicas.by_partition[0].state.bad == 2
 
 
-def test_a_contradiction_changes_the_partitioner_in_use(
+def test_mismatch_changes_the_partitioner_in_use(
     node_of: OpenNode, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One record against murmur2 is enough; it is logged once, and the same after a restart."""
@@ -270,7 +270,7 @@ def test_a_contradiction_changes_the_partitioner_in_use(
     assert node_of(4).replicas.partitioning.algorithm == "crc32"
 
 
-def test_a_partly_replayed_slice_counts_the_contradictions_of_its_new_rows(node_of: OpenNode) -> None:
+def test_partly_replayed_slice_counts_the_mismatches_of_its_new_rows(node_of: OpenNode) -> None:
     """The header's counters speak of the whole slice; of a part they are worked out again."""
     node = node_of(4)
     node.slices.apply(slice_payload(put(0, b"k0", b"1")))

@@ -16,7 +16,7 @@ from tests.support.kafka_node import (
 from tests.support.node import UNREACHABLE_KAFKA
 
 
-def test_a_posted_record_has_its_offset(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
+def test_posted_record_has_its_offset(tmp_path: Path, kafka: KafkaForTests, topic: str) -> None:
     """The offset comes after the broker's acknowledgement; a tombstone is a record too."""
 
     async def run() -> None:

@@ -60,7 +60,7 @@ def test_request_is_sent_again_if_the_peer_has_closed_the_idle_connection() -> N
     assert asyncio.run(read_twice()) == [b"/1", b"/2"]
 
 
-def test_late_response_is_not_taken_for_the_next_requests() -> None:
+def test_late_response_does_not_answer_the_next_request() -> None:
     """A request that reaches its deadline closes its connection."""
     answer_first = asyncio.Event()
 

@@ -227,7 +227,7 @@ def test_partitioner_mismatch_spreads_to_all_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["multi-get", "page", "stream", "count"])
-def test_node_learns_of_a_partitioner_mismatch_from_the_nodes_it_reads(tmp_path: Path, what: str) -> None:
+def test_peer_read_reports_a_partitioner_mismatch(tmp_path: Path, what: str) -> None:
     """It lost its disk, and reads before the next heartbeat. No key is missed or counted twice."""
     with three_nodes(tmp_path, 1) as cluster:
         where = partition_for(b"mixed", "murmur2", 6)

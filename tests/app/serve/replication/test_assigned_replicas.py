@@ -58,7 +58,7 @@ def test_removed_replica_is_deleted_and_an_added_one_is_created(tmp_path: Path) 
     asyncio.run(run())
 
 
-def test_a_lower_epoch_never_replaces_a_higher(tmp_path: Path) -> None:
+def test_lower_epoch_never_replaces_a_higher_one(tmp_path: Path) -> None:
     """Whatever the order in which placements arrive, the highest epoch stays, in use and on disk."""
 
     async def run() -> None:

@@ -55,7 +55,7 @@ def test_many_keys_are_counted_within_a_fifth(key: Callable[[int], bytes]) -> No
     assert sample.count(NOW_MS) == pytest.approx(40_000, rel=0.2)
 
 
-def test_the_sample_is_bounded() -> None:
+def test_sample_is_bounded() -> None:
     """However many keys there are, the memory is that of a few."""
     sample = KeySample(whole=True)
     for n in range(20_000):

@@ -19,7 +19,7 @@ def report_mismatches(node: Served, *mismatches: int) -> None:
     node.on_loop(lambda: node.node.replicas.partitioner.note_counts("node 1", counts))
 
 
-def test_a_mismatch_of_a_peer_is_known_after_a_restart(tmp_path: Path) -> None:
+def test_mismatch_of_a_peer_survives_a_restart(tmp_path: Path) -> None:
     """A restarted node uses the same partitioner while its peers are unreachable."""
     with served(tmp_path) as node:
         report_mismatches(node, 1, 1, 0)
@@ -30,7 +30,7 @@ def test_a_mismatch_of_a_peer_is_known_after_a_restart(tmp_path: Path) -> None:
     again.replicas.close()
 
 
-def test_a_mismatch_counts_after_its_replica_is_gone(tmp_path: Path) -> None:
+def test_mismatch_counts_after_its_replica_is_removed(tmp_path: Path) -> None:
     """The replica that showed it may move to another node, or be built anew."""
     with served(tmp_path) as node:
         report_mismatches(node, 1, 1, 1)
@@ -39,7 +39,7 @@ def test_a_mismatch_counts_after_its_replica_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[", "7", '[["murmur2"]]'], ids=["empty", "cut", "number", "nested"])
-def test_an_unreadable_file_leaves_no_partitioner_to_trust(tmp_path: Path, text: str) -> None:
+def test_unreadable_file_makes_every_read_scatter(tmp_path: Path, text: str) -> None:
     """To look into every partition is slower, and right."""
     path = tmp_path / "file.json"
     path.write_text(text)
@@ -47,7 +47,7 @@ def test_an_unreadable_file_leaves_no_partitioner_to_trust(tmp_path: Path, text:
     assert PartitionerInUse("auto", 6, path).mismatched == frozenset(ALGORITHMS)
 
 
-def test_a_mismatch_that_could_not_be_written_is_written_with_the_next_report(tmp_path: Path) -> None:
+def test_unwritten_mismatch_is_written_with_the_next_report(tmp_path: Path) -> None:
     """It counts in memory at once, and is on disk as soon as the disk accepts it."""
     path = tmp_path / "directory" / "file.json"
     partitioner = PartitionerInUse("auto", 6, path)
@@ -60,7 +60,7 @@ def test_a_mismatch_that_could_not_be_written_is_written_with_the_next_report(tm
     assert json.loads(path.read_text()) == ["murmur2"]
 
 
-def test_a_change_of_the_partitioner_is_logged_with_all_counts(
+def test_change_of_the_partitioner_is_logged_with_all_counts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The event `partitioner` sums the latest counts of every source up; a name alone may change it too."""

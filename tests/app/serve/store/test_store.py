@@ -39,7 +39,7 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
         store.close()
 
 
-def test_a_new_store_is_empty_and_at_no_position(open_store: OpenStore) -> None:
+def test_new_store_is_empty_and_has_no_position(open_store: OpenStore) -> None:
     """A store that did not exist starts without rows and without a position."""
     store = open_store()
 
@@ -73,7 +73,7 @@ def test_unflushed_rows_survive_a_killed_process(open_store: OpenStore, tmp_path
     store.close()
 
 
-def test_the_later_of_two_puts_of_a_key_wins(open_store: OpenStore) -> None:
+def test_later_put_of_a_key_wins(open_store: OpenStore) -> None:
     """Within one slice a key may come twice; the order is kept."""
     store = open_store()
 

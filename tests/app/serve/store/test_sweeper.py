@@ -68,7 +68,7 @@ def test_tombstones_stay_while_keys_may_be_in_several_partitions(node: Node) -> 
     assert keys(node) == [b"gone"]
 
 
-def test_a_pass_completes_the_estimate_of_keys(tmp_path: Path) -> None:
+def test_sweep_completes_the_estimate_of_keys(tmp_path: Path) -> None:
     """A store that is opened with rows has no estimate; after a pass it has one, of what was written meanwhile as well."""
     first = open_node(tmp_path)
     rows = [put(n, b"%d" % (n % 100), b"v") for n in range(300)]
