@@ -14,6 +14,7 @@ NAMES = (
     "point_read",
     "forwarded_read",
     "multi_get",
+    "request_body",
     "scan",
     "overload",
     "startup",

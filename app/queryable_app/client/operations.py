@@ -42,7 +42,9 @@ from queryable_app.errors import shown
 from queryable_app.wire.cursors import Order
 from queryable_app.wire.json_text import BadJson, check_bounds
 
-KEYS_PER_REQUEST: Final = 2_000  # of a multi-get; more keys of one node go in several requests
+# Of a multi-get: more keys of one node go in several requests.
+KEYS_PER_REQUEST: Final = 2_000
+KEY_BYTES_PER_REQUEST: Final = 1 << 20  # as base64; a node accepts bodies of 2 MiB
 _KEY_BYTES_MAX: Final = 16 * 1024  # a longer key goes in a body
 _TARGET_BYTES_MAX: Final = 60 * 1024  # nodes accept heads of 64 KiB
 _JSON: Final = "application/json"
@@ -109,11 +111,7 @@ class Operations:
         by_owner: dict[tuple[str, ...], list[int]] = {}
         for index, record in enumerate(records):
             by_owner.setdefault(placement.owners_of(record)[:1], []).append(index)
-        parts = [
-            (owner, indices[start : start + KEYS_PER_REQUEST])
-            for owner, indices in by_owner.items()
-            for start in range(0, len(indices), KEYS_PER_REQUEST)
-        ]
+        parts = [(owner, part) for owner, indices in by_owner.items() for part in _requests(indices, records)]
         responses = yield from gather(
             [
                 self._many_keys(
@@ -365,6 +363,20 @@ class Operations:
 
     def _deadline(self, settings: ReadSettings, default_ms: int) -> float:
         return self._clock() + (default_ms if settings.deadline_ms is None else settings.deadline_ms) / 1000
+
+
+def _requests(indices: Sequence[int], records: Sequence[bytes]) -> list[list[int]]:
+    """Divide the indices of the keys of one node over requests."""
+    parts: list[list[int]] = []
+    size = 0
+    for index in indices:
+        key_bytes = len(records[index]) * 4 // 3
+        if not parts or len(parts[-1]) == KEYS_PER_REQUEST or size + key_bytes > KEY_BYTES_PER_REQUEST:
+            parts.append([])
+            size = 0
+        parts[-1].append(index)
+        size += key_bytes
+    return parts
 
 
 def _target(path: str, parameters: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 Strategy: Python's parser checks the grammar, in C. It has no bound for depth or for the length of a number, so both are checked
 on the text, also in C: strings are removed, and brackets and digits are counted. The row writer's `Checks.java` has the same
 rules in the JVM; `tests/golden/json_values.json` and a property test compare the two. A value is stored as its text, so the
-readers here return the text with the value.
+readers here return the text, as bytes, with the value.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ DEPTH_MAX: Final = 100
 """Arrays and objects that are open at once. Every common JSON parser takes this many."""
 NUMBER_CHARACTERS_MAX: Final = 1000
 
-# Possessive quantifiers: each regex reads any text in one pass.
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _IN_NUMBERS: Final = bytes(
     48 if byte in b"-+.0123456789eE" else 32 for byte in range(256)
 )  # others become spaces
@@ -32,6 +30,7 @@ _LONG_NUMBER: Final = b"0" * (NUMBER_CHARACTERS_MAX + 1)
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: one deeper, one less deep
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
 _SPACES: Final = (" ", "\t", "\n", "\r")
+# Possessive quantifiers: each regex reads any text in one pass.
 _SPACE: Final = re.compile(r"[ \t\n\r]*+")
 _STRING_OR_BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
 _TOO_DEEP: Final = f"is nested deeper than {DEPTH_MAX}"
@@ -46,7 +45,7 @@ class JsonText(NamedTuple):
     """Hold a JSON value and its text."""
 
     value: Any
-    text: str
+    raw: bytes
 
 
 def parse_json(raw: bytes, unique_names: bool = False) -> JsonText:
@@ -60,7 +59,7 @@ def parse_json(raw: bytes, unique_names: bool = False) -> JsonText:
     except (ValueError, RecursionError) as error:
         raise _bad_json(error) from None
     check_bounds(raw)
-    return JsonText(value, text)
+    return JsonText(value, raw)
 
 
 # A reader takes a text and a position, and returns the value there and the position after it.
@@ -69,10 +68,10 @@ def parse_json(raw: bytes, unique_names: bool = False) -> JsonText:
 def read_json(text: str, at: int) -> tuple[JsonText, int]:
     """Read the JSON value at a position."""
     value, end = _read(text, at)
-    piece = text[at:end]
+    raw = text[at:end].encode()
     if end - at > DEPTH_MAX:  # a shorter text cannot exceed a bound
-        check_bounds(piece.encode())
-    return JsonText(value, piece), end
+        check_bounds(raw)
+    return JsonText(value, raw), end
 
 
 def _read(text: str, at: int) -> tuple[Any, int]:
@@ -176,10 +175,14 @@ def _expect(text: str, at: int, character: str) -> int:
     return at + 1
 
 
-def count_opening_brackets(raw: bytes) -> int:
-    """Count the arrays and objects that begin in a text. Brackets in strings do not count."""
-    bare = _STRING.sub(b'""', raw)
-    return bare.count(b"[") + bare.count(b"{")
+def without_strings(raw: bytes, strings_max: int = -1) -> bytes:
+    """Return a JSON text with a space in place of each string, or of the first `strings_max` of them.
+
+    If the text is not JSON, that holds up to the place where it ceases to be.
+    """
+    if b"\\" in raw:
+        raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # the quotes that remain begin and end strings
+    return b" ".join(raw.split(b'"', 2 * strings_max)[::2])
 
 
 def check_bounds(raw: bytes) -> None:
@@ -188,7 +191,7 @@ def check_bounds(raw: bytes) -> None:
     long = len(raw) > NUMBER_CHARACTERS_MAX and _LONG_NUMBER in raw.translate(_IN_NUMBERS)
     if not deep and not long:
         return
-    bare = _STRING.sub(b'""', raw)  # brackets and digits in strings do not count
+    bare = without_strings(raw)  # brackets and digits in strings do not count
     if long and _LONG_NUMBER in bare.translate(_IN_NUMBERS):
         raise BadJson(_TOO_LONG)
     steps = array("b", bare.translate(_STEPS, _NO_BRACKETS))

@@ -79,6 +79,19 @@ def test_multi_get_keeps_the_order_of_keys(users: QueryableTopic) -> None:
     assert users.multi_get([]) == []
 
 
+def test_long_keys_are_read_in_several_requests(nodes: NodeCluster, users: QueryableTopic) -> None:
+    """A multi-get of keys that are larger than one request's body together returns all rows."""
+    keys = [f"long-{number:03d}-" + "k" * 32_768 for number in range(150)]
+    nodes.put(keys[0].encode(), b"1")
+    nodes.put(keys[149].encode(), b"2")
+
+    rows = users.multi_get(keys)
+
+    assert [row and row.value for row in rows] == [1, *[None] * 148, 2]
+    nodes.put(keys[0].encode(), None)
+    nodes.put(keys[149].encode(), None)
+
+
 def test_rows_are_in_key_order_over_pages(users: QueryableTopic) -> None:
     """Scan, range and prefix return rows in key order, in both directions, up to a limit."""
     assert [row.key for row in users.scan(page_rows=7)] == KEYS

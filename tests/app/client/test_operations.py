@@ -19,7 +19,7 @@ from queryable_app.client.exceptions import (
     QueryableTopicError,
     Unreachable,
 )
-from queryable_app.client.operations import KEYS_PER_REQUEST
+from queryable_app.client.operations import KEY_BYTES_PER_REQUEST, KEYS_PER_REQUEST
 from queryable_app.client.options import ReadSettings
 from queryable_app.client.rows import Row
 from queryable_app.errors import Reason
@@ -106,6 +106,11 @@ def test_multi_get_sends_keys_to_their_owners() -> None:
     view.attempts.clear()
     view.run_operation(operations.multi_get(["a"] * (KEYS_PER_REQUEST + 1), PLAIN, None))
     assert len(view.attempted_addresses("/v1/multi-get")) == 2
+
+    view.attempts.clear()
+    long = "a" * (KEY_BYTES_PER_REQUEST // 4)  # three fit, as base64
+    view.run_operation(operations.multi_get([long] * 5 + [long * 5] + ["a"], PLAIN, None))
+    assert len(view.attempted_addresses("/v1/multi-get")) == 4
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))

@@ -132,12 +132,17 @@ class _Sender:
 
 def bypasses_admission(path: str) -> bool:
     """Return whether a path is answered under any load: probes, metrics, and requests of other nodes."""
-    return path in _PROBE_PATHS or path.startswith(_INTERNAL)
+    return path in _PROBE_PATHS or is_internal(path)
+
+
+def is_internal(path: str) -> bool:
+    """Return whether a path is only for the nodes of the view and its placement controller."""
+    return path.startswith(_INTERNAL)
 
 
 def is_from_node(path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Return whether another node sends a request. It learns of a drain by heartbeat, and keeps its connections."""
-    return path.startswith(_INTERNAL) or any(name == _FORWARDED for name, _ in headers)
+    return is_internal(path) or any(name == _FORWARDED for name, _ in headers)
 
 
 def to_failure(error: Exception, path: str) -> Failure:

@@ -18,7 +18,7 @@ from queryable_app.config.topic_spec import READ_FIELDS, SpecError, parse_read
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, READ_PATH
 from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.placement.assignment import Placement
-from queryable_app.serve.api.request import json_body, to_response
+from queryable_app.serve.api.request import internal_json_body, to_response
 from queryable_app.serve.api.status import read_settings_json
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import HEARTBEAT
@@ -71,7 +71,7 @@ def routes(node: Node) -> APIRouter:
 async def internal_body(request: Request, node: Node) -> Any:
     """Return the JSON body of an internal request, after its token is checked."""
     require_node_token(request, node)
-    return await json_body(request)
+    return await internal_json_body(request)
 
 
 def require_node_token(request: Request, node: Node) -> None:

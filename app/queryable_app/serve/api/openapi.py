@@ -128,7 +128,8 @@ METRICS: Final[Responses] = {200: _answer("Metrics.", {"type": "string"}, "text/
 
 def openapi_body(schema: Schema) -> dict[str, Any]:
     """Return `openapi_extra` for a required body."""
-    return {"requestBody": {"required": True, **_content(schema)}}
+    bounds = "At most 2 MiB, and 20 000 arrays and objects, by default."
+    return {"requestBody": {"required": True, "description": bounds, **_content(schema)}}
 
 
 KEYS_BODY: Final = openapi_body(_object({"keys": _list_of(_KEY)}))

@@ -20,7 +20,7 @@ from queryable_app.policy.freshness import ReadOptions, parse_read_options
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import Answer, as_bytes, choice, parse_options, parse_query
-from queryable_app.wire.json_text import BadJson, count_opening_brackets, parse_json
+from queryable_app.wire.json_text import BadJson, parse_json, without_strings
 from queryable_app.wire.serde import KeyCodec
 
 # Names in the scope.
@@ -29,7 +29,9 @@ IS_HEAD: Final = "qt.head"
 ARRIVED_AT: Final = "qt.arrived"  # loop time
 RESERVATION: Final = "qt.reservation"
 
-_VALUES_MAX: Final = 200_000  # each value costs the parser time and memory, however short it is
+# Each value costs the parser time and memory, however short it is.
+_VALUES_MAX: Final = 20_000
+_INTERNAL_VALUES_MAX: Final = 200_000
 _KEYED_PATHS: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
 
 Parameters = dict[str, list[str]]
@@ -153,23 +155,30 @@ def list_header(request: Request, name: str) -> str | None:
     return ",".join(lines) if lines else None
 
 
-def require_few_values(body: bytes) -> None:
+def require_few_values(body: bytes, values_max: int = _VALUES_MAX) -> None:
     """Refuse a body whose values take long to parse, however short each is."""
-    if body.count(b",") > _VALUES_MAX:
-        raise _too_many_values("commas")
-    if body.count(b"[") + body.count(b"{") > _VALUES_MAX and count_opening_brackets(body) > _VALUES_MAX:
-        raise _too_many_values("arrays and objects")
+    if not _has_more(body, values_max):
+        return
+    # A body within the bound has at most twice as many values as the bound, and as many names.
+    what = _has_more(without_strings(body, 4 * values_max + 2), values_max)
+    if what:
+        detail = f"the body has more than {values_max} {what}"
+        raise Failure(Reason.TOO_LARGE, detail, "split it over several requests")
 
 
-def _too_many_values(what: str) -> Failure:
-    return Failure(
-        Reason.TOO_LARGE, f"the body has more than {_VALUES_MAX} {what}", "split it over several requests"
-    )
+def _has_more(body: bytes, values_max: int) -> str:
+    """Return what a body has more of than the bound, or an empty text."""
+    if body.count(b",") > values_max:
+        return "commas"
+    if body.count(b"[") + body.count(b"{") > values_max:
+        return "arrays and objects"
+    return ""
 
 
-async def json_body(request: Request) -> Any:
+async def internal_json_body(request: Request) -> Any:
+    """Return the JSON body of a request between nodes, which may name all partitions and their replicas."""
     body = await read_body(request)
-    require_few_values(body)
+    require_few_values(body, _INTERNAL_VALUES_MAX)
     try:
         return parse_json(body, unique_names=True).value
     except BadJson as bad:

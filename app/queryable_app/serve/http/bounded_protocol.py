@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from uvicorn.server import ServerState
 
 from queryable_app.errors import Failure, Reason, invalid
-from queryable_app.serve.api.guard import bypasses_admission, is_from_node
+from queryable_app.serve.api.guard import bypasses_admission, is_from_node, is_internal
 from queryable_app.serve.api.request import ARRIVED_AT
 from queryable_app.serve.base.background import guarded
 from queryable_app.serve.http.body_budget import BodyReservation
@@ -179,6 +179,8 @@ class BoundedProtocol(StrictProtocol):
             self._send_refusal(self.refusal)
             return
         limit = self.node.settings.body_bytes_max
+        if is_internal(cycle.scope["path"]):
+            limit *= 2  # a node sends a client's key as base64
         reservation = BodyReservation(self.node.body_budget, limit, cycle.scope["headers"])
         self.body_reservation = reservation
         refused = reservation.receive(len(cycle.body))

@@ -38,6 +38,8 @@ COUNT: Final = "/internal/v1/count"
 
 KEYS_BYTES_MAX: Final = 1 << 20
 """The bound of one answer with rows of keys: the row that exceeds it is its last."""
+REQUEST_KEYS_BYTES_MAX: Final = 1 << 20
+"""The bound of the keys in one request, as base64: the key that exceeds it goes in the next request."""
 
 Positions = Mapping[int, int]
 """Partition → the position of its replica when the node said that it may answer.
@@ -116,16 +118,22 @@ async def keys(
     wanted = [(partition, key) for partition in positions for key in keys[partition]]
     batch_keys = len(wanted)
     while wanted:
-        encoded: dict[str, list[str | None]] = {}
+        encoded: dict[str, list[str]] = {}
+        size = sent = 0
         for partition, key in wanted[:batch_keys]:
-            encoded.setdefault(str(partition), []).append(_base64(key))
+            text = b64encode(key).decode()
+            size += len(text)
+            if sent and size > REQUEST_KEYS_BYTES_MAX:
+                break
+            encoded.setdefault(str(partition), []).append(text)
+            sent += 1
         of_batch = {partition: positions[int(partition)] for partition in encoded}
         body = {"positions": of_batch, "keys": encoded, "bytesMax": KEYS_BYTES_MAX}
         elsewhere = [int(partition) for partition in encoded] if may_retry_elsewhere else None
         answered, batch = await _read(peers, ordinal, KEYS, body, deadline, _keys_answer, elsewhere)
         yield batch
         if answered is None:  # a node of an earlier version answers all of them
-            answered = batch_keys
+            answered = sent
         wanted, batch_keys = wanted[answered:], 2 * answered
 
 

@@ -46,7 +46,7 @@ def test_multi_get_reads_keys_that_are_not_text(node: Served, http: httpx.Client
     [
         (b"", "invalid_request", "body"),
         (b'{"keys": ["a"', "invalid_request", "body"),
-        (b"[" * 100_000, "invalid_request", "nested"),
+        (b"[" * 10_000, "invalid_request", "nested"),
         (b'{"keys": "a"}', "invalid_request", "keys"),
         (b'["a"]', "invalid_request", "keys"),
         (b'{"keys": ["a"], "key": 1}', "invalid_request", "key"),

@@ -95,7 +95,7 @@ def test_delete_reaches_every_partition_with_the_key(node: Served, http: httpx.C
         ('[{"key": "a", "value": 1}, {"key": "b", "value": 1, "key": "c"}]', "body"),
         ('[{"key": "a", "value": 1},]', "body"),
         ('[[{"key": "a", "value": 1}]]', "body"),
-        ('{"key": "a", "value": ' + "[" * 100_000, "value"),
+        ('{"key": "a", "value": ' + "[" * 10_000, "value"),
         ('[{"key": "a", "value": 1}, 7]', "body"),
     ],
 )
@@ -122,6 +122,9 @@ def test_value_that_ingest_would_skip_is_refused(node: Served, http: httpx.Clien
     """A node acknowledges no record that ingest would treat as bad, and writes nothing of its batch."""
     for value in json_values("bad"):
         answer = http.post("/v1/records", content=b'[{"key":"b","value":1},{"key":"a","value":%b}]' % value)
+        if value.count(b"[") + value.count(b"{") > 20_000:  # too many to be parsed
+            assert (answer.status_code, sent(node)) == (413, [])
+            continue
         assert (answer.status_code, sent(node)) == (400, []), shortened(value)
         assert answer.json()["detail"].partition(":")[0] in ("value", "body")
 

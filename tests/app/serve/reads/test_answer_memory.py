@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,18 @@ def test_peer_returns_rows_of_keys_in_batches(cluster: NodeCluster) -> None:
         assert 60_000 < sum(len(stored) for _, _, stored in rows) < 300_000
         head, rows = decode_rows(http.post("/internal/v1/keys", json=body).content)
         assert head == {"answered": len(keys)} == {"answered": len(rows)}
+
+
+@pytest.mark.parametrize(
+    "keys", [[f"{n}" * 32_000 for n in range(10, 40)], ["k" * 2_097_130]], ids=["thirty", "one"]
+)
+def test_long_keys_reach_other_nodes(cluster: NodeCluster, keys: list[str]) -> None:
+    """A multi-get whose keys fill a body of 2 MiB is answered, also for the keys of other nodes."""
+    for node in cluster.nodes:
+        with node.client() as http:
+            answer = http.post("/v1/multi-get", content=dumps({"keys": keys}, separators=(",", ":")))
+            assert answer.status_code == 200
+            assert [item["found"] for item in answer.json()["items"]] == [False] * len(keys)
 
 
 def test_stream_reserves_no_memory(cluster: NodeCluster) -> None:
