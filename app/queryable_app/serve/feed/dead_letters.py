@@ -2,8 +2,9 @@
 
 Strategy: the slice waits for its dead letters, and Spark waits for the slice, so every failure ends or shows what it waits for.
 If Kafka refuses a dead letter as too large, it is truncated in steps, and headers have the original sizes. If even the smallest
-one is refused, it is skipped and counted. All other failures (Kafka unavailable, no permission, a policy) are retried with
+one is refused, it is skipped and counted. All other failures (Kafka unavailable, a missing right, a policy) are retried with
 back-off, because the topic's owner can repair them: status names the partition and the reason, and other partitions continue.
+Each retry also tries again to create the topic, because the missing right may be the one to create it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
     KafkaError,
     MessageSizeTooLargeError,
     RecordListTooLargeError,
     TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
     for_code,
 )
 
@@ -35,6 +38,8 @@ _TRUNCATED_BYTES: Final = (512 * 1024, 16 * 1024, 512, 0)
 """The sizes to which key and value are truncated, in the order of the attempts."""
 _SMALL_REASON_BYTES: Final = 200
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+# Kafka gives an idempotent producer an id if the user may write to some topic; without one it refuses in the cluster's name.
+_NO_WRITE: Final = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 Headers = list[tuple[str, bytes]]
 
@@ -51,6 +56,7 @@ class DeadLetterTopic:
         self.waiting: dict[int, Retry] = {}
         """The partitions whose slices wait for their dead letters, and why."""
         self._topic_ensured = False
+        self._creation_refused = ""  # why
         self._producer = LazyKafkaClient(
             lambda: AIOKafkaProducer(
                 **arguments, acks="all", enable_idempotence=True, max_request_size=_RECORD_BYTES_MAX
@@ -119,13 +125,25 @@ class DeadLetterTopic:
         del left[0]
 
     async def _wait(self, partition: int, error: BaseException) -> None:
-        now, why = time.monotonic(), str(error) or type(error).__name__
+        now, why = time.monotonic(), self._explained(error)
+        self._topic_ensured = False
         before = self.waiting.get(partition)
         retry = self.waiting[partition] = next_retry(before, why, now, random())  # noqa: S311
         if before is None or before.reason != why:
             event("dead-letter-waits", topic=self.name, partition=partition, reason=why)
         await self._producer.drop()
         await asyncio.sleep(retry.next_at - now)
+
+    def _explained(self, error: BaseException) -> str:
+        """Return why a dead letter waits, and which right the Kafka user lacks."""
+        why = str(error) or type(error).__name__
+        if isinstance(error, _NO_WRITE):
+            why = f"the Kafka user needs the right Write on the topic {self.name} ({why})"
+        if self._creation_refused == TopicAuthorizationFailedError.__name__:
+            why += f"; to create the topic, it needs the right Create on it ({self._creation_refused})"
+        elif self._creation_refused:
+            why += f"; Kafka does not create the topic ({self._creation_refused})"
+        return why
 
     async def _ensure_topic(self) -> None:
         """Create the topic if permitted. If Kafka refuses, the topic may still exist, which the next write shows."""
@@ -139,12 +157,16 @@ class DeadLetterTopic:
             response = await admin.create_topics([topic])
         finally:
             await admin.close()
+        refused = ""
         for name, code, *_ in response.topic_errors:
             error = for_code(code)
             if code and error is not TopicAlreadyExistsError:
                 if error.retriable:
                     raise error(name)
-                event("dead-letter-topic-refused", topic=name, reason=error.__name__)
+                refused = error.__name__
+                if refused != self._creation_refused:
+                    event("dead-letter-topic-refused", topic=name, reason=refused)
+        self._creation_refused = refused
         self._topic_ensured = True
 
 
