@@ -43,7 +43,7 @@ def test_variable_is_the_field_with_a_prefix() -> None:
 
 
 def test_absent_variable_has_its_default() -> None:
-    """Only a setting without a default must be set."""
+    """Every variable may be absent except those of settings without a default."""
     required = {
         name: text for name, text in small().to_env().items() if getattr(small(), name[3:].lower()) != 8080
     }

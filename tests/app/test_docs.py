@@ -127,7 +127,7 @@ def glossary() -> list[tuple[str, str, str]]:
 
 
 def test_glossary_is_short() -> None:
-    """It has about 40 words, each once, and every row of its tables has a word, a sentence and a file."""
+    """The glossary has about 40 words, each once; every row of its tables has a word, a sentence and a file."""
     rows = [line for line in (DOCS / "glossary.md").read_text().splitlines() if line.startswith("| ")]
     words = [word for word, _, _ in glossary()]
     assert len(words) == len(set(words)) == len([row for row in rows if not row.startswith("| word |")])

@@ -44,7 +44,7 @@ def test_version_is_the_packages() -> None:
 
 
 def test_artifact_hub_annotations_are_valid() -> None:
-    """They name the CRD, and their example is valid."""
+    """The annotations for Artifact Hub name the CRD, and their example is valid."""
     annotations = DESCRIBED["annotations"]
     crd = yaml.safe_load(CRD.read_text())
     (named,) = yaml.safe_load(annotations["artifacthub.io/crds"])

@@ -55,7 +55,7 @@ def test_every_metric_is_exposed() -> None:
 
 
 def test_every_alert_has_a_runbook() -> None:
-    """Its annotation leads to a section of docs/runbooks.md, and every section has an alert."""
+    """The annotation of each alert leads to a section of docs/runbooks.md, and every section has an alert."""
     names = [rule["alert"] for rule in rules()]
     assert sorted(names) == sorted(re.findall(r"^### (\w+)$", RUNBOOKS, re.MULTILINE))
     for rule in rules():
@@ -63,7 +63,7 @@ def test_every_alert_has_a_runbook() -> None:
 
 
 def test_every_alert_is_complete() -> None:
-    """It has a severity and names its object; no template variable is left open."""
+    """An alert has a severity, names its object, and has no unresolved template variable."""
     for rule in rules():
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert rule["annotations"]["summary"].endswith(".")
@@ -87,7 +87,7 @@ def test_dashboard_is_rendered_unchanged() -> None:
 
 
 def test_alerts_file_is_valid_yaml() -> None:
-    """It can be given to promtool without Helm."""
+    """The file of alerts is YAML without Helm's templates, so that promtool can check it."""
     assert yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
 
 

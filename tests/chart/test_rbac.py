@@ -74,7 +74,7 @@ def test_namespaced_role_equals_the_cluster_role() -> None:
 
 
 def test_namespaced_release_grants_nothing_elsewhere() -> None:
-    """There is no ClusterRoleBinding, and in the release's namespace only the Lease."""
+    """A namespaced release has no ClusterRoleBinding, and in its own namespace only the right to the Lease."""
     rendered = render(NARROW)
     assert rendered.all("ClusterRoleBinding") == []
     leader = rendered.one("Role", "-leader")
@@ -115,7 +115,7 @@ def test_aggregated_roles_match_their_names() -> None:
 
 
 def test_helm_test_checks_the_operators_role() -> None:
-    """Its list of permissions is the operator's role."""
+    """`helm test` checks exactly the permissions of the operator's role."""
     rendered = render(NARROW)
     (container,) = rendered.one("Pod", "-operator")["spec"]["containers"]
     checks = yaml.safe_load(container["env"][0]["value"])

@@ -55,7 +55,7 @@ def violations(pod: Mapping[str, Any]) -> Iterator[str]:
 
 @pytest.mark.parametrize("values", [{}, {"replicas": 2, "watchNamespaces": ["a"]}], ids=["one", "two"])
 def test_every_pod_is_restricted(values: dict[str, Any]) -> None:
-    """This includes the pods of `helm test`."""
+    """Every pod of the chart, those of `helm test` included, meets the restricted level."""
     found = dict(pods(render(values)))
     assert len(found) == 3
     assert {name: list(violations(pod)) for name, pod in found.items()} == {name: [] for name in found}

@@ -61,15 +61,15 @@ def test_resource_gets_a_status(api: FakeApi, kubeconfig: str, tmp_path: Path) -
     with operator_process(tmp_path / "log", kubeconfig) as operator:
         _until(lambda: _phase(api, "v"), "there is a status")
         assert operator.get("/healthz").text == "ok\n"
-        # A round is counted when it has ended, which is after its status can be seen.
+        # A pass is counted when it has ended, which is after its status can be observed.
         _until(
-            lambda: operator.metrics().get('qt_reconcile_total{result="ok"}', 0) >= 1, "a round is counted"
+            lambda: operator.metrics().get('qt_reconcile_total{result="ok"}', 0) >= 1, "a pass is counted"
         )
     assert _phase(api, "v") == "Pending"
 
 
 def test_signal_ends_the_operator(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
-    """It exits with status 0 and without a trace, also during a pass."""
+    """After a signal the operator exits with status 0 and without a trace, also during a pass."""
     api.put(topic())
     with operator_process(tmp_path / "log", kubeconfig) as operator:
         _until(lambda: _phase(api, "v"), "there is a status")
@@ -99,7 +99,7 @@ def test_unreachable_cluster_is_named(tmp_path: Path) -> None:
 
 
 def test_missing_configuration_is_reported(tmp_path: Path) -> None:
-    """There is neither a service account nor a kubeconfig."""
+    """The operator reports that there is neither a service account nor a kubeconfig."""
     with operator_process(tmp_path / "log", str(tmp_path / "nothing")) as operator:
         assert operator.popen.wait(60) == 1
         assert "Traceback" not in operator.log
@@ -177,7 +177,7 @@ def test_standby_takes_over(api: FakeApi, kubeconfig: str, tmp_path: Path) -> No
 
 
 def test_operator_without_its_lease_ends(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
-    """It exits at once with status 1 and the reason."""
+    """An operator that loses its Lease exits at once with status 1 and the reason."""
     with operator_process(
         tmp_path / "log", kubeconfig, "--leader-election", "--lease-namespace=a"
     ) as operator:
@@ -193,7 +193,7 @@ def test_operator_without_its_lease_ends(api: FakeApi, kubeconfig: str, tmp_path
 
 
 def test_ended_standby_leaves_the_lease_alone(api: FakeApi, kubeconfig: str, tmp_path: Path) -> None:
-    """It exits with status 0."""
+    """A standby that ends exits with status 0 and does not write the Lease."""
     api.put(
         {
             "apiVersion": "coordination.k8s.io/v1",

@@ -20,7 +20,7 @@ def test_signal_raises_stopped(number: signal.Signals) -> None:
 
 
 def test_second_signal_does_not_interrupt_the_cleanup() -> None:
-    """Only the first signal raises."""
+    """The first signal raises, and a second one does not interrupt the cleanup."""
     with StopRequest.on_signals():
         with pytest.raises(Stopped):
             os.kill(os.getpid(), signal.SIGINT)

@@ -221,7 +221,7 @@ def test_base64url_is_the_record_key(record_key: bytes) -> None:
 
 @pytest.mark.parametrize("text", ["a", "a+b/", "ab c", "abc\n", "é", "====", "ab=c", "abcde"], ids=ascii)
 def test_malformed_base64url_is_refused(text: str) -> None:
-    """Other characters and impossible lengths are refused."""
+    """The codec refuses base64url with other characters or an impossible length."""
     with pytest.raises(Failure) as failure:
         KeyCodec.from_base64url(text)
     refusal(failure, "key")

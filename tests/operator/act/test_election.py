@@ -40,7 +40,7 @@ def test_first_operator_takes_the_lease(api: FakeApi, cluster: Cluster) -> None:
 
 
 def test_standby_waits_while_the_holder_renews(api: FakeApi, cluster: Cluster) -> None:
-    """Only one operator acts at a time."""
+    """A standby does not act while the holder renews the Lease."""
 
     async def both() -> bool:
         first = _election(cluster, "one")

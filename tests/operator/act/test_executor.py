@@ -43,14 +43,14 @@ def test_settled_resource_causes_no_write(operator: Operating) -> None:
 def test_drift_is_corrected_with_an_event(operator: Operating) -> None:
     """The event names the edited field and not its value."""
 
-    async def rounds() -> None:
+    async def passes() -> None:
         await _settled(operator)
         live = operator.api.get(MAP.kind, "a", MAP.name)
         assert live is not None
         operator.api.put({**live, "data": {"one": "a user's"}})
         await operator.run_pass()
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     live = operator.api.get(MAP.kind, "a", MAP.name)
     assert live is not None
     assert live["data"] == {"one": "1"}
@@ -66,7 +66,7 @@ def test_repeated_drift_is_corrected_slowly(
     """Another controller that keeps changing a field causes one correction in ten seconds."""
     monkeypatch.setattr("queryable_operator.act.executor._FIGHT_SECONDS", fight_seconds)
 
-    async def rounds() -> None:
+    async def passes() -> None:
         await _settled(operator)
         for number in range(3):
             live = operator.api.get(MAP.kind, "a", MAP.name)
@@ -74,18 +74,18 @@ def test_repeated_drift_is_corrected_slowly(
             operator.api.put({**live, "data": {"one": f"its {number}"}})
             await operator.run_pass()
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     assert _reasons(operator) == ["DriftCorrected"] * put_back
 
 
 def test_change_of_the_plan_is_not_drift(operator: Operating) -> None:
     """A change that the operator decides causes no drift event."""
 
-    async def rounds() -> None:
+    async def passes() -> None:
         await _settled(operator)
         await operator.run_pass(lambda observed: Plan(apply=(config_map(observed, one="2"),)))
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     assert _reasons(operator) == []
     assert operator.api.get(MAP.kind, "a", MAP.name)["data"] == {"one": "2"}  # type: ignore[index]
 
@@ -93,12 +93,12 @@ def test_change_of_the_plan_is_not_drift(operator: Operating) -> None:
 def test_deleted_child_is_recreated(operator: Operating) -> None:
     """A pass recreates a missing child."""
 
-    async def rounds() -> None:
+    async def passes() -> None:
         await _settled(operator)
         operator.api.delete(MAP.kind, "a", MAP.name)
         await operator.run_pass()
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     assert operator.api.get(MAP.kind, "a", MAP.name) is not None
 
 
@@ -113,11 +113,11 @@ def test_object_of_another_owner_is_not_written(operator: Operating) -> None:
         }
     )
 
-    async def rounds() -> None:
+    async def passes() -> None:
         await operator.run_pass(make_map)
         await operator.run_pass()
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     assert operator.api.get(MAP.kind, "a", MAP.name) == theirs
     assert [observed.name_conflicts for observed in operator.observed] == [frozenset(), {MAP}]
 
@@ -126,12 +126,12 @@ def test_freed_name_is_used(operator: Operating) -> None:
     """Once the other owner's object is deleted, the child is created."""
     operator.api.put({"apiVersion": "v1", "kind": MAP.kind, "metadata": {"name": MAP.name, "namespace": "a"}})
 
-    async def rounds() -> None:
+    async def passes() -> None:
         await operator.run_pass(make_map)
         operator.api.delete(MAP.kind, "a", MAP.name)
         await operator.run_pass()
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     assert operator.observed[-1].name_conflicts == frozenset()
     assert operator.api.get(MAP.kind, "a", MAP.name)["data"] == {"one": "1"}  # type: ignore[index]
 
@@ -148,7 +148,7 @@ def test_label_without_owner_reference_makes_no_child(operator: Operating) -> No
 def test_placement_is_not_written_over_a_changed_one(operator: Operating) -> None:
     """An object that must be unchanged is applied over the observed version only."""
 
-    async def rounds() -> None:
+    async def passes() -> None:
         await _settled(operator)
         operator.plan = lambda observed: replace(
             Plan(apply=(config_map(observed, one="2"),)), expect_unchanged=frozenset({MAP})
@@ -161,7 +161,7 @@ def test_placement_is_not_written_over_a_changed_one(operator: Operating) -> Non
         assert operator.api.get(MAP.kind, "a", MAP.name)["data"] == {"one": "newer"}  # type: ignore[index]
         await operator.run_pass()
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     assert operator.api.get(MAP.kind, "a", MAP.name)["data"] == {"one": "2"}  # type: ignore[index]
 
 
@@ -184,11 +184,11 @@ def test_token_is_created_once_and_not_exposed(operator: Operating) -> None:
     def make(observed: Observed) -> Plan:
         return Plan(apply=(config_map(observed),), token_secrets=(Ref("Secret", "v-r1"),))
 
-    async def rounds() -> None:
+    async def passes() -> None:
         for _ in range(3):
             await operator.run_pass(make)
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     live = operator.api.get("Secret", "a", "v-r1")
     assert live is not None
     assert len(base64.b64decode(live["data"]["token"])) >= 32
@@ -206,13 +206,13 @@ def test_deleted_token_is_detected(operator: Operating, monkeypatch: pytest.Monk
     def make(observed: Observed) -> Plan:
         return Plan(apply=(config_map(observed),), token_secrets=() if ref in observed.children else (ref,))
 
-    async def rounds() -> None:
+    async def passes() -> None:
         for _ in range(3):
             await operator.run_pass(make)
         operator.api.delete("Secret", "a", "v-r1")
         await operator.run_pass()
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     assert [ref in observed.children for observed in operator.observed] == [False, True, True, False]
     assert operator.api.get("Secret", "a", "v-r1") is not None
 
@@ -235,7 +235,7 @@ def test_volume_that_cannot_grow_does_not_block_the_pass(operator: Operating) ->
         if request.plural == "persistentvolumeclaims" and request.writes:
             raise Refuse(403, "only dynamically provisioned pvc can be resized")
 
-    async def rounds() -> None:
+    async def passes() -> None:
         operator.api.put(claim)
         operator.api.order = order
         for _ in range(3):
@@ -243,7 +243,7 @@ def test_volume_that_cannot_grow_does_not_block_the_pass(operator: Operating) ->
                 lambda observed: replace(make_map(observed), apply=(larger, *make_map(observed).apply))
             )
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     assert operator.api.get(names.KIND, "a", "v")["status"] == {"phase": "Ready"}  # type: ignore[index]
     assert operator.api.get(MAP.kind, "a", MAP.name) is not None
     (event,) = operator.api.all("Event")
@@ -257,7 +257,7 @@ def test_refused_event_does_not_block_the_pass(operator: Operating) -> None:
         if request.method == "POST":
             raise Refuse(403, "because it is being terminated")
 
-    async def rounds() -> None:
+    async def passes() -> None:
         await operator.run_pass()
         operator.api.delete(names.KIND, "a", "v")
         operator.api.order = order
@@ -265,17 +265,17 @@ def test_refused_event_does_not_block_the_pass(operator: Operating) -> None:
             lambda _: Plan(events=(Event("Warning", "CleanupFailed", "left"),), remove_finalizer=True)
         )
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     assert operator.api.get(names.KIND, "a", "v") is None
 
 
 def test_deletion_has_the_observed_uid(operator: Operating) -> None:
     """The observed uid is a precondition; an unobserved object is not deleted."""
 
-    async def rounds() -> None:
+    async def passes() -> None:
         await _settled(operator)
         await operator.run_pass(lambda _: Plan(delete=(MAP, Ref("ConfigMap", "v-r2"))))
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     assert operator.api.get(MAP.kind, "a", MAP.name) is None
     assert [r.name for r in operator.api.writes() if r.method == "DELETE"] == ["v-r1"]

@@ -109,7 +109,7 @@ def test_deleted_child_starts_a_pass(operator: Operating) -> None:
 
 
 def test_deleted_resource_loses_its_finalizer(operator: Operating) -> None:
-    """This includes a resource that was deleted while no operator ran."""
+    """The operator removes the finalizer of a deleted resource, also of one deleted while no operator ran."""
     live = topic("before")
     live["metadata"] |= {"finalizers": [names.FINALIZER], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     operator.api.put(live)

@@ -80,7 +80,7 @@ def test_cleanup_keeps_the_view_of_another_cluster(kafka: KafkaForTests) -> None
 
 
 def test_cleanup_names_and_keeps_what_an_earlier_release_left(kafka: KafkaForTests) -> None:
-    """Its name does not show which cluster's view owns it."""
+    """The cleanup keeps and names groups and topics of an earlier release, since their names show no cluster."""
     kafka.create_topic("operator-cleaned", 1)
     _leave_behind(kafka, "early.users.r1")
     left = ("early.users.r1", "early.users.r1.dead-letter")
@@ -108,7 +108,7 @@ def test_group_in_use_is_reported(kafka: KafkaForTests) -> None:
 
 
 def test_cleanup_without_kafka_ends_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This includes a broker that accepts connections and does not answer."""
+    """The cleanup ends with a reason if Kafka is unreachable, or accepts connections and does not answer."""
     monkeypatch.setattr(topics, "_CLEAN_SECONDS", 0.5)
 
     def refused(bootstrap: str, **config: str) -> str:

@@ -60,7 +60,7 @@ def test_missing_candidate_has_no_progress(metrics: Metrics) -> None:
 
 
 def test_rollouts_are_counted_by_outcome(metrics: Metrics) -> None:
-    """Their final events are counted; other events are not."""
+    """Rollouts are counted by outcome, from their final events; other events do not count."""
     for reason in ("CutOver", "CutOver", "RolloutFailed", "Paused"):
         metrics.observe_decision(VIEW, {}, (Event("Normal", reason, ""),))
     assert 'qt_rollouts_total{outcome="succeeded"} 2.0' in _text(metrics)
@@ -115,7 +115,7 @@ def test_unreconciled_resource_is_unhealthy() -> None:
 
 
 def test_port_serves_metrics_and_health() -> None:
-    """Other paths get a hint."""
+    """The port serves metrics and health, and a hint at other paths."""
     metrics, health = Metrics(), Health()
     metrics.observe_pass(VIEW, "ok", 0.1)
     server = serve(0, metrics, health)

@@ -71,7 +71,7 @@ def test_node_reports_its_replicas(running: Served) -> None:
 
 
 def test_failed_replica_has_a_reason(running: Served) -> None:
-    """It is reported by partition and does not count as caught up."""
+    """A failed replica is reported by partition with its reason, and is not caught up."""
     running.on_loop(lambda: running.node.replicas.by_partition[1].fail("the topic was made again"))
     node_status = _ask(_node(running.port))
     assert node_status is not None
@@ -80,7 +80,7 @@ def test_failed_replica_has_a_reason(running: Served) -> None:
 
 
 def test_permanent_ingest_failure_is_reported(running: Served) -> None:
-    """It has a reason; a node of an earlier version sends none."""
+    """A permanent failure of ingest is reported with its reason; a node of an earlier version sends none."""
     failure = IngestFailure("TransformRefused", "no such column")
 
     def fail() -> None:
@@ -120,7 +120,7 @@ def test_sent_read_settings_are_followed(running: Served) -> None:
 
 
 def test_placement_is_requested_if_its_record_is_lost(running: Served) -> None:
-    """It is requested if the ConfigMap has no placement or one with another epoch."""
+    """The placement is requested if the ConfigMap has none, or one with another epoch."""
     here = running.node.placement
     known, lost = _ask(_node(running.port, here.epoch)), _ask(_node(running.port, None))
     assert known is not None
@@ -165,7 +165,7 @@ def test_new_pod_does_not_inherit_a_status(running: Served) -> None:
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"partitions": 7}', b"\xff\xfe", b'"a"', b"null"])
 def test_response_of_another_server_is_ignored(answer: bytes) -> None:
-    """Whatever answers at a pod's address, nothing of it is used and nothing breaks."""
+    """A response of any other server at a pod's address gives no status and raises nothing."""
 
     async def ask() -> dict[int, dict[int, NodeStatus]]:
         async def strange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -88,7 +88,7 @@ def _pod(
 
 
 def _secret(operator: Operating) -> None:
-    """The token, as an operator before this one has made it."""
+    """Create the token Secret as an earlier operator did."""
     uid = operator.api.get(names.KIND, "a", "v")["metadata"]["uid"]  # type: ignore[index]
     owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "v", "uid": uid, "controller": True}
     meta = {"name": "v-r1", "namespace": "a", "ownerReferences": [owner]}
@@ -100,21 +100,21 @@ def _map(observed: Observed) -> Plan:
     return Plan(apply=(config_map(observed, 1, **{"placement.json": PLACEMENT.to_json()}),))
 
 
-def _after_one_round(operator: Operating, plan: Plan) -> None:
-    """Carried out when the revision's ConfigMap and its token are seen."""
+def _after_one_pass(operator: Operating, plan: Plan) -> None:
+    """Execute the plan in a pass that observes the ConfigMap and the token of the revision."""
 
-    async def rounds() -> None:
+    async def passes() -> None:
         await operator.run_pass(_map)
         await operator.run_pass(lambda _: plan)
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
 
 
 def test_nodes_are_requested_by_pod_address(operator: Operating, nodes: _Nodes) -> None:
     """Requests carry the revision's token and the epoch in its ConfigMap."""
     operator.api.put(_pod())
     _secret(operator)
-    _after_one_round(operator, Plan())
+    _after_one_pass(operator, Plan())
     assert nodes.requested[-1] == {Node(1, 0, "uid of v-r1-0", "10.0.0.1", PLACEMENT.epoch): "it"}
     assert operator.observed[-1].node_statuses == {1: {0: STATUS}}
     assert nodes.before[-1] == {"uid of v-r1-0": STATUS}
@@ -136,15 +136,15 @@ def test_nodes_are_requested_by_pod_address(operator: Operating, nodes: _Nodes) 
 def test_other_pods_are_not_requested(operator: Operating, nodes: _Nodes, pod: Any) -> None:
     """Pods without an address and foreign objects with our labels are not requested."""
     operator.api.put(pod)
-    _after_one_round(operator, Plan())
+    _after_one_pass(operator, Plan())
     assert nodes.requested[-1] == {}
 
 
 def test_node_update_carries_the_token(operator: Operating, nodes: _Nodes) -> None:
-    """It contains the placement and read settings; a missing node is skipped."""
+    """A node update has the token, the placement and the read settings; a missing node is skipped."""
     operator.api.put(_pod())
     _secret(operator)
-    _after_one_round(
+    _after_one_pass(
         operator,
         Plan(node_updates=(NodeUpdate(1, 0, PLACEMENT, {"consistency": "any"}), NodeUpdate(1, 7, PLACEMENT))),
     )
@@ -159,7 +159,7 @@ def test_refused_update_does_not_block_the_pass(operator: Operating, nodes: _Nod
     operator.api.put(_pod())
     _secret(operator)
     nodes.refuses = True
-    _after_one_round(operator, Plan(node_updates=(NodeUpdate(1, 0, PLACEMENT),), status={"phase": "Ready"}))
+    _after_one_pass(operator, Plan(node_updates=(NodeUpdate(1, 0, PLACEMENT),), status={"phase": "Ready"}))
     assert operator.api.get(names.KIND, "a", "v")["status"] == {"phase": "Ready"}  # type: ignore[index]
 
 
@@ -172,7 +172,7 @@ def test_forbidden_eviction_does_not_block_the_pass(operator: Operating) -> None
             raise Refuse(429, "it would violate the pod's disruption budget")
 
     operator.api.order = order
-    _after_one_round(operator, Plan(evict=("v-r1-0",), status={"phase": "Ready"}))
+    _after_one_pass(operator, Plan(evict=("v-r1-0",), status={"phase": "Ready"}))
     assert operator.api.get("Pod", "a", "v-r1-0") is not None
     assert operator.api.get(names.KIND, "a", "v")["status"] == {"phase": "Ready"}  # type: ignore[index]
 
@@ -180,7 +180,7 @@ def test_forbidden_eviction_does_not_block_the_pass(operator: Operating) -> None
 def test_eviction_and_deletion_have_the_observed_uid(operator: Operating) -> None:
     """An unobserved pod is neither evicted nor deleted."""
     operator.api.put(_pod())
-    _after_one_round(operator, Plan(evict=("v-r1-0", "v-r1-1"), force_delete=(Ref("Pod", "v-r1-2"),)))
+    _after_one_pass(operator, Plan(evict=("v-r1-0", "v-r1-1"), force_delete=(Ref("Pod", "v-r1-2"),)))
     evictions = [request for request in operator.api.writes() if request.plural == "pods"]
     assert [(r.name, r.body["deleteOptions"]["preconditions"]["uid"]) for r in evictions] == [
         ("v-r1-0", "uid of v-r1-0")
@@ -200,7 +200,7 @@ def test_endpoints_are_the_client_services(operator: Operating) -> None:
 
 
 def test_volume_claim_is_recognized_by_name(operator: Operating) -> None:
-    """It has no owner, so that it can outlive its StatefulSet."""
+    """A volume claim belongs to a view by its name, since it has no owner and may outlive its StatefulSet."""
     meta = {"name": "data-v-r1-0", "namespace": "a", "labels": dict(names.selector("v", 1))}
     operator.api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta})
     operator.api.put({"kind": "PersistentVolumeClaim", "metadata": {**meta, "name": "mine"}})

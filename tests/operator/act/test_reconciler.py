@@ -33,11 +33,11 @@ def test_refused_request_ends_the_pass_with_one_event(operator: Operating) -> No
         if request.plural == "configmaps" and request.writes:
             raise Refuse(403, "exceeded quota")
 
-    async def rounds() -> list[float | None]:
+    async def passes() -> list[float | None]:
         operator.api.order = order
         return [await operator.run_pass(make_map) for _ in range(3)]
 
-    seconds = asyncio.run(rounds())
+    seconds = asyncio.run(passes())
     assert "status" not in operator.api.get(names.KIND, "a", "v")  # type: ignore[operator]
     (event,) = operator.api.all("Event")
     assert (event["type"], event["reason"]) == ("Warning", "ReconcileFailed")
@@ -51,11 +51,11 @@ def test_failed_passes_back_off(operator: Operating) -> None:
     def broken(_: Observed) -> Plan:
         raise RuntimeError("a defect")
 
-    async def rounds() -> tuple[list[float | None], float | None]:
+    async def passes() -> tuple[list[float | None], float | None]:
         seconds = [await operator.run_pass(broken) for _ in range(12)]
         return seconds, await operator.run_pass(lambda _: Plan(clean_kafka=True, requeue_seconds=3))
 
-    seconds, after = asyncio.run(rounds())
+    seconds, after = asyncio.run(passes())
     assert seconds[0] is not None
     assert seconds[0] <= 0.5
     assert seconds[-1] is not None
@@ -69,10 +69,10 @@ def test_resource_without_nodes_waits_for_a_change(operator: Operating) -> None:
     def busy(observed: Observed) -> Plan:
         return Plan(apply=(config_map(observed),), requeue_seconds=1)
 
-    async def rounds() -> list[float | None]:
+    async def passes() -> list[float | None]:
         return [await operator.run_pass(busy) for _ in range(2)]
 
-    assert asyncio.run(rounds()) == [1, 10]
+    assert asyncio.run(passes()) == [1, 10]
 
 
 def test_retry_after_delays_the_next_pass(operator: Operating) -> None:
@@ -112,12 +112,12 @@ def test_missing_secret_is_reported_without_values(operator: Operating) -> None:
     password = base64.b64encode(b"hunter2").decode()
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {"sasl.jaas.config": password}}
 
-    async def rounds() -> None:
+    async def passes() -> None:
         await operator.run_pass()
         operator.api.put(secret)
         await operator.run_pass()
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     first, second = operator.observed
     assert first.topic == KafkaSettingsInvalid("the Secret client does not exist")
     assert (first.kafka_secret_digest, len(second.kafka_secret_digest)) == ("", 64)
@@ -128,14 +128,14 @@ def test_missing_secret_is_reported_without_values(operator: Operating) -> None:
 def test_recreated_resource_starts_without_memory(operator: Operating) -> None:
     """A failed cleanup of the earlier resource does not concern the new one."""
 
-    async def rounds() -> None:
+    async def passes() -> None:
         await operator.run_pass(lambda _: Plan(clean_kafka=True))
         await operator.run_pass(lambda _: Plan(remove_finalizer=True))
         operator.api.delete(names.KIND, "a", "v")
         operator.api.put(topic())
         await operator.run_pass(make_map)
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
     _, cleaned, afresh = operator.observed
     assert cleaned.kafka_cleanup_error is not None
     assert afresh.kafka_cleanup_error is None
@@ -144,7 +144,7 @@ def test_recreated_resource_starts_without_memory(operator: Operating) -> None:
 
 
 def test_resource_recreated_during_its_deletion_is_reconciled(operator: Operating) -> None:
-    """Its event arrives while the pass that finds the earlier one gone is in progress."""
+    """A resource whose creation is observed during the pass that ends the earlier one is reconciled."""
     get = operator.cluster.get
     came: list[str] = []
 
@@ -160,7 +160,7 @@ def test_resource_recreated_during_its_deletion_is_reconciled(operator: Operatin
     reconcilers = Reconcilers()
     reconcilers.dependencies = operator.dependencies
 
-    async def rounds() -> None:
+    async def passes() -> None:
         live = operator.api.get(names.KIND, "a", "v")
         assert live is not None
         reconcilers.observe(live)
@@ -170,7 +170,7 @@ def test_resource_recreated_during_its_deletion_is_reconciled(operator: Operatin
         await until(lambda: came and operator.observed[-1].resource["metadata"]["uid"] == came[0])
         await reconcilers.stop()
 
-    asyncio.run(rounds())
+    asyncio.run(passes())
 
 
 class _Woken(Reconcilers):
@@ -212,7 +212,7 @@ def test_status_change_starts_no_pass(operator: Operating, change: dict[str, Any
 
 
 def test_pass_is_counted(operator: Operating) -> None:
-    """It is counted by result, with the phase of the resource."""
+    """Each pass is counted by its result, with the phase of the resource."""
     from prometheus_client import generate_latest
 
     asyncio.run(operator.run_pass(make_map))

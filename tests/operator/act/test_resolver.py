@@ -55,14 +55,14 @@ def test_host_is_looked_up_as_a_pod_does(host: str, own: Sequence[str], names: l
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "::1", "kafka.example.com.", "localhost"])
 def test_complete_name_is_looked_up_as_it_is(host: str) -> None:
-    """These are addresses, names that end in a dot, and localhost."""
+    """Addresses, names that end in a dot, and localhost are looked up unchanged."""
     assert search_path("shop", "cluster.local", IN_THE_CLUSTER).names(host) == [host]
 
 
 def test_operator_outside_of_the_cluster_looks_the_name_up_as_written_at_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its own resolver does not know the cluster's names, but may know the name as written."""
+    """An operator outside of the cluster finally looks the name up as written, which its own resolver may know."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
 

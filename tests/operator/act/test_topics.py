@@ -184,7 +184,7 @@ def test_invalid_settings_are_named_without_values() -> None:
 
 
 def test_invalid_certificate_is_an_invalid_setting() -> None:
-    """It does not count as an unreachable Kafka."""
+    """An invalid certificate makes the settings invalid, not Kafka unreachable."""
     config = {"ssl_truststore_type": "PEM", "ssl_truststore_certificates": "rubbish"}
     seen = _seen("127.0.0.1:1", "users", security_protocol="SSL", **config)
     assert isinstance(seen, KafkaSettingsInvalid)

@@ -67,7 +67,7 @@ def test_edited_label_moves_an_object() -> None:
 
 
 def test_versions_are_listed_by_kind() -> None:
-    """They are compared with a list from the API server."""
+    """The cache lists the versions of its objects by kind, for the comparison with a list from the API server."""
     watch_cache = _Seen()
     watch_cache.put("ConfigMap", _live(version="7"))
     watch_cache.put("Pod", _live("Pod", spec={}))
@@ -97,7 +97,7 @@ def test_changed_host_wakes_its_views() -> None:
 
 
 def test_hosts_are_none_without_permission() -> None:
-    """That differs from a cluster without hosts."""
+    """Without permission to list Kubernetes nodes the hosts are None, unlike those of a cluster without hosts."""
     watch_cache = _Seen(hosts=False)
     watch_cache.put("Node", _host())
     watch_cache.remove("Node", "", "h")

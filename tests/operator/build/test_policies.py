@@ -52,7 +52,7 @@ def test_port_accepts_named_peers_only() -> None:
 
 
 def test_operator_outside_of_the_cluster_is_no_peer() -> None:
-    """It has no pod to select."""
+    """The NetworkPolicy has no peer for an operator outside of the cluster."""
     peers: list[dict[str, Any]] = [{"podSelector": {}}]
     spec = network_policy(view(networkPolicy={"from": peers}), OperatorSettings("image"))["spec"]
 

@@ -7,7 +7,7 @@ from tests.support.view import view
 
 
 def test_client_service_selects_the_active_revision() -> None:
-    """It has the view's name."""
+    """The client Service has the view's name and selects the active revision."""
     service = client(view(), 3)
 
     assert service["metadata"]["name"] == "users"
@@ -18,7 +18,7 @@ def test_client_service_selects_the_active_revision() -> None:
 
 
 def test_client_service_has_the_resources_port_and_annotations() -> None:
-    """It sends to the pods' port by name."""
+    """The client Service has the resource's port and annotations, and sends to the pods' port by name."""
     service = client(view(service={"port": 80, "annotations": {"example.com/a": "b"}}), 1)
 
     assert service["spec"]["ports"] == [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": "http"}]
@@ -26,7 +26,7 @@ def test_client_service_has_the_resources_port_and_annotations() -> None:
 
 
 def test_client_service_has_no_revision_label() -> None:
-    """It outlives revisions."""
+    """The client Service has no revision label, since it outlives revisions."""
     assert "queryabletopics.io/revision" not in client(view(), 1)["metadata"]["labels"]
 
 

@@ -97,7 +97,7 @@ def test_invalid_config_map_is_refused(where: str, key: str, text: str | None) -
 
 @pytest.mark.parametrize("key", ["data", "annotations"])
 def test_edited_config_map_is_refused(key: str) -> None:
-    """It is refused although it can be parsed: its placement could omit an existing replica."""
+    """An edited ConfigMap is refused although it can be parsed: its placement could omit an existing replica."""
     live: Any = copy.deepcopy(config_map(view(), 1, record()))
     holder = live["data"] if key == "data" else live["metadata"]["annotations"]
     for name, there in [(name, there) for name, there in holder.items() if name != WANTED_ANNOTATION]:

@@ -136,7 +136,7 @@ def test_environment_has_every_required_variable(of: View, container: int) -> No
 
 
 def test_pods_know_their_name_and_ordinal() -> None:
-    """Both come from the pod, and the address is the one in the placement."""
+    """Name and ordinal come from the pod, and the advertised address is the one in the placement."""
     variables = env(view(), 0)
 
     assert variables["QT_NAME"]["fieldRef"]["fieldPath"] == "metadata.name"
@@ -148,7 +148,7 @@ def test_pods_know_their_name_and_ordinal() -> None:
 
 
 def test_pod_name_is_substituted_once() -> None:
-    """Only the pod's name is replaced, whatever the view is called."""
+    """Kubernetes substitutes only the pod's name in the address, whatever the name of the view is."""
     url = env(view("a", "a-r1-0"))["QT_ADVERTISED_URL"]
 
     assert url == "http://$(QT_NAME).a-r1.a-r1-0.svc.cluster.local:8080"
@@ -173,7 +173,7 @@ def test_paths_are_inside_mounts() -> None:
 
 @pytest.mark.parametrize("of", VIEWS)
 def test_every_mount_has_a_volume(of: View) -> None:
-    """It is a volume of the pod or the StatefulSet's claim."""
+    """Every mount names a volume of the pod or the StatefulSet's claim."""
     claims = stateful_set(of, 1, template(of), 1)["spec"].get("volumeClaimTemplates", [])
     there = {*volumes(of), *(claim["metadata"]["name"] for claim in claims)}
 
@@ -182,7 +182,7 @@ def test_every_mount_has_a_volume(of: View) -> None:
 
 
 def test_kafka_secret_is_mounted_as_files() -> None:
-    """Its settings never become environment variables."""
+    """The Kafka Secret is mounted as files, and its settings are in no environment variable."""
     of = view(**FULL)
 
     assert volumes(of)["kafka"]["secret"]["secretName"] == "kafka-client"
@@ -228,7 +228,7 @@ def test_operator_labels_take_precedence() -> None:
 
 
 def test_pods_are_spread_by_default() -> None:
-    """They spread over zones and hosts where possible."""
+    """Pods spread over zones and hosts where possible, if the resource sets no constraint."""
     assert [(c["topologyKey"], c["whenUnsatisfiable"]) for c in pod(view())["topologySpreadConstraints"]] == [
         ("topology.kubernetes.io/zone", "ScheduleAnyway"),
         ("kubernetes.io/hostname", "ScheduleAnyway"),

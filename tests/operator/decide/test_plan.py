@@ -68,7 +68,7 @@ def condition(planned: Plan, kind: str) -> tuple[str, str, str]:
 
 
 def test_settled_view_needs_no_action() -> None:
-    """There is no write, no node update and no status, and the next pass comes in ten seconds."""
+    """A settled view has no write, no node update and no status, and its next pass comes in ten seconds."""
     planned = plan(standing(), SETTINGS)
 
     assert not writes(planned, standing())
@@ -189,7 +189,7 @@ def merge(live: dict[str, Any], wanted: Manifest) -> None:
 
 
 def test_paused_view_is_left_alone() -> None:
-    """Only its status is written."""
+    """The operator writes only the status of a paused view."""
     observed = changed(standing(), paused=True, replicas=5, topic="others")
     planned = plan(edited(observed, STATEFUL_SET, lambda live: live["spec"].update(replicas=9)), SETTINGS)
 
@@ -296,7 +296,7 @@ def test_node_reports_enter_a_condition(fields: Any, kind: str, status: str, rea
 
 
 def test_node_with_an_older_placement_is_updated() -> None:
-    """It gets the placement in the ConfigMap."""
+    """A node with an older placement gets the one in the ConfigMap."""
     seen = standing().node_statuses[1][2].seen
     planned = plan(with_node_status(standing(), 2, seen=replace(seen, epoch=0)), SETTINGS)
 

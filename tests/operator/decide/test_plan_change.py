@@ -102,19 +102,19 @@ def answering(service: str, pods: int) -> Observed:
     [("r1", 3, "CuttingOver"), ("r2", 2, "CuttingOver"), ("r2", 3, "Retiring")],
 )
 def test_cut_over_ends_when_the_service_reaches_the_candidate(service: str, pods: int, phase: str) -> None:
-    """The Service selects the candidate, and as many pods answer as before."""
+    """The cut-over ends when the Service selects the candidate and as many pods answer as before."""
     assert phase_after(answering(service, pods)) == phase
 
 
 def test_epoch_in_status_is_the_new_active_revisions() -> None:
-    """It applies although a node is silent: the earlier revision's later epoch does not count."""
+    """After the cut-over status has the new revision's epoch, although a node is silent and the earlier epoch is later."""
     turned = answering("r2", 3)
     resource = {**turned.resource, "status": {**turned.resource["status"], "placementEpoch": 99}}
-    condition = {
+    node_statuses = {
         1: turned.node_statuses[1],
         2: {ordinal: one for ordinal, one in turned.node_statuses[2].items() if ordinal != 1},
     }
-    planned = plan(replace(turned, resource=resource, node_statuses=condition), SETTINGS)
+    planned = plan(replace(turned, resource=resource, node_statuses=node_statuses), SETTINGS)
 
     assert planned.status is not None
     epoch = record_of(turned.children[Ref("ConfigMap", "users-r2")]).placement.epoch

@@ -30,12 +30,12 @@ def test_every_reason_is_explained(file: str) -> None:
 
 @pytest.mark.parametrize("page", ["operator_status", "failure_modes"])
 def test_every_permanent_failure_is_explained(page: str) -> None:
-    """Its reason is a condition's and an event's, and a user must act."""
+    """The page explains the reason of each permanent failure, which a condition and an event have."""
     text = (ROOT / "docs" / f"{page}.md").read_text()
 
     assert [reason for reason in REASONS if f"`{reason}`" not in text] == []
 
 
 def test_every_phase_and_condition_is_explained() -> None:
-    """This includes those of a healthy view."""
+    """The page explains each phase and each condition, those of a healthy view included."""
     assert [word for word in (*get_args(Phase), *ORDER) if f"`{word}`" not in PAGE] == []

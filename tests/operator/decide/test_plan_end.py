@@ -36,7 +36,7 @@ CASES: Mapping[str, tuple[float | None, Hosts, bool]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_pod_is_force_deleted_when_nothing_confirms_its_end(case: str) -> None:
-    """Its process has its grace period, and a ready host five minutes more."""
+    """A stuck pod is deleted by force after its grace period, and on a ready host five minutes later."""
     ending, hosts, forced = CASES[case]
     live = LiveRevision(1, pods={0: Pod("users-r1-0", False, NOW, NOW, "host", None, ending)})
 
@@ -44,7 +44,7 @@ def test_pod_is_force_deleted_when_nothing_confirms_its_end(case: str) -> None:
 
 
 def test_config_map_of_a_revision_is_deleted_last() -> None:
-    """It identifies the revision, so that an interrupted removal continues."""
+    """The ConfigMap, which identifies a revision, is deleted last, so that an interrupted removal continues."""
     objects: Mapping[str, Manifest] = {kind: {} for kind in ("ConfigMap", "Secret", "StatefulSet")}
     claim: Mapping[int, Manifest] = {0: {"metadata": {}}}
     pod = Pod("users-r1-0", True, NOW, NOW, "host", None, None)

@@ -90,7 +90,7 @@ HOSTS: Mapping[str, tuple[Callable[[dict[str, Host]], Any], bool]] = {
 
 @pytest.mark.parametrize("case", HOSTS)
 def test_node_is_lost_with_its_host(case: str) -> None:
-    """Other nodes take over before any of its objects is deleted."""
+    """A node on a lost host is lost: others take over before any of its objects is deleted."""
     edit, lost = HOSTS[case]
     planned = plan(with_hosts(away(standing()), edit), SETTINGS)
 
@@ -187,7 +187,7 @@ def test_terminating_pod_is_unready_since_its_deletion(ago: float, missed: bool)
 
 @pytest.mark.parametrize(("ago", "lost"), [(0, False), (19, False), (20, True)])
 def test_terminating_pod_on_a_lost_host_is_lost_since_its_deletion(ago: float, lost: bool) -> None:
-    """Its host has `replaceAfter` to come back, as for any other pod."""
+    """A terminating pod on a lost host is lost `replaceAfter` after its deletion."""
     observed = with_hosts(ending(standing(), ago), lambda hosts: hosts.pop(host_of(standing())))
 
     assert lost_ones(observed) == ({1} if lost else set())
@@ -195,7 +195,7 @@ def test_terminating_pod_on_a_lost_host_is_lost_since_its_deletion(ago: float, l
 
 @pytest.mark.parametrize(("ago", "lost"), [(0, False), (45 + 19, False), (45 + 20, True)])
 def test_stuck_pod_is_lost_when_hosts_are_unknown(ago: float, lost: bool) -> None:
-    """It is lost after its grace period and `replaceAfter`."""
+    """A stuck pod on an unknown host is lost after its grace period and `replaceAfter`."""
     observed = replace(ending(standing(), ago), hosts=None)
 
     assert lost_ones(observed) == ({1} if lost else set())
@@ -272,7 +272,7 @@ def placed(planned: Plan) -> Placement:
 
 
 def test_node_gets_replicas_after_its_first_report() -> None:
-    """Until then the placement contains its address only."""
+    """A new node has only its address in the placement until its first report."""
     placement = placed(plan(changed(standing(), replicas=4), SETTINGS))
 
     assert len(placement.addresses) == 4
@@ -291,7 +291,7 @@ def test_volume_of_a_leaving_node_outlives_its_pod() -> None:
 
 
 def test_leaving_pod_stays_while_the_placement_has_its_address() -> None:
-    """It serves until other nodes have its replicas."""
+    """A leaving pod runs and serves until other nodes have its replicas."""
     observed = changed(standing(), replicas=2)
     written = writes(plan(observed, SETTINGS), observed)[CONFIG_MAP]
     observed = edited(observed, CONFIG_MAP, lambda live: merge(live, written))

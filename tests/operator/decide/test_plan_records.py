@@ -74,7 +74,7 @@ def test_recovered_placement_is_the_latest_that_a_node_follows() -> None:
 
 @pytest.mark.parametrize("other", ["default.users.r7", "more partitions"])
 def test_placement_of_another_revision_is_ignored(other: str) -> None:
-    """Its replicas are other ones, whatever its epoch."""
+    """A placement of another revision has other replicas and is ignored, whatever its epoch."""
     later = turned_round(9)
     if other == "more partitions":
         later = replace(later, serving=(*later.serving, (0, 1)), hydrating=(*later.hydrating, ()))
@@ -106,7 +106,7 @@ def test_rebuilt_placement_waits_for_every_node() -> None:
 
 
 def test_rebuilt_placement_yields_to_the_nodes_placement() -> None:
-    """It yields with the first report."""
+    """The first report of a node replaces a rebuilt placement by the node's."""
     observed = replace(made_from_nothing(), node_statuses=standing().node_statuses)
 
     assert written(plan(follows(observed, 1, turned_round(7)), SETTINGS)).placement == turned_round(7)
@@ -139,7 +139,7 @@ def test_new_disk_format_of_a_release_changes_no_view() -> None:
 
 
 def test_image_with_another_disk_format_needs_a_new_revision() -> None:
-    """It may not read the existing disks."""
+    """An image with another disk format, which may not read the existing disks, makes a new revision."""
     planned = plan(changed(of_another_format(), image="example/node:2"), SETTINGS)
 
     assert written(planned).image == "example/node:1"
@@ -159,7 +159,7 @@ def test_template_of_an_earlier_release_stays() -> None:
 
 
 def test_failure_domain_is_the_last_observed_one() -> None:
-    """It is the zone if there are several, else the host; without a host the recorded one stays."""
+    """A failure domain is the zone if there are several, else the host; without a host the recorded one stays."""
     record = replace(record_of(standing().children[CONFIG_MAP]), domains={0: "north", 1: "north"})
     pod = Pod("users-r1-0", True, 0.0, 0.0, "host", None, None)
     live = LiveRevision(1, pods={0: pod, 1: replace(pod, host=None)}, record=record)
@@ -192,7 +192,7 @@ def test_revision_of_an_earlier_release_is_unchanged(early: Observed) -> None:
 
 
 def test_restarted_pods_keep_their_application_id(early: Observed) -> None:
-    """They find their data; only a new revision has a new id."""
+    """Restarted pods have the same application id and find their data; only a new revision has a new id."""
     rolled = written(plan(changed(early, ingest={"driverMemory": "2g"}), SETTINGS))
     assert rolled.roll_hash != record_of(early.children[CONFIG_MAP]).roll_hash
     assert application_id_in(rolled.template) == rolled.placement.application_id == "default.users.r1"

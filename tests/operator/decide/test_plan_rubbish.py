@@ -25,7 +25,7 @@ Path = tuple[Any, ...]
 @given(st.integers(0, SEEDS - 1), st.randoms(use_true_random=False))
 @settings(max_examples=300, deadline=None)
 def test_invalid_children_have_a_plan(seed: int, chance: random.Random) -> None:
-    """There is no exception, and status has everything that is known or can be rebuilt."""
+    """Deleted or invalid children raise nothing, and status has everything that is known or can be rebuilt."""
     observed = vandalised(moment(seed), chance)
     planned = plan(observed, SETTINGS)
 
@@ -33,7 +33,7 @@ def test_invalid_children_have_a_plan(seed: int, chance: random.Random) -> None:
 
 
 def test_resource_without_children_has_a_plan() -> None:
-    """This holds for any status."""
+    """A resource without children has a plan, whatever its status is."""
     for seed in range(SEEDS):
         observed = moment(seed)
         for topic in (None, TopicFound(4), TopicMissing()):

@@ -21,7 +21,7 @@ IDENTITY = Identity("shop", "users", "0b8a3f3e-6a7e-4a43-8f0a-6f1d9a6f3c51", 1, 
 
 @pytest.mark.parametrize("silent", [{0}, {1}, {0, 1, 2}])
 def test_silent_node_changes_no_status(silent: set[int]) -> None:
-    """Its last report stays in status until the next one."""
+    """The last report of a silent node stays in status until its next one."""
     others = {ordinal: one for ordinal, one in standing().node_statuses[1].items() if ordinal not in silent}
 
     assert plan(replace(standing(), node_statuses={1: others}), SETTINGS).status is None
@@ -63,7 +63,7 @@ def named(number: int) -> dict[str, Any]:
     ],
 )
 def test_revision_has_one_role(status: dict[str, Any], roles: tuple[int | None, ...]) -> None:
-    """Whatever status says: no retained revision is removed, and none takes over from itself."""
+    """Whatever status contains, no retained revision is removed, and none takes over from itself."""
     state = rollout_state_of(IDENTITY, status, {}, None, NOW)
 
     assert tuple(one and one.number for one in (state.active, state.candidate, state.previous)) == roles

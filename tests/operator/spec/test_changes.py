@@ -126,7 +126,7 @@ def test_effective_spec_has_the_revisions_hash(path: str) -> None:
 
 
 def test_removed_field_stays_only_if_the_revision_was_made_of_it() -> None:
-    """Other fields disappear with the resource's."""
+    """A removed field stays in the effective spec only if the revision was built from it."""
     old = {
         "topic": "a",
         "transform": {"sql": "x"},

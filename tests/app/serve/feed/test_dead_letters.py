@@ -65,8 +65,7 @@ def test_too_large_dead_letter_stops_no_partition(
     sizes: dict[int, int],
     written: dict[str, int],
 ) -> None:
-    """It is truncated as far as Kafka requires, with headers that have its sizes, or skipped and counted.
-    The position moves on."""
+    """A too large dead letter is truncated, with headers that have its sizes, or skipped and counted; the position moves on."""
     dead = f"{topic}.dead-letter"
     kafka.create_topic(dead, 1, {"max.message.bytes": str(bytes_max)})
 

@@ -64,7 +64,7 @@ def test_gap_before_a_slice_is_accepted(node_of: OpenNode) -> None:
 
 
 def test_records_without_a_key_move_the_position(node_of: OpenNode) -> None:
-    """They are counted, and nothing is stored under the empty key."""
+    """Records without a key are counted, and store nothing under the empty key."""
     node = node_of()
 
     node.slices.apply(slice_payload(null_key(0), null_key(4)))
@@ -282,7 +282,7 @@ def test_partly_replayed_slice_counts_the_mismatches_of_its_new_rows(node_of: Op
 
 
 def test_replica_becomes_complete_at_the_end_offset(node_of: OpenNode) -> None:
-    """It becomes complete with the slice that reaches the end offset, and stays complete after a restart."""
+    """A replica becomes complete with the slice that reaches the end offset, and stays complete after a restart."""
     node = node_of()
     replica = node.replicas.by_partition[0]
     replica.note_end_offset(1000, 2)

@@ -97,7 +97,7 @@ def test_waiting_callers_share_one_lookup(
 def test_replica_of_an_empty_topic_is_complete_at_once(
     tmp_path: Path, kafka: KafkaForTests, topic: str
 ) -> None:
-    """It is at the end offset, complete and fresh."""
+    """A replica of an empty topic is at the end offset, complete and fresh."""
 
     async def run() -> None:
         async with node_on(tmp_path, kafka.bootstrap, topic) as node:

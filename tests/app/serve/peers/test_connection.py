@@ -92,7 +92,7 @@ def test_malformed_response_ends_the_connection(raw: bytes) -> None:
 
 
 def test_response_without_a_request_ends_the_connection() -> None:
-    """It would be taken for the response to the next request."""
+    """A response without a request ends the connection, since the next request would get it."""
     recorded = Recorded(0)
     recorded.connection.data_received(response(200, b"x"))
     assert recorded.transport.aborted

@@ -156,7 +156,7 @@ def test_nodes_of_different_epochs_answer(tmp_path: Path, query: str) -> None:
 def test_starting_node_fetches_the_newest_placement_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does so before the first request: by its own placement it might try only nodes without a replica."""
+    """A node fetches the newest placement before its first request: its own one may name only nodes without a replica."""
     monkeypatch.setattr(assigned_replicas, "_FIRST_FETCH_SECONDS", 10)
     before = Placement(1, APPLICATION_ID, (), ((0,), (1,)), ((), ()))
     after = Placement(4, APPLICATION_ID, (), ((0,), (2,)), ((), ()))

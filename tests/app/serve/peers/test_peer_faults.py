@@ -96,7 +96,7 @@ def test_read_is_not_available_if_the_only_node_refuses_the_token(tmp_path: Path
 
 @TWO_WAYS
 def test_next_replica_answers_if_a_node_is_of_another_view(tmp_path: Path, query: str) -> None:
-    """That node has another token, and refuses this one's."""
+    """The next replica answers if the first node has another view's token and refuses this one's."""
     other = tmp_path / "other"
     other.mkdir()
     (other / "token").write_text("another token")
@@ -163,7 +163,7 @@ def read_everything(client: httpx.Client, what: str, deadline_ms: int) -> object
 def test_read_moves_to_the_next_replica_when_the_node_is_suspected(
     tmp_path: Path, what: str, found: object
 ) -> None:
-    """It moves when the heartbeats are missed, and not when half of the deadline has passed."""
+    """A read moves to the next replica when heartbeats are missed, not when half of the deadline has passed."""
     with with_faulty_node(tmp_path, "falls silent") as (node, faulty, _), node.client() as client:
         assert read_everything(client, what, 60_000) == found
         assert faulty.reads <= 1  # none, if it was late to report its replica

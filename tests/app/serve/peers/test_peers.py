@@ -228,7 +228,7 @@ def test_partitioner_mismatch_spreads_to_all_nodes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["multi-get", "page", "stream", "count"])
 def test_peer_read_reports_a_partitioner_mismatch(tmp_path: Path, what: str) -> None:
-    """It lost its disk, and reads before the next heartbeat. No key is missed or counted twice."""
+    """A node that lost its disk learns the mismatch from the answers of its peers; no key is missed or counted twice."""
     with three_nodes(tmp_path, 1) as cluster:
         where = partition_for(b"mixed", "murmur2", 6)
         reader = next(n for n in range(3) if n not in cluster.placement.serving[where])

@@ -22,8 +22,7 @@ BOUNDED, ANY = ReadOptions(), ReadOptions(Consistency.ANY)
 
 
 def test_replica_is_fetched_from_a_peer(tmp_path: Path) -> None:
-    """Meanwhile reads are refused, ingest skips it, and the node stays ready. Then it continues from the
-    fetched position."""
+    """A node refuses reads of a replica and stays ready while it fetches it, and ingest then starts at the fetched position."""
 
     async def run() -> None:
         async with node_running(tmp_path, placed(1, [[0], [1], [0]]), other=100) as node:

@@ -110,7 +110,7 @@ def test_replica_assigned_again_has_its_rows(tmp_path: Path) -> None:
 
 
 def test_replica_assigned_again_is_incomplete_until_it_catches_up(tmp_path: Path) -> None:
-    """It missed records meanwhile, so it has to reach an end offset that was looked up afterwards."""
+    """A replica that is assigned again is incomplete until it reaches an end offset that was looked up afterwards."""
 
     async def run() -> None:
         async with node_running(tmp_path, removal_delay_seconds=5) as node:

@@ -63,8 +63,7 @@ def directory(node: Served) -> Path:
 
 
 def test_checkpoint_is_a_store_at_the_position_of_its_manifest(node: Served, tmp_path: Path) -> None:
-    """Its files, fetched range by range, are the rows and the state of that moment. Later writes are not
-    in it."""
+    """The files of a checkpoint, fetched by ranges, are the rows and the state of its moment, without later writes."""
     manifest = manifest_of(create(node))
     expected = node.on_loop(lambda: list(node.node.replicas.by_partition[0].store.rows()))
     node.put(b"later", b"1")
@@ -201,7 +200,7 @@ def test_manifest_request_returns_progress_until_it_is_ready(
 
 
 def test_failed_checkpoint_is_reported_to_its_caller(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes no lease, and leaves nothing on the disk."""
+    """A failed checkpoint raises at its caller, takes no lease, and leaves nothing on the disk."""
 
     def broken(self: Store, path: Path) -> None:
         path.mkdir()
@@ -217,7 +216,7 @@ def test_failed_checkpoint_is_reported_to_its_caller(node: Served, monkeypatch: 
 
 
 def test_released_checkpoint_stops_its_digests(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files are not read to the end."""
+    """The files of a released checkpoint are not read to their end."""
     reading, go_on = threading.Event(), threading.Event()
 
     def hangs(digest: Callable[[bytes], None], path: Path, offset: int) -> int:
@@ -238,7 +237,7 @@ def test_released_checkpoint_stops_its_digests(node: Served, monkeypatch: pytest
 
 
 def test_released_checkpoint_is_deleted(node: Served) -> None:
-    """Its directory is deleted too, and a second release is refused."""
+    """A released checkpoint has no directory any more, and a second release is refused."""
     manifest = manifest_of(create(node))
 
     with node.client(headers=TOKEN) as client:

@@ -55,7 +55,7 @@ def rewritten(file: Path, content: bytes) -> None:
 
 
 def test_fetched_store_equals_its_source(trio: Trio) -> None:
-    """It has every row and the whole state, except that it is not complete yet."""
+    """A fetched store has every row and the whole state of its source, except that it is not complete yet."""
     trio.fill(0)
 
     assert trio.fetch()
@@ -66,7 +66,7 @@ def test_fetched_store_equals_its_source(trio: Trio) -> None:
 
 
 def test_fetched_store_is_a_snapshot_of_a_changing_source(slow_trio: Trio) -> None:
-    """It has the rows up to its position that are written during the fetch, and none beyond."""
+    """A store fetched during writes has the rows up to its position, and none beyond."""
     written: list[tuple[bytes, int]] = []
     done = threading.Event()
 

@@ -93,7 +93,7 @@ def same_replica(trio: Trio) -> None:
 def test_fetch_leaves_a_hanging_peer_for_another_with_the_replica(
     slow_trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does so soon after the heartbeats have ended, and does not fetch identical files again."""
+    """A fetch moves to another peer soon after the heartbeats have ended, and fetches no identical file again."""
     same_replica(slow_trio)
     peers, lengths = slow_trio.nodes[2].node.peers, count_reads(monkeypatch)
     eventually("the heartbeat reports the other replica", lambda: peers.has_complete_replica(1, 0))

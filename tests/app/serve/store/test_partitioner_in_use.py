@@ -48,7 +48,7 @@ def test_unreadable_file_makes_every_read_scatter(tmp_path: Path, text: str) -> 
 
 
 def test_unwritten_mismatch_is_written_with_the_next_report(tmp_path: Path) -> None:
-    """It counts in memory at once, and is on disk as soon as the disk accepts it."""
+    """A mismatch counts in memory at once, and is on disk as soon as the disk accepts it."""
     path = tmp_path / "directory" / "file.json"
     partitioner = PartitionerInUse("auto", 6, path)
     path.parent.write_text("no directory")
