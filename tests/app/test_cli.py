@@ -32,7 +32,7 @@ def qtopic(*arguments: str, stdin: str = "") -> Result:
 
 @contextmanager
 def node_that_answers(status: int, body: bytes) -> Iterator[str]:
-    """A node that is the only one of its view, and gives every read the same answer."""
+    """Run the only node of a view, which gives every read the same response."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -24,7 +24,7 @@ SPECS: Mapping[str, Mapping[str, Any]] = {
 
 
 class _Plain(yaml.SafeDumper):
-    """Without anchors: each object can be read by itself."""
+    """Write YAML without anchors, so that each object can be read by itself."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

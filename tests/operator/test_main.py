@@ -62,9 +62,7 @@ def test_resource_gets_a_status(api: FakeApi, kubeconfig: str, tmp_path: Path) -
         _until(lambda: _phase(api, "v"), "there is a status")
         assert operator.get("/healthz").text == "ok\n"
         # A pass is counted when it has ended, which is after its status can be observed.
-        _until(
-            lambda: operator.metrics().get('qt_reconcile_total{result="ok"}', 0) >= 1, "a pass is counted"
-        )
+        _until(lambda: operator.metrics().get('qt_reconcile_total{result="ok"}', 0) >= 1, "a pass is counted")
     assert _phase(api, "v") == "Pending"
 
 

@@ -44,7 +44,7 @@ class KeyAnswer:
 
 
 class GuaranteeBroken(Exception):
-    """A guarantee was broken."""
+    """Report a broken guarantee."""
 
 
 def check_value(topic: Topic, answer: KeyAnswer) -> None:

@@ -29,7 +29,7 @@ _UNFINISHED: list[object] = []  # tasks that ignore their cancellation; freeing 
 
 
 class TimeStandsStill(Exception):
-    """Callbacks run again and again without letting time pass."""
+    """Report callbacks that run again and again without letting time pass."""
 
 
 class Scheduler:

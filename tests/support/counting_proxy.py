@@ -16,7 +16,7 @@ _HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length
 
 
 class CountingProxy:
-    """The requests seen so far, and the connections that are open."""
+    """Record the requests so far and the open connections."""
 
     def __init__(self, port: int) -> None:
         self.port = port

@@ -50,7 +50,7 @@ _RESPONSES = {
 
 
 class FaultyNode:
-    """A node that answers heartbeats, and reads by its `behaviour`."""
+    """Answer heartbeats as a node does, and reads by `behaviour`."""
 
     def __init__(self, listener: socket.socket, behaviour: str) -> None:
         self.behaviour = behaviour

@@ -42,7 +42,7 @@ async def produce(bootstrap: str, topic: str, *values: bytes) -> None:
 
 
 async def produce_in_transaction(bootstrap: str, topic: str, commit: bool) -> None:
-    """Returns when the transaction's marker is in the log, which is later than Kafka's answer."""
+    """Produce in a transaction, and return once its marker is in the log, which is later than Kafka's answer."""
     async with producer(bootstrap, transactional_id=uuid.uuid4().hex) as sender:
         await sender.begin_transaction()
         sent = await sender.send_and_wait(topic, b"v", key=b"k", partition=0)

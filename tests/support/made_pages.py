@@ -92,7 +92,7 @@ def _children(field: Node) -> bool:
 
 
 def _change(path: str, changes: Mapping[str, Change]) -> str:
-    """Of the longest path that the table has; a field of which only parts are there has none of its own."""
+    """Return the effect of a change by the longest known path, or nothing for a field of which only parts are known."""
     parts = path.replace("[]", "").split(".")
     for length in range(len(parts), 0, -1):
         if (found := changes.get(".".join(parts[:length]))) is not None:

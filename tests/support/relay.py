@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 
 class Relay:
-    """A relay to one server. `responded` are the bytes from the server."""
+    """Relay connections to one server; `responded` is the number of bytes from it."""
 
     def __init__(self, listener: socket.socket, target: tuple[str, int]) -> None:
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"

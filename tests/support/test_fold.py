@@ -16,7 +16,7 @@ VALUES = st.none() | st.binary(max_size=2)
 
 @st.composite
 def topics(draw: st.DrawFn, partitions: int = 3) -> list[LogRecord]:
-    """Logs with gaps, timestamps in any order, and keys in several partitions."""
+    """Draw logs with gaps, timestamps in any order, and keys in several partitions."""
     records = []
     for partition in range(partitions):
         offset = 0

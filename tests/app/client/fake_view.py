@@ -26,7 +26,7 @@ PLAIN = ReadSettings()
 
 @dataclass
 class Node:
-    """A node: `away` refuses connections, `hangs` accepts them and never answers, `refusals` come before responses."""
+    """Simulate a node: `away` refuses connections, `hangs` accepts them and never answers, `refusals` come before responses."""
 
     name: str
     seconds: float = 0.001

@@ -20,7 +20,7 @@ def trio(tmp_path: Path) -> Iterator[Trio]:
 
 @pytest.fixture
 def slow_trio(tmp_path: Path) -> Iterator[Trio]:
-    """A hydration takes two to three seconds, so that a test can act during it."""
+    """Slow a hydration down to two to three seconds, so that a test can act during it."""
     with Trio(tmp_path, mb_per_second=2) as started:
         started.fill(0)
         yield started
@@ -28,7 +28,7 @@ def slow_trio(tmp_path: Path) -> Iterator[Trio]:
 
 @pytest.fixture
 def topic(kafka: KafkaForTests) -> str:
-    """The name of a new topic with one partition."""
+    """Return the name of a new topic with one partition."""
     name = f"node-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(name, 1)
     return name

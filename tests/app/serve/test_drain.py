@@ -114,7 +114,7 @@ def filled(directory: Path, placement: Placement, ordinal: int, port: int, token
 
 
 class Service:
-    """Where a new connection goes, and what clients saw."""
+    """Route new connections to a node, and record what clients receive."""
 
     def __init__(self, processes: list[Process]) -> None:
         self._behind = list(processes)

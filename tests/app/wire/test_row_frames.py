@@ -34,7 +34,7 @@ def header(rows: Sequence[SliceRow], **others: int) -> SliceHeader:
 
 
 def payload(frame: bytes) -> bytes:
-    """A frame without its length, after checking that the length is right."""
+    """Return a frame without its length, and check the length."""
     assert row_frames.payload_length(frame[:4]) == len(frame) - 4
     return frame[4:]
 

@@ -7,6 +7,7 @@ import gzip
 import socket
 import tracemalloc
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from queryable_app.wire.ingest_failures import IngestFailure
 from queryable_operator.act.nodes import Node, NodeRefused, Nodes, parse_node_status
 from queryable_operator.spec.observed import NodeStatus
 from tests.support.served import Served, served
+from tests.support.socket_server import SocketServer
 
 T = TypeVar("T")
 TOKEN = "a-token"
@@ -163,72 +165,50 @@ def test_new_pod_does_not_inherit_a_status(running: Served) -> None:
     assert _ask(_node(1, uid="another"), before={"it": before}) is None
 
 
-@pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"partitions": 7}', b"\xff\xfe", b'"a"', b"null"])
-def test_response_of_another_server_is_ignored(answer: bytes) -> None:
+@contextmanager
+def another_server(respond: Callable[[socket.socket], None]) -> Iterator[Node]:
+    """Yield the address of a server that reads a request and then calls `respond`."""
+
+    def serve(connection: socket.socket) -> None:
+        connection.recv(65536)
+        respond(connection)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    with SocketServer(listener, serve):
+        yield _node(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"partitions": 7}', b"\xff\xfe", b'"a"', b"null"])
+def test_response_of_another_server_is_ignored(body: bytes) -> None:
     """A response of any other server at a pod's address gives no status and raises nothing."""
-
-    async def ask() -> dict[int, dict[int, NodeStatus]]:
-        async def strange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(answer), answer))
-            await writer.drain()
-            writer.close()
-
-        async with await asyncio.start_server(strange, "127.0.0.1", 0) as server:
-            nodes = Nodes()
-            node_status = await nodes.statuses({_node(server.sockets[0].getsockname()[1]): TOKEN}, {})
-            await nodes.close()
-            return node_status
-
-    assert asyncio.run(ask()) == {}
+    response = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+    with another_server(lambda connection: connection.sendall(response)) as node:
+        assert _ask(node) is None
 
 
 def test_endless_response_is_cut_off() -> None:
-    """Reading stops after some megabytes or a second."""
+    """The client reads at most some megabytes, or for a second."""
 
-    async def ask() -> dict[int, dict[int, NodeStatus]]:
-        async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-            try:
-                while True:
-                    writer.write(b" " * 65536)
-                    await writer.drain()
-            except ConnectionError:
-                writer.close()
+    def endless(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            connection.sendall(b" " * 65536)
 
-        async with await asyncio.start_server(endless, "127.0.0.1", 0) as server:
-            nodes = Nodes()
-            node_status = await nodes.statuses({_node(server.sockets[0].getsockname()[1]): TOKEN}, {})
-            await nodes.close()
-            return node_status
-
-    assert asyncio.run(ask()) == {}
+    with another_server(endless) as node:
+        assert _ask(node) is None
 
 
 def test_compressed_refusal_is_not_decompressed() -> None:
     """A refusal that decompresses to a hundred megabytes costs only its compressed size."""
     bomb = gzip.compress(bytes(100 * 1024 * 1024), 1)
-
-    async def tell() -> int:
-        async def packed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            head = b"HTTP/1.1 400 No\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n"
-            writer.write(head % len(bomb) + bomb)
-            await writer.drain()
-            writer.close()
-
-        async with await asyncio.start_server(packed, "127.0.0.1", 0) as server:
-            nodes = Nodes()
-            tracemalloc.start()
-            with pytest.raises(NodeRefused):
-                await nodes.send_read_settings(_node(server.sockets[0].getsockname()[1]), TOKEN, {})
-            _, peak = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-            await nodes.close()
-            return peak
-
-    assert asyncio.run(tell()) < 20 * 1024 * 1024
+    head = b"HTTP/1.1 400 No\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(bomb)
+    with another_server(lambda connection: connection.sendall(head + bomb)) as node:
+        tracemalloc.start()
+        with pytest.raises(NodeRefused):
+            _with_nodes(lambda nodes: nodes.send_read_settings(node, TOKEN, {}))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 20 * 1024 * 1024
 
 
 def test_ipv6_address_is_in_brackets() -> None:

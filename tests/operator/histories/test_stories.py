@@ -6,6 +6,7 @@ import pytest
 
 from queryable_operator.report.status import service_of
 from queryable_operator.spec.observed import Ref
+from tests.operator.histories.history import History
 from tests.operator.histories.nodes import NEVER
 from tests.operator.histories.operator import SETTINGS
 from tests.operator.histories.story import (
@@ -66,13 +67,19 @@ def test_failed_change_is_tried_again_after_a_revert() -> None:
     assert status(history)["candidate"]["revision"] == "r3"
 
 
-def test_reverted_spec_cancels_the_candidate() -> None:
-    """A reverted spec drops the candidate and leaves the active revision unchanged."""
+def changed_again(phase: str, topic: str) -> History:
+    """Return a settled view whose topic changed again when the rollout of the first change had this phase."""
     history = settled()
     change(history, topic="others")
-    until_phase(history, "HydratingCandidate")
-    change(history, topic="users")
+    until_phase(history, phase)
+    change(history, topic=topic)
     history.settle()
+    return history
+
+
+def test_reverted_spec_cancels_the_candidate() -> None:
+    """A reverted spec drops the candidate and leaves the active revision unchanged."""
+    history = changed_again("HydratingCandidate", topic="users")
 
     assert status(history)["active"]["revision"] == "r1"
     assert [(e["revision"], e["outcome"]) for e in status(history)["history"]] == [
@@ -83,11 +90,7 @@ def test_reverted_spec_cancels_the_candidate() -> None:
 
 def test_new_spec_replaces_the_candidate() -> None:
     """A new spec during a rollout replaces the candidate by one with the next number, which takes over."""
-    history = settled()
-    change(history, topic="others")
-    until_phase(history, "HydratingCandidate")
-    change(history, topic="third")
-    history.settle()
+    history = changed_again("HydratingCandidate", topic="third")
 
     assert status(history)["active"]["revision"] == "r3"
     assert "users-r2" not in {ref.name for ref in history.cluster.api.objects}
@@ -95,11 +98,7 @@ def test_new_spec_replaces_the_candidate() -> None:
 
 def test_spec_changed_during_a_cut_over_follows_it() -> None:
     """A spec that changes during a cut-over rolls out after it, so that the Service never switches back and forth."""
-    history = settled()
-    change(history, topic="others")
-    until_phase(history, "CuttingOver")
-    change(history, topic="users")
-    history.settle()
+    history = changed_again("CuttingOver", topic="users")
 
     assert status(history)["active"]["revision"] == "r3"
     assert reasons(history).count("CutOver") == 2

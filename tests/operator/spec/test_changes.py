@@ -20,7 +20,7 @@ BASE: Mapping[str, Any] = with_defaults(FULL)
 
 
 def leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every field that is no object of further known fields."""
+    """Yield every field that is no object of further known fields."""
     for name, field in schema["properties"].items():
         below = f"{path}.{name}" if path else name
         if "properties" in field:

@@ -16,7 +16,7 @@ from tests.support.served import Served, served
 
 
 class _Producer:
-    """Stands in for Kafka: keeps what it is given, and refuses values that say so."""
+    """Stand in for Kafka: store each record, and refuse the values that name a failure."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[bytes, bytes | None, int]] = []

@@ -25,7 +25,7 @@ GENERATION = 4
 
 
 class Rows:
-    """A running row socket with its node, and clients of it."""
+    """Run a row socket with its node, and clients of it."""
 
     def __init__(self, node: Node, path: Path) -> None:
         self.node = node

@@ -132,7 +132,7 @@ RECORDS = st.lists(
 
 
 def rows_of(records: Sequence[tuple[str, int, bool]]) -> list[SliceRow]:
-    """Rows in offset order; the booleans are gaps before them."""
+    """Return rows in offset order; True leaves a gap before a row."""
     offset, rows = -1, []
     for kind, number, gap in records:
         offset += 2 if gap else 1
@@ -229,7 +229,7 @@ def test_fail_stops_the_partition_at_the_record(node_of: OpenNode) -> None:
 
 
 class Kept:
-    """Keeps dead letters in memory. The real one has a test of its own."""
+    """Store dead letters in memory; `test_dead_letters` tests the real sender."""
 
     def __init__(self) -> None:
         self.letters: list[DeadLetter] = []

@@ -15,7 +15,7 @@ from tests.support.node import open_node
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """Both replicas have a record ahead that Kafka has shown, and ingest says that it streams."""
+    """Run a node whose replicas both lag by a record, while ingest reports that it streams."""
     opened = open_node(tmp_path, 2)
     opened.ingest_status.enter("streaming")
     for replica in opened.replicas.by_partition.values():
@@ -26,7 +26,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def watch(node: Node, seconds: float, moves: int | None = None) -> list[str]:
-    """Looks once a second; `moves` is a partition that gets a record each time. Returns what was restarted."""
+    """Check once a second, with a record for the partition `moves` each time; return what was restarted."""
     restarts: list[str] = []
     node.watchdog.restart = lambda: restarts.append("restart")
     began = 1000.0 + 10_000 * len(node.watchdog._watches)

@@ -220,7 +220,7 @@ def test_upgrade_offer_is_answered_as_http_1_1(node: Served) -> None:
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A node with limits that a test can reach."""
+    """Run a node with limits that a test can reach."""
     bounds = {
         "connections_max": 8,
         "head_bytes_max": 4096,

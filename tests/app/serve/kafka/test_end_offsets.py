@@ -175,7 +175,7 @@ def test_node_starts_without_kafka(tmp_path: Path, capfd: pytest.CaptureFixture[
 
 @pytest.fixture
 def own_kafka(tmp_path: Path) -> Iterator[KafkaForTests]:
-    """A broker that may be killed."""
+    """Run a broker that a test may kill."""
     with embedded_kafka(tmp_path / "kafka") as broker:
         yield broker
 

@@ -14,7 +14,7 @@ from tests.support.peer_responses import response
 
 
 class RecordingTransport(asyncio.Transport):
-    """Drops what is written, and records whether the connection was aborted."""
+    """Drop written bytes, and record whether the connection was aborted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class RecordingTransport(asyncio.Transport):
 
 
 class Recorded:
-    """A connection with unanswered requests, numbered from 0, and the responses handed over."""
+    """Combine a connection with unanswered requests, numbered from 0, and the responses that it delivered."""
 
     def __init__(self, requests: int) -> None:
         self.responses: list[tuple[int, int, bytes]] = []

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 
 class Outcome:
-    """Records the responses and failures of one read; a failure is (0, b"")."""
+    """Record the responses and failures of one read; a failure is (0, b"")."""
 
     def __init__(self) -> None:
         self.got: list[tuple[int, bytes]] = []

@@ -38,7 +38,7 @@ def node(tmp_path: Path) -> Iterator[Served]:
 
 
 def create(node: Served, partition: int = 0, records_min: int = 1) -> httpx.Response:
-    """What is answered in the end."""
+    """Create a checkpoint, and return the final response."""
     with node.client(headers=TOKEN) as client:
         answer = client.post(PATH, json={"partition": partition, "recordsMin": records_min})
         while answer.status_code == 202:

@@ -38,7 +38,7 @@ def bytes_there(trio: Trio) -> int:
 
 
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lengths of all ranges that peers give from now on."""
+    """Record the length of each range that peers send from now on."""
     read, lengths = Checkpoints.read, []
 
     async def counted(self: Checkpoints, lease: str, name: str, offset: int, length: int) -> bytes:
@@ -81,7 +81,7 @@ def hangs(node: Served) -> Iterator[None]:
 
 
 def same_replica(trio: Trio) -> None:
-    """The second node has the very files of the first one."""
+    """Give the second node identical files to those of the first one."""
     first, second = (trio.nodes[ordinal].node.replicas.by_partition[0].store for ordinal in (0, 1))
     trio.nodes[0].on_loop(first.flush)
     trio.stop(1)

@@ -24,7 +24,7 @@ BYTES = {"accept": "application/octet-stream"}
 
 
 def fill_both(trio: Trio) -> None:
-    """With the same rows. From now on they look after their copies."""
+    """Fill two replicas with the same rows, and start their checks."""
     trio.fill(0)
     rows, state = trio.source(0)
     second = trio.nodes[1]
@@ -33,10 +33,10 @@ def fill_both(trio: Trio) -> None:
         "the heartbeats report two complete replicas", lambda: all(reports_complete(trio, o) for o in (0, 1))
     )
     for node in trio.nodes[:2]:
-        look_after(node)
+        start_checks(node)
 
 
-def look_after(node: Served) -> None:
+def start_checks(node: Served) -> None:
     node.begin(node.node.assigned_replicas.start()).result(10)
 
 
@@ -48,8 +48,8 @@ def replica_of(node: Served) -> Replica:
     return node.node.replicas.by_partition[0]
 
 
-def come_to_the_damage(node: Served) -> None:
-    """As the sweeper does."""
+def read_damaged_rows(node: Served) -> None:
+    """Read all rows, as the sweeper does, until the damage is found."""
     with pytest.raises(Failure, match="cannot be read"):
         node.on_loop(lambda: list(replica_of(node).store.rows()))
 
@@ -65,7 +65,7 @@ def test_damaged_replica_is_replaced_by_a_peers(trio: Trio, capfd: pytest.Captur
     fill_both(trio)
     source, damaged = trio.source(1), replica_of(trio.nodes[0]).store
     trio.damage(0)
-    come_to_the_damage(trio.nodes[0])
+    read_damaged_rows(trio.nodes[0])
 
     eventually("it is another store", lambda: replica_of(trio.nodes[0]).opened and not same(trio, damaged))
 
@@ -83,7 +83,7 @@ def test_read_of_a_damaged_replica_never_sees_its_replacement(trio: Trio) -> Non
     damaged = replica_of(trio.nodes[0])
     store = damaged.store
     trio.damage(0)
-    come_to_the_damage(trio.nodes[0])
+    read_damaged_rows(trio.nodes[0])
     eventually("it is another store", lambda: replica_of(trio.nodes[0]).opened and not same(trio, store))
 
     with pytest.raises(Failure) as failed:
@@ -109,7 +109,7 @@ def test_reads_never_see_damage(trio: Trio) -> None:
                 assert (answer.status_code, answer.content[-1000:]) == (200, expected[key][-1000:])
 
         read_all()
-        come_to_the_damage(trio.nodes[0])
+        read_damaged_rows(trio.nodes[0])
         damaged = replica_of(trio.nodes[0]).store
         while not replica_of(trio.nodes[0]).opened or same(trio, damaged):
             read_all()
@@ -132,7 +132,7 @@ def test_damaged_replica_is_absent_while_it_is_replaced(trio: Trio, monkeypatch:
 
     monkeypatch.setattr(PeerHydration, "fetch", fetch)
     trio.damage(0)
-    come_to_the_damage(trio.nodes[0])
+    read_damaged_rows(trio.nodes[0])
 
     assert fetching.wait(10)
     replica = replica_of(trio.nodes[0])
@@ -151,7 +151,7 @@ def test_damaged_replica_is_absent_while_it_is_replaced(trio: Trio, monkeypatch:
 def test_damaged_replica_stays_while_no_peer_is_complete(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
     """The readable rows are served, and no fetch is repeated in a loop."""
     trio.fill(0)
-    look_after(trio.nodes[0])
+    start_checks(trio.nodes[0])
     checked = threading.Event()
 
     def another_is_complete(partition: int) -> bool:
@@ -162,7 +162,7 @@ def test_damaged_replica_stays_while_no_peer_is_complete(trio: Trio, monkeypatch
     has_complete_replica = trio.nodes[0].node.peers.another_is_complete
     monkeypatch.setattr(trio.nodes[0].node.peers, "another_is_complete", another_is_complete)
     trio.damage(0)
-    come_to_the_damage(trio.nodes[0])
+    read_damaged_rows(trio.nodes[0])
 
     assert checked.wait(10)
     replica = replica_of(trio.nodes[0])
@@ -178,7 +178,7 @@ def test_damaged_replicas_do_not_replace_each_other(trio: Trio, capfd: pytest.Ca
     fill_both(trio)
     for ordinal in (0, 1):
         trio.damage(ordinal)
-        come_to_the_damage(trio.nodes[ordinal])
+        read_damaged_rows(trio.nodes[ordinal])
 
     for ordinal in (0, 1):
         eventually("the heartbeat reports the damage", lambda: not reports_complete(trio, ordinal))  # noqa: B023
@@ -193,7 +193,7 @@ def test_replica_that_could_not_be_opened_is_fetched_once_a_peer_is_complete(
     """The peer became complete after this node had started."""
     trio.fill(0)
     first = trio.nodes[0]
-    look_after(first)
+    start_checks(first)
 
     def ruin() -> None:
         replica = replica_of(first)
@@ -224,7 +224,7 @@ def test_damaged_replica_survives_a_kill_during_its_replacement(trio: Trio) -> N
     incoming = path.with_name("p0000.incoming")
     (incoming / "files").mkdir(parents=True)
     (incoming / "files" / "CURRENT").write_bytes(b"MANIFEST-999999\n")
-    come_to_the_damage(trio.nodes[0])
+    read_damaged_rows(trio.nodes[0])
 
     eventually("it is fetched", lambda: replica_of(trio.nodes[0]).opened and not incoming.exists())
 

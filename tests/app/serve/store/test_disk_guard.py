@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill_to(directory: Path, percent: float) -> None:
-    """With a file beside the stores."""
+    """Fill the disk to this share with a file beside the stores."""
     ballast = directory / "ballast"
     ballast.unlink(missing_ok=True)
     more = int((percent - used_percent(directory)) / 100 * SIZE_MB * (1 << 20))

@@ -283,7 +283,7 @@ def test_damage_anywhere_is_detected_or_harmless(
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[bytes, bytes]]:
-    """A store in one file, closed, and its rows."""
+    """Return a closed store whose rows are in one file, and its rows."""
     path = tmp_path_factory.mktemp("written") / "p0003"
     rows = {b"key-%03d" % n: b"%d" % (n**9) * 20 for n in range(300)}
     store = Store.open(path, IDENTITY, SharedMemory(8, 8))

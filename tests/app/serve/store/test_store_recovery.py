@@ -20,7 +20,7 @@ def no_descriptors(served: ServeProcess) -> AbstractContextManager[None]:
 
 
 def no_room(served: ServeProcess) -> AbstractContextManager[None]:
-    """Every write of a file beyond its first bytes fails, as on a full disk."""
+    """Fail every write of a file beyond its first bytes, as a full disk does."""
     return served.limited(resource.RLIMIT_FSIZE, 4096)
 
 
