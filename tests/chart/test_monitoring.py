@@ -33,7 +33,7 @@ def exposed() -> set[str]:
     return {name for file in files for name in re.findall(r'"(qt_[a-z_]+)"', file.read_text())}
 
 
-def asked(expression: str) -> Iterator[str]:
+def names_of(expression: str) -> Iterator[str]:
     for name in re.findall(r"\bqt_[a-z_]+", expression):
         yield re.sub(r"_(total|bucket|sum|count)$", "", name)
 
@@ -51,7 +51,7 @@ def expressions() -> Iterator[str]:
 def test_every_metric_is_exposed() -> None:
     """No alert and no panel uses a missing metric."""
     known = {re.sub(r"_total$", "", name) for name in exposed()}
-    assert {name for e in expressions() for name in asked(e)} - known == set()
+    assert {name for e in expressions() for name in names_of(e)} - known == set()
 
 
 def test_every_alert_has_a_runbook() -> None:

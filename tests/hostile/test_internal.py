@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.served import Served, served
 from tests.support.wire import WireAnswer, request, wire
 
-ASKED = {
+READ_OPTIONS = {
     "consistency": "any",
     "maxLagMs": None,
     "maxLagRecords": None,
@@ -22,7 +22,7 @@ ASKED = {
 }
 READ = {"consistency": "bounded", "ingest": True, "maxConcurrent": 512}
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
-    ("POST", "/internal/v1/cover"): {"partitions": [0, 1], "asked": ASKED},
+    ("POST", "/internal/v1/cover"): {"partitions": [0, 1], "asked": READ_OPTIONS},
     ("POST", "/internal/v1/rows"): {"positions": {"0": 1}, "start": "YQ==", "stop": None, "reverse": False},
     ("POST", "/internal/v1/keys"): {"positions": {"0": 1}, "keys": {"0": ["YQ=="]}},
     ("POST", "/internal/v1/count"): {"positions": {"0": 1}, "approximate": True},

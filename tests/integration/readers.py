@@ -148,18 +148,18 @@ class Readers:
         seen, stop, begin = Seen(), threading.Event(), time.monotonic()
         with (
             QueryableTopic(self._urls) as client,
-            httpx.Client(timeout=40) as kept,
+            httpx.Client(timeout=40) as persistent,
             httpx.Client(timeout=40, headers={"connection": "close"}) as new,
         ):
             session = client.session()
             reads: list[Read] = [
-                *[self._over_http("kept", kept)] * 8,
+                *[self._over_http("kept", persistent)] * 8,
                 *[self._over_http("new", new)] * 3,
                 *[self._with_client("client", client)] * 5,
                 self._with_client("session", session),
-                self._over_http("strong", kept),
+                self._over_http("strong", persistent),
                 self._with_client("strong", client),
-                self._over_http("at-least", kept),
+                self._over_http("at-least", persistent),
             ]
             threads = [
                 threading.Thread(target=self._read, args=(read, seen, stop, begin, n, len(reads)))

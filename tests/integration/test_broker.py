@@ -28,8 +28,8 @@ def test_reads_continue_without_the_broker(broker: KafkaForTests, tmp_path: Path
     with running(resource("away", broker.bootstrap, read={"ingest": True}), tmp_path / "run") as system:
         assert system.value("k-7") == 1
         broker.kill()
-        gone = time.monotonic()
-        while time.monotonic() < gone + 12:
+        killed_at = time.monotonic()
+        while time.monotonic() < killed_at + 12:
             answer = system.get("/v1/keys/k-7")
             assert answer.status_code == 200
             time.sleep(0.1)  # the pace of the reads, not a synchronisation

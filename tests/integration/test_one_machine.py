@@ -200,8 +200,8 @@ def test_three_nodes_share_the_partitions(tmp_path: Path) -> None:
         for n in range(12):
             position = produced(system, f"k-{n}", str(n))["position"]
             assert got(system, f"k-{n}", "--min-position", position) == n
-        held = [{p["partition"] for p in system.status(n)["partitions"]} for n in range(3)]
-        assert sorted(p for partitions in held for p in partitions) == [0, 1, 2, 3]
+        assigned = [{p["partition"] for p in system.status(n)["partitions"]} for n in range(3)]
+        assert sorted(p for partitions in assigned for p in partitions) == [0, 1, 2, 3]
 
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))

@@ -145,8 +145,8 @@ def test_read_with_the_position_of_a_write_returns_it(system: System) -> None:
         read = system.get(f"/v1/keys/mine?consistency=at-least&min-position={position}")
         assert read.json() == {"n": n}
     deleted = system.http.delete(system.url() + "/v1/records/mine").json()["position"]
-    gone = system.get(f"/v1/keys/mine?consistency=at-least&min-position={deleted}")
-    assert gone.json()["reason"] == "key_not_found"
+    answer = system.get(f"/v1/keys/mine?consistency=at-least&min-position={deleted}")
+    assert answer.json()["reason"] == "key_not_found"
 
 
 def test_strong_read_sees_every_acknowledged_record(kafka: Any, system: System) -> None:

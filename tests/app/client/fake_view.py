@@ -186,7 +186,7 @@ def owners(view: FakeView, key: str = "a") -> list[str]:
     return view.owners[partition_for(key.encode(), "murmur2", len(view.owners))]
 
 
-def knowing(view: FakeView) -> Operations:
+def with_placement(view: FakeView) -> Operations:
     """Return a client that has fetched the placement while all nodes were good."""
     operations = client(view)
     nodes = dict(view.nodes)

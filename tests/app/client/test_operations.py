@@ -23,7 +23,17 @@ from queryable_app.client.operations import KEY_BYTES_PER_REQUEST, KEYS_PER_REQU
 from queryable_app.client.options import ReadSettings
 from queryable_app.client.rows import Row
 from queryable_app.errors import Reason
-from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, Node, client, knowing, owners, read, refusal
+from tests.app.client.fake_view import (
+    PLAIN,
+    SERVICE,
+    FakeView,
+    Node,
+    client,
+    owners,
+    read,
+    refusal,
+    with_placement,
+)
 
 
 @st.composite
@@ -69,7 +79,7 @@ def test_read_ends_by_its_deadline(view: FakeView, deadline_ms: int) -> None:
 @given(views())
 def test_every_replica_is_tried(view: FakeView) -> None:
     """A read fails only after each replica and the service address were tried, and none of them could answer in time."""
-    operations = knowing(view)
+    operations = with_placement(view)
     try:
         row = read(view, operations)
     except QueryableTopicError:
@@ -98,7 +108,7 @@ def test_multi_get_keeps_the_order_of_keys(keys: list[str], view: FakeView) -> N
 def test_multi_get_sends_keys_to_their_owners() -> None:
     """Each node gets one request, or several for very many keys; all start at the same time."""
     view = FakeView(3, 1)
-    operations = knowing(view)
+    operations = with_placement(view)
     view.run_operation(operations.multi_get([f"k{n}" for n in range(100)], PLAIN, None))
     assert sorted(view.attempted_addresses("/v1/multi-get")) == ["http://n0", "http://n1", "http://n2"]
     assert len({attempt.started for attempt in view.attempts}) == 1
@@ -133,7 +143,7 @@ def test_plain_read_goes_to_the_owner_alone() -> None:
     """A plain read has no parameters, so that nodes answer it in their fast lane."""
     view = FakeView(3, 2)
     view.rows[b"a"] = 1
-    read(view, knowing(view))
+    read(view, with_placement(view))
     assert [(e.address, e.request.target) for e in view.attempts] == [(owners(view)[0], "/v1/keys/a")]
 
 
@@ -141,7 +151,7 @@ def test_next_replica_is_tried_at_once() -> None:
     """If the first replica is unreachable or refuses, the client retries on the next one without a pause."""
     view = FakeView(2, 2)
     view.rows[b"a"] = 1
-    operations = knowing(view)
+    operations = with_placement(view)
     for spoil in ({"away": True}, {"away": False, "refusals": [refusal(Reason.NOT_AVAILABLE, 1000)]}):
         vars(view.nodes[owners(view)[0]]).update(spoil)
         began = view.now
@@ -153,7 +163,7 @@ def test_next_replica_is_tried_at_once() -> None:
 def test_overloaded_node_is_retried_after_its_delay() -> None:
     """The client retries after the node's delay, and not before. If the deadline is earlier, the read fails at once."""
     view = FakeView(1, 1)
-    operations = knowing(view)
+    operations = with_placement(view)
     view.rows[b"a"] = 1
     for node in view.nodes.values():
         node.refusals = [refusal(Reason.OVERLOADED, 300)]
@@ -172,7 +182,7 @@ def test_overloaded_node_is_retried_after_its_delay() -> None:
 def test_read_waits_for_a_replica_that_will_be_free() -> None:
     """A read waits for an overloaded replica while another one has stopped, or raises the refusal of the stopped one."""
     view = FakeView(2, 2)
-    operations = knowing(view)
+    operations = with_placement(view)
     view.rows[b"a"] = 1
     stopped, busy = (view.nodes[address] for address in owners(view))
     stopped.always = refusal(Reason.NOT_FRESH_ENOUGH)
@@ -190,7 +200,7 @@ def test_read_waits_for_a_replica_that_will_be_free() -> None:
 def test_refusal_without_a_delay_fails_at_once() -> None:
     """A refusal that names no delay is not retried."""
     view = FakeView(2, 2)
-    operations = knowing(view)
+    operations = with_placement(view)
     for node in view.nodes.values():
         node.always = refusal(Reason.NOT_AVAILABLE)
     began = view.now
@@ -202,7 +212,7 @@ def test_refusal_without_a_delay_fails_at_once() -> None:
 def test_invalid_request_is_not_retried() -> None:
     """The first node that finds the request invalid ends the read."""
     view = FakeView(3, 3)
-    operations = knowing(view)
+    operations = with_placement(view)
     view.nodes[owners(view)[0]].always = refusal(Reason.INVALID_REQUEST)
     with pytest.raises(InvalidRequest):
         read(view, operations)
@@ -212,7 +222,7 @@ def test_invalid_request_is_not_retried() -> None:
 def test_most_specific_refusal_is_raised() -> None:
     """The refusal of a replica that lags is raised before that of an unreachable one."""
     view = FakeView(2, 2)
-    operations = knowing(view)
+    operations = with_placement(view)
     view.nodes[owners(view)[0]].always = refusal(Reason.NOT_FRESH_ENOUGH, 10)
     view.nodes[owners(view)[1]].away = True
     view.nodes[SERVICE].away = True
@@ -238,7 +248,7 @@ def test_hanging_node_is_soon_tried_last() -> None:
     """After a few hedges the client reads its keys from the second replica at once."""
     view = FakeView(2, 2)
     view.rows[b"a"] = 1
-    operations = knowing(view)
+    operations = with_placement(view)
     view.nodes[owners(view)[0]].hangs = True
     took = []
     for _ in range(40):
@@ -253,7 +263,7 @@ def test_hedges_have_a_budget() -> None:
     """If all nodes are slow, most reads are sent once: hedging every read would double the load."""
     view = FakeView(2, 2)
     view.rows[b"a"] = 1
-    operations = knowing(view)
+    operations = with_placement(view)
     for node in view.nodes.values():
         node.seconds = 0.3
     for _ in range(300):
@@ -264,7 +274,7 @@ def test_hedges_have_a_budget() -> None:
 def test_write_is_sent_once() -> None:
     """A write that may have arrived is not repeated. One that cannot have arrived is sent to the next node."""
     view = FakeView(2, 2)
-    operations = knowing(view)
+    operations = with_placement(view)
     first, second = owners(view)
     view.nodes[first].away = True
     written = view.run_operation(operations.put("a", 1, PLAIN, None))
@@ -286,7 +296,7 @@ def test_write_is_sent_once() -> None:
 def test_write_that_may_be_done_raises_outcome_unknown(reason: Reason | None) -> None:
     """The outcome is unknown if Kafka was late, or if another server answered."""
     view = FakeView(1, 1)
-    operations = knowing(view)
+    operations = with_placement(view)
     if reason is None:
         view.application = None
     else:
@@ -299,7 +309,7 @@ def test_write_that_may_be_done_raises_outcome_unknown(reason: Reason | None) ->
 def test_value_that_json_cannot_express_is_refused() -> None:
     """The client refuses the value before it sends anything."""
     view = FakeView(1, 1)
-    operations = knowing(view)
+    operations = with_placement(view)
     for value in (float("nan"), b"bytes", {1, 2}):
         with pytest.raises(InvalidRequest, match=r"^invalid_request: value: "):
             view.run_operation(operations.put("a", value, PLAIN, None))
@@ -310,7 +320,7 @@ def test_scan_continues_after_a_failure() -> None:
     """A scan continues with the page that failed, and returns each row once."""
     view = FakeView(2, 1)
     view.rows = {b"k%02d" % n: n for n in range(25)}
-    operations = knowing(view)
+    operations = with_placement(view)
     scan = operations.scan(PLAIN, "asc", None, 10)
     view.run_operation(operations.next_page(scan, None))
     for node in view.nodes.values():
@@ -327,7 +337,7 @@ def test_scan_continues_after_a_failure() -> None:
 def test_response_of_another_server_is_unreachable() -> None:
     """A response without a node's headers is never taken for a row or for a missing key."""
     view = FakeView(1, 1)
-    operations = knowing(view)
+    operations = with_placement(view)
     view.application = None
     with pytest.raises(Unreachable, match="no node of a view"):
         read(view, operations)
@@ -336,7 +346,7 @@ def test_response_of_another_server_is_unreachable() -> None:
 def test_hanging_nodes_exceed_the_deadline() -> None:
     """If all nodes hang, the read raises DeadlineExceeded."""
     view = FakeView(2, 2)
-    operations = knowing(view)
+    operations = with_placement(view)
     for node in view.nodes.values():
         node.hangs = True
     with pytest.raises(DeadlineExceeded):

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from queryable_app.client.attempts import gather
 from queryable_app.errors import Reason
-from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, Node, client, knowing, owners, read, refusal
+from tests.app.client.fake_view import (
+    PLAIN,
+    SERVICE,
+    FakeView,
+    Node,
+    client,
+    owners,
+    read,
+    refusal,
+    with_placement,
+)
 
 
 def test_placement_is_fetched_once() -> None:
@@ -27,7 +37,7 @@ def test_placement_is_fetched_once() -> None:
 def test_newer_epoch_is_followed() -> None:
     """The client takes the response that shows a newer epoch, and fetches the placement once for the next read."""
     view = FakeView(3, 1)
-    operations = knowing(view)
+    operations = with_placement(view)
     view.now += 1
     view.epoch, view.owners = 2, [["http://n2"] for _ in view.owners]
 
@@ -45,7 +55,7 @@ def test_newer_epoch_is_followed() -> None:
 def test_lower_epoch_never_replaces_a_higher_one() -> None:
     """If a node serves an older placement, the client fetches again, but not with every read."""
     view = FakeView(3, 1)
-    operations = knowing(view)
+    operations = with_placement(view)
     view.now += 1
     view.nodes[SERVICE].known_placement = (1, view.owners)
     view.epoch, view.owners = 2, [["http://n2"] for _ in view.owners]
@@ -67,7 +77,7 @@ def test_another_revision_replaces_the_placement() -> None:
     """A new revision's epochs start again. The client fetches the placement from the service address every half minute."""
     view = FakeView(3, 1)
     view.epoch = 9
-    operations = knowing(view)
+    operations = with_placement(view)
     view.nodes |= {"http://new": Node("new")}
     view.application, view.epoch, view.owners = "tests.users.r2", 1, [["http://new"] for _ in view.owners]
     view.nodes |= {f"http://n{n}": Node("old", away=True) for n in range(3)}
@@ -79,7 +89,7 @@ def test_another_revision_replaces_the_placement() -> None:
 def test_two_revisions_cause_few_refreshes() -> None:
     """During a cutover responses may be of either revision; the client does not fetch the placement with each."""
     view = FakeView(3, 1)
-    operations = knowing(view)
+    operations = with_placement(view)
     for n in range(3):
         view.nodes[f"http://n{n}"].revision = "tests.users.r2"
     for _ in range(20):
@@ -94,7 +104,7 @@ def test_two_revisions_cause_few_refreshes() -> None:
 def test_wrong_owner_is_retried_and_refreshes() -> None:
     """The client retries on the service address, which forwards, and the next read has the new placement."""
     view = FakeView(3, 1)
-    operations = knowing(view)
+    operations = with_placement(view)
     view.now += 1
     view.rows[b"a"] = 1
     view.nodes[owners(view)[0]].refusals = [refusal(Reason.WRONG_OWNER)]
@@ -108,7 +118,7 @@ def test_wrong_owner_is_retried_and_refreshes() -> None:
 def test_wrong_owner_alone_refreshes() -> None:
     """A node that does not host what the placement says causes a refresh."""
     view = FakeView(3, 1)
-    operations = knowing(view)
+    operations = with_placement(view)
     view.now += 1
     view.nodes[owners(view)[0]].refusals = [refusal(Reason.WRONG_OWNER)]
     read(view, operations)
@@ -119,7 +129,7 @@ def test_wrong_owner_alone_refreshes() -> None:
 def test_event_of_an_ended_part_is_ignored() -> None:
     """A late response to a placement fetch, which arrives during a write, is not taken for the write's response."""
     view = FakeView(2, 2)
-    operations = knowing(view)
+    operations = with_placement(view)
     view.now += 31
     view.nodes[SERVICE].seconds = 0.075  # later than the hedge that asks another node
     for node in list(view.nodes)[:2]:

@@ -11,14 +11,14 @@ from queryable_app.client.exceptions import (
 from queryable_app.client.options import ReadSettings
 from queryable_app.client.session import SessionPositions
 from queryable_app.wire.partitioners import partition_for
-from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, knowing, owners
+from tests.app.client.fake_view import PLAIN, SERVICE, FakeView, owners, with_placement
 
 
 def test_session_requires_a_position_only_if_needed() -> None:
     """A session sends the plain read first, and at-least if the replica lags. A fresher replica raises the floor."""
     view = FakeView(1, 1)
     view.rows[b"a"] = 1
-    operations = knowing(view)
+    operations = with_placement(view)
     session = SessionPositions({})
     partition = partition_for(b"a", "murmur2", 6)
 
@@ -39,7 +39,7 @@ def test_session_never_takes_an_older_response(positions: list[list[int]]) -> No
     """At any positions of the replicas, a read is never behind an earlier one."""
     view = FakeView(2, 2)
     view.rows[b"a"] = 1
-    operations = knowing(view)
+    operations = with_placement(view)
     session = SessionPositions({})
     seen = 0
     for standing in positions:
@@ -60,7 +60,7 @@ def test_session_keeps_its_bound() -> None:
     """If the plain response is from a replica that lags, the session requires the bound and the position."""
     view = FakeView(2, 2)
     view.rows[b"a"] = 1
-    operations = knowing(view)
+    operations = with_placement(view)
     session = SessionPositions({p: 150 for p in range(6)})
     for address in (owners(view)[1], SERVICE):
         view.nodes[address].position = 150
@@ -80,7 +80,7 @@ def test_session_holds_in_every_partition_of_a_response() -> None:
     """If a key may be in several partitions and one of them lags behind the session, the client reads again."""
     view = FakeView(2, 2)
     view.rows[b"a"], view.mixed = 1, True
-    operations = knowing(view)
+    operations = with_placement(view)
     elsewhere = (partition_for(b"a", "murmur2", 6) + 1) % 6
     session = SessionPositions({elsewhere: 150})
     view.nodes[owners(view)[1]].position = 150
@@ -93,7 +93,7 @@ def test_session_holds_in_every_partition_of_a_response() -> None:
 def test_session_requires_other_positions_before_it_trusts_a_missing_key() -> None:
     """A record in another partition may show a partitioner mismatch. Once all nodes know it, plain reads are enough."""
     view = FakeView(2, 2)
-    operations = knowing(view)
+    operations = with_placement(view)
     partition = partition_for(b"a", "murmur2", 6)
     elsewhere = (partition + 1) % 6
     session = SessionPositions({elsewhere: 50})
@@ -116,7 +116,7 @@ def test_session_requires_its_writes_before_it_trusts_a_missing_key_of_many() ->
     """A multi-get with a missing key is repeated with the position of the write. One that finds all its keys is not."""
     view = FakeView(1, 1)
     view.rows[b"a"] = 1
-    operations = knowing(view)
+    operations = with_placement(view)
     session = SessionPositions({})
     view.run_operation(operations.put("b", 1, PLAIN, session))
 

@@ -53,7 +53,7 @@ def test_nodes_and_clients_talk_over_ipv6(tmp_path: Path) -> None:
             owner = placement.serving[partition_for(key.encode(), "murmur2", 2)][0]
             nodes[owner].put(key.encode(), b'"%b"' % key.encode())
         eventually(
-            "the nodes hear one another", lambda: all(len(n.node.peers.last_heartbeats) == 1 for n in nodes)
+            "the heartbeats arrive", lambda: all(len(n.node.peers.last_heartbeats) == 1 for n in nodes)
         )
 
         for address in addresses:

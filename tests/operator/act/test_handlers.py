@@ -50,10 +50,10 @@ async def _running(operator: Operating, *namespaces: str) -> AsyncIterator[async
 
 
 def _make(observed: Observed) -> Plan:
-    gone = "deletionTimestamp" in observed.resource["metadata"]
+    deleting = "deletionTimestamp" in observed.resource["metadata"]
     return (
         Plan(remove_finalizer=True)
-        if gone
+        if deleting
         else Plan(apply=(config_map(observed, one="1"),), requeue_seconds=10)
     )
 
@@ -193,7 +193,7 @@ def test_failed_watch_restarts(operator: Operating) -> None:
     def order(request: Request) -> None:
         if request.query.get("watch") and request.plural == "configmaps" and len(failed) < 2:
             failed.append(410 if not failed else 500)
-            raise Refuse(failed[-1], "begin anew")
+            raise Refuse(failed[-1], "the version is too old")
 
     operator.api.order = order
 

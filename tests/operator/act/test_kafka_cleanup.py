@@ -60,9 +60,9 @@ def test_cleanup_deletes_everything_of_every_revision(kafka: KafkaForTests) -> N
 
     assert [_clean(kafka.bootstrap, _identity("clean", "users")) for _ in range(2)] == [CleanupResult()] * 2
     assert _left(kafka, *ours) == set()
-    kept = _left(kafka, "clean.users", "other.users")
-    assert before - kept == {name for one in ours for name in (one, one + names.DEAD_LETTER_SUFFIX)}
-    assert len(kept) == 8
+    remaining = _left(kafka, "clean.users", "other.users")
+    assert before - remaining == {name for one in ours for name in (one, one + names.DEAD_LETTER_SUFFIX)}
+    assert len(remaining) == 8
 
 
 def test_cleanup_keeps_the_view_of_another_cluster(kafka: KafkaForTests) -> None:

@@ -47,14 +47,16 @@ def _with_nodes(use: Callable[[Nodes], Coroutine[Any, Any, T]]) -> T:
     return asyncio.run(used())
 
 
-def _ask(node: Node, token: str = TOKEN, before: dict[str, NodeStatus] | None = None) -> NodeStatus | None:
+def _status_of(
+    node: Node, token: str = TOKEN, before: dict[str, NodeStatus] | None = None
+) -> NodeStatus | None:
     node_status = _with_nodes(lambda nodes: nodes.statuses({node: token}, before or {}))
     return node_status.get(1, {}).get(0)
 
 
 def test_node_reports_its_replicas(running: Served) -> None:
     """A node with two complete replicas of an empty topic is ready and caught up, without lag."""
-    node_status = _ask(_node(running.port))
+    node_status = _status_of(_node(running.port))
     assert node_status is not None
     assert (node_status.ready, node_status.replicas, node_status.complete, node_status.lag_records) == (
         True,
@@ -75,7 +77,7 @@ def test_node_reports_its_replicas(running: Served) -> None:
 def test_failed_replica_has_a_reason(running: Served) -> None:
     """A failed replica is reported by partition with its reason, and is not caught up."""
     running.on_loop(lambda: running.node.replicas.by_partition[1].fail("the topic was made again"))
-    node_status = _ask(_node(running.port))
+    node_status = _status_of(_node(running.port))
     assert node_status is not None
     assert node_status.failed == {1: "the topic was made again"}
     assert node_status.seen.caught_up == {0}
@@ -90,7 +92,7 @@ def test_permanent_ingest_failure_is_reported(running: Served) -> None:
         running.node.ingest_status.failure = failure
 
     running.on_loop(fail)
-    node_status = _ask(_node(running.port))
+    node_status = _status_of(_node(running.port))
     assert node_status is not None
     assert (node_status.failure, node_status.ingest_error) == (failure, "no such column")
 
@@ -103,7 +105,7 @@ def test_sent_placement_is_followed(running: Served) -> None:
         await nodes.send_placement(_node(running.port), TOKEN, newer)
 
     _with_nodes(tell)
-    node_status = _ask(_node(running.port))
+    node_status = _status_of(_node(running.port))
     assert node_status is not None
     assert node_status.seen.epoch == 7
 
@@ -116,7 +118,7 @@ def test_sent_read_settings_are_followed(running: Served) -> None:
         await nodes.send_read_settings(_node(running.port), TOKEN, read)
 
     _with_nodes(tell)
-    node_status = _ask(_node(running.port))
+    node_status = _status_of(_node(running.port))
     assert node_status is not None
     assert (node_status.read["consistency"], node_status.read["maxConcurrent"]) == ("any", 7)
 
@@ -124,7 +126,7 @@ def test_sent_read_settings_are_followed(running: Served) -> None:
 def test_placement_is_requested_if_its_record_is_lost(running: Served) -> None:
     """The placement is requested if the ConfigMap has none, or one with another epoch."""
     here = running.node.placement
-    known, lost = _ask(_node(running.port, here.epoch)), _ask(_node(running.port, None))
+    known, lost = _status_of(_node(running.port, here.epoch)), _status_of(_node(running.port, None))
     assert known is not None
     assert known.placement is None
     assert lost is not None
@@ -146,23 +148,23 @@ def test_wrong_token_is_refused(running: Served) -> None:
 
 def test_unreachable_node_has_no_status() -> None:
     """The call does not wait."""
-    assert _ask(_node(1)) is None
+    assert _status_of(_node(1)) is None
 
 
 def test_hanging_node_keeps_its_last_status(running: Served) -> None:
     """After a second its last status counts, without caught-up replicas."""
-    before = _ask(_node(running.port))
+    before = _status_of(_node(running.port))
     assert before is not None
     with socket.create_server(("127.0.0.1", 0)) as hanging:  # it takes connections and answers nothing
-        node_status = _ask(_node(hanging.getsockname()[1]), before={"it": before})
+        node_status = _status_of(_node(hanging.getsockname()[1]), before={"it": before})
     assert node_status == replace(before, seen=replace(before.seen, caught_up=frozenset()))
 
 
 def test_new_pod_does_not_inherit_a_status(running: Served) -> None:
     """The status of an earlier pod with the same name is ignored."""
-    before = _ask(_node(running.port))
+    before = _status_of(_node(running.port))
     assert before is not None
-    assert _ask(_node(1, uid="another"), before={"it": before}) is None
+    assert _status_of(_node(1, uid="another"), before={"it": before}) is None
 
 
 @contextmanager
@@ -183,7 +185,7 @@ def test_response_of_another_server_is_ignored(body: bytes) -> None:
     """A response of any other server at a pod's address gives no status and raises nothing."""
     response = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
     with another_server(lambda connection: connection.sendall(response)) as node:
-        assert _ask(node) is None
+        assert _status_of(node) is None
 
 
 def test_endless_response_is_cut_off() -> None:
@@ -195,7 +197,7 @@ def test_endless_response_is_cut_off() -> None:
             connection.sendall(b" " * 65536)
 
     with another_server(endless) as node:
-        assert _ask(node) is None
+        assert _status_of(node) is None
 
 
 def test_compressed_refusal_is_not_decompressed() -> None:

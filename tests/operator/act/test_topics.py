@@ -247,10 +247,10 @@ def test_result_is_cached(
 
     async def look() -> None:
         moment = 0.0
-        believed = Topics(clock=lambda: moment)
+        cached = Topics(clock=lambda: moment)
         for now in at:
             moment = now
-            await believed.seen("shop", kafka.bootstrap, {}, topic)
+            await cached.seen("shop", kafka.bootstrap, {}, topic)
 
     asyncio.run(look())
     assert len(connections) == looks

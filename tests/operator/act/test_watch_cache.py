@@ -41,9 +41,9 @@ def test_unused_fields_are_dropped() -> None:
     """No managed fields are kept, and of a pod's spec only its host."""
     watch_cache = _Seen()
     watch_cache.put("Pod", _live("Pod", spec={"nodeName": "h", "containers": [{"name": "serve"}]}))
-    (kept,) = watch_cache.objects_of(("a", "v")).values()
-    assert "managedFields" not in kept["metadata"]
-    assert kept["spec"] == {"nodeName": "h"}
+    (pod,) = watch_cache.objects_of(("a", "v")).values()
+    assert "managedFields" not in pod["metadata"]
+    assert pod["spec"] == {"nodeName": "h"}
 
 
 def test_removed_object_wakes_its_view() -> None:

@@ -16,6 +16,7 @@ from queryable_operator.spec.observed import Observed, Ref, TopicFound
 from tests.operator.histories.history import History
 from tests.operator.histories.nodes import NEVER
 from tests.operator.histories.operator import SETTINGS
+from tests.operator.histories.story import change
 
 
 @cache
@@ -142,25 +143,20 @@ def test_lost_node_of_a_candidate_is_replaced_whatever_the_active_epoch() -> Non
     history = History.begin(3, replicas=3, standbyReplicas=1)
     history.settle()
     for replicas in (4, 3):
-        ask(history, replicas=replicas)
+        change(history, replicas=replicas)
         history.settle()
     rollout = history.operator.resource["spec"]["rollout"]
-    ask(history, transform={"sql": NEVER}, rollout={**rollout, "hydrationDeadline": "1h"})
-    go_on(history, seconds=30)
+    change(history, transform={"sql": NEVER}, rollout={**rollout, "hydrationDeadline": "1h"})
+    run_for(history, seconds=30)
     host = history.cluster.api.objects[Ref("Pod", "users-r2-1")]["spec"]["nodeName"]
     history.cluster.lose_host(host)
-    go_on(history, seconds=90)
+    run_for(history, seconds=90)
 
     assert "users-r2-1" in " ".join(e.message for e in history.operator.events if e.reason == "NodeReplaced")
     assert history.cluster.api.objects[Ref("Pod", "users-r2-1")]["spec"]["nodeName"] != host
 
 
-def ask(history: History, **fields: Any) -> None:
-    history.operator.resource["spec"].update(fields)
-    history.changed()
-
-
-def go_on(history: History, seconds: int) -> None:
+def run_for(history: History, seconds: int) -> None:
     for _ in range(seconds):
         history.run_pass()
         history.pass_time(1)

@@ -346,6 +346,6 @@ def test_volume_is_deleted_after_its_pod() -> None:
     """A claim that is deleted in use would block the pod of a later scale-up."""
     pod, claim = Ref("Pod", "users-r1-2"), Ref("PersistentVolumeClaim", "data-users-r1-2")
     there = edited(left_alone(), Ref("StatefulSet", "users-r1"), lambda live: live["spec"].update(replicas=2))
-    gone = replace(there, children={ref: live for ref, live in there.children.items() if ref != pod})
+    without_pod = replace(there, children={ref: live for ref, live in there.children.items() if ref != pod})
 
-    assert (plan(there, SETTINGS).delete, plan(gone, SETTINGS).delete) == ((), (claim,))
+    assert (plan(there, SETTINGS).delete, plan(without_pod, SETTINGS).delete) == ((), (claim,))

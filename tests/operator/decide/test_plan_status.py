@@ -28,18 +28,18 @@ def test_silent_node_changes_no_status(silent: set[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("away", "holds"),
+    ("away", "expected"),
     [({0}, ("True", "Serving")), ({0, 1, 2}, ("False", "NodesAway"))],
 )
 def test_view_is_available_while_every_partition_has_a_ready_node(
-    away: set[int], holds: tuple[str, str]
+    away: set[int], expected: tuple[str, str]
 ) -> None:
     """With two replicas any one node may be down."""
     observed = standing()
     for ordinal in away:
         observed = not_ready(observed, ordinal)
 
-    assert condition(plan(observed, SETTINGS), "Available")[:2] == holds
+    assert condition(plan(observed, SETTINGS), "Available")[:2] == expected
 
 
 def test_partitions_of_another_topic_are_no_change() -> None:

@@ -167,7 +167,7 @@ def test_unknown_field_makes_a_revision() -> None:
 
 
 def test_partitions_and_disk_format_make_a_revision() -> None:
-    """A grown topic, and a release with another disk format, are read anew."""
+    """A grown topic, and a release with another disk format, make a new revision."""
     assert len({spec_hash(BASE, 12), spec_hash(BASE, 13), spec_hash(BASE, 12, FORMAT_VERSION + 1)}) == 3
 
 

@@ -130,7 +130,8 @@ def test_newer_placement_spreads_between_nodes(two: Two) -> None:
     with two.nodes[1].client() as http:
         eventually("the other follows", lambda: http.get("/v1/placement").json()["epoch"] == 5)
         eventually(
-            "it has opened a copy", lambda: http.get("/v1/status").json()["partitions"][0]["absent"] is None
+            "it has opened a replica",
+            lambda: http.get("/v1/status").json()["partitions"][0]["absent"] is None,
         )
 
 
@@ -233,7 +234,7 @@ def test_reads_continue_while_a_partition_moves(two: Two) -> None:
                 assert (
                     two.put_placement(ordinal, replace(both, epoch=epoch, serving=serving)).status_code == 200
                 )
-            for node in two.nodes:  # what comes back in time has its rows, and has to reach the end anew
+            for node in two.nodes:  # a returned replica has its rows, and reaches the end offset again
                 eventually("all are open", partial(all_open, node))
                 node.on_loop(partial(complete, node))
     over.set()

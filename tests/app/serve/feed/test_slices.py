@@ -228,7 +228,7 @@ def test_fail_stops_the_partition_at_the_record(node_of: OpenNode) -> None:
     assert (other.failed, other.position) == (None, 1)
 
 
-class Kept:
+class StoredDeadLetters:
     """Store dead letters in memory; `test_dead_letters` tests the real sender."""
 
     def __init__(self) -> None:
@@ -240,8 +240,8 @@ class Kept:
 
 def test_dead_letters_are_sent_before_their_slice_and_not_again(node_of: OpenNode) -> None:
     """Each bad record above the position goes out once; replayed ones do not."""
-    node, kept = node_of(), Kept()
-    slices = Slices(node.replicas, node.codec, "DeadLetter", kept)
+    node, sent = node_of(), StoredDeadLetters()
+    slices = Slices(node.replicas, node.codec, "DeadLetter", sent)
     first = slice_payload(put(0, b"a", b"1"), bad(1, b"x", "r1", b"raw1"))
     overlapping = slice_payload(bad(1, b"x", "r1", b"raw1"), bad(2, b"y", "r2", b"raw2"))
 
@@ -252,7 +252,7 @@ def test_dead_letters_are_sent_before_their_slice_and_not_again(node_of: OpenNod
 
     asyncio.run(run())
 
-    assert [(letter.offset, letter.bad.value) for letter in kept.letters] == [(1, b"raw1"), (2, b"raw2")]
+    assert [(letter.offset, letter.bad.value) for letter in sent.letters] == [(1, b"raw1"), (2, b"raw2")]
     assert node.replicas.by_partition[0].state.bad == 2
 
 
@@ -271,7 +271,7 @@ def test_mismatch_changes_the_partitioner_in_use(
 
 
 def test_partly_replayed_slice_counts_the_mismatches_of_its_new_rows(node_of: OpenNode) -> None:
-    """The header's counters speak of the whole slice; of a part they are worked out again."""
+    """The node counts the mismatches of the new rows itself, since the header counts those of the whole slice."""
     node = node_of(4)
     node.slices.apply(slice_payload(put(0, b"k0", b"1")))
     key = next(k for i in range(99) if partition_for(k := f"k{i}".encode(), "murmur2", 4) != 0)

@@ -23,8 +23,7 @@ from tests.support.waiting import until
 def test_trailing_markers_are_proven_away(
     tmp_path: Path, kafka: KafkaForTests, topic: str, commit: bool
 ) -> None:
-    """The marker at the end of a transaction, or the whole of an aborted one, never arrives; the copy gets to the
-    end."""
+    """A replica reaches the end offset behind a commit marker or an aborted transaction, which Spark never delivers."""
 
     async def run() -> None:
         await produce_in_transaction(kafka.bootstrap, topic, commit)

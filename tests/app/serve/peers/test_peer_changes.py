@@ -91,7 +91,7 @@ def process_of(settings: NodeSettings) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_nodes_follow_a_newer_placement(tmp_path: Path) -> None:
-    """A node learns of it by heartbeat and fetches it; heartbeats to new nodes start, and those to removed nodes end."""
+    """A node fetches a newer placement that a heartbeat names; heartbeats to new nodes start, and those to removed ones end."""
     listeners = listen(2)
     addresses = [address_of(listener) for listener in listeners]
     with requesting_node(tmp_path, addresses[0]) as node, node.client() as client:

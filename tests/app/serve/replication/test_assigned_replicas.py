@@ -51,7 +51,7 @@ def test_removed_replica_is_deleted_and_an_added_one_is_created(tmp_path: Path) 
             assert node.assigned_replicas.follow(placed(2, [[0], [1], [0]])) == 2
 
             assert sorted(node.replicas.by_partition) == [0, 2]
-            await until("the new copy is open", lambda: node.replicas.by_partition[2].opened)
+            await until("the new replica is open", lambda: node.replicas.by_partition[2].opened)
             await until("the old one is gone", lambda: not node.replicas.removing)
             assert (path_of(node, 1).exists(), path_of(node, 2).exists()) == (False, True)
 
@@ -277,7 +277,7 @@ def test_partition_without_known_offsets_is_not_started(tmp_path: Path) -> None:
 
 
 def test_placement_that_cannot_be_written_is_not_followed(tmp_path: Path) -> None:
-    """Otherwise a restart would forget the placement."""
+    """A placement that cannot be written is not followed, since a restart would lose it."""
 
     async def run() -> None:
         async with node_running(tmp_path) as node:

@@ -153,12 +153,12 @@ def truncated(path: Path, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def gone(path: Path, manifest: Manifest) -> Manifest:
+def without_file(path: Path, manifest: Manifest) -> Manifest:
     largest(path).unlink()
     return manifest
 
 
-def all_gone(path: Path, manifest: Manifest) -> Manifest:
+def without_files(path: Path, manifest: Manifest) -> Manifest:
     shutil.rmtree(path)
     return manifest
 
@@ -187,8 +187,8 @@ def with_fields(**fields: Any) -> Change:
 WRONG: dict[str, Change] = {
     "a flipped byte": flipped,
     "a truncated file": truncated,
-    "a file that is gone": gone,
-    "all files gone": all_gone,
+    "a missing file": without_file,
+    "no files": without_files,
     "rows that are not named": not_named,
     "a MANIFEST that is not named": meta_not_named,
     "a name that leads out": called("../../p0001"),

@@ -31,7 +31,7 @@ def test_mismatch_of_a_peer_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_mismatch_counts_after_its_replica_is_removed(tmp_path: Path) -> None:
-    """The replica that showed it may move to another node, or be built anew."""
+    """A mismatch counts although its replica has moved to another node or been rebuilt."""
     with served(tmp_path) as node:
         report_mismatches(node, 1, 1, 1)
         report_mismatches(node, 0, 0, 0)

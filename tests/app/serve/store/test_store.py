@@ -268,9 +268,9 @@ def test_damage_anywhere_is_detected_or_harmless(
             return
         try:
             store.verify()
-            found_whole = True
+            verified = True
         except StoreDamaged:
-            found_whole = False
+            verified = False
         read: dict[bytes, bytes | None] = {}
         for key in rows:
             with suppress(Failure):
@@ -278,7 +278,7 @@ def test_damage_anywhere_is_detected_or_harmless(
         store.close()
 
     assert read.items() <= rows.items()
-    assert len(read) == len(rows) or not found_whole
+    assert len(read) == len(rows) or not verified
 
 
 @pytest.fixture(scope="module")
