@@ -179,12 +179,12 @@ class Faults:
         network, hosts = self._world.network, self._hosts()
         link = (self._random.choice(hosts), self._random.choice(hosts))
         network.extra_seconds[link] = self._random.choice((0.02, 0.1, 0.4))
-        self._world.reachability.mark_broken(link)
+        self._world.reachability.mark_broken(link, "slow")
         self._world.note(f"slow {link}")
 
         def end() -> None:
             network.extra_seconds.pop(link, None)
-            self._world.better(link)
+            self._world.reachability.end_cause(link, "slow")
 
         self._until(self._random.uniform(0.5, 5), end)
 
@@ -245,18 +245,17 @@ class Faults:
         if ordinal is None:
             return
         machine = world.machines[ordinal]
-        process = machine.process
         world.note(f"{machine.host} has no descriptors")
         machine.disk_refuses = True
         world.network.exhaust_descriptors(machine.host)
-        world.reachability.mark_broken(machine.host)
+        world.reachability.mark_broken(machine.host, "no descriptors")
 
         def end() -> None:
             self._free(ordinal)
             machine.disk_refuses = False
             world.network.feed(machine.host)
-            if machine.process is process:
-                world.reachability.mark_whole(machine.host)
+            world.reachability.end_cause(machine.host, "no descriptors")
+            world.note(f"{machine.host} has descriptors again")
 
         self._until(seconds, end)
 

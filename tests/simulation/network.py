@@ -26,22 +26,12 @@ Link = tuple[str, str]
 
 
 class Listener:
-    """Simulate a host's port. Connections wait in its backlog until it is opened."""
+    """Simulate a host's port. Connections wait in its backlog until the host serves, and while it has no descriptor."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.factory: Callable[[], Protocol] | None = None
         self.waiting: list[Transport] = []
-
-    def open(self, factory: Callable[[], Protocol]) -> None:
-        self.factory = factory
-        self.accept_waiting()
-
-    def accept_waiting(self) -> None:
-        if self.factory is not None:
-            for transport in self.waiting:
-                transport.accept(self.factory)
-            self.waiting.clear()
 
 
 class Network:
@@ -60,9 +50,13 @@ class Network:
 
     # The world.
 
-    def listen(self, host: str, process: Process) -> Listener:
-        listener = self._listeners[host] = Listener(process)
-        return listener
+    def listen(self, host: str, process: Process) -> None:
+        self._listeners[host] = Listener(process)
+
+    def serve(self, host: str, factory: Callable[[], Protocol]) -> None:
+        """Let a host accept connections."""
+        self._listeners[host].factory = factory
+        self._accept_waiting(host)
 
     def kill(self, host: str) -> None:
         """Reset the connections of a host."""
@@ -76,8 +70,15 @@ class Network:
 
     def feed(self, host: str) -> None:
         self._starved.discard(host)
-        if listener := self._listeners.get(host):
-            listener.accept_waiting()
+        self._accept_waiting(host)
+
+    def _accept_waiting(self, host: str) -> None:
+        listener = self._listeners.get(host)
+        if listener is None or listener.factory is None or host in self._starved:
+            return
+        for transport in listener.waiting:
+            transport.accept(listener.factory)
+        listener.waiting.clear()
 
     def cut(self, link: Link) -> None:
         self._cut.add(link)

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from typing import Literal
 
 from queryable_app.policy.attempts import HedgeBudget, SendTo, Step
 from tests.simulation.clock import Scheduler
 from tests.simulation.nodes import HEDGE_BURST, HEDGE_SHARE
 
+Cause = Literal["down", "stopped", "no descriptors", "cut", "slow"]
+"""Why a host or a link is broken. A host is down until it serves."""
+
 
 class Reachability:
-    """Record which hosts were up and which links were whole, and since when. A link is a pair of hosts."""
+    """Record which hosts were up and which links were whole, and since when. A link is a pair of hosts.
+
+    Causes overlap: a node that starts may be stopped before it serves. A host or link is whole when all its causes have ended.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._broken: set[object] = set()
+        self._causes: defaultdict[object, set[Cause]] = defaultdict(set)
         self._changed_at: dict[object, float] = {}
 
-    def mark_broken(self, what: object) -> None:
-        self._broken.add(what)
+    def mark_broken(self, what: object, cause: Cause) -> None:
+        self._causes[what].add(cause)
         self._changed_at[what] = self._scheduler.now
 
-    def mark_whole(self, what: object) -> None:
-        self._broken.discard(what)
-        self._changed_at[what] = self._scheduler.now
+    def end_cause(self, what: object, cause: Cause) -> None:
+        """End one cause, if it is there."""
+        if cause in self._causes[what]:
+            self._causes[what].remove(cause)
+            self._changed_at[what] = self._scheduler.now
 
     def unchanged(self, what: object, since: float) -> bool:
         """Tell whether a host or link has been whole since then."""
-        return what not in self._broken and self._changed_at.get(what, 0.0) <= since
+        return not self._causes[what] and self._changed_at.get(what, 0.0) <= since
 
     def connected(self, one: str, other: str, since: float) -> bool:
         """Tell whether two hosts have been able to exchange messages since then."""

@@ -106,13 +106,13 @@ class World:
         self._placer_process = process
         placer = self.placer = ControllerProcess(self.placement, self.wanted, self._stepped)
         process.call_soon(lambda: process.create_task(placer.run()))
-        self.reachability.mark_whole(PLACER)
+        self.reachability.end_cause(PLACER, "down")
 
     def kill_placer(self) -> None:
         self._placer_process.kill()
         self._buried.append(self._placer_process)
         self.network.kill(PLACER)
-        self.reachability.mark_broken(PLACER)
+        self.reachability.mark_broken(PLACER, "down")
 
     def start(self, ordinal: int) -> None:
         machine = self.machines.get(ordinal)
@@ -121,16 +121,16 @@ class World:
             machine = self.machines[ordinal] = Machine(self.directory, ordinal, name)
             machine.bootstrap = self.placement
         process = machine.process = self.spawn(machine.host, self._random.uniform(-5, 5))
-        listener = self.network.listen(machine.host, process)
+        self.network.listen(machine.host, process)
         settings = machine.settings()
         seed = self.rng(f"ingest{ordinal}")
 
         async def serve() -> None:
-            listener.open(await run_node(machine, settings, self.topic, seed))
-            self.reachability.mark_whole(machine.host)
+            self.network.serve(machine.host, await run_node(machine, settings, self.topic, seed))
+            self.reachability.end_cause(machine.host, "down")
             self.note(f"{machine.host} serves")
 
-        self.reachability.mark_broken(machine.host)
+        self.reachability.mark_broken(machine.host, "down")
         process.call_soon(lambda: process.create_task(serve()))
         self.note(f"{machine.host} starts")
 
@@ -142,7 +142,8 @@ class World:
             self._check_hedges(machine)
             self.network.kill(machine.host)
             machine.process = machine.node = None
-            self.reachability.mark_broken(machine.host)
+            self.reachability.mark_broken(machine.host, "down")
+            self.reachability.end_cause(machine.host, "stopped")
             self.note(f"{machine.host} is killed")
 
     def wipe(self, ordinal: int) -> None:
@@ -197,31 +198,26 @@ class World:
         process = self.machines[ordinal].process
         if process is not None:
             process.stop_signal()
-            self.reachability.mark_broken(process.name)
+            self.reachability.mark_broken(process.name, "stopped")
             self.note(f"{process.name} is stopped")
 
     def continue_signal(self, ordinal: int) -> None:
         process = self.machines[ordinal].process
         if process is not None and process.stopped:
             process.continue_signal()
-            self.reachability.mark_whole(process.name)
+            self.reachability.end_cause(process.name, "stopped")
             self.note(f"{process.name} goes on")
 
     def cut(self, one: str, other: str) -> None:
         self.network.cut((one, other))
-        self.reachability.mark_broken((one, other))
+        self.reachability.mark_broken((one, other), "cut")
         self.note(f"cut {one} -> {other}")
 
     def mend(self, one: str, other: str) -> None:
         if self.network.is_cut((one, other)):
             self.network.mend((one, other))
-            self.better((one, other))
+            self.reachability.end_cause((one, other), "cut")
             self.note(f"mend {one} -> {other}")
-
-    def better(self, link: tuple[str, str]) -> None:
-        """End one fault of a link; another one may go on."""
-        if not self.network.is_cut(link) and link not in self.network.extra_seconds:
-            self.reachability.mark_whole(link)
 
     def want(self, wanted: DesiredPlacement) -> None:
         self.wanted = self.placer.wanted = wanted
