@@ -42,6 +42,8 @@ class Rows:
     """It cannot be opened."""
     corrupt_keys: bool = False
     """Some of the rows cannot be read; and a copy of its files has the same damage."""
+    found_corrupt: bool = False
+    """A read has met such a row since the store was opened."""
 
     def lose_batches(self, batches: int) -> None:
         for _ in range(min(batches, len(self.undo))):
@@ -63,6 +65,8 @@ class Disks:
         """Is called with each store that is made, with or without rows."""
         self.refuses: Callable[[Path], bool] = lambda path: False
         """Whether nothing can be written there at present."""
+        self.corruption_found: Callable[[], None] = lambda: None
+        """Called when a read finds a replica to be corrupt."""
 
     def open(self, path: Path, identity: Identity, memory: SharedMemory) -> SimulatedStore:
         """Replace `Store.open`."""
@@ -86,7 +90,8 @@ class Disks:
             raise StoreDamaged(f"{path} is damaged (Corruption)")
         if replace(rows.identity, topic_id=identity.topic_id) != identity:
             raise AssertionError(f"{path} holds {rows.identity}, and was opened as {identity}")
-        return SimulatedStore(path, rows, self.refuses)
+        rows.found_corrupt = False
+        return SimulatedStore(path, rows, self)
 
     def probe(self, path: Path, room_bytes: int) -> None:
         """Replace `disk_probe.probe`."""
@@ -103,7 +108,7 @@ class Disks:
 
 
 class SimulatedStore:
-    def __init__(self, path: Path, rows: Rows, refuses: Callable[[Path], bool]) -> None:
+    def __init__(self, path: Path, rows: Rows, disks: Disks) -> None:
         self.path = path
         self.last_bad: dict[str, Any] | None = None
         self.damaged: str | None = None
@@ -111,7 +116,7 @@ class SimulatedStore:
         self.on_disk = rows
         self._iterators = 0
         self._closed = False
-        self._refuses = refuses
+        self._disks = disks
         self._refused = False
 
     @property
@@ -155,10 +160,8 @@ class SimulatedStore:
         self, puts: Iterable[tuple[bytes, bytes]], state: ReplicaState, last_bad: dict[str, Any] | None = None
     ) -> None:
         self._must_be_open()
-        if self._refused or self._refuses(
-            self.path
-        ):  # as RocksDB: every later write too, until it is opened again
-            self._refused = True
+        if self._refused or self._disks.refuses(self.path):
+            self._refused = True  # as RocksDB: every later write too, until it is opened again
             raise StoreUnavailable(f"{self.path} cannot be written (No space left on device)")
         disk = self.on_disk
         if state.position < disk.state.position:
@@ -201,7 +204,10 @@ class SimulatedStore:
     def _must_be_readable(self, key: bytes) -> None:
         self._must_be_open()
         if self.on_disk.corrupt_keys and crc32(key) % 3 == 0:
-            self.damaged = "Corruption"
+            if self.damaged is None:
+                self.damaged = "Corruption"
+                self.on_disk.found_corrupt = True
+                self._disks.corruption_found()
             raise Failure(Reason.NOT_AVAILABLE, f"{self.path} cannot be read", "ask another node")
 
     def _must_be_open(self) -> None:

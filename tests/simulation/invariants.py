@@ -52,12 +52,15 @@ class Invariants:
         return possible
 
     def complete_on_disk(self) -> dict[int, set[int]]:
-        """Return, by partition, the machines whose disks have a replica that was once complete."""
+        """Return, by partition, the machines whose disks have a replica that was once complete.
+
+        A replica with corrupt rows counts until a read finds them: neither its node nor the controller can know before.
+        """
         world = self._world
         replicas: dict[int, set[int]] = {partition: set() for partition in range(world.partitions)}
         for machine in world.machines.values():
             for rows in world.disks.below(machine.data_dir):
-                if rows.state.complete and not rows.damaged:
+                if rows.state.complete and not rows.damaged and not rows.found_corrupt:
                     replicas[rows.identity.partition].add(machine.ordinal)
         return replicas
 
@@ -67,7 +70,7 @@ class Invariants:
         return {p: there & {*serving[p]} for p, there in self.complete_on_disk().items()}
 
     def note_destruction(self) -> None:
-        """Note that a fault has destroyed replicas."""
+        """Note that a fault has destroyed replicas, or that a read has found one to be corrupt."""
         self.destroyed |= {partition for partition, there in self.complete_replicas().items() if not there}
         self._destroyed_at = self._world.scheduler.now
 

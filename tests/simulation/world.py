@@ -48,6 +48,7 @@ class World:
         self.reachability = Reachability(self.scheduler)
         self.hedges = HedgeCounts()
         self.invariants = Invariants(self)
+        self.disks.corruption_found = self.invariants.note_destruction
         self.directory = Path(tempfile.mkdtemp(prefix="qt-simulation-", dir=_memory()))
         self.machines: dict[int, Machine] = {}
         self.trace: list[str] = []
@@ -189,7 +190,7 @@ class World:
         """Repair damaged disks as an administrator would, and restart the nodes that had failed replicas."""
         for ordinal, machine in self.machines.items():
             for rows in self.disks.below(machine.data_dir):
-                rows.corrupt_keys = False
+                rows.corrupt_keys = rows.found_corrupt = False
             replicas = machine.node.replicas.by_partition.values() if machine.node is not None else ()
             if any(replica.damaged is not None for replica in replicas):
                 self.kill(ordinal)
@@ -280,8 +281,6 @@ class World:
         self.event_counts[name] += 1
         if name == "internal-error" and SIMULATED not in str(fields["error"]):
             self.invariants.note_violation(f"a defect: {fields}")
-        if name == "copy-damaged":  # neither its node nor the controller had noticed before
-            self.invariants.note_destruction()
         process = self.scheduler.running
         if name == "placement" and process is not None:
             epoch = fields["epoch"]
