@@ -12,7 +12,7 @@ from typing import Any
 from queryable_app.serve.peers.client import PeerUnavailable
 from tests.simulation.checks import GuaranteeBroken, KeyAnswer, ReadRequest
 from tests.simulation.nodes import host_of
-from tests.simulation.readable_replicas import must_be_answered, readable_replicas
+from tests.simulation.readable_replicas import begin_read, must_be_answered
 from tests.simulation.readers import Reader
 from tests.simulation.writer import CHANGING_KEYS, STABLE_KEYS, changing_key, stable_key
 
@@ -62,7 +62,7 @@ class MultiPartitionReader(Reader):
         """Return the answer, or None if the read failed and no replica could have answered."""
         world, ordinal = self.world, self.any_node()
         began = asyncio.get_running_loop().time()
-        before = {key: readable_replicas(world, key, read_request, began) for key in keys}
+        begun = [begin_read(world, ordinal, key, read_request, began) for key in keys]
         parameters = "&".join([*read_request.parameters(), f"deadline-ms={_DEADLINE_SECONDS * 1000:.0f}"])
         try:
             answer = await self.ask(
@@ -80,7 +80,7 @@ class MultiPartitionReader(Reader):
         )
         if status not in (0, 503, 504):
             raise GuaranteeBroken(f"{host_of(ordinal)} answers {status} {document}")
-        if all(must_be_answered(world, ordinal, key, before[key], read_request, began) for key in keys):
+        if all(must_be_answered(world, read) for read in begun):
             raise GuaranteeBroken(
                 f"{host_of(ordinal)} refuses {path}, and each key has a readable replica: {status} {document}"
             )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
+from queryable_app.placement.assignment import Placement
 from tests.simulation.checks import ReadRequest
 from tests.simulation.nodes import CLIENT, PLACER, host_of
 from tests.simulation.world import World
@@ -44,30 +45,47 @@ def readable_replicas(world: World, key: bytes, read_request: ReadRequest, now: 
     return found
 
 
-def must_be_answered(
-    world: World,
-    ordinal: int,
-    key: bytes,
-    before: Mapping[int, object],
-    read_request: ReadRequest,
-    began: float,
-) -> bool:
-    """Tell whether one reachable replica could have answered throughout a read of this node."""
-    machine, partition = world.machines.get(ordinal), world.topic.partition_of(key)
-    if (
-        machine is None
-        or machine.node is None
-        or not world.reachability.connected(CLIENT, machine.host, began)
-    ):
+@dataclass(frozen=True, slots=True)
+class BegunRead:
+    """Hold what could answer a read when it began."""
+
+    ordinal: int
+    key: bytes
+    read_request: ReadRequest
+    began: float
+    replicas: dict[int, object]
+    placement: Placement | None
+    """The placement that the requested node followed; None if it did not run."""
+
+
+def begin_read(world: World, ordinal: int, key: bytes, read_request: ReadRequest, now: float) -> BegunRead:
+    """Note what could answer a read of this node that begins now."""
+    machine = world.machines.get(ordinal)
+    placement = machine.node.placement if machine is not None and machine.node is not None else None
+    replicas = readable_replicas(world, key, read_request, now)
+    return BegunRead(ordinal, key, read_request, now, replicas, placement)
+
+
+def must_be_answered(world: World, read: BegunRead) -> bool:
+    """Tell whether one reachable replica could have answered throughout the read.
+
+    A node that was cut off from the others may learn of a newer placement after it has forwarded the read. So the replica's node
+    must serve in the placement of the read's beginning too. A node that was connected for long has each placement in time.
+    """
+    machine, partition = world.machines.get(read.ordinal), world.topic.partition_of(read.key)
+    began = read.began
+    if machine is None or machine.node is None or read.placement is None:
         return False
-    after = readable_replicas(world, key, read_request, began)
-    placement = machine.node.placement
-    for other, replica in before.items():
+    if not world.reachability.connected(CLIENT, machine.host, began):
+        return False
+    after = readable_replicas(world, read.key, read.read_request, began)
+    placements = (read.placement, machine.node.placement)
+    for other, replica in read.replicas.items():
         if after.get(other) is not replica or not world.reachability.connected(
             machine.host, host_of(other), began
         ):
             continue
-        if other == ordinal or other in placement.serving[partition]:
+        if other == read.ordinal or all(other in placement.serving[partition] for placement in placements):
             return True
         settled = began - _SETTLING_SECONDS
         hosts = [host_of(o) for o in range(len(world.placement.addresses))]

@@ -22,7 +22,7 @@ from tests.simulation.checks import (
     check_value,
 )
 from tests.simulation.nodes import address_of, host_of
-from tests.simulation.readable_replicas import must_be_answered, readable_replicas
+from tests.simulation.readable_replicas import begin_read, must_be_answered
 from tests.simulation.world import World
 from tests.simulation.writer import CHANGING_KEYS, STABLE_KEYS, changing_key, stable_key
 
@@ -103,14 +103,14 @@ class PlainReader(Reader):
     async def read(self, ordinal: int, key: bytes, read_request: ReadRequest, must: bool = False) -> None:
         world, loop = self.world, asyncio.get_running_loop()
         began = loop.time()
-        before = readable_replicas(world, key, read_request, began)
+        begun = begin_read(world, ordinal, key, read_request, began)
         parameters = read_request.parameters()
         target = f"/v1/keys/{key.decode()}" + (f"?{'&'.join(parameters)}" if parameters else "")
         try:
             answer = await self.ask(ordinal, target, began + _DEADLINE_SECONDS + 0.5)
         except PeerUnavailable as away:
             world.event_counts["silence"] += 1
-            if must or must_be_answered(world, ordinal, key, before, read_request, began):
+            if must or must_be_answered(world, begun):
                 raise GuaranteeBroken(
                     f"{host_of(ordinal)} does not answer for {key!r}, {read_request}: {away}"
                 ) from None
@@ -126,11 +126,7 @@ class PlainReader(Reader):
             world.note(
                 f"{answer.status} for {key!r} {read_request.consistency} at {host_of(ordinal)}: {body['detail']}"
             )
-            if (
-                answer.status == 421
-                or must
-                or must_be_answered(world, ordinal, key, before, read_request, began)
-            ):
+            if answer.status == 421 or must or must_be_answered(world, begun):
                 raise GuaranteeBroken(f"{host_of(ordinal)} refuses {key!r}, {read_request}: {body}")
             return
         else:
