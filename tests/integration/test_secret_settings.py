@@ -6,15 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-import psutil
 import pytest
 
 from queryable_app.contract import NodeSettings
@@ -22,6 +19,7 @@ from queryable_app.local.processes import free_ports
 from queryable_app.placement.assignment import initial_placement
 from queryable_app.platform import jars
 from tests.integration import topics
+from tests.integration.pods import Pod
 from tests.support.kafka import KafkaForTests, kafka_with_listener
 from tests.support.processes import command_and_environment
 from tests.support.waiting import eventually
@@ -102,49 +100,6 @@ def mounted(directory: Path, secured: Secured, password: str) -> None:
     (directory / "..new").rename(directory / "..data")
 
 
-class Pod:
-    """Run both processes of a node with the same variables."""
-
-    def __init__(self, settings: NodeSettings, directory: Path) -> None:
-        self.directory = directory
-        self._environ = {**os.environ, **settings.to_env()}
-        self.http = httpx.Client(base_url=settings.advertised_url, timeout=15)
-        self.serve, self.ingest = self._start("serve"), self._start("ingest")
-
-    def _start(self, role: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", f"queryable_app.{role}"]
-        with (self.directory / f"{role}.log").open("ab") as log:
-            return subprocess.Popen(command, env=self._environ, stdout=log, stderr=log)
-
-    def restart(self) -> None:
-        self.stop()
-        self.serve, self.ingest = self._start("serve"), self._start("ingest")
-
-    def stop(self) -> None:
-        for process in (self.serve, self.ingest):
-            process.send_signal(signal.SIGTERM)
-        for process in (self.serve, self.ingest):
-            assert process.wait(30) == 0, self.logs()
-
-    def status(self) -> dict[str, Any]:
-        return dict(self.http.get("/v1/status").json())
-
-    def ingest_is(self, state: str) -> bool:
-        try:
-            return bool(self.status()["ingest"]["state"] == state)
-        except httpx.TransportError:
-            return False
-
-    def logs(self) -> str:
-        return "".join((self.directory / f"{role}.log").read_text() for role in ("serve", "ingest"))
-
-    def family(self) -> list[psutil.Process]:
-        """Return the processes of the pod, with the JVM."""
-        alive = [process for process in (self.serve, self.ingest) if process.poll() is None]
-        parents = [psutil.Process(process.pid) for process in alive]
-        return [*parents, *(child for parent in parents for child in parent.children(recursive=True))]
-
-
 @contextmanager
 def running(directory: Path, bootstrap: str, secret: Path, drain_seconds: int = 0) -> Iterator[Pod]:
     (port,) = free_ports(1)
@@ -177,11 +132,7 @@ def running(directory: Path, bootstrap: str, secret: Path, drain_seconds: int = 
     try:
         yield pod
     finally:
-        pod.http.close()
-        for process in pod.family():
-            process.kill()
-        pod.serve.wait(10)
-        pod.ingest.wait(10)
+        pod.kill()
 
 
 def test_secret_password_opens_kafka_and_is_never_shown(secured: Secured, tmp_path: Path) -> None:

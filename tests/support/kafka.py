@@ -45,10 +45,12 @@ class KafkaForTests(EmbeddedKafka):
 
 @contextmanager
 def embedded_kafka(
-    directory: Path, more_settings: Callable[[KafkaForTests], Mapping[str, str]] | None = None
+    directory: Path,
+    more_settings: Callable[[KafkaForTests], Mapping[str, str]] | None = None,
+    kind: type[KafkaForTests] = KafkaForTests,
 ) -> Iterator[KafkaForTests]:
     """Start a broker over `directory`, and stop it at the end."""
-    broker = KafkaForTests(
+    broker = kind(
         directory, jars.broker_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))), jars.find_java()
     )
     if more_settings is not None:

@@ -24,10 +24,15 @@ def headless(view: View, revision: int) -> Manifest:
 
 
 def client(view: View, active: int) -> Manifest:
-    """Build the client Service. It selects the active revision's ready pods."""
+    """Build the client Service. It selects the active revision's ready pods.
+
+    It has an address of each family that the cluster has. The headless Service has one family, the cluster's first, so that the
+    nodes call each other over one network.
+    """
     service = view.raw["service"]
     spec = {
         "type": "ClusterIP",
+        "ipFamilyPolicy": "PreferDualStack",
         "selector": dict(names.selector(view.name, active)),
         "ports": [{"name": _HTTP, "protocol": "TCP", "port": service["port"], "targetPort": _HTTP}],
     }

@@ -25,6 +25,13 @@ def test_client_service_has_the_resources_port_and_annotations() -> None:
     assert service["metadata"]["annotations"]["example.com/a"] == "b"
 
 
+def test_client_service_has_an_address_of_each_family() -> None:
+    """Kubernetes gives it both families in a dual-stack cluster, and otherwise the one of the cluster; nodes use one."""
+    assert client(view(), 1)["spec"]["ipFamilyPolicy"] == "PreferDualStack"
+    assert "ipFamilies" not in client(view(), 1)["spec"]
+    assert "ipFamilyPolicy" not in headless(view(), 1)["spec"]
+
+
 def test_client_service_has_no_revision_label() -> None:
     """The client Service has no revision label, since it outlives revisions."""
     assert "queryabletopics.io/revision" not in client(view(), 1)["metadata"]["labels"]
