@@ -51,19 +51,23 @@ def namespace(cluster: httpx.Client) -> Iterator[Namespace]:
 
 
 @pytest.fixture(scope="session")
-def platform(cluster: httpx.Client) -> Iterator[Platform]:
-    """Yield an operator, and in another namespace a Kafka and clients, for all tests of running views."""
+def node_image(cluster: httpx.Client) -> str:
+    """Return the product's image, which the cluster's nodes have."""
     image = os.environ.get("QT_TEST_IMAGE")
     if not image:
-        pytest.skip(
-            "QT_TEST_IMAGE names no image that the cluster's nodes have; CONTRIBUTING.md says how to build it"
-        )
-    repository, _, tag = image.rpartition(":")
+        pytest.skip("QT_TEST_IMAGE names no image that the cluster's nodes have; see CONTRIBUTING.md")
+    return image
+
+
+@pytest.fixture(scope="session")
+def platform(cluster: httpx.Client, node_image: str) -> Iterator[Platform]:
+    """Yield an operator, and in another namespace a Kafka and clients, for all tests of running views."""
+    repository, _, tag = node_image.rpartition(":")
     kafka_image = os.environ.get("QT_TEST_KAFKA_IMAGE") or f"{repository}-kafka:{tag}"
     with (
         _namespace(cluster) as namespace,
         _namespace(cluster) as operators,
-        platform_in(namespace, operators, image, kafka_image) as running,
+        platform_in(namespace, operators, node_image, kafka_image) as running,
     ):
         yield running
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,14 +50,9 @@ def release(namespace: Namespace) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture
-def image(cluster: httpx.Client) -> Mapping[str, str]:
-    """Return the product's image, which the cluster's nodes have, as values of the chart."""
-    image = os.environ.get("QT_TEST_IMAGE")
-    if not image:
-        pytest.skip(
-            "QT_TEST_IMAGE names no image that the cluster's nodes have; CONTRIBUTING.md says how to build it"
-        )
-    repository, _, tag = image.rpartition(":")
+def image(node_image: str) -> Mapping[str, str]:
+    """Return the product's image as values of the chart."""
+    repository, _, tag = node_image.rpartition(":")
     return {"repository": repository, "tag": tag}
 
 

@@ -135,29 +135,27 @@ def test_removed_spec_fields_leave_no_trace(namespace: Namespace) -> None:
     assert changed == specs()
 
 
+def assert_reverted(namespace: Namespace, wanted: Manifest, edit: dict[str, Any], named: str) -> None:
+    """Apply the object, edit its spec as a user does, and check that the difference is named and the next apply ends it."""
+    kind, name = wanted["kind"], wanted["metadata"]["name"]
+    apply(namespace, wanted)
+    namespace.kubectl("patch", kind, name, "--type=merge", "--patch", json.dumps({"spec": edit}))
+    assert difference(wanted, namespace.get(kind, name)) == named
+    apply(namespace, wanted)
+    assert difference(wanted, namespace.get(kind, name)) is None
+
+
 def test_users_edit_is_reverted(namespace: Namespace) -> None:
     """The difference names a user's edit, and an apply reverts it."""
     view = made(namespace, "edited")
     [wanted] = [child for child in objects(view, pods=0) if child["kind"] == "NetworkPolicy"]
-    apply(namespace, wanted)
-    edit = json.dumps({"spec": {"ingress": [{}]}})
-    namespace.kubectl("patch", "networkpolicy", "edited", "--type=merge", "--patch", edit)
-
-    assert difference(wanted, namespace.get("NetworkPolicy", "edited")) == "spec.ingress[0].ports is missing"
-    apply(namespace, wanted)
-    assert difference(wanted, namespace.get("NetworkPolicy", "edited")) is None
+    assert_reverted(namespace, wanted, {"ingress": [{}]}, "spec.ingress[0].ports is missing")
 
 
 def test_added_selector_label_is_removed(namespace: Namespace) -> None:
     """An apply removes a label that a user added to a selector, which would leave the Service without pods."""
     wanted = client(made(namespace, "selects"), 1)
-    apply(namespace, wanted)
-    edit = json.dumps({"spec": {"selector": {"of": "mine"}}})
-    namespace.kubectl("patch", "service", "selects", "--type=merge", "--patch", edit)
-
-    assert difference(wanted, namespace.get("Service", "selects")) == "spec.selector.of is not allowed"
-    apply(namespace, wanted)
-    assert difference(wanted, namespace.get("Service", "selects")) is None
+    assert_reverted(namespace, wanted, {"selector": {"of": "mine"}}, "spec.selector.of is not allowed")
 
 
 def test_stateful_set_is_applied_after_its_volumes_have_grown(namespace: Namespace) -> None:

@@ -6,6 +6,8 @@ import random
 from typing import Any
 
 from queryable_operator.report.conditions import conditions_by_type
+from queryable_operator.spec.observed import Ref
+from tests.operator.histories.api import LiveRevision
 from tests.operator.histories.cluster import Cluster, SimulatedHost, is_ready
 from tests.operator.histories.guarantees import Guarantees
 from tests.operator.histories.history import History, resource
@@ -39,6 +41,10 @@ def until_phase(history: History, phase: str) -> None:
 
 def status(history: History) -> Any:
     return history.operator.resource["status"]
+
+
+def live(history: History, kind: str, name: str) -> LiveRevision:
+    return history.cluster.api.objects[Ref(kind, name)]
 
 
 def reasons(history: History) -> list[str]:

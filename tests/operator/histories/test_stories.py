@@ -12,6 +12,7 @@ from tests.operator.histories.operator import SETTINGS
 from tests.operator.histories.story import (
     change,
     condition,
+    live,
     pods_ready,
     reasons,
     settled,
@@ -203,7 +204,7 @@ def test_image_removed_while_the_secret_is_missing_is_replaced_later() -> None:
 def test_lost_host_is_replaced() -> None:
     """The node of a lost host is recreated on another one, and its volume is deleted once other nodes serve its partitions."""
     history = settled()
-    lost = history.cluster.api.objects[Ref("Pod", "users-r1-1")]["spec"]["nodeName"]
+    lost = live(history, "Pod", "users-r1-1")["spec"]["nodeName"]
     history.cluster.lose_host(lost)
     history.pass_time(15)
     history.settle()
@@ -217,20 +218,14 @@ def test_lost_host_is_replaced() -> None:
 def test_only_replica_on_a_lost_host_waits_for_it() -> None:
     """Without standby replicas a volume on a lost host is deleted only when its pod can run nowhere."""
     history = settled(replicas=2, standbyReplicas=0)
-    lost = history.cluster.api.objects[Ref("Pod", "users-r1-1")]["spec"]["nodeName"]
-    claim = history.cluster.api.objects[Ref("PersistentVolumeClaim", "data-users-r1-1")]["metadata"]["uid"]
+    lost = live(history, "Pod", "users-r1-1")["spec"]["nodeName"]
+    claim_uid = live(history, "PersistentVolumeClaim", "data-users-r1-1")["metadata"]["uid"]
     history.cluster.lose_host(lost)
     history.run_passes(6)
-    assert (
-        history.cluster.api.objects[Ref("PersistentVolumeClaim", "data-users-r1-1")]["metadata"]["uid"]
-        == claim
-    )
+    assert live(history, "PersistentVolumeClaim", "data-users-r1-1")["metadata"]["uid"] == claim_uid
     history.settle()
 
-    assert (
-        history.cluster.api.objects[Ref("PersistentVolumeClaim", "data-users-r1-1")]["metadata"]["uid"]
-        != claim
-    )
+    assert live(history, "PersistentVolumeClaim", "data-users-r1-1")["metadata"]["uid"] != claim_uid
     assert status(history)["nodes"] == "2/2"
 
 
@@ -279,7 +274,7 @@ def test_suspended_view_retains_its_volumes() -> None:
 def test_deleted_child_is_recreated(kind: str) -> None:
     """The operator recreates every deleted child with its content, and reports the correction."""
     history = settled()
-    placement = history.cluster.api.objects[Ref("ConfigMap", "users-r1")]["data"]["placement.json"]
+    placement = live(history, "ConfigMap", "users-r1")["data"]["placement.json"]
     for ref in [ref for ref in history.cluster.api.objects if ref.kind == kind]:
         history.guarantees.service_was_touched = True
         if kind == "StatefulSet":
@@ -288,7 +283,7 @@ def test_deleted_child_is_recreated(kind: str) -> None:
         history.cluster.api.delete(ref)
     history.settle()
 
-    assert history.cluster.api.objects[Ref("ConfigMap", "users-r1")]["data"]["placement.json"] == placement
+    assert live(history, "ConfigMap", "users-r1")["data"]["placement.json"] == placement
     assert condition(history, "Available") == ("True", "Serving")
     assert "DriftCorrected" in reasons(history)
     assert condition(history, "Progressing") == ("False", "Settled")
@@ -299,11 +294,11 @@ def test_active_config_map_is_recovered_under_another_spec() -> None:
     history = settled()
     change(history, transform={"sql": NEVER})
     history.settle()
-    made = history.cluster.api.objects[Ref("ConfigMap", "users-r1")]["data"]
+    made = live(history, "ConfigMap", "users-r1")["data"]
     history.cluster.api.delete(Ref("ConfigMap", "users-r1"))
     history.settle()
 
-    assert history.cluster.api.objects[Ref("ConfigMap", "users-r1")]["data"] == made
+    assert live(history, "ConfigMap", "users-r1")["data"] == made
     assert condition(history, "Degraded") == ("True", "RolloutFailed")
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from queryable_operator.spec.observed import Ref
 from tests.operator.histories.cluster import Cluster, SimulatedHost
 from tests.operator.histories.history import delete_resource
-from tests.operator.histories.story import change, condition, is_gone_after, reasons, settled, status
+from tests.operator.histories.story import change, condition, is_gone_after, live, reasons, settled, status
 
 
 def test_unreachable_kafka_delays_a_deletion_for_five_minutes() -> None:
@@ -95,7 +94,7 @@ def test_retained_volumes_outlive_a_new_resource_with_the_name() -> None:
 def test_deletion_does_not_wait_for_a_lost_host() -> None:
     """A deletion does not wait for a lost host, whose kubelet cannot confirm that pods have ended."""
     history = settled()
-    history.cluster.lose_host(history.cluster.api.objects[Ref("Pod", "users-r1-0")]["spec"]["nodeName"])
+    history.cluster.lose_host(live(history, "Pod", "users-r1-0")["spec"]["nodeName"])
     history.pass_time(15)
     delete_resource(history)
 

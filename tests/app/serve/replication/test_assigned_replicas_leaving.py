@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from queryable_app.errors import Failure, Reason
-from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, local_rows
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads.scans import BATCH_ROWS, Batches, Bounds, local_rows
 from queryable_app.serve.replication import assigned_replicas
 from queryable_app.serve.store.closing import wait_until_unused
 from queryable_app.serve.store.store import Store
@@ -16,6 +17,17 @@ from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from tests.support.following import WITHOUT_1, node_running, path_of, placed
 from tests.support.node import put, slice_payload
 from tests.support.waiting import until
+
+ROWS = 3 * BATCH_ROWS
+
+
+def scan_of_partition_1(node: Node) -> Batches:
+    """Fill the replica with three batches of rows, and return a scan of it."""
+    replica = node.replicas.by_partition[1]
+    replica.apply(
+        [(b"key-%06d" % n, encode_row(Row(n, 1, 0, b"1"))) for n in range(ROWS)], ReplicaState(ROWS, True)
+    )
+    return local_rows([replica], Bounds(), node.read_admission.yield_slot)
 
 
 def test_running_scan_ends_before_its_replica_is_deleted(
@@ -32,10 +44,7 @@ def test_running_scan_ends_before_its_replica_is_deleted(
 
         monkeypatch.setattr(assigned_replicas, "wait_until_unused", noted)
         async with node_running(tmp_path) as node:
-            replica = node.replicas.by_partition[1]
-            rows = [(b"key-%06d" % n, encode_row(Row(n, 1, 0, b"1"))) for n in range(3 * BATCH_ROWS)]
-            replica.apply(rows, ReplicaState(len(rows), True))
-            scan = local_rows([replica], Bounds(), node.read_admission.yield_slot)
+            scan = scan_of_partition_1(node)
             seen = len(await anext(scan))
 
             node.assigned_replicas.follow(WITHOUT_1)
@@ -44,7 +53,7 @@ def test_running_scan_ends_before_its_replica_is_deleted(
             async for batch in scan:
                 seen += len(batch)
 
-            assert seen == len(rows)
+            assert seen == ROWS
             await until("the store is deleted", lambda: not path_of(node, 1).exists())
 
     asyncio.run(run())
@@ -55,13 +64,10 @@ def test_scan_of_a_closed_replica_is_not_available(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with node_running(tmp_path) as node:
-            replica = node.replicas.by_partition[1]
-            rows = [(b"key-%06d" % n, encode_row(Row(n, 1, 0, b"1"))) for n in range(3 * BATCH_ROWS)]
-            replica.apply(rows, ReplicaState(len(rows), True))
-            scan = local_rows([replica], Bounds(), node.read_admission.yield_slot)
+            scan = scan_of_partition_1(node)
             await anext(scan)
 
-            store = replica.detach_store("has moved to other nodes")
+            store = node.replicas.by_partition[1].detach_store("has moved to other nodes")
             assert store is not None
             store.close()  # under the iterator
 
