@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -17,6 +18,8 @@ from queryable_app.client import QueryableTopic
 from queryable_app.contract import NodeSettings
 from queryable_app.local.processes import free_ports
 from queryable_app.placement.assignment import Placement
+from queryable_operator.act.topics import Topics
+from queryable_operator.spec.observed import TopicFound
 from tests.integration import topics
 from tests.integration.pods import Pod
 from tests.integration.system import resource, running
@@ -140,3 +143,9 @@ def test_run_reads_from_a_kafka_over_ipv6(kafka6: KafkaForTests, tmp_path: Path)
             system.http.post(system.url() + "/v1/records", json={"key": "a", "value": 2}).status_code == 200
         )
         eventually("the written record is readable", lambda: system.value("a") == 2)
+
+
+def test_operator_reads_a_topic_over_ipv6(kafka6: KafkaForTests) -> None:
+    """The operator finds a topic whose brokers are at ::1 only, as it does before it starts a view."""
+    topics.create(kafka6.bootstrap, "seen-six", 3)
+    assert asyncio.run(Topics().seen("shop", kafka6.bootstrap, {}, "seen-six")) == TopicFound(3)
