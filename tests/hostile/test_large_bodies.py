@@ -17,6 +17,7 @@ from tests.support.wire import request, wire
 
 MIB = 1 << 20
 BODY_BYTES_MAX = 2 * MIB
+PATIENT = b"/v1/multi-get?consistency=any&deadline-ms=60000"
 BODY = b'{"keys":["%b%b"]}' % ("\U0001f600".encode(), b"k" * (BODY_BYTES_MAX - 20))
 """A body as large as a node accepts. One character makes Python's text of it four times as large."""
 
@@ -29,8 +30,7 @@ def test_memory_is_released_after_a_burst_of_large_bodies(tmp_path: Path) -> Non
 
         def send_body() -> None:
             with wire(node.port, timeout=120) as connection:
-                target = b"/v1/multi-get?consistency=any&deadline-ms=60000"
-                connection.send(request(b"POST", target, body=BODY))
+                connection.send(request(b"POST", PATIENT, body=BODY))
                 statuses[connection.answer().status] += 1
 
         clients = [threading.Thread(target=send_body) for _ in range(80)]
@@ -128,7 +128,7 @@ def test_disconnected_client_releases_its_reservation(small: Served) -> None:
 def test_default_bound_of_a_body(node: Served) -> None:
     """By default a node parses a body of 2 MiB, and refuses one byte more at its head."""
     with wire(node.port) as connection:
-        connection.send(request(b"POST", b"/v1/multi-get", body=padded(BODY_BYTES_MAX)))
+        connection.send(request(b"POST", PATIENT, body=padded(BODY_BYTES_MAX)))
         assert connection.answer().status == 200
         connection.send(head(BODY_BYTES_MAX + 1))
         assert connection.answer().status == 413
@@ -138,7 +138,7 @@ def test_commas_and_brackets_in_a_text_do_not_count(node: Served) -> None:
     """A text may contain more commas and brackets than a body may contain values, beside escaped quotes."""
     with wire(node.port) as connection:
         text = b'{"keys":["%b"]}' % (b'\\"[,{\\\\' * 200_000)
-        connection.send(request(b"POST", b"/v1/multi-get", body=text))
+        connection.send(request(b"POST", PATIENT, body=text))
         assert connection.answer().status == 200
 
 

@@ -85,7 +85,7 @@ def test_long_keys_are_read_in_several_requests(nodes: NodeCluster, users: Query
     nodes.put(keys[0].encode(), b"1")
     nodes.put(keys[149].encode(), b"2")
 
-    rows = users.multi_get(keys)
+    rows = users.multi_get(keys, deadline_ms=60_000)
 
     assert [row and row.value for row in rows] == [1, *[None] * 148, 2]
     nodes.put(keys[0].encode(), None)

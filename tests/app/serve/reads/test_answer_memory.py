@@ -155,7 +155,9 @@ def test_long_keys_reach_other_nodes(cluster: NodeCluster, keys: list[str]) -> N
     """A multi-get whose keys fill a body of 2 MiB is answered, also for the keys of other nodes."""
     for node in cluster.nodes:
         with node.client() as http:
-            answer = http.post("/v1/multi-get", content=dumps({"keys": keys}, separators=(",", ":")))
+            answer = http.post(
+                "/v1/multi-get?deadline-ms=60000", content=dumps({"keys": keys}, separators=(",", ":"))
+            )
             assert answer.status_code == 200
             assert [item["found"] for item in answer.json()["items"]] == [False] * len(keys)
 
