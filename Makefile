@@ -5,12 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 RUFF_PATHS := operator app tests bench charts
 DEMO_OPTIONS ?=
-# Most tests run in parallel. Those that start Spark run one after the other: several JVMs at once would measure the machine.
-# tests/app/ingest comes first, because it makes the class archive with which all later JVMs start.
-TEST_OPTIONS ?= --numprocesses logical --maxprocesses 4 --dist loadfile
+TEST_OPTIONS ?= --numprocesses auto --no-loadscope-reorder
 TEST_REPORT ?=
-SPARK_TESTS := tests/app/ingest tests/integration
-CLUSTER_TESTS ?= tests/cluster
+TESTS ?= tests
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test cluster check format docs digests bench lock clean
@@ -25,10 +22,10 @@ help:  ## Show what there is
 demo: needs-java $(READY)  ## Start a Kafka, example records and a node, and say what to try
 	@exec $(BIN)/qtopic run -f examples/demo.yaml --produce-examples 20 $(DEMO_OPTIONS)
 
+# With the class archive every JVM of the tests starts in half of the time.
 test: needs-java $(READY)  ## Run every test, against real Kafka, Spark and RocksDB
-	$(BIN)/pytest $(TEST_OPTIONS) $(addprefix --ignore=,$(SPARK_TESTS) tests/cluster) $(TEST_REPORT)
-	$(BIN)/pytest $(SPARK_TESTS) $(TEST_REPORT)
-	$(BIN)/pytest $(CLUSTER_TESTS) $(TEST_REPORT)
+	@$(BIN)/python -m queryable_app.ingest.training
+	$(BIN)/pytest $(TEST_OPTIONS) $(TEST_REPORT) $(TESTS)
 
 cluster: export QT_TEST_IMAGE ?= queryable-topics:dev
 cluster: needs-java $(READY)  ## Test the chart, and the product on the cluster that KUBECONFIG names; CONTRIBUTING.md says how

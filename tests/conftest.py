@@ -14,7 +14,7 @@ from tests.support.kafka import KafkaForTests, embedded_kafka
 settings.register_profile("suite", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
-pytest_plugins = ["tests.support.leftovers", "tests.support.tiers"]
+pytest_plugins = ["tests.support.distribution", "tests.support.leftovers", "tests.support.tiers"]
 
 # A shell ignores SIGINT for what it starts in the background, and programs that tests interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
