@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 NAMES = (
+    "beside_streams",
     "point_read",
     "forwarded_read",
     "multi_get",

@@ -36,8 +36,8 @@ def during(system: System, bootstrap: str, what: Callable[[], object]) -> list[f
     acting = threading.Thread(target=act)
     acting.start()
     while acting.is_alive():
-        samples += probe(system, bootstrap, "moved", 0.5)
-    return samples + list(probe(system, bootstrap, "moved", AROUND_SECONDS))
+        samples += probe(system.url(), bootstrap, "moved", 0.5)
+    return samples + list(probe(system.url(), bootstrap, "moved", AROUND_SECONDS))
 
 
 def measure(directory: Path, quick: bool) -> Iterator[Result]:
@@ -45,7 +45,7 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
         topics.create(kafka.bootstrap, "moved", PARTITIONS)
         spec = document("moved", kafka.bootstrap, replicas=2)
         with running(spec, directory / "moved", nodes=2) as system, Load(kafka.bootstrap, "moved", RATE):
-            list(probe(system, kafka.bootstrap, "moved", 10))  # warms the JVM
+            list(probe(system.url(), kafka.bootstrap, "moved", 10))  # warms the JVM
             still = during(system, kafka.bootstrap, lambda: time.sleep(5))
             yield Result("assignment", "nothing changes", {**quantiles(still), "n": len(still)})
             for number in range(2 if quick else 8):

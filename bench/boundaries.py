@@ -26,8 +26,8 @@ SQL = "SELECT key, value.probe AS probe FROM records WHERE coalesce(value.amount
 
 def samples_of(system: System, bootstrap: str, topic: str, seconds: float) -> dict[str, float | int | str]:
     with Load(bootstrap, topic, RATE):
-        list(probe(system, bootstrap, topic, 10))
-        samples = list(probe(system, bootstrap, topic, seconds))
+        list(probe(system.url(), bootstrap, topic, 10))
+        samples = list(probe(system.url(), bootstrap, topic, seconds))
     late = {f"> {ms} ms": sum(s > ms for s in samples) for ms in (20, 100)}
     return {**quantiles(samples), "n": len(samples), **late}
 

@@ -57,11 +57,9 @@ class Load:
         self.thread.join()
 
 
-def probe(
-    system: System, bootstrap: str, topic: str, seconds: float, pause_s: float = 0.05
-) -> Iterator[float]:
+def probe(url: str, bootstrap: str, topic: str, seconds: float, pause_s: float = 0.05) -> Iterator[float]:
     """Yield the milliseconds from produce() to the first answer with the record, one per probe."""
-    where = urllib.parse.urlsplit(system.url())
+    where = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(str(where.hostname), where.port or 80, timeout=10)
     client = topics.producer(bootstrap, **{"linger.ms": 0})
     end, number = time.monotonic() + seconds, 0
@@ -95,7 +93,7 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
                 spec = document(topic, kafka.bootstrap, ingest={"mode": mode})
                 with running(spec, directory / topic) as system:
                     with Load(kafka.bootstrap, topic, 1000):
-                        list(probe(system, kafka.bootstrap, topic, 10))  # warms the JVM
+                        list(probe(system.url(), kafka.bootstrap, topic, 10))  # warms the JVM
                     for rate in (0, 4, 1000, 5000):
                         yield _case(system, kafka.bootstrap, topic, mode, partitions, rate, seconds)
 
@@ -111,10 +109,10 @@ def _case(
         figures = {"serve CPU %": serve.cpu_percent(), "ingest CPU %": ingest.cpu_percent()}
         return Result("freshness", case, figures, "idle node <= 3 % of a core" if mode == "realtime" else "")
     if rate == 4:  # the probes themselves are the load
-        samples = list(probe(system, bootstrap, topic, seconds * 2, 0.25))
+        samples = list(probe(system.url(), bootstrap, topic, seconds * 2, 0.25))
     else:
         with Load(bootstrap, topic, rate):
-            samples = list(probe(system, bootstrap, topic, seconds))
+            samples = list(probe(system.url(), bootstrap, topic, seconds))
     figures = {**quantiles(samples), "n": len(samples)}
     figures |= {"serve CPU %": serve.cpu_percent(), "ingest CPU %": ingest.cpu_percent()}
     return Result("freshness", case, figures, TARGETS.get((rate, mode), ""))

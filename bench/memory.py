@@ -35,7 +35,7 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
                 window = 0
                 while time.monotonic() < started + minutes * 60:
                     window += 1
-                    samples = list(probe(system, kafka.bootstrap, "soak", 30))
+                    samples = list(probe(system.url(), kafka.bootstrap, "soak", 30))
                     for role, meter in meters.items():
                         seen[role].append((time.monotonic() - started, float(meter.rss_mb())))
                     if window % 6 == 0 or quick:

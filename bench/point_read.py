@@ -71,22 +71,22 @@ def closed_loop(port: int, script: Path, seconds: int, connections: int = 32) ->
     return float(found[1])
 
 
-def open_loop_latency(port: int, per_second: float, seconds: float) -> dict[str, float]:
+def open_loop_latency(port: int, per_second: float, seconds: float, keys: int = KEYS) -> dict[str, float]:
     """Measure latency from a process of its own, which has core 1 to itself."""
     program = (
         "import gc, json, uvloop; from bench.open_loop import open_loop; from bench.point_read import requests;"
         "gc.disable();"  # the pauses to be measured are the server's
-        f"outcome = uvloop.run(open_loop({port}, requests(), {per_second}, {seconds}));"
+        f"outcome = uvloop.run(open_loop({port}, requests({keys}), {per_second}, {seconds}));"
         "assert set(outcome.statuses) == {200}, outcome.statuses; print(json.dumps(outcome.latencies_ms))"
     )
     command = ["taskset", "-c", "1", sys.executable, "-c", program]
     return quantiles(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
 
 
-def requests(count: int = 20_000) -> list[bytes]:
+def requests(keys: int = KEYS, count: int = 20_000) -> list[bytes]:
     dice = random.Random(1)
     return [
-        b"GET /v1/keys/%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % key_of(dice.randrange(KEYS))
+        b"GET /v1/keys/%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % key_of(dice.randrange(keys))
         for _ in range(count)
     ]
 

@@ -145,13 +145,21 @@ class System:
 
 @contextmanager
 def running(
-    document: Mapping[str, Any], directory: Path, *options: str, nodes: int = 1, wait: bool = True
+    document: Mapping[str, Any],
+    directory: Path,
+    *options: str,
+    nodes: int = 1,
+    wait: bool = True,
+    prefix: Sequence[str] = (),
 ) -> Iterator[System]:
-    """Run `qtopic run` on this document until the end of the block, and wait until every node is ready if `wait` is true."""
+    """Run `qtopic run` on this document until the end of the block, and wait until every node is ready if `wait` is true.
+
+    `prefix` is a command that runs it, such as `taskset`.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     file, data, log = directory / "topic.yaml", directory / "data", directory / "run.log"
     file.write_text(yaml.safe_dump(dict(document)))
-    command = [sys.executable, "-m", "queryable_app.cli", "run", "-f", str(file)]
+    command = [*prefix, sys.executable, "-m", "queryable_app.cli", "run", "-f", str(file)]
     command += ["--kafka", "file", "--nodes", str(nodes), "--data", str(data), "--port", "0", *options]
     with log.open("a") as out:
         process = subprocess.Popen(

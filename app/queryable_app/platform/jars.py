@@ -35,44 +35,42 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Jar:
+class Jar:
     organisation: str
     name: str
     version: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Set:
+class JarSet:
     """Name jars that are resolved together, into one directory."""
 
     directory: str
     what: str
-    jars: tuple[_Jar, ...]
+    jars: tuple[Jar, ...]
     transitive: bool
 
 
 # The connector of the Spark that pyproject.toml pins. Its token provider, for Kerberos delegation tokens, was not published in
 # that version; Spark loads it and does not use it.
-_CONNECTOR: Final = _Set(
+_CONNECTOR: Final = JarSet(
     "spark-kafka-4.2.0",
     "Spark's Kafka connector (10 MB)",
     (
-        _Jar("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-        _Jar("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
-        _Jar("org.apache.kafka", "kafka-clients", "3.9.2"),
-        _Jar("org.apache.commons", "commons-pool2", "2.13.1"),
+        Jar("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+        Jar("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
+        Jar("org.apache.kafka", "kafka-clients", "3.9.2"),
+        Jar("org.apache.commons", "commons-pool2", "2.13.1"),
     ),
     transitive=False,
 )
 
-_BROKER: Final = _Set(
+_BROKER: Final = JarSet(
     "kafka-4.3.1",
     "Apache Kafka (44 MB)",
     (
-        _Jar("org.apache.kafka", "kafka_2.13", "4.3.1"),
-        _Jar(
-            "org.slf4j", "slf4j-simple", "1.7.36"
-        ),  # without a binding the broker does not log that it is up
+        Jar("org.apache.kafka", "kafka_2.13", "4.3.1"),
+        Jar("org.slf4j", "slf4j-simple", "1.7.36"),  # without a binding the broker does not log that it is up
     ),
     transitive=True,
 )
@@ -99,12 +97,12 @@ def cache_dir(setting: str, environ: Mapping[str, str] = os.environ) -> Path:
 
 def connector_jars(cache: Path, progress: Progress | None = None) -> list[Path]:
     """Return the four jars with which Spark reads Kafka."""
-    return sorted(_resolved(_CONNECTOR, cache, progress or _print_progress).glob("*.jar"))
+    return sorted(resolved(_CONNECTOR, cache, progress or _print_progress).glob("*.jar"))
 
 
 def broker_jars(cache: Path, progress: Progress | None = None) -> Path:
     """Return a directory whose jars are a complete Kafka broker."""
-    return _resolved(_BROKER, cache, progress or _print_progress)
+    return resolved(_BROKER, cache, progress or _print_progress)
 
 
 @functools.cache
@@ -160,7 +158,8 @@ def locked(cache: Path, name: str) -> Iterator[None]:
         yield
 
 
-def _resolved(wanted: _Set, cache: Path, progress: Progress) -> Path:
+def resolved(wanted: JarSet, cache: Path, progress: Progress, digests: Path = DIGESTS_FILE) -> Path:
+    """Return the directory of these jars in the cache; download them if it is not there."""
     target = cache / wanted.directory
     if target.is_dir():
         return target
@@ -169,7 +168,7 @@ def _resolved(wanted: _Set, cache: Path, progress: Progress) -> Path:
             if not target.is_dir():  # unless another process was faster
                 progress(f"Downloading {wanted.what} once, into {target}")
                 jars = download(wanted, cache / "ivy", Path(scratch))
-                _verify(wanted, jars, cache)
+                _verify(wanted, jars, cache, digests)
                 jars.rename(target)
     except OSError as error:
         raise JarsError(
@@ -178,7 +177,7 @@ def _resolved(wanted: _Set, cache: Path, progress: Progress) -> Path:
     return target
 
 
-def digest_lines(wanted: _Set, jars: Path) -> list[str]:
+def digest_lines(wanted: JarSet, jars: Path) -> list[str]:
     """Return a line of `platform/jars.sha256` for each file."""
     return [
         f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {wanted.directory}/{jar.name}"
@@ -186,8 +185,8 @@ def digest_lines(wanted: _Set, jars: Path) -> list[str]:
     ]
 
 
-def _verify(wanted: _Set, jars: Path, cache: Path) -> None:
-    known = {line for line in DIGESTS_FILE.read_text().splitlines() if f"  {wanted.directory}/" in line}
+def _verify(wanted: JarSet, jars: Path, cache: Path, digests: Path) -> None:
+    known = {line for line in digests.read_text().splitlines() if f"  {wanted.directory}/" in line}
     if differing := known.symmetric_difference(digest_lines(wanted, jars)):
         name = min(differing).rpartition("/")[2]
         raise JarsError(
@@ -197,7 +196,7 @@ def _verify(wanted: _Set, jars: Path, cache: Path) -> None:
         )
 
 
-def download(wanted: _Set, ivy_cache: Path, scratch: Path) -> Path:
+def download(wanted: JarSet, ivy_cache: Path, scratch: Path) -> Path:
     """Return a directory with the downloaded jars, which are not verified yet."""
     into = scratch / "jars"
     module = scratch / "ivy.xml"
@@ -221,7 +220,7 @@ def download(wanted: _Set, ivy_cache: Path, scratch: Path) -> Path:
     return into
 
 
-def _ivy_module(wanted: _Set) -> str:
+def _ivy_module(wanted: JarSet) -> str:
     dependencies = "".join(
         f'<dependency org="{j.organisation}" name="{j.name}" rev="{j.version}" conf="default->default"'
         f' transitive="{str(wanted.transitive).lower()}"/>'
@@ -247,7 +246,7 @@ def _ivy_reason(output: str) -> str:
     return lines[-1] if lines else "Ivy reported nothing"
 
 
-def _download_failed(wanted: _Set, why: str) -> str:
+def _download_failed(wanted: JarSet, why: str) -> str:
     return (
         f"{wanted.what} could not be downloaded ({why}): check the network, or set {IVY_SETTINGS_VARIABLE} "
         "to an Ivy settings file that names a mirror of Maven Central."

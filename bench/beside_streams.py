@@ -1,0 +1,176 @@
+"""Measure a node beside an application of Kafka Streams, in turns on one machine: point reads, and how soon a record is readable.
+
+Both read the same topic of the same broker. A node is what `qtopic run` starts, with Spark idle beside it; the peer is
+`bench/streams/StreamsTable.java`: Kafka Streams with RocksDB behind Vert.x. For point reads each has core 0, and the load
+core 1; for freshness both have the machine, one load, and the settings of Kafka Streams that showed a record soonest. A ratio
+above 1 is in favour of the node. It needs a JDK.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from bench.freshness import Load, probe
+from bench.harness import Result, document, median, quantiles
+from bench.point_read import WRK_SCRIPT, closed_loop, open_loop_latency
+from bench.server import key_of, value_of
+from queryable_app.platform.jars import Jar, JarSet, cache_dir, find_java, resolved
+from tests.integration import topics
+from tests.integration.system import running
+from tests.support.kafka import embedded_kafka
+from tests.support.waiting import eventually
+
+STREAMS: Final = JarSet(
+    "streams-4.3.1",
+    "Kafka Streams and Vert.x (90 MB)",
+    (
+        Jar("org.apache.kafka", "kafka-streams", "4.3.1"),
+        Jar("io.vertx", "vertx-core", "5.0.4"),
+        Jar("org.slf4j", "slf4j-nop", "2.0.17"),
+    ),
+    transitive=True,
+)
+STREAMS_DIGESTS: Final = Path(__file__).with_name("streams") / "jars.sha256"
+
+PARTITIONS = 8
+# The source topic is the changelog, and no cache holds a record back: what its documentation advises, and what was fastest.
+TUNED = {"topology.optimization": "all", "statestore.cache.max.bytes": "0"}
+SOONEST = {**TUNED, "poll.ms": "5", "commit.interval.ms": "1000"}
+
+
+@contextmanager
+def streams_table(
+    directory: Path, bootstrap: str, topic: str, settings: Mapping[str, str], core: int | None
+) -> Iterator[str]:
+    """Run the peer, and yield its address once it has every record."""
+    jars = resolved(STREAMS, cache_dir(os.environ.get("QT_CACHE_DIR", "")), print, STREAMS_DIGESTS)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    command = [str(find_java()), "-Xmx768m", "-XX:+UseSerialGC", "-cp", f"{jars}/*"]
+    command += [str(STREAMS_DIGESTS.with_name("StreamsTable.java"))]
+    ours = {"topic": topic, "partitions": str(PARTITIONS), "port": str(port)}
+    theirs = {
+        "bootstrap.servers": bootstrap,
+        "application.id": f"{topic}-{os.getpid()}-{core}",
+        "state.dir": str(directory / f"streams-{topic}"),
+    }
+    command += [f"{name}={value}" for name, value in {**ours, **theirs, **settings}.items()]
+    process = subprocess.Popen(pinned(core) + command)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        eventually("Kafka Streams runs", lambda: status(f"{url}/") == 200, 300)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@contextmanager
+def node(directory: Path, bootstrap: str, topic: str, core: int | None) -> Iterator[str]:
+    """Run a node as `qtopic run` does, and yield its address once it is ready."""
+    with running(document(topic, bootstrap), directory / f"node-{topic}", prefix=pinned(core)) as system:
+        yield system.url()
+
+
+def pinned(core: int | None) -> list[str]:
+    return [] if core is None else ["taskset", "-c", str(core)]
+
+
+def status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def has_all(url: str, keys: int) -> bool:
+    sample = random.Random(1).sample(range(keys), 500)
+    return all(status(f"{url}/v1/keys/{key_of(number).decode()}") == 200 for number in sample)
+
+
+def measure(directory: Path, quick: bool) -> Iterator[Result]:
+    if shutil.which("wrk") is None or shutil.which("javac") is None or not hasattr(os, "sched_setaffinity"):
+        print(
+            "beside_streams needs Linux, wrk and a JDK (Debian: apt-get install wrk openjdk-17-jdk-headless)"
+        )
+        return
+    keys, seconds, rounds = (50_000, 3, 2) if quick else (1_000_000, 8, 5)
+    with embedded_kafka(directory / "broker") as kafka:
+        yield from point_reads(directory, kafka.bootstrap, keys, seconds, rounds)
+        yield from freshness(directory, kafka.bootstrap, seconds, rounds)
+
+
+def point_reads(directory: Path, bootstrap: str, keys: int, seconds: int, rounds: int) -> Iterator[Result]:
+    topics.create(bootstrap, "point", PARTITIONS)
+    records = ((key_of(number), value_of(number)) for number in range(keys))
+    topics.produce(bootstrap, "point", records, **{"linger.ms": 50, "compression.type": "lz4"})
+    script = directory / "wrk.lua"
+    script.write_text(WRK_SCRIPT.replace("KEYS", str(keys)))
+    with (
+        streams_table(directory, bootstrap, "point", TUNED, 0) as peer,
+        node(directory, bootstrap, "point", 0) as ours,
+    ):
+        ports = {"node": port_of(ours), "Kafka Streams": port_of(peer)}
+        for name, url in (("node", ours), ("Kafka Streams", peer)):
+            eventually(f"{name} has every key", lambda url=url: has_all(url, keys), 300)  # type: ignore[misc]
+            closed_loop(ports[name], script, 2 * seconds)  # warms the JVM
+        rates: dict[str, list[float]] = {name: [] for name in ports}
+        for _ in range(rounds):
+            for name, port in ports.items():
+                rates[name].append(closed_loop(port, script, seconds))
+        for name, measured in rates.items():
+            yield Result(
+                "beside_streams",
+                f"point reads, {name}",
+                {"requests/s": median(measured), "min": min(measured), "max": max(measured)},
+            )
+        ratio = median(rates["node"]) / median(rates["Kafka Streams"])
+        yield Result("beside_streams", "point reads, ratio", {"x Kafka Streams": round(ratio, 2)}, ">= 1.3")
+        half = min(median(measured) for measured in rates.values()) / 2
+        p99: dict[str, list[float]] = {name: [] for name in ports}
+        for _ in range(rounds):
+            for name, port in ports.items():
+                p99[name].append(open_loop_latency(port, half, seconds, keys)["p99"])
+        yield Result(
+            "beside_streams",
+            f"point reads, p99 at {half:,.0f}/s",
+            {name: median(measured) for name, measured in p99.items()},
+            "not above Kafka Streams",
+        )
+
+
+def freshness(directory: Path, bootstrap: str, seconds: int, rounds: int) -> Iterator[Result]:
+    topics.create(bootstrap, "fresh", PARTITIONS)
+    with (
+        streams_table(directory, bootstrap, "fresh", SOONEST, None) as peer,
+        node(directory, bootstrap, "fresh", None) as ours,
+        Load(bootstrap, "fresh", 1000),
+    ):
+        urls = {"node": ours, "Kafka Streams": peer}
+        samples: dict[str, list[dict[str, float]]] = {name: [] for name in urls}
+        for url in urls.values():
+            list(probe(url, bootstrap, "fresh", 2 * seconds))  # warms the JVM
+        for _ in range(rounds):
+            for name, url in urls.items():
+                samples[name].append(quantiles(list(probe(url, bootstrap, "fresh", seconds))))
+        for name, measured in samples.items():
+            figures = {quantile: median([one[quantile] for one in measured]) for quantile in ("p50", "p99")}
+            yield Result("beside_streams", f"freshness, {name}", {**figures}, "not above Kafka Streams")
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
