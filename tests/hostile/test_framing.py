@@ -179,7 +179,7 @@ def test_no_input_blocks_the_event_loop(node: Served, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("element", "count", "status"),
-    [(b'"a"', 3_000_000, 413), (b"0", 150_000, 413), (b"{}", 150_000, 400), (b"[0,0]", 2_000_000, 413)],
+    [(b'"a"', 500_000, 413), (b"0", 150_000, 413), (b"{}", 15_000, 400), (b"[0,0]", 300_000, 413)],
 )
 def test_flood_of_values_in_a_body_is_not_parsed(
     node: Served, monkeypatch: pytest.MonkeyPatch, element: bytes, count: int, status: int
@@ -200,7 +200,7 @@ def test_flood_of_values_in_a_body_is_not_parsed(
     with wire(node.port) as connection:
         connection.send(request(b"POST", b"/v1/multi-get?deadline-ms=60000", body=body))
         assert connection.answer().status == status
-    assert max(seconds) < 0.2  # it was 300 to 1000 ms
+    assert max(seconds) < 0.1
 
 
 def test_commas_inside_keys_are_allowed(node: Served) -> None:
