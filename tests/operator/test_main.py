@@ -7,8 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from queryable_operator.spec import names
 from tests.support.fake_api import FakeApi
 from tests.support.operating import topic
 from tests.support.operator_process import operator_process
+from tests.support.waiting import eventually
 
 DOCS = Path(__file__).parents[2] / "docs" / "operator.md"
 
@@ -25,13 +24,6 @@ DOCS = Path(__file__).parents[2] / "docs" / "operator.md"
 def kubeconfig(api: FakeApi, tmp_path: Path) -> str:
     (tmp_path / "kubeconfig").write_text(api.kubeconfig())
     return str(tmp_path / "kubeconfig")
-
-
-def _until(holds: Callable[[], object], what: str = "") -> None:
-    deadline = time.monotonic() + 90
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def _phase(api: FakeApi, name: str) -> object:
@@ -59,10 +51,12 @@ def test_resource_gets_a_status(api: FakeApi, kubeconfig: str, tmp_path: Path) -
     """A resource whose Kafka is unreachable gets a phase, and metrics count the pass."""
     api.put(topic())
     with operator_process(tmp_path / "log", kubeconfig) as operator:
-        _until(lambda: _phase(api, "v"), "there is a status")
+        eventually("there is a status", lambda: _phase(api, "v"))
         assert operator.get("/healthz").text == "ok\n"
         # A pass is counted when it has ended, which is after its status can be observed.
-        _until(lambda: operator.metrics().get('qt_reconcile_total{result="ok"}', 0) >= 1, "a pass is counted")
+        eventually(
+            "a pass is counted", lambda: operator.metrics().get('qt_reconcile_total{result="ok"}', 0) >= 1
+        )
     assert _phase(api, "v") == "Pending"
 
 
@@ -70,7 +64,7 @@ def test_signal_ends_the_operator(api: FakeApi, kubeconfig: str, tmp_path: Path)
     """After a signal the operator exits with status 0 and without a trace, also during a pass."""
     api.put(topic())
     with operator_process(tmp_path / "log", kubeconfig) as operator:
-        _until(lambda: _phase(api, "v"), "there is a status")
+        eventually("there is a status", lambda: _phase(api, "v"))
         assert operator.end() == 0
         assert "Traceback" not in operator.log
 
@@ -79,7 +73,7 @@ def test_json_log_names_the_resource(api: FakeApi, kubeconfig: str, tmp_path: Pa
     """Each line is one JSON object with the resource's namespace and name."""
     api.put(topic())
     with operator_process(tmp_path / "log", kubeconfig, "--log-format=json") as operator:
-        _until(lambda: _phase(api, "v"), "there is a status")
+        eventually("there is a status", lambda: _phase(api, "v"))
         operator.end()
         lines = [json.loads(line) for line in operator.log.splitlines()]
     assert any((line.get("namespace"), line.get("name")) == ("a", "v") for line in lines)
@@ -143,7 +137,7 @@ resync.Resync.once, resync._EVERY_SECONDS = broken, 0.1
     with operator_process(tmp_path / "log", kubeconfig, prelude=prelude) as operator:
         operator.wait_for_log("The resync of watches failed")
         api.put(topic())
-        _until(lambda: _phase(api, "v"), "the resource is reconciled")
+        eventually("the resource is reconciled", lambda: _phase(api, "v"))
         assert operator.end() == 0
 
 
@@ -167,7 +161,7 @@ def test_standby_takes_over(api: FakeApi, kubeconfig: str, tmp_path: Path) -> No
             one.end(signal.SIGKILL)
             api.put(topic("later"))
             two.wait_for_log("This operator acts now", 60)
-            _until(lambda: _phase(api, "later"), "the second one acts")
+            eventually("the second one acts", lambda: _phase(api, "later"))
             assert two.end() == 0
     lease = api.get("Lease", "a", names.FIELD_MANAGER)
     assert lease is not None
@@ -180,7 +174,7 @@ def test_operator_without_its_lease_ends(api: FakeApi, kubeconfig: str, tmp_path
         tmp_path / "log", kubeconfig, "--leader-election", "--lease-namespace=a"
     ) as operator:
         operator.wait_for_log("This operator acts now")
-        _until(lambda: any(r.plural == names.PLURAL for r in api.requests), "it acts")
+        eventually("it acts", lambda: any(r.plural == names.PLURAL for r in api.requests))
         lease = api.get("Lease", "a", names.FIELD_MANAGER)
         assert lease is not None
         api.put({**lease, "spec": {**lease["spec"], "holderIdentity": "another"}})

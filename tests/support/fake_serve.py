@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from queryable_app.contract import CONTROL_SOCKET, ROW_SOCKET
 from queryable_app.wire import row_frames
 from queryable_app.wire.row_frames import Hello, SliceHeader, SliceRow
 from tests.support.socket_server import SocketServer, listen_at
+from tests.support.waiting import eventually
 
 
 class RowSink:
@@ -87,13 +87,12 @@ class FakeServe:
         self, predicate: Callable[[dict[str, Any]], bool], seconds: float = 30, skip: int = 0
     ) -> dict[str, Any]:
         """Return the first message from the `skip`th on that satisfies the predicate."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            for message in self.received[skip:]:
-                if predicate(message):
-                    return message
-            time.sleep(0.01)
-        raise AssertionError(f"ingest did not send the expected message; it sent {self.received[skip:]}")
+        return eventually(
+            "ingest has sent the message",
+            lambda: next(filter(predicate, self.received[skip:]), None),
+            seconds,
+            story=lambda: f"it has sent {self.received[skip:]}",
+        )
 
     def wait_for_type(self, type_: str, seconds: float = 30, skip: int = 0) -> dict[str, Any]:
         return self.wait_for(lambda message: message["type"] == type_, seconds, skip)

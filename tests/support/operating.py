@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +20,7 @@ from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, Observed, Ref
 from queryable_operator.spec.resource import identity_of
 from queryable_operator.spec.settings import OperatorSettings
+from tests.support import waiting
 from tests.support.fake_api import FakeApi, Object, fake_api
 
 MAP = Ref("ConfigMap", "v-r1")
@@ -102,7 +101,4 @@ def operating() -> Iterator[Operating]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        await asyncio.sleep(0.02)
+    await waiting.until("the operator has acted", condition, _DEADLINE_SECONDS)

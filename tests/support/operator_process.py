@@ -7,13 +7,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import psutil
+
+from tests.support.waiting import eventually
 
 _ROOT = Path(__file__).parents[2]
 _START_SECONDS = 60.0
@@ -54,11 +55,11 @@ class OperatorProcess:
         return {name: float(value) for name, _, value in lines}
 
     def wait_for_log(self, text: str, seconds: float = _START_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while text not in self.log:
+        def logged() -> bool:
             assert self.popen.poll() is None, self.log
-            assert time.monotonic() < deadline, f"it did not say {text!r}:\n{self.log}"
-            time.sleep(0.05)
+            return text in self.log
+
+        eventually(f"the log has {text!r}", logged, seconds, story=lambda: self.log)
 
     def rss_mib(self) -> float:
         return float(psutil.Process(self.popen.pid).memory_info().rss) / 2**20

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -16,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from queryable_app.ingest.class_archive import archive_options, archive_path
 from queryable_app.ingest.jvm import class_path, jvm_process
+from tests.support.waiting import eventually
 
 
 def test_jvm_uses_the_class_archive(spark: SparkSession, cache: Path) -> None:
@@ -81,10 +81,8 @@ def test_ended_training_leaves_no_jvm(tmp_path: Path, cache: Path, end: signal.S
         (tmp_path / made.name).symlink_to(made)
     environ = {**os.environ, "QT_CACHE_DIR": str(tmp_path)}
     training = subprocess.Popen([sys.executable, "-m", "queryable_app.ingest.training"], env=environ)
-    deadline = time.monotonic() + 300
-    while not (java := [p for p in psutil.Process(training.pid).children() if trains(p)]):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    children = psutil.Process(training.pid).children
+    java = eventually("the JVM trains", lambda: [p for p in children() if trains(p)], 300)
 
     training.send_signal(end)
     training.wait(120)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.supervisor import Supervisor
 from tests.support.fake_serve import FakeServe
 from tests.support.kafka import KafkaForTests
+from tests.support.waiting import eventually
 
 _SHORTEST_BATCH = "spark.sql.streaming.realTimeMode.minBatchDuration"
 
@@ -100,10 +100,7 @@ def test_refused_query_runs_in_micro_batches(
         serve.send({"type": "start", "generation": 2, "positions": {"0": -2}})
         streaming = serve.wait_for_state("streaming", 60, since)
         assert (streaming["mode"], sentence in streaming["detail"]) == ("microbatch", True), streaming
-        deadline = time.monotonic() + 30
-        while [row.disk_key for row in serve.rows.rows()] != [b"k"]:
-            assert time.monotonic() < deadline, "no row came"
-            time.sleep(0.01)
+        eventually("the row has come", lambda: [row.disk_key for row in serve.rows.rows()] == [b"k"], 30)
 
     warned = [line for line in capfd.readouterr().err.splitlines() if '"real-time-refused"' in line]
     assert len(warned) == 1

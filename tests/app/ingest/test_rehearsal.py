@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,19 @@ from queryable_app.config.topic_spec import parse_spec
 from queryable_app.ingest.rehearsal import Rehearsal
 from queryable_app.ingest.stream import QueryStart
 from tests.support.kafka import KafkaForTests
+from tests.support.waiting import eventually
 
 
 def rehearsed(spark: SparkSession, kafka: KafkaForTests, partition: int, directory: Path) -> Rehearsal:
     spec = parse_spec({"kafka": {"bootstrapServers": kafka.bootstrap}, "topic": "rehearsed"})
     start = QueryStart(spec, kafka.bootstrap, 1, {partition: -2}, 1, directory / "rows.sock", "realtime")
     rehearsal = Rehearsal(spark, start, directory, directory)
-    deadline = time.monotonic() + 60
-    while rehearsal.running and time.monotonic() < deadline:
+
+    def ended() -> bool:
         rehearsal.end_when_done()
-        time.sleep(0.02)
-    assert not rehearsal.running
+        return not rehearsal.running
+
+    eventually("the rehearsal has ended", ended, 60)
     return rehearsal
 
 

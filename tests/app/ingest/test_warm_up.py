@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from queryable_app.ingest.warm_up import warm_up
 from tests.support.kafka import KafkaForTests
+from tests.support.waiting import eventually
 
 
 def running() -> list[str]:
@@ -17,10 +18,7 @@ def running() -> list[str]:
 
 
 def wait_for_end() -> None:
-    deadline = time.monotonic() + 120
-    while running():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually("the warm-up has ended", lambda: not running(), 120)
 
 
 def test_warm_up_prepares_kafkas_clients(spark: SparkSession, kafka: KafkaForTests) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from queryable_app.wire.disk_format import KeyOrder, Row, encode_row, to_disk_ke
 from queryable_app.wire.partitioners import ALGORITHMS, partition_for
 from queryable_app.wire.row_frames import SliceHeader, SliceRow
 from tests.support.fake_serve import RowSink
+from tests.support.waiting import eventually
 
 AT_MS = 1_700_000_000_000
 Record = tuple[int, bytes | None, bytes | None]  # offset, key, value
@@ -30,13 +30,6 @@ _SCHEMA = "partition int, offset bigint, timestamp_ms bigint, key binary, value 
 def sink(tmp_path: Path) -> Iterator[RowSink]:
     with RowSink(tmp_path / "rows.sock") as opened:
         yield opened
-
-
-def until(check: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, "the condition did not hold in time"
-        time.sleep(0.001)
 
 
 def jvm(spark: SparkSession) -> Any:
@@ -299,7 +292,7 @@ def test_single_rows_are_sent_without_delay(spark: SparkSession, sink: RowSink) 
     rows = java_rows(spark, [(n, b"k", b"v") for n in range(6)])
     for count, row in enumerate(rows, start=1):
         writer.process(row)
-        until(lambda count=count: len(sink.rows()) == count)  # type: ignore[misc]
+        eventually("the rows have come", lambda count=count: len(sink.rows()) == count)  # type: ignore[misc]
     writer.close(None)
 
 
@@ -356,7 +349,7 @@ def test_broken_connection_fails_the_next_row(spark: SparkSession, sink: RowSink
     writer.open(0, 0)
     rows = java_rows(spark, [(n, b"k", b"v") for n in range(3)])
     writer.process(rows[0])
-    until(lambda: sink.rows())
+    eventually("the rows have come", sink.rows)
     sink.cut()
     with pytest.raises(Py4JJavaError, match=r"Broken pipe|reset"):
         process_all(writer, rows[1:])

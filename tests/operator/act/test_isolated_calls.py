@@ -9,6 +9,7 @@ import pytest
 
 from queryable_operator.act import isolated_calls
 from queryable_operator.act.isolated_calls import IsolatedCalls
+from tests.support.waiting import until
 
 
 def test_call_returns_its_result_or_error() -> None:
@@ -47,8 +48,7 @@ def test_call_that_waits_is_cancelled_at_its_limit() -> None:
         with pytest.raises(TimeoutError):
             await calls.run(waits, 0.2)
         await asyncio.to_thread(cancelled.wait, 60)
-        while calls.is_blocked:
-            await asyncio.sleep(0.01)
+        await until("the call has ended", lambda: not calls.is_blocked)
         return await calls.run(answers, 60)
 
     assert asyncio.run(run()) == 7
@@ -72,8 +72,7 @@ def test_call_that_does_not_end_blocks_one_thread(monkeypatch: pytest.MonkeyPatc
         assert blocked
         assert len(calls_made) <= 1
         goes_on.set()
-        while calls.is_blocked:
-            await asyncio.sleep(0.01)
+        await until("the call has ended", lambda: not calls.is_blocked)
         await calls.run(blocks, 60)
 
     try:
