@@ -32,7 +32,7 @@ from tests.support.waiting import eventually
 
 STREAMS: Final = JarSet(
     "streams-4.3.1",
-    "Kafka Streams and Vert.x (90 MB)",
+    "Kafka Streams and Vert.x (100 MB)",
     (
         Jar("org.apache.kafka", "kafka-streams", "4.3.1"),
         Jar("io.vertx", "vertx-core", "5.0.4"),
