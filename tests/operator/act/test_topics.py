@@ -25,6 +25,7 @@ from queryable_operator.spec.observed import (
 )
 from tests.support.kafka import KafkaForTests, embedded_kafka, kafka_with_listener, silent_address, with_admin
 from tests.support.socket_server import SocketServer
+from tests.support.waiting import eventually
 
 T = TypeVar("T")
 
@@ -153,7 +154,7 @@ def test_hanging_broker_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     with silent_address() as bootstrap:
         seen = _seen(bootstrap, "users")
     assert isinstance(seen, KafkaUnreachable)
-    assert threading.active_count() <= threads
+    eventually("its thread has ended", lambda: threading.active_count() <= threads)
 
 
 def test_other_server_is_unreachable() -> None:
