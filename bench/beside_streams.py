@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -24,6 +23,7 @@ from bench.freshness import Load, probe
 from bench.harness import Result, document, median, quantiles
 from bench.point_read import WRK_SCRIPT, closed_loop, open_loop_latency
 from bench.server import key_of, value_of
+from queryable_app.local.processes import free_ports
 from queryable_app.platform.jars import Jar, JarSet, cache_dir, find_java, resolved
 from tests.integration import topics
 from tests.integration.system import running
@@ -54,9 +54,7 @@ def streams_table(
 ) -> Iterator[str]:
     """Run the peer, and yield its address once it has every record."""
     jars = resolved(STREAMS, cache_dir(os.environ.get("QT_CACHE_DIR", "")), print, STREAMS_DIGESTS)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
+    (port,) = free_ports(1)
     command = [str(find_java()), "-Xmx768m", "-XX:+UseSerialGC", "-cp", f"{jars}/*"]
     command += [str(STREAMS_DIGESTS.with_name("StreamsTable.java"))]
     ours = {"topic": topic, "partitions": str(PARTITIONS), "port": str(port)}

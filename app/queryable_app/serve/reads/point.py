@@ -38,9 +38,8 @@ from queryable_app.wire.serde import value_to_json
 _FRESHNESS: Final = b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: %d\r\n"
 _ETAG: Final = b'"%b-%d-%d-%x%b"'
 _RECORD: Final = b"etag: " + _ETAG + b"\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n%b"
-_FOUND: Final = (
-    b"content-type: %b\r\ncontent-length: %d\r\n" + _RECORD
-)  # one format: three take twice the time
+# One format, because three take twice the time.
+_FOUND: Final = b"content-type: %b\r\ncontent-length: %d\r\n" + _RECORD
 _SHARED_MS: Final = 5
 _STREAMING_LAG_MS_MAX: Final = 2000  # the lag of a replica that streams is measured as a second at most
 _REPLY_RESERVE_SECONDS: Final = 0.01  # the position of a replica is a better answer than "deadline exceeded"
