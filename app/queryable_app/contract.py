@@ -1,7 +1,8 @@
-"""Define the contract between a node and the process that starts it, which is the operator or `qtopic run`.
+"""Define the contract between a pod and what starts it, which is the operator or `qtopic run`.
 
-Environment variables configure a node: one for each field of NodeSettings, named `QT_` and the field's name in capitals. Both
-processes of a node, serve and ingest, get the same variables.
+Environment variables configure a pod: one for each field of NodeSettings, named `QT_` and the field's name in capitals. Both
+processes of a pod, serve and ingest, get the same variables. A pod is one node, or several workers, each of which is a node:
+`worker_settings` gives the settings of each.
 
 No variable holds a secret, because other processes can read a process's environment. The spec, whose `kafka.config` may hold a
 password, the Kafka settings of `kafka.secretRef` and the token between nodes are in files.
@@ -12,8 +13,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Final
+from urllib.parse import urlsplit
 
 DEFAULT_PORT: Final = 8080
 ENV_PREFIX: Final = "QT_"
@@ -36,7 +38,16 @@ PLACEMENT_FILE: Final = "placement.json"
 PARTITIONER_MISMATCHES_FILE: Final = "contradicted-partitioners.json"  # below the application's directory
 CHECKPOINTS_DIRECTORY: Final = "checkpoints"  # below the application's directory
 
+WORKERS_MAX: Final = 64
+
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_PORTS: Final = re.compile(r"[0-9]{1,5}(,[0-9]{1,5})*")
+_PORT_MAX: Final = 65_535
+
+# What a worker has at least of the memory that its pod shares out.
+_CACHE_MB_MIN: Final = 8
+_CONNECTIONS_MIN: Final = 16
+_ANSWERS_BYTES_MIN: Final = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +102,18 @@ class NodeSettings:
 
     http_port: int = DEFAULT_PORT
     """The port to listen on."""
+
+    worker_ports: str = ""
+    """The own ports of the pod's workers, like `8081,8082`; they share `http_port`. Empty: the pod is one node."""
+
+    front_port: int = 0
+    """The port that a worker shares with the others of its pod, beside its own. 0: none."""
+
+    pod: str = ""
+    """The name of the worker's pod. Empty: the node is its own pod."""
+
+    pod_workers: int = 1
+    """The number of workers in the node's pod. Their ordinals follow each other, and the first is a multiple of it."""
 
     kafka_secret_dir: str = ""
     """A directory with one file for each setting of Kafka's clients, under the setting's Java name. They override the spec's
@@ -179,3 +202,68 @@ class NodeSettings:
             else:
                 values[field.name] = text
         return NodeSettings(**values)  # type: ignore[arg-type]
+
+    @property
+    def pod_name(self) -> str:
+        return self.pod or self.name
+
+    @property
+    def pod_ordinals(self) -> range:
+        """Return the ordinals of the nodes in this node's pod."""
+        first = self.ordinal - self.ordinal % self.pod_workers
+        return range(first, first + self.pod_workers)
+
+
+def worker_settings(pod: NodeSettings) -> tuple[NodeSettings, ...]:
+    """Return the settings of a pod's nodes: of its workers, or the pod's own if it is one node. Raises SettingsError."""
+    if not pod.worker_ports:
+        return (pod,)
+    ports = _worker_ports(pod)
+    workers = len(ports)
+    return tuple(
+        replace(
+            pod,
+            name=f"{pod.name}.{worker}",
+            ordinal=pod.ordinal * workers + worker,
+            advertised_url=_with_port(pod.advertised_url, port),
+            data_dir=f"{pod.data_dir}/worker-{worker}",
+            run_dir=f"{pod.run_dir}/w{worker}",
+            http_port=port,
+            worker_ports="",
+            front_port=pod.http_port,
+            pod=pod.name,
+            pod_workers=workers,
+            block_cache_mb=_share(pod.block_cache_mb, workers, _CACHE_MB_MIN),
+            write_buffer_mb=_share(pod.write_buffer_mb, workers, _CACHE_MB_MIN),
+            connections_max=_share(pod.connections_max, workers, _CONNECTIONS_MIN),
+            # A request between nodes may have a body of twice that size.
+            bodies_bytes_max=_share(pod.bodies_bytes_max, workers, 2 * pod.body_bytes_max),
+            untaken_bytes_max=_share(pod.untaken_bytes_max, workers, _ANSWERS_BYTES_MIN),
+            peer_copy_mb_per_second_max=_share(pod.peer_copy_mb_per_second_max, workers, 1),
+        )
+        for worker, port in enumerate(ports)
+    )
+
+
+def _worker_ports(pod: NodeSettings) -> list[int]:
+    wrong = SettingsError(
+        f"{ENV_PREFIX}WORKER_PORTS must be at most {WORKERS_MAX} different ports like 8081,8082, "
+        f"without {ENV_PREFIX}HTTP_PORT, not {pod.worker_ports!r}"
+    )
+    if _PORTS.fullmatch(pod.worker_ports) is None:
+        raise wrong
+    ports = [int(port) for port in pod.worker_ports.split(",")]
+    different = len({pod.http_port, *ports}) == len(ports) + 1
+    if not different or len(ports) > WORKERS_MAX or not all(1 <= port <= _PORT_MAX for port in ports):
+        raise wrong
+    return ports
+
+
+def _with_port(url: str, port: int) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=f"{re.sub(r':[0-9]*$', '', parts.netloc)}:{port}").geturl()
+
+
+def _share(total: int, workers: int, least: int) -> int:
+    """Return a worker's share of what its pod has: at least `least`, and never more than all of it."""
+    return min(total, max(least, total // workers))

@@ -80,6 +80,8 @@ class TopicSpec:
     replicas: int = 1
     standby_replicas: int = 0
     read: Read = Read()
+    workers: int | None = None
+    """The workers of a pod. None: the resource does not say."""
     ingest: Ingest = Ingest()
     on_data_loss: OnDataLoss = "Fail"
     high_water_percent: int = 85
@@ -128,6 +130,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         replicas=replicas,
         standby_replicas=standby_replicas,
         read=parse_read(spec.get("read", {})),
+        workers=spec.get("serve", {}).get("workers"),
         ingest=_ingest(spec.get("ingest", {})),
         on_data_loss=_one_of(OnDataLoss, spec.get("onDataLoss", "Fail"), "spec.onDataLoss"),
         high_water_percent=spec.get("storage", {}).get("highWaterPercent", 85),

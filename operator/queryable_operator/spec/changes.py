@@ -43,6 +43,7 @@ CHANGES: Final[Mapping[str, Change]] = {
     "storage.storageClassName": Change.REJECT,
     "storage.ephemeral": Change.REJECT,
     "storage.highWaterPercent": Change.ROLL,
+    "serve": Change.REVISION,
     "ingest": Change.ROLL,
     "image": Change.ROLL,
     "podTemplate": Change.ROLL,

@@ -78,7 +78,7 @@ def class_of(path: str) -> Change:
         ),
         (
             Change.REVISION,
-            "kafka.bootstrapServers topic key value onBadRecord partitioner transform view redeployNonce",
+            "kafka.bootstrapServers topic key value onBadRecord partitioner transform view serve redeployNonce",
         ),
         (Change.REJECT, "storage.storageClassName storage.ephemeral"),
     ],
