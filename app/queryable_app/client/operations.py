@@ -40,7 +40,7 @@ from queryable_app.client.sender import Targets
 from queryable_app.client.session import SessionPositions, behind_session, reports_missing_key
 from queryable_app.errors import shown
 from queryable_app.wire.cursors import Order
-from queryable_app.wire.json_text import BadJson, check_bounds
+from queryable_app.wire.json_text import BadJson, parse_json
 
 # Of a multi-get: more keys of one node go in several requests.
 KEYS_PER_REQUEST: Final = 2_000
@@ -223,7 +223,7 @@ class Operations:
         record = record_key(key, (yield from self._placements.placement(deadline)).codec)
         try:
             text = json.dumps(value, allow_nan=False).encode()
-            check_bounds(text)
+            parse_json(text)
         except BadJson as bad:
             raise InvalidRequest(f"value: {bad}", "see the rules for JSON in docs/http.md") from None
         except (TypeError, ValueError, RecursionError) as error:

@@ -91,6 +91,7 @@ class Node:
         self.read_admission = ReadAdmission()
         self.answer_budget = ByteBudget(settings.untaken_bytes_max)
         self.body_budget = ByteBudget(settings.bodies_bytes_max)
+        self.parsing_large_body = asyncio.Lock()
         self.descriptors = descriptors
         self._create_kafka_parts()
         self._create_peer_parts()

@@ -1,9 +1,10 @@
 """Parse JSON under one set of rules for ingest, writes, keys and the Python client.
 
-Strategy: Python's parser checks the grammar, in C. It has no bound for depth or for the length of a number, so both are checked
-on the text, also in C: strings are removed, and brackets and digits are counted. The row writer's `Checks.java` has the same
-rules in the JVM; `tests/golden/json_values.json` and a property test compare the two. A value is stored as its text, so the
-readers here return the text, as bytes, with the value.
+Strategy: Python's parser checks the grammar, in C, and calls back for each number, whose length is bounded here. It has no bound
+for depth, so that is checked on the text, also in C: strings are removed, and brackets are counted. The parsed value would not
+do: of a repeated name it has only the last member. The row writer's `Checks.java` has the same rules in the JVM;
+`tests/golden/json_values.json` and a property test compare the two. A value is stored as its text, so the readers here return
+the text, as bytes, with the value.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 
 from queryable_app.errors import shown
 
@@ -23,17 +24,13 @@ DEPTH_MAX: Final = 100
 """Arrays and objects that are open at once. Every common JSON parser takes this many."""
 NUMBER_CHARACTERS_MAX: Final = 1000
 
-_IN_NUMBERS: Final = bytes(
-    48 if byte in b"-+.0123456789eE" else 32 for byte in range(256)
-)  # others become spaces
-_LONG_NUMBER: Final = b"0" * (NUMBER_CHARACTERS_MAX + 1)
+_CONVERTED_CHARACTERS_MAX: Final = 64  # every number of the formats of keys and values is shorter
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: one deeper, one less deep
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
 _SPACES: Final = (" ", "\t", "\n", "\r")
 # Possessive quantifiers: each regex reads any text in one pass.
 _SPACE: Final = re.compile(r"[ \t\n\r]*+")
 _STRING_OR_BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
-_TOO_DEEP: Final = f"is nested deeper than {DEPTH_MAX}"
 _TOO_LONG: Final = f"has a number of more than {NUMBER_CHARACTERS_MAX} characters"
 
 
@@ -53,13 +50,17 @@ def parse_json(raw: bytes, unique_names: bool = False) -> JsonText:
 
     A value that is stored may repeat a name. With `unique_names`, which a node uses for its own requests, it may not.
     """
-    text = _decoded(raw)
+    value = parse_text(decoded(raw), unique_names)
+    check_depth(raw)
+    return JsonText(value, raw)
+
+
+def parse_text(text: str, unique_names: bool = False) -> Any:
+    """Parse a text that is one JSON document. The caller checks its depth."""
     try:
-        value = (_UNIQUE if unique_names else _ANY).decode(text)
+        return (_UNIQUE if unique_names else _ANY).decode(text)
     except (ValueError, RecursionError) as error:
         raise _bad_json(error) from None
-    check_bounds(raw)
-    return JsonText(value, raw)
 
 
 # A reader takes a text and a position, and returns the value there and the position after it.
@@ -67,14 +68,15 @@ def parse_json(raw: bytes, unique_names: bool = False) -> JsonText:
 
 def read_json(text: str, at: int) -> tuple[JsonText, int]:
     """Read the JSON value at a position."""
-    value, end = _read(text, at)
+    value, end = read_value(text, at)
     raw = text[at:end].encode()
-    if end - at > DEPTH_MAX:  # a shorter text cannot exceed a bound
-        check_bounds(raw)
+    if end - at > DEPTH_MAX:  # a shorter text cannot exceed the bound
+        check_depth(raw)
     return JsonText(value, raw), end
 
 
-def _read(text: str, at: int) -> tuple[Any, int]:
+def read_value(text: str, at: int) -> tuple[Any, int]:
+    """Read the value at a position without its text. The caller checks its depth."""
     try:
         return _ANY.raw_decode(text, at)
     except (ValueError, RecursionError) as error:
@@ -84,7 +86,7 @@ def _read(text: str, at: int) -> tuple[Any, int]:
 def read_stored(text: str, at: int) -> tuple[Any, int]:
     """Read a stored value, which may be older than the bounds. One too deep for Python's parser is the bytes of its text."""
     try:
-        return _ANY.raw_decode(text, at)
+        return _STORED.raw_decode(text, at)
     except RecursionError:
         end = skip_deep(text, at)
         return text[at:end].encode(), end
@@ -94,17 +96,30 @@ def read_stored(text: str, at: int) -> tuple[Any, int]:
 
 def read_array(text: str, at: int, read: Callable[[str, int], tuple[T, int]]) -> tuple[list[T], int]:
     """Read the array at a position, each element with `read`."""
-    elements: list[T] = []
-    at = skip_space(text, at + 1)
-    if text[at : at + 1] == "]":
-        return elements, at + 1
-    while True:
-        element, end = read(text, at)
-        elements.append(element)
-        at = skip_space(text, end)
-        if text[at : at + 1] == "]":
-            return elements, at + 1
-        at = skip_space(text, _expect(text, at, ","))
+    elements = Elements(text, at, read)
+    return list(elements), elements.end
+
+
+class Elements(Generic[T]):
+    """Iterate over the array at a position, and read each element with `read`. `end` is the position after the array."""
+
+    def __init__(self, text: str, at: int, read: Callable[[str, int], tuple[T, int]]) -> None:
+        self._text = text
+        self._at = at
+        self._read = read
+        self.end = -1  # until the iteration is over
+
+    def __iter__(self) -> Iterator[T]:
+        text, at = self._text, skip_space(self._text, self._at + 1)
+        if text[at : at + 1] != "]":
+            while True:
+                element, end = self._read(text, at)
+                yield element
+                at = skip_space(text, end)
+                if text[at : at + 1] == "]":
+                    break
+                at = skip_space(text, _expect(text, at, ","))
+        self.end = at + 1
 
 
 def read_object(
@@ -117,7 +132,7 @@ def read_object(
         return members, at + 1
     while True:
         _expect(text, at, '"')
-        name, end = _read(text, at)
+        name, end = read_value(text, at)
         if name in members:
             raise BadJson(f"has the name {shown(name)} twice")
         at = skip_space(text, _expect(text, skip_space(text, end), ":"))
@@ -130,11 +145,16 @@ def read_object(
 
 def read_document(raw: bytes, read: Callable[[str, int], tuple[T, int]]) -> T:
     """Read bytes that are one JSON document, with `read` for its value."""
-    text = _decoded(raw)
+    text = decoded(raw)
     found, end = read(text, skip_space(text, 0))
-    if (at := skip_space(text, end)) != len(text):
-        raise _bad_json(json.JSONDecodeError("Extra data", text, at))
+    require_end(text, end)
     return found
+
+
+def require_end(text: str, at: int) -> None:
+    """Refuse a text that has more than space after a position."""
+    if (at := skip_space(text, at)) != len(text):
+        raise _bad_json(json.JSONDecodeError("Extra data", text, at))
 
 
 def skip_space(text: str, at: int) -> int:
@@ -159,7 +179,8 @@ def skip_deep(text: str, at: int) -> int:
     raise BadJson("ends too early")
 
 
-def _decoded(raw: bytes) -> str:
+def decoded(raw: bytes) -> str:
+    """Return the text of a JSON document."""
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -175,38 +196,69 @@ def _expect(text: str, at: int, character: str) -> int:
     return at + 1
 
 
-def without_strings(raw: bytes, strings_max: int = -1) -> bytes:
-    """Return a JSON text with a space in place of each string, or of the first `strings_max` of them.
+class Structure:
+    """Count what a JSON text has outside its strings: commas, brackets that open, and the depth.
 
-    If the text is not JSON, that holds up to the place where it ceases to be.
+    Add the text in portions of any size. If it is not JSON, the counts hold up to the place where it ceases to be.
     """
-    if b"\\" in raw:
-        raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # the quotes that remain begin and end strings
-    return b" ".join(raw.split(b'"', 2 * strings_max)[::2])
+
+    def __init__(self) -> None:
+        self.commas = self.openings = self.depth_max = 0
+        self._depth = self._in_string = 0
+        self._half_escape = b""  # the last byte of the portion before, if the byte that it escapes is missing
+
+    def add(self, portion: bytes) -> None:
+        bare = self._without_strings(portion)
+        self.commas += bare.count(b",")
+        brackets = bare.translate(_STEPS, _NO_BRACKETS)
+        if brackets:
+            self.openings += brackets.count(b"\x01")
+            steps = array("b", brackets)
+            self.depth_max = max(self.depth_max, max(accumulate(steps, initial=self._depth)))
+            self._depth += sum(steps)
+
+    def _without_strings(self, portion: bytes) -> bytes:
+        """Return a portion with a space in place of each string."""
+        portion, self._half_escape = self._half_escape + portion, b""
+        if b"\\" in portion:
+            if (len(portion) - len(portion.rstrip(b"\\"))) % 2:
+                portion, self._half_escape = portion[:-1], b"\\"
+            portion = portion.replace(b"\\\\", b"").replace(
+                b'\\"', b""
+            )  # the other quotes begin and end strings
+        pieces = portion.split(b'"')
+        bare = b" ".join(pieces[self._in_string :: 2])
+        self._in_string ^= (len(pieces) - 1) & 1
+        return bare
 
 
-def check_bounds(raw: bytes) -> None:
-    """Raise BadJson for a JSON text that is too deep or has a number that is too long."""
-    deep = raw.count(b"[") + raw.count(b"{") > DEPTH_MAX
-    long = len(raw) > NUMBER_CHARACTERS_MAX and _LONG_NUMBER in raw.translate(_IN_NUMBERS)
-    if not deep and not long:
+def check_depth(raw: bytes) -> None:
+    """Raise BadJson for a JSON text that is too deep."""
+    if not may_be_deep(raw):
         return
-    bare = without_strings(raw)  # brackets and digits in strings do not count
-    if long and _LONG_NUMBER in bare.translate(_IN_NUMBERS):
-        raise BadJson(_TOO_LONG)
-    steps = array("b", bare.translate(_STEPS, _NO_BRACKETS))
-    if max(accumulate(steps), default=0) > DEPTH_MAX:
-        raise BadJson(_TOO_DEEP)
+    structure = Structure()
+    structure.add(raw)
+    if structure.depth_max > DEPTH_MAX:
+        raise too_deep()
+
+
+def may_be_deep(raw: bytes) -> bool:
+    """Return whether a text has enough brackets to be too deep, in its strings or outside."""
+    return len(raw) > DEPTH_MAX and raw.count(b"[") + raw.count(b"{") > DEPTH_MAX
+
+
+def too_deep() -> BadJson:
+    return BadJson(f"is nested deeper than {DEPTH_MAX}")
 
 
 def _bad_json(error: Exception) -> BadJson:
     if isinstance(error, BadJson):
         return error
     if isinstance(error, RecursionError):
-        return BadJson(_TOO_DEEP)
+        return too_deep()
     if isinstance(error, json.JSONDecodeError):
         return BadJson(f"is not JSON ({error})")
-    return BadJson(_TOO_LONG)  # Python's bound on digits, which is above ours
+    return BadJson(_TOO_LONG)  # Python's bound on digits of a stored value, which is above ours
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -222,5 +274,43 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-_ANY: Final = json.JSONDecoder(parse_constant=_refuse_constant)
-_UNIQUE: Final = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique)
+class LongNumber:
+    """Hold the text of a number that takes too long to convert. Only a double, or nothing, can be made of it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def __float__(self) -> float:
+        try:
+            return float(int(self._text))
+        except ValueError:
+            return float(self._text)
+
+
+def _whole_number(text: str) -> int | LongNumber:
+    return int(text) if len(text) <= _CONVERTED_CHARACTERS_MAX else _long_number(text)
+
+
+def _fraction(text: str) -> float | LongNumber:
+    return float(text) if len(text) <= _CONVERTED_CHARACTERS_MAX else _long_number(text)
+
+
+def _long_number(text: str) -> LongNumber:
+    if len(text) > NUMBER_CHARACTERS_MAX:
+        raise BadJson(_TOO_LONG)
+    return LongNumber(text)
+
+
+_NUMBERS: Final[Any] = {
+    "parse_constant": _refuse_constant,
+    "parse_int": _whole_number,
+    "parse_float": _fraction,
+}
+_ANY: Final = json.JSONDecoder(**_NUMBERS)
+_UNIQUE: Final = json.JSONDecoder(**_NUMBERS, object_pairs_hook=_unique)
+_STORED: Final = json.JSONDecoder(parse_constant=_refuse_constant)

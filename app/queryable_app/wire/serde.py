@@ -38,6 +38,8 @@ _to_json: Final = json.JSONEncoder(
     ensure_ascii=False
 ).encode  # `json.dumps` would build an encoder for every row
 
+_JSON_KEY_BYTES_MAX: Final = 64 * 1024  # each value in it costs time, and a key is parsed in one step
+
 _RAW_KEY_ADVICE: Final = "write it in its format, or give the key's bytes with key-encoding=base64url"
 
 
@@ -62,6 +64,8 @@ class KeyCodec:
         if self.format in ("json", "bytes"):
             raw = _utf8(text, "key")
             if self.format == "json":
+                if len(raw) > _JSON_KEY_BYTES_MAX:
+                    raise invalid("key", f"is JSON of more than {_JSON_KEY_BYTES_MAX} bytes", _RAW_KEY_ADVICE)
                 _require_json(text, raw)
             return raw
         return _encode_text(text, self.format, "key")

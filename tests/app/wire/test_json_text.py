@@ -13,13 +13,13 @@ from queryable_app.wire.json_text import (
     DEPTH_MAX,
     BadJson,
     JsonText,
+    Structure,
     parse_json,
     read_array,
     read_document,
     read_json,
     read_object,
     skip_deep,
-    without_strings,
 )
 from tests.support.golden import json_values, shortened
 
@@ -142,9 +142,9 @@ def test_end_is_found_at_any_depth(text: str, rest: str) -> None:
         assert skip_deep(nested + rest, 0) == len(nested)
 
 
-@given(texts())
-def test_text_without_strings_has_the_values_structure(text: str) -> None:
-    """What remains of a text without its strings has one bracket for each array and object, and no comma of a string."""
+@given(texts(), st.integers(1, 9))
+def test_structure_is_the_values_in_portions_of_any_size(text: str, size: int) -> None:
+    """The counts of a text, taken in portions, are the commas, brackets and depth of its value, and nothing of its strings."""
 
     def count(value: object) -> tuple[int, int]:
         if not isinstance(value, list | dict):
@@ -152,8 +152,24 @@ def test_text_without_strings_has_the_values_structure(text: str) -> None:
         inner = [count(each) for each in (value if isinstance(value, list) else value.values())]
         return 1 + sum(c for c, _ in inner), max(0, len(value) - 1) + sum(c for _, c in inner)
 
-    bare = without_strings(text.encode())
-    assert (bare.count(b"[") + bare.count(b"{"), bare.count(b",")) == count(json.loads(text))
+    raw, structure = text.encode(), Structure()
+    for start in range(0, len(raw), size):
+        structure.add(raw[start : start + size])
+    assert (structure.openings, structure.commas) == count(json.loads(text))
+    assert structure.depth_max == _depth(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 65, "-" + "9" * 999, "0." + "1" * 900, "1" * 400, "9" * 310 + "e-9"])
+def test_long_number_is_the_same_double(text: str) -> None:
+    """A number of many characters is not converted before it is needed, and is then the same double or none."""
+    given = parse_json(text.encode()).value
+    try:
+        expected = float(json.loads(text))
+    except OverflowError:
+        with pytest.raises(OverflowError):
+            float(given)
+    else:
+        assert (float(given), repr(given)) == (expected, text)
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,18 @@ def test_key_has_the_json_type_of_its_format(
     assert key_codec(format).to_json(record_key) == shown
 
 
+def test_large_json_key_is_base64url() -> None:
+    """A JSON key that takes long to parse is refused as text, and is base64url in an answer."""
+    codec = key_codec("json")
+    largest, larger = b"1".rjust(64 * 1024), b"1".rjust(64 * 1024 + 1)
+
+    assert codec.from_json(largest.decode()) == largest
+    assert codec.to_json(larger)[1] == "base64url"
+    with pytest.raises(Failure, match="more than 65536 bytes") as refused:
+        codec.from_json(larger.decode())
+    assert "base64url" in refused.value.advice
+
+
 @pytest.mark.parametrize(
     ("format", "value", "record_key"),
     [

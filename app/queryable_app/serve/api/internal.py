@@ -71,7 +71,7 @@ def routes(node: Node) -> APIRouter:
 async def internal_body(request: Request, node: Node) -> Any:
     """Return the JSON body of an internal request, after its token is checked."""
     require_node_token(request, node)
-    return await internal_json_body(request)
+    return await internal_json_body(request, node)
 
 
 def require_node_token(request: Request, node: Node) -> None:

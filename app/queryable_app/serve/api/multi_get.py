@@ -15,31 +15,22 @@ from queryable_app.serve.api.request import (
     accept_header,
     allows_partial,
     answer_reservation,
-    invalid_json,
+    json_body,
     key_parser,
     multi_read_options,
     parse_parameters,
-    read_body,
-    require_few_values,
 )
 from queryable_app.serve.api.responses import PiecedResponse
+from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.coverage import within_deadline
 from queryable_app.serve.reads.covered_reads import find_rows, unknown_partitions
 from queryable_app.serve.reads.multi_get import KEYS_BETWEEN_YIELDS, items_json
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import JSON, negotiate
-from queryable_app.wire.json_text import (
-    BadJson,
-    parse_json,
-    read_array,
-    read_document,
-    read_json,
-    read_object,
-)
-from queryable_app.wire.serde import KeyCodec
 
 _PARAMETERS: Final = (*MANY_OPTIONS, "key-encoding")
+_KEYS_AT_ONCE: Final = 64
 
 
 def routes(node: Node, reads: Reads) -> APIRouter:
@@ -53,58 +44,16 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         options, deadline = multi_read_options(request, values, reads)
         partial = allows_partial(values)
         async with within_deadline(deadline):  # no local variable keeps the body or its JSON values alive
-            keys = _record_keys(_parse_body(await read_body(request), node), values, node)
+            keys = await record_keys(await json_body(request, node), values, node)
         if len(keys) > KEYS_BETWEEN_YIELDS:
             node.read_admission.require_slot_for_long_read()
         reservation = answer_reservation(request)
         lookups, rows, covered = await find_rows(reads, keys, options, deadline, partial, reservation)
         unknown = unknown_partitions(reads, options, covered)
-        items = items_json(lookups, rows, unknown, node.codec, node.spec.stored_format, reservation)
+        items = await items_json(lookups, rows, unknown, node.codec, node.spec.stored_format, reservation)
         return PiecedResponse([b'{"items":[', *items, b"]", covered.fields()], covered.headers)
 
     return router
-
-
-def _parse_body(body: bytes, node: Node) -> Any:
-    """Parse a body. Refuse a flood of values without parsing them all: there are no more values than commas."""
-    limit = node.settings.multi_get_keys_max
-    require_few_values(body)
-    try:
-        if body.count(b",") <= limit:
-            return parse_json(body, unique_names=True).value
-        return read_document(body, _KeysReader(node.codec, limit).read)
-    except BadJson as bad:
-        raise invalid_json("body", bad) from None
-
-
-class _KeysReader:
-    """Read `{"keys": [..]}` key by key, up to a number of keys."""
-
-    def __init__(self, codec: KeyCodec, limit: int) -> None:
-        self._codec = codec
-        self._limit = limit
-        self._count = 0
-
-    def read(self, text: str, at: int) -> tuple[Any, int]:
-        if text[at : at + 1] != "{":
-            raise _no_list()
-        return read_object(text, at, self._member)
-
-    def _member(self, name: str, text: str, at: int) -> tuple[Any, int]:
-        if name != "keys":
-            raise _no_field(name)
-        if text[at : at + 1] != "[":
-            raise _no_list()
-        return read_array(text, at, self._key)
-
-    def _key(self, text: str, at: int) -> tuple[Any, int]:
-        self._count += 1
-        if self._count > self._limit:
-            raise _too_many(f"more than {self._limit} keys")
-        if self._codec.format != "json" and text[at : at + 1] in ("[", "{"):
-            raise invalid("keys", "one is an array or an object", "write each key as text or a number")
-        value, end = read_json(text, at)
-        return value.value, end
 
 
 def _no_list() -> Failure:
@@ -119,7 +68,7 @@ def _too_many(what: str) -> Failure:
     return Failure(Reason.TOO_LARGE, f"keys: {what}", "split them over several requests")
 
 
-def _record_keys(body: Any, values: Parameters, node: Node) -> list[bytes]:
+async def record_keys(body: Any, values: Parameters, node: Node) -> list[bytes]:
     """Return the record keys in a body."""
     if not isinstance(body, dict) or not isinstance(body.get("keys"), list):
         raise _no_list()
@@ -128,6 +77,12 @@ def _record_keys(body: Any, values: Parameters, node: Node) -> list[bytes]:
             raise _no_field(name)
     keys, limit = body["keys"], node.settings.multi_get_keys_max
     if len(keys) > limit:
-        raise _too_many(f"{len(keys)} keys, more than {limit}")
+        raise _too_many(f"{len(keys)}, which is more than {limit} keys")
     parse = key_parser(values, node.codec, "keys")
-    return [parse(key) for key in keys]
+    parsed: list[bytes] = []
+    steps = StepBudget()
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        portion = [parse(key) for key in keys[start : start + _KEYS_AT_ONCE]]
+        parsed += portion
+        await steps.spend(len(portion) * ITEM_BYTES + sum(map(len, portion)))
+    return parsed

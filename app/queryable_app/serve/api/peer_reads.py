@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from queryable_app.policy.freshness import DEADLINE_MS_MAX, next_offset
 from queryable_app.serve.api.internal import internal_body, refuse_malformed_body
 from queryable_app.serve.api.request import to_response
 from queryable_app.serve.base.peer_frames import RawRow, encode_rows, read_options_from_json
+from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import DEADLINE_HEADER
 from queryable_app.serve.reads.coverage import readable_local_replicas, within_deadline
@@ -38,12 +39,14 @@ from queryable_app.wire.checked import (
     list_of,
     offset,
     optional,
+    text,
     whole,
 )
 from queryable_app.wire.http_text import BYTES, body_answer
 
 _ROWS_MAX: Final = 2048  # in one answer, plus the rest of its last key
 _BYTES_MAX: Final = 1 << 20
+_KEYS_AT_ONCE: Final = 64
 
 
 def routes(node: Node, reads: Reads) -> APIRouter:
@@ -107,7 +110,7 @@ class _PeerReads:
         """Answer the rows of keys, until they are larger than the caller takes at once."""
         body = await internal_body(request, self._node)
         with refuse_malformed_body():
-            wanted = field(body, "keys", by_partition(list_of(base64_bytes)))
+            wanted = await decoded_keys(field(body, "keys", by_partition(list_of(text))))
             positions = field(body, "positions", by_partition(offset))
             if not wanted.keys() <= positions.keys():
                 raise Malformed("positions: not of all partitions of the keys")
@@ -154,6 +157,19 @@ class _PeerReads:
                 raise not_hosted_here(partition)
             replicas.append(replica)
         return replicas
+
+
+async def decoded_keys(encoded: Mapping[int, Sequence[str]]) -> dict[int, list[bytes]]:
+    """Decode the keys of each partition. Raises Malformed."""
+    steps = StepBudget()
+    wanted: dict[int, list[bytes]] = {}
+    for partition, texts in encoded.items():
+        decoded = wanted[partition] = []
+        for start in range(0, len(texts), _KEYS_AT_ONCE):
+            portion = texts[start : start + _KEYS_AT_ONCE]
+            decoded += field({"keys": portion}, "keys", list_of(base64_bytes))
+            await steps.spend(len(portion) * ITEM_BYTES + sum(map(len, portion)))
+    return wanted
 
 
 def _deadline(request: Request) -> float:

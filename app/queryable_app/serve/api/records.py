@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -17,27 +17,49 @@ from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.policy.freshness import DEADLINE_MS_MAX
 from queryable_app.serve.api.openapi import RECORDS_BODY, WRITTEN, openapi_parameters
 from queryable_app.serve.api.request import (
+    VALUES_MAX,
     Parameters,
+    checked_text,
     invalid_json,
     key_in_path,
     key_parser,
+    parse_body,
     parse_parameters,
-    read_body,
-    require_few_values,
     to_response,
 )
+from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
 from queryable_app.serve.kafka.producer import DEADLINE_SECONDS
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import json_answer, whole_number
-from queryable_app.wire.json_text import BadJson, JsonText, read_array, read_document, read_json, read_object
+from queryable_app.wire.json_text import (
+    DEPTH_MAX,
+    BadJson,
+    Elements,
+    JsonText,
+    read_object,
+    read_value,
+    require_end,
+    skip_space,
+    too_deep,
+)
 from queryable_app.wire.serde import value_from_json
 
 RECORDS_MAX: Final = 1000
+_SENT_AT_ONCE: Final = 64  # in one pass of the event loop
 _OPTIONS: Final = ("deadline-ms",)
 _ADVICE: Final = 'write each record as {"key": .., "value": ..}'
 
-_Item = dict[str, JsonText]
+
+class _Member(NamedTuple):
+    """A member of a record: its value, and where its text is in the body."""
+
+    value: Any
+    start: int
+    end: int
+
+
+_Item = dict[str, _Member]
 Record = tuple[bytes, bytes | None]
 """Record key and value. A value of None deletes the key."""
 
@@ -55,7 +77,9 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         _require_writes_enabled(node)
         values = parse_parameters(request, _OPTIONS, "key-encoding")
         # No local variable keeps the body or its JSON values alive while Kafka acknowledges.
-        records, many = _parse_body(await read_body(request), values, node)
+        records, many = await parse_body(
+            request, node, lambda body, steps: parse_records(body, values, node, steps)
+        )
         sent = [(key, value, reads.partitioning.partition_for_write(key)) for key, value in records]
         acknowledged = await _send(node, sent, _deadline_seconds(values))
         return to_response(json_answer(acknowledged if many else acknowledged[0], reads.identity))
@@ -92,58 +116,82 @@ def _deadline_seconds(values: Parameters) -> float:
     return DEADLINE_SECONDS if given is None else given / 1000
 
 
-def _parse_body(body: bytes, values: Parameters, node: Node) -> tuple[list[Record], bool]:
+async def parse_records(
+    body: bytes, values: Parameters, node: Node, steps: StepBudget
+) -> tuple[list[Record], bool]:
     """Return the records in a body, and whether they are in an array."""
-    require_few_values(body)
-    items, many = _items(body)
+    text, depth, _ = await checked_text(body, VALUES_MAX, steps)
+    items, many = await _items(text, depth, steps)
     parse_key = key_parser(values, node.codec, "key")
-    return [_record(item, parse_key, node) for item in items], many
+    records: list[Record] = []
+    for item in items:
+        key, value = _record(item, text, parse_key, node)
+        records.append((key, value))
+        await steps.spend(len(key) + len(value or b"") + ITEM_BYTES)
+    return records, many
 
 
-def _items(body: bytes) -> tuple[list[_Item], bool]:
-    """Return the members of each record, and whether they are in an array. A value keeps its text, which is written as it is."""
-    found: list[_Item] = []
-
-    def item(text: str, at: int) -> tuple[_Item, int]:
-        if len(found) == RECORDS_MAX:
-            raise Failure(
-                Reason.TOO_LARGE, f"body: more than {RECORDS_MAX} records", "split them over several requests"
-            )
-        if text[at : at + 1] != "{":
-            raise invalid("body", f"{shown(read_json(text, at)[0].value)} is no record", _ADVICE)
-        members, end = read_object(text, at, _member)
-        found.append(members)
-        return members, end
-
-    def one_or_many(text: str, at: int) -> tuple[bool, int]:
-        many = text[at : at + 1] == "["
-        return many, (read_array(text, at, item) if many else item(text, at))[1]
-
+async def _items(text: str, depth: int, steps: StepBudget) -> tuple[list[_Item], bool]:
+    """Return the members of each record, and whether they are in an array."""
+    at = skip_space(text, 0)
+    many = text[at : at + 1] == "["
+    items: list[_Item] = []
     try:
-        many = read_document(body, one_or_many)
+        if many:
+            elements = Elements(text, at, _item)
+            for item in elements:
+                if len(items) == RECORDS_MAX:
+                    raise _too_many()
+                items.append(item)
+                await steps.spend(sum([member.end - member.start for member in item.values()]) + ITEM_BYTES)
+            end = elements.end
+        else:
+            item, end = _item(text, at)
+            items.append(item)
+            await steps.spend(end - at)
+        require_end(text, end)
     except BadJson as bad:
         raise invalid_json("body", bad) from None
-    if not found:
+    if depth > DEPTH_MAX + (2 if many else 1):  # of the value, and the record and the array around it
+        raise invalid_json("value", too_deep())
+    if not items:
         raise invalid("body", "is an empty list", 'send at least one {"key": .., "value": ..}')
-    return found, many
+    return items, many
 
 
-def _member(name: str, text: str, at: int) -> tuple[JsonText, int]:
+def _item(text: str, at: int) -> tuple[_Item, int]:
+    if text[at : at + 1] != "{":
+        raise invalid("body", f"{shown(read_value(text, at)[0])} is no record", _ADVICE)
+    return read_object(text, at, _member)
+
+
+def _member(name: str, text: str, at: int) -> tuple[_Member, int]:
     if name not in ("key", "value"):
         raise invalid(shown(name), "is no field of a record", _ADVICE)
     try:
-        return read_json(text, at)
+        value, end = read_value(text, at)
     except BadJson as bad:
         raise invalid_json(name, bad) from None
+    return _Member(value, at, end), end
 
 
-def _record(item: _Item, parse_key: Callable[[object], bytes], node: Node) -> Record:
+def _record(item: _Item, text: str, parse_key: Callable[[object], bytes], node: Node) -> Record:
     if "key" not in item or "value" not in item:
         raise invalid(
             "value" if "key" in item else "key", "is missing", f"{_ADVICE}; to delete a key, send DELETE"
         )
-    # A producer sends the topic's own format; the view's SQL runs after that.
-    return parse_key(item["key"].value), value_from_json(item["value"], node.spec.value_format)
+    key, value = item["key"], item["value"]
+    format = node.spec.value_format  # a producer sends the topic's own format; the view's SQL runs after that
+    raw = (
+        text[value.start : value.end].encode() if format == "json" else b""
+    )  # a JSON value is written as it is
+    return parse_key(key.value), value_from_json(JsonText(value.value, raw), format)
+
+
+def _too_many() -> Failure:
+    return Failure(
+        Reason.TOO_LARGE, f"body: more than {RECORDS_MAX} records", "split them over several requests"
+    )
 
 
 def _partitions_with_row(reads: Reads, record_key: bytes) -> Sequence[int]:
@@ -168,7 +216,13 @@ async def _send(
     node: Node, sent: Sequence[tuple[bytes, bytes | None, int]], deadline_seconds: float
 ) -> list[dict[str, Any]]:
     """Write all records, or raise a Failure that says how many were written."""
-    sending = (node.producer.send(key, value, partition, deadline_seconds) for key, value, partition in sent)
+
+    async def send(index: int, key: bytes, value: bytes | None, partition: int) -> int:
+        for _ in range(index // _SENT_AT_ONCE):  # records of one key keep their order
+            await asyncio.sleep(0)
+        return await node.producer.send(key, value, partition, deadline_seconds)
+
+    sending = (send(index, *record) for index, record in enumerate(sent))
     outcomes = await asyncio.gather(*sending, return_exceptions=True)
     for index, outcome in enumerate(outcomes):
         if isinstance(outcome, BaseException):

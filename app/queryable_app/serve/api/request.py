@@ -7,8 +7,9 @@ before the router sees the path, so a key may be empty and may contain slashes, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
@@ -18,10 +19,22 @@ from starlette.types import Scope
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.policy.freshness import ReadOptions, parse_read_options
 from queryable_app.serve.base.answer_reservation import AnswerReservation
+from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
+from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import Answer, as_bytes, choice, parse_options, parse_query
-from queryable_app.wire.json_text import BadJson, parse_json, without_strings
+from queryable_app.wire.json_text import (
+    DEPTH_MAX,
+    BadJson,
+    Structure,
+    decoded,
+    may_be_deep,
+    parse_text,
+    too_deep,
+)
 from queryable_app.wire.serde import KeyCodec
+
+T = TypeVar("T")
 
 # Names in the scope.
 RAW_KEY: Final = "qt.key"
@@ -29,9 +42,12 @@ IS_HEAD: Final = "qt.head"
 ARRIVED_AT: Final = "qt.arrived"  # loop time
 RESERVATION: Final = "qt.reservation"
 
-# Each value costs the parser time and memory, however short it is.
-_VALUES_MAX: Final = 20_000
-_INTERNAL_VALUES_MAX: Final = 200_000
+VALUES_MAX: Final = 20_000
+"""The bound of a body's commas, and of its arrays and objects: each value costs time and memory, however short it is."""
+INTERNAL_VALUES_MAX: Final = 200_000
+_PORTION_BYTES: Final = 64 * 1024
+SMALL_BODY_BYTES: Final = 64 * 1024
+"""Up to this size a body counts neither against the node's budget for bodies nor as a large body."""
 _KEYED_PATHS: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
 
 Parameters = dict[str, list[str]]
@@ -155,34 +171,78 @@ def list_header(request: Request, name: str) -> str | None:
     return ",".join(lines) if lines else None
 
 
-def require_few_values(body: bytes, values_max: int = _VALUES_MAX) -> None:
-    """Refuse a body whose values take long to parse, however short each is."""
-    if not _has_more(body, values_max):
-        return
-    # A body within the bound has at most twice as many values as the bound, and as many names.
-    what = _has_more(without_strings(body, 4 * values_max + 2), values_max)
-    if what:
-        detail = f"the body has more than {values_max} {what}"
-        raise Failure(Reason.TOO_LARGE, detail, "split it over several requests")
+async def json_body(request: Request, node: Node, values_max: int = VALUES_MAX) -> Any:
+    """Return the JSON value of a request's body. No object may repeat a name."""
+    return await parse_body(request, node, lambda body, steps: parse_value(body, values_max, steps))
 
 
-def _has_more(body: bytes, values_max: int) -> str:
-    """Return what a body has more of than the bound, or an empty text."""
-    if body.count(b",") > values_max:
-        return "commas"
-    if body.count(b"[") + body.count(b"{") > values_max:
-        return "arrays and objects"
-    return ""
-
-
-async def internal_json_body(request: Request) -> Any:
+async def internal_json_body(request: Request, node: Node) -> Any:
     """Return the JSON body of a request between nodes, which may name all partitions and their replicas."""
+    return await json_body(request, node, INTERNAL_VALUES_MAX)
+
+
+async def parse_body(
+    request: Request, node: Node, parse: Callable[[bytes, StepBudget], Coroutine[Any, Any, T]]
+) -> T:
+    """Return what `parse` makes of a request's body. No local variable keeps the body alive.
+
+    Parsing in steps lets other requests begin, but only one large body is parsed at a time: the memory that this takes, many
+    times the body's size, is not budgeted.
+    """
     body = await read_body(request)
-    require_few_values(body, _INTERNAL_VALUES_MAX)
+    alone = node.parsing_large_body if len(body) > SMALL_BODY_BYTES else nullcontext()
+    async with alone:
+        return await parse(body, StepBudget())
+
+
+async def parse_value(body: bytes, values_max: int, steps: StepBudget) -> Any:
+    text, depth, weight = await checked_text(body, values_max, steps)
     try:
-        return parse_json(body, unique_names=True).value
+        value = parse_text(text, unique_names=True)
+        if depth > DEPTH_MAX:
+            raise too_deep()
     except BadJson as bad:
         raise invalid_json("body", bad) from None
+    await steps.spend(weight)
+    return value
+
+
+class CheckedText(NamedTuple):
+    """The text of a body that has few values. It need not be JSON."""
+
+    text: str
+    depth: int
+    weight: int
+    """The size of the work to parse it."""
+
+
+async def checked_text(body: bytes, values_max: int, steps: StepBudget) -> CheckedText:
+    """Decode a body. Refuse one whose values take long to parse, however short each is."""
+    structure = Structure()
+    if len(body) > values_max or may_be_deep(body):  # a shorter body cannot have as many values
+        for start in range(0, len(body), _PORTION_BYTES):
+            structure.add(body[start : start + _PORTION_BYTES])
+            what = _has_more(structure, values_max)
+            if what:
+                detail = f"the body has more than {values_max} {what}"
+                raise Failure(Reason.TOO_LARGE, detail, "split it over several requests")
+            await steps.spend(_PORTION_BYTES)
+    try:
+        text = decoded(body)
+    except BadJson as bad:
+        raise invalid_json("body", bad) from None
+    await steps.spend(len(body))
+    weight = len(body) + (structure.commas + structure.openings) * ITEM_BYTES
+    return CheckedText(text, structure.depth_max, weight)
+
+
+def _has_more(structure: Structure, values_max: int) -> str:
+    """Return what a body has more of than the bound, or an empty text."""
+    if structure.commas > values_max:
+        return "commas"
+    if structure.openings > values_max:
+        return "arrays and objects"
+    return ""
 
 
 def invalid_json(field: str, bad: BadJson) -> Failure:

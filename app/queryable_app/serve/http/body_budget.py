@@ -3,22 +3,21 @@
 Strategy: a body with a `Content-Length` reserves its length at the head, or the request is refused there. A chunked body
 reserves what has arrived. The reservation lasts until the request's task ends: the keys or records that a route makes of a
 body are about as large as the body, and live as long. Parsing takes more for a moment: 3 to 5 times an ASCII body, 16 times
-one with a character beyond U+FFFF. The budget does not count that, because only one body is parsed at a time and nothing of it
-remains: at most 32 MiB for a body of 2 MiB, which the container's limit has to spare. A body of up to `SMALL_BODY_BYTES`
+one with a character beyond U+FFFF. The budget does not count that, because only one large body is parsed at a time and nothing of
+it remains: at most 32 MiB for a body of 2 MiB, which the container's limit has to spare. A body of up to `SMALL_BODY_BYTES`
 reserves nothing: the limit on connections bounds small bodies, and large bodies do not keep them out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from queryable_app.errors import Failure, Reason
+from queryable_app.serve.api.request import SMALL_BODY_BYTES
 from queryable_app.serve.base.byte_budget import ByteBudget
-
-SMALL_BODY_BYTES: Final = 64 * 1024
 
 
 class BodyReservation:

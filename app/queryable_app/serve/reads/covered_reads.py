@@ -17,7 +17,6 @@ from queryable_app.serve.reads.multi_get import (
     KeyLookup,
     Keys,
     Rows,
-    keys_by_partition,
     merge_newest,
     plan_lookups,
     rows_of_keys,
@@ -126,8 +125,7 @@ async def find_rows(
     """
     while True:
         partitioning = reads.partitioning
-        lookups = plan_lookups(record_keys, reads.node.codec, partitioning)
-        keys = keys_by_partition(lookups, partitioning.partitions)
+        lookups, keys = await plan_lookups(record_keys, reads.node.codec, partitioning)
         rows, covered = await _find_planned(reads, keys, options, deadline, partial, reservation)
         if reads.partitioning == partitioning:
             return lookups, rows, covered

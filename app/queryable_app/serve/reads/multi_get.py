@@ -15,6 +15,7 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.admission import YieldSlot
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.peer_frames import RawRow
+from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
 from queryable_app.serve.reads.scans import key_json
 from queryable_app.serve.reads.stored_row import StoredRow, stored_row
 from queryable_app.serve.store.replica import Replica
@@ -46,21 +47,25 @@ class KeyLookup(NamedTuple):
     partition: int | None
 
 
-def plan_lookups(
+async def plan_lookups(
     record_keys: Sequence[bytes], codec: KeyCodec, partitioning: Partitioning
-) -> list[KeyLookup]:
-    """Return a lookup for each key, in the order of the keys."""
+) -> tuple[list[KeyLookup], dict[int, list[bytes]]]:
+    """Return a lookup for each key, in the order of the keys, and the on-disk keys for each partition, each key once."""
     to_disk, partition_of = codec.to_disk, partitioning.partition_of
-    return [KeyLookup(key, to_disk(key), partition_of(key)) for key in record_keys]
-
-
-def keys_by_partition(lookups: Sequence[KeyLookup], partitions: int) -> dict[int, list[bytes]]:
-    """Return the on-disk keys to look up in each partition, each key once."""
+    lookups: list[KeyLookup] = []
     keys: dict[int, dict[bytes, None]] = {}
-    for _, disk_key, partition in lookups:
-        for each in range(partitions) if partition is None else (partition,):
-            keys.setdefault(each, {})[disk_key] = None
-    return {partition: list(distinct) for partition, distinct in keys.items()}
+    steps = StepBudget()
+    for start in range(0, len(record_keys), _BATCH_KEYS):
+        portion = [
+            KeyLookup(key, to_disk(key), partition_of(key))
+            for key in record_keys[start : start + _BATCH_KEYS]
+        ]
+        for _, disk_key, partition in portion:
+            for each in range(partitioning.partitions) if partition is None else (partition,):
+                keys.setdefault(each, {})[disk_key] = None
+        lookups += portion
+        await steps.spend(_BATCH_KEYS * ITEM_BYTES * (1 + partitioning.scattered * partitioning.partitions))
+    return lookups, {partition: list(distinct) for partition, distinct in keys.items()}
 
 
 def merge_newest(rows: Rows, batch: Sequence[RawRow]) -> int:
@@ -107,7 +112,7 @@ def values_too_large() -> Failure:
     )
 
 
-def items_json(
+async def items_json(
     lookups: Sequence[KeyLookup],
     rows: Rows,
     unknown: Collection[int],
@@ -122,7 +127,9 @@ def items_json(
     now_ms = time_ns() // 1_000_000
     pieces: list[Piece] = []
     size = 0
+    steps = StepBudget()
     for lookup in lookups:
+        await steps.spend(ITEM_BYTES)
         start = b'%b{"key":%b' % (b"," if pieces else b"", key_json(codec, lookup.record_key))
         raw = rows.get(lookup.disk_key)
         row = None if raw is None else stored_row(*raw)
@@ -132,6 +139,7 @@ def items_json(
         value: Piece = memoryview(row.stored)[ROW_HEADER_SIZE:]
         if format != "json":
             value = value_to_json(bytes(value), format)
+            await steps.spend(len(value))
             reservation.take(len(value))
         size += len(value)
         if size > VALUE_BYTES_MAX:
