@@ -20,7 +20,7 @@ from queryable_app.client.keys import in_request, record_key
 from queryable_app.commands.group import qtopic as commands
 from queryable_app.commands.view import typed_key
 from queryable_app.errors import Failure, Reason
-from queryable_app.local.processes import free_ports
+from queryable_app.platform.processes import free_ports
 from queryable_app.wire.serde import key_codec
 
 COMMANDS = ["run", "get", "status", "produce", "scale", "standby"]

@@ -17,8 +17,8 @@ import pytest
 
 from queryable_app.client import QueryableTopic
 from queryable_app.contract import NodeSettings
-from queryable_app.local.processes import free_ports
 from queryable_app.placement.assignment import Placement
+from queryable_app.platform.processes import free_ports
 from queryable_operator.act.topics import Topics
 from queryable_operator.spec.observed import TopicFound
 from tests.integration import topics

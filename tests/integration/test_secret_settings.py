@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from queryable_app.contract import NodeSettings
-from queryable_app.local.processes import free_ports
 from queryable_app.placement.assignment import initial_placement
 from queryable_app.platform import jars
+from queryable_app.platform.processes import free_ports
 from tests.integration import topics
 from tests.integration.pods import Pod
 from tests.support.kafka import KafkaForTests, kafka_with_listener

@@ -15,8 +15,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.local import topics
 from queryable_app.local.embedded_kafka import EmbeddedKafka
-from queryable_app.local.processes import free_ports
 from queryable_app.platform import jars
+from queryable_app.platform.processes import free_ports
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from queryable_app.commands.common import BROKEN, INVALID, UNREACHABLE, fail, with_exit_codes
 from queryable_app.config.kafka_settings import KafkaSettingsError
 from queryable_app.config.topic_spec import SpecError, duration_ms
-from queryable_app.contract import SettingsError
+from queryable_app.contract import WORKERS_MAX, SettingsError
 from queryable_app.local.data_directory import DirectoryError
 from queryable_app.local.embedded_kafka import BrokerError
 from queryable_app.local.progress import Progress
@@ -69,6 +69,11 @@ class _Duration(click.ParamType[float]):
 )
 @click.option("--nodes", type=click.IntRange(1, 64), help="How many nodes.  [default: spec.replicas]")
 @click.option(
+    "--workers",
+    type=click.IntRange(1, WORKERS_MAX),
+    help="How many processes answer reads in place of each node.  [default: spec.serve.workers, or 1]",
+)
+@click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
@@ -106,6 +111,7 @@ def run_command(
     file: Path,
     kafka: str,
     nodes: int | None,
+    workers: int | None,
     data: Path | None,
     port: int,
     partitions: int,
@@ -116,7 +122,7 @@ def run_command(
         raise click.BadParameter(
             f"{kafka!r} is neither embedded, nor file, nor host:port", param_hint="--kafka"
         )
-    _run(file, Options(kafka, nodes, data, port, partitions, topic_wait, produce_examples))
+    _run(file, Options(kafka, nodes, workers, data, port, partitions, topic_wait, produce_examples))
 
 
 def _run(file: Path, options: Options) -> None:

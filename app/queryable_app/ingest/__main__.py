@@ -1,4 +1,6 @@
-"""Run one node's ingest: `python -m queryable_app.ingest`, configured by the variables of `contract.NodeSettings`.
+"""Run a pod's ingest: `python -m queryable_app.ingest`, configured by the variables of `contract.NodeSettings`.
+
+One JVM feeds all nodes of the pod. Each node has a query of its own, so that the end of one worker stops no other's rows.
 
 Ingest keeps no state, so it ends by killing the JVM. If the JVM dies by itself, or a newer ingest has taken over, the process
 ends with an exit code of its own, and its supervisor decides what follows.
@@ -8,17 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
 from queryable_app.config.topic_spec import SpecError, TopicSpec
-from queryable_app.contract import NodeSettings, SettingsError
+from queryable_app.contract import NodeSettings, SettingsError, worker_settings
 from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.failures import DescriptorsTooFew, permanent_failure
 from queryable_app.ingest.session import Profile, prepare_jvm, start_session
@@ -97,6 +102,7 @@ def main() -> int:
     configure()
     try:
         settings = NodeSettings.from_env()
+        nodes = worker_settings(settings)
         spec = read_spec(settings)
         placement = Placement.from_json(Path(settings.placement_path).read_text())
         process = IngestProcess(Path(settings.run_dir), settings.drain_seconds)
@@ -106,7 +112,7 @@ def main() -> int:
     process.handle_end_signals()
     try:
         event("starting", node=settings.name, application=settings.application_id)
-        read(settings, spec, placement, process)
+        read(settings, nodes, spec, placement, process)
     except (JarsError, WriterBroken, DescriptorsTooFew) as error:
         process.end(1, "failed", reason=str(error))
     except Superseded as error:
@@ -116,14 +122,21 @@ def main() -> int:
         process.end(1, "failed", reason=first_line(error))
 
 
-def read(settings: NodeSettings, spec: TopicSpec, placement: Placement, process: IngestProcess) -> NoReturn:
+def read(
+    settings: NodeSettings,
+    nodes: Sequence[NodeSettings],
+    spec: TopicSpec,
+    placement: Placement,
+    process: IngestProcess,
+) -> NoReturn:
     """Start the JVM, check what can be checked, and read the topic until the process is ended."""
     run_dir, partitions = Path(settings.run_dir), placement.partitions
     try:
-        if missing := descriptor_shortage(descriptor_limit(), len(placement.assigned_to(settings.ordinal))):
+        replicas = sum(len(placement.assigned_to(node.ordinal)) for node in nodes)
+        if missing := descriptor_shortage(descriptor_limit(), replicas):
             raise DescriptorsTooFew(missing)
         cache = cache_dir(settings.cache_dir)
-        threads = partitions + 1  # for the rehearsal
+        threads = partitions * len(nodes) + 1  # for the rehearsal
         profile = Profile(threads, spec.ingest.driver_memory, process.scratch, cache)
         gateway = prepare_jvm(profile)
         process.watch(gateway.proc)
@@ -133,13 +146,52 @@ def read(settings: NodeSettings, spec: TopicSpec, placement: Placement, process:
         check_writer(session, run_dir)
         reads_headers = check_sql(session, view_of(spec))
         event("spark", version=session.version, partitions=partitions)
-        Supervisor(
-            session, spec, settings.bootstrap_servers, run_dir, process.scratch, partitions, reads_headers
-        ).run()
+        rehearsal = threading.Lock()
+        supervise(
+            [
+                Supervisor(
+                    session,
+                    spec,
+                    settings.bootstrap_servers,
+                    Path(node.run_dir),
+                    process.scratch / node.name,
+                    partitions,
+                    reads_headers,
+                    rehearsal,
+                )
+                for node in nodes
+            ]
+        )
     except Exception as error:
         if (failure := permanent_failure(error)) is not None:
-            report_failed(run_dir, spec.ingest.mode, failure)
+            _in_threads([partial(report_failed, Path(n.run_dir), spec.ingest.mode, failure) for n in nodes])
         raise
+
+
+def supervise(supervisors: Sequence[Supervisor]) -> NoReturn:
+    """Run all supervisors until one of them fails, and raise its error. Py4J gives each thread a connection of its own."""
+    if len(supervisors) == 1:
+        supervisors[0].run()
+    failures: queue.Queue[Exception] = queue.Queue()
+
+    def run(supervisor: Supervisor) -> None:
+        try:
+            supervisor.run()
+        except Exception as error:
+            failures.put(error)
+
+    for supervisor in supervisors:
+        threading.Thread(target=run, args=(supervisor,), name="supervisor", daemon=True).start()
+    raise failures.get()
+
+
+def _in_threads(calls: Sequence[Callable[[], object]]) -> None:
+    """Make all calls at the same time, and return when all have returned."""
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def children() -> list[int]:

@@ -9,6 +9,7 @@ there. A permanent failure is reported as such, and retried all the same.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,7 +51,9 @@ class Supervisor:
         scratch: Path,
         partitions: int,
         reads_headers: bool,
+        rehearsal: threading.Lock | None = None,
     ) -> None:
+        """`rehearsal` is held by the supervisor that rehearses, for good: once is enough for the JVM."""
         self._session = session
         self._spec = spec
         self._bootstrap_servers = bootstrap_servers
@@ -64,6 +67,7 @@ class Supervisor:
         self._query: StreamingQuery | None = None
         self._query_start: QueryStart | None = None  # the start of the present query
         self._rehearsal: Rehearsal | None = None
+        self._rehearsal_turn = rehearsal or threading.Lock()
         self._hydrated = False  # serve has reported that all replicas were complete
         self._query_since = 0.0
         self._starts = 0
@@ -134,7 +138,9 @@ class Supervisor:
 
     def _rehearse(self) -> None:
         """Rehearse once in the life of the process, after the hydration."""
-        if self._rehearsal is None and self._query_start is not None and self._mode == "realtime":
+        if self._rehearsal is not None or self._query_start is None or self._mode != "realtime":
+            return
+        if self._rehearsal_turn.acquire(blocking=False):
             self._rehearsal = Rehearsal(self._session, self._query_start, self._run_dir, self._scratch)
 
     def _check_topic(self, control: Control, wanted: tuple[int, ...]) -> None:

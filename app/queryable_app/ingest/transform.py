@@ -14,6 +14,7 @@ Each projection reads what the one below it computed, which also keeps Spark fro
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,7 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.types import DataType, StructField, StructType
 
 RELATION: Final = "records"
+_relation_lock: Final = threading.Lock()  # the queries of a pod's workers share the session, and so this name
 COLUMNS: Final = ("key", "value", "headers", "timestamp", "partition", "offset")
 _HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 _SOURCE_SCHEMA: Final = (
@@ -203,11 +205,12 @@ def _select(session: SparkSession, decoded: DataFrame, sql: str) -> _Select:
     records = decoded.select(*COLUMNS)
     try:
         _check_parsed(session._jsparkSession.sessionState().sqlParser().parsePlan(sql))
-        records.createOrReplaceTempView(RELATION)
-        try:
-            plan = session.sql(sql)._jdf.queryExecution().analyzed()
-        finally:
-            session.catalog.dropTempView(RELATION)
+        with _relation_lock:
+            records.createOrReplaceTempView(RELATION)
+            try:
+                plan = session.sql(sql)._jdf.queryExecution().analyzed()
+            finally:
+                session.catalog.dropTempView(RELATION)
     except (ParseException, AnalysisException) as error:
         raise SqlError(f"spec.transform.sql: {_message(error)}") from error
     # An alias that a later column uses makes a second projection; merge the two.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from queryable_app.local.processes import Process
+from queryable_app.platform.processes import Process
 
 _QUIET_SECONDS: Final = 30.0
 _COMMAND: Final = (sys.executable, "-m", "queryable_app.ingest.training")

@@ -1,7 +1,7 @@
 """Own the data directory of one `qtopic run`: its locks, its files, and the description for scripts.
 
     kafka/            the embedded broker: its records, address and log
-    nodes/<ordinal>/  a node's stores
+    nodes/<ordinal>/  the stores of a pod; with workers, below worker-<number>/
     logs/             one file for each process
     placement.json    the replicas of each partition
     spec.json         the spec that the nodes read
@@ -54,10 +54,10 @@ class DataDirectory:
     def log(self, process: str) -> Path:
         return self.path / "logs" / f"{process}.log"
 
-    def node_data(self, ordinal: int) -> Path:
+    def pod_data(self, ordinal: int) -> Path:
         return self.path / "nodes" / str(ordinal)
 
-    def node_sockets(self, ordinal: int) -> Path:
+    def pod_sockets(self, ordinal: int) -> Path:
         directory = self._sockets / str(ordinal)
         directory.mkdir(exist_ok=True)
         return directory
@@ -90,8 +90,8 @@ class DataDirectory:
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
 
-    def remove_nodes_from(self, ordinal: int) -> None:
-        """Remove the data of the nodes with this ordinal or a higher one."""
+    def remove_pods_from(self, ordinal: int) -> None:
+        """Remove the data of the pods with this ordinal or a higher one."""
         for directory in (self.path / "nodes").glob("*"):
             if int(directory.name) >= ordinal:
                 shutil.rmtree(directory, ignore_errors=True)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from queryable_app.local.processes import Process, free_ports, is_free, stop
+from queryable_app.platform.processes import Process, free_ports, is_free, stop
 
 _READY: Final = b"Kafka Server started"
 _STOP_SECONDS: Final = 10

@@ -15,14 +15,18 @@ from typing import Any, Final
 _FIELDS: Final = ("topic", "key", "value", "onBadRecord", "partitioner", "transform", "view", "redeployNonce")
 
 
-def view_digests(spec: Mapping[str, Any], kafka: str, partitions: int) -> dict[str, Any]:
-    """Return digests of what the stores depend on. The run keeps them beside the stores."""
+def view_digests(spec: Mapping[str, Any], kafka: str, partitions: int, workers: int = 1) -> dict[str, Any]:
+    """Return digests of what the stores depend on. The run keeps them beside the stores.
+
+    The number of a pod's workers alters no result, and where each replica is.
+    """
     parts = {name: spec[name] for name in _FIELDS if name in spec}
     digests = {
         name: hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
         for name, part in parts.items()
     }
-    return {**digests, "kafka": kafka, "partitions": partitions}
+    of_workers = {"workers": workers} if workers > 1 else {}
+    return {**digests, "kafka": kafka, "partitions": partitions, **of_workers}
 
 
 def next_revision(stored: Mapping[str, Any] | None, view: Mapping[str, Any]) -> tuple[int, list[str]]:

@@ -25,15 +25,21 @@ from queryable_app.local.cluster import LocalCluster
 from queryable_app.local.data_directory import RESOURCE_FILE, DataDirectory
 from queryable_app.local.desired_scale import DesiredScale
 from queryable_app.local.embedded_kafka import EmbeddedKafka
-from queryable_app.local.nodes import HOST, NodeFailed, new_address, node_settings, start_placement
 from queryable_app.local.placement_controller import PLACEMENT_FILE
-from queryable_app.local.processes import Process, SupervisedProcess, free_ports, is_free, stop
+from queryable_app.local.pods import (
+    HOST,
+    NodeFailed,
+    new_address,
+    node_addresses,
+    pod_settings,
+    start_placement,
+)
 from queryable_app.local.progress import Progress
 from queryable_app.local.resource_file import Resource
 from queryable_app.local.stopping import Stopped, StopRequest
-from queryable_app.placement.assignment import initial_placement
 from queryable_app.platform import jars
 from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit
+from queryable_app.platform.processes import Process, SupervisedProcess, free_ports, is_free, stop
 from queryable_app.policy.descriptor_plan import descriptor_shortage
 
 _VIEW_FILE: Final = "view.json"
@@ -62,13 +68,16 @@ class Options:
     """`embedded`, `file` (the address in the resource), or an address."""
 
     nodes: int | None = None
-    """How many nodes the run starts with. None: spec.replicas."""
+    """How many pods the run starts with. None: spec.replicas."""
+
+    workers: int | None = None
+    """How many workers a pod has. None: spec.serve.workers, or 1."""
 
     data: Path | None = None
     """None: a temporary directory."""
 
     port: int = 8080
-    """The first node's port; the others use the next ones. 0: any free ports."""
+    """The first pod's port; the others use the next ones. 0: any free ports."""
 
     partitions: int = 4
     """Partitions of the topic, if the embedded broker creates it."""
@@ -154,8 +163,8 @@ class _Run:
         spec = self._resource.spec
         if not spec.sql and not spec.value_schema:
             return
-        placement = initial_placement(f"local.{self._resource.name}.check", 1, self._urls, 1)
-        settings = node_settings("check", 0, self._spec(), placement, self._data)
+        front, application_id = self._urls[0], f"local.{self._resource.name}.check"
+        settings = pod_settings("check", 0, self._spec(), application_id, front, [front], self._data)
         log = self._data.log("check")
         log.unlink(missing_ok=True)
         command = [sys.executable, "-m", "queryable_app.ingest.check"]
@@ -226,32 +235,39 @@ class _Run:
         if stored is None:
             return 0
         partitions = int(stored["view"]["partitions"])
-        same = stored["view"] == revision.view_digests(self._spec(), self._bootstrap, partitions)
-        return partitions if same else 0
+        view = revision.view_digests(self._spec(), self._bootstrap, partitions, self._workers(partitions))
+        return partitions if stored["view"] == view else 0
+
+    def _workers(self, partitions: int) -> int:
+        """Return how many workers a pod has: one without a partition would have nothing to do."""
+        return min(self._options.workers or self._resource.spec.workers or 1, partitions)
 
     def _start_nodes(self, partitions: int) -> LocalCluster:
         kafka = "embedded" if self._broker else self._bootstrap
-        view = revision.view_digests(self._spec(), kafka, partitions)
+        workers = self._workers(partitions)
+        view = revision.view_digests(self._spec(), kafka, partitions, workers)
         number, changed = revision.next_revision(self._data.read(_VIEW_FILE), view)
         if changed:
             self._progress.say(
                 f"Changed since the last run: {', '.join(changed)}. The nodes read the topic again."
             )
-            self._data.remove_nodes_from(0)
+            self._data.remove_pods_from(0)
         self._data.write(_VIEW_FILE, {"revision": number, "view": view})
         self._data.write(RESOURCE_FILE, self._resource.document)
-        name, nodes = f"{self._resource.name}-r{number}", len(self._urls)
-        desired = DesiredScale(nodes, min(self._resource.spec.standby_replicas, nodes - 1))
+        name, pods = f"{self._resource.name}-r{number}", len(self._urls)
+        desired = DesiredScale(pods, min(self._resource.spec.standby_replicas, pods - 1))
         stored = self._data.read(PLACEMENT_FILE)
-        # A node of an earlier run that is too many now is stopped only once it hosts no replicas.
-        earlier = len(stored["addresses"]) if stored else 0
-        urls = [*self._urls, *(new_address(self._options.port, node) for node in range(nodes, earlier))]
+        # A pod of an earlier run that is too many now is stopped only once it hosts no replicas.
+        earlier = -(-len(stored["addresses"]) // workers) if stored else 0
+        fronts = [*self._urls, *(new_address(self._options.port, pod) for pod in range(pods, earlier))]
+        urls = node_addresses(fronts, workers)
         application_id = f"local.{self._resource.name}.r{number}"
-        placement = start_placement(stored, application_id, partitions, urls, desired)
-        _check_descriptors(max(len(placement.assigned_to(node)) for node in range(nodes)))
+        placement = start_placement(stored, application_id, partitions, urls, desired, workers)
+        assigned = [len(placement.assigned_to(node)) for node in range(pods * workers)]
+        _check_descriptors(max(sum(assigned[pod * workers :][:workers]) for pod in range(pods)))
         with self._stop_request.deferred():
             self._cluster = LocalCluster(
-                name, self._spec(), self._data, placement, desired, self._options.port
+                name, self._spec(), self._data, placement, desired, self._options.port, fronts, workers
             )
         return self._cluster
 
@@ -264,18 +280,18 @@ class _Run:
     def _wait_for_answers(self, cluster: LocalCluster) -> None:
         with self._progress.waiting("Waiting for the nodes to answer") as show:
             while starting := cluster.starting:
-                show(f"Waiting for {', '.join(node.name for node in starting)} to answer")
+                show(f"Waiting for {', '.join(pod.name for pod in starting)} to answer")
                 self._supervise()
-                for node in starting:
-                    if node.serve.crashes >= _START_CRASHES_MAX:
-                        raise RunError(f"{node.serve.name} does not start:\n{_tail(node.log('serve'))}")
+                for pod in starting:
+                    if pod.serve.crashes >= _START_CRASHES_MAX:
+                        raise RunError(f"{pod.serve.name} does not start:\n{_tail(pod.log('serve'))}")
 
     def _wait_until_ready(self, cluster: LocalCluster) -> None:
         if self._options.example_rate:
             self._start_examples()
         with self._progress.waiting("Hydrating") as show:
             try:
-                while reasons := [why for node in cluster.nodes if (why := node.not_ready(self._http))]:
+                while reasons := [why for pod in cluster.pods if (why := pod.not_ready(self._http))]:
                     show(f"Hydrating: {', '.join(reasons)}")
                     self._supervise()
             except NodeFailed as error:

@@ -1,121 +1,31 @@
-"""Run one node's serving process: `python -m queryable_app.serve`, configured by the variables of contract.NodeSettings."""
+"""Run the serving side of a pod: `python -m queryable_app.serve`, configured by the variables of contract.NodeSettings.
+
+A pod without workers is one node, which this process serves. A pod with workers is a parent process, and one process for each.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import logging
-import signal
-import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Final
 
-import uvicorn
-import uvloop
-
-from queryable_app.config.kafka_settings import KafkaSettingsError
-from queryable_app.config.topic_spec import SpecError
-from queryable_app.contract import NodeSettings, SettingsError
-from queryable_app.platform.descriptors import raise_descriptor_limit
-from queryable_app.platform.listeners import listen
+from queryable_app.contract import NodeSettings, SettingsError, worker_settings
 from queryable_app.platform.log import configure, event
-from queryable_app.serve.api.app import create_app
-from queryable_app.serve.base.allocator import return_large_blocks
-from queryable_app.serve.base.background import note_unhandled
-from queryable_app.serve.base.data_directory_lock import locked_directory
-from queryable_app.serve.http.fast_lane import protocol_class
-from queryable_app.serve.node import Node, log_descriptor_plan
-
-_SHUTDOWN_GRACE_SECONDS: Final = 10
-"""Time for the requests that are in flight when the server stops."""
-
-_END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-
-
-class _Server(uvicorn.Server):
-    """Drain the node after the first end signal, and stop the server after the second or when the drain is over."""
-
-    def __init__(self, config: uvicorn.Config, node: Node) -> None:
-        super().__init__(config)
-        self._node = node
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `handle_end_signals`, which handles them before the server runs too."""
-        yield
-
-    def handle_end_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in _END_SIGNALS:
-            loop.add_signal_handler(number, self._on_end_signal)
-
-    def _on_end_signal(self) -> None:
-        seconds = self._node.settings.drain_seconds
-        if not seconds or self._node.draining or not self.started:
-            self.should_exit = True
-            return
-        self._node.drain()
-        event("draining", seconds=seconds)
-        asyncio.get_running_loop().call_later(seconds, self._on_end_signal)
-
-
-async def _serve(node: Node, listener: socket.socket) -> None:
-    config = uvicorn.Config(
-        create_app(node),
-        http=protocol_class(node),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        ws="none",
-        limit_concurrency=None,
-        timeout_keep_alive=node.settings.idle_seconds_max,
-        timeout_graceful_shutdown=_SHUTDOWN_GRACE_SECONDS,
-    )
-    server = _Server(config, node)
-    server.handle_end_signals()
-    asyncio.get_running_loop().set_exception_handler(note_unhandled)
-    await node.start()
-    gc.collect()
-    gc.freeze()  # keep the garbage collector from scanning long-lived objects during bursts of reads
-    event(
-        "serving",
-        url=node.settings.advertised_url,
-        partitions=sorted(node.replicas.by_partition),
-        descriptors=node.descriptors.limit,
-        connections=node.descriptors.connections,
-    )
-    log_descriptor_plan(node.settings, node.descriptors)
-    try:
-        await server.serve([listener])
-    finally:
-        await node.stop()
 
 
 def main() -> int:
-    raise_descriptor_limit()
-    return_large_blocks()
     configure()
-    # Any client can cause uvicorn's warnings; `EndOffsets` logs when Kafka becomes unavailable.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    for number in _END_SIGNALS:  # the first process of a container has no default handlers
-        signal.signal(number, lambda *_: sys.exit(0))
     try:
         settings = NodeSettings.from_env()
-        event("starting", node=settings.name, application=settings.application_id)
-        listener = listen(settings.http_host, settings.http_port, backlog=2048)
-        with locked_directory(Path(settings.data_dir)):
-            node = Node.open(settings)
-            uvloop.run(_serve(node, listener))
-    except (SettingsError, SpecError, KafkaSettingsError, OSError) as error:
+        workers = worker_settings(settings)
+    except SettingsError as error:
         event("failed", reason=str(error))
         return 1
-    event("stopped", node=settings.name)
-    return 0
+    if settings.worker_ports:  # the parent of workers needs little memory, so it loads none of a node's code
+        from queryable_app.serve.pod import run_pod
+
+        return run_pod(settings, workers)
+    from queryable_app.serve.process import run_node
+
+    return run_node(settings)
 
 
 if __name__ == "__main__":

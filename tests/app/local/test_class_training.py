@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from queryable_app.local.class_training import ClassTraining
-from queryable_app.local.processes import Process, stop
+from queryable_app.platform.processes import Process, stop
 from tests.support.waiting import eventually
 
 _LONG = ("import time", 'print(\'{"event": "class-archive", "making": 1}\', flush=True)', "time.sleep(600)")

@@ -13,8 +13,8 @@ import pytest
 from queryable_app.local.cluster import LocalCluster
 from queryable_app.local.data_directory import DataDirectory, opened
 from queryable_app.local.desired_scale import DESIRED_SCALE_FILE, DesiredScale
-from queryable_app.local.nodes import NodeFailed, start_placement
-from queryable_app.local.processes import free_ports, stop
+from queryable_app.local.pods import NodeFailed, start_placement
+from queryable_app.platform.processes import free_ports, stop
 from tests.support.waiting import eventually
 
 SPEC: dict[str, Any] = {"kafka": {"bootstrapServers": "127.0.0.1:1", "config": {}}, "topic": "users"}
@@ -66,7 +66,7 @@ def test_node_is_announced_once_it_answers(cluster: LocalCluster) -> None:
     tick_until("the node answers", cluster, lambda: not cluster.starting)
 
     assert announced(cluster) == ["users-r1-0"]
-    assert httpx.get(f"{cluster.nodes[0].url}/livez").is_success
+    assert httpx.get(cluster.describe()["nodes"][0]["url"] + "/livez").is_success
 
 
 def test_nodes_start_and_stop_with_the_desired_scale(cluster: LocalCluster, data: DataDirectory) -> None:
@@ -85,7 +85,7 @@ def test_nodes_start_and_stop_with_the_desired_scale(cluster: LocalCluster, data
     assert "users-r1-1 hosts no replicas any more and is stopped" in lines
     assert announced(cluster) == ["users-r1-0"]
     assert not second.is_running()
-    assert not data.node_data(1).exists()
+    assert not data.pod_data(1).exists()
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"nodes": 0, "standby": 0}', '{"nodes": "x", "standby": 0}'])
@@ -99,7 +99,7 @@ def test_invalid_desired_scale_is_ignored(cluster: LocalCluster, data: DataDirec
 
 def test_permanent_ingest_failure_ends_the_wait_for_a_node(cluster: LocalCluster) -> None:
     """The wait fails with the failure that ingest reports: here Java is missing."""
-    (node,) = cluster.nodes
+    (node,) = cluster.pods
     with httpx.Client(timeout=2, trust_env=False) as http:
 
         def wait() -> None:

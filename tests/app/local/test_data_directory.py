@@ -19,7 +19,7 @@ import signal, sys
 from pathlib import Path
 from queryable_app.local.data_directory import opened
 with opened(Path(sys.argv[1]) if len(sys.argv) > 1 else None) as data:
-    print(data.path, data.node_sockets(0).parent, flush=True)
+    print(data.path, data.pod_sockets(0).parent, flush=True)
     signal.pause()
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queryable_app.local.desired_scale import DesiredScale
-from queryable_app.local.nodes import start_placement
+from queryable_app.local.pods import start_placement
 from queryable_app.local.revision import next_revision, view_digests
 from queryable_app.placement.assignment import Placement
 

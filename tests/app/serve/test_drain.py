@@ -20,8 +20,8 @@ import httpx
 import pytest
 
 from queryable_app.contract import NodeSettings
-from queryable_app.local.processes import free_ports
 from queryable_app.placement.assignment import Placement, initial_placement
+from queryable_app.platform.processes import free_ports
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import partition_for

@@ -7,8 +7,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from queryable_app.serve.api import metrics
+from queryable_app.serve.api.internal import require_node_token
 from queryable_app.serve.api.openapi import METRICS, PLACEMENT, READINESS, SOME_OBJECT
 from queryable_app.serve.api.page import HTML, PAGE_HEADERS, page_html
+from queryable_app.serve.api.pod_metrics import WORKER_METRICS, pod_exposition
 from queryable_app.serve.api.request import list_header, to_response
 from queryable_app.serve.api.status import placement_json, readiness, status_json
 from queryable_app.serve.node import Node
@@ -42,14 +44,21 @@ def routes(node: Node, reads: Reads) -> APIRouter:
 
     @router.get("/readyz", responses=READINESS)
     async def ready() -> Response:
-        """Return 200 when every replica that this node serves is complete. Otherwise, and while the node drains, return 503
-        with the progress."""
+        """Return 200 when every replica that this node's pod serves is complete. Otherwise, and while the node drains, return
+        503 with the progress."""
         body = readiness(node)
         return to_response(json_answer(body, status=200 if body["ready"] else 503))
 
     @router.get("/metrics", responses=METRICS, response_class=PlainTextResponse)
     async def prometheus() -> Response:
-        """Return the metrics in Prometheus' text format."""
+        """Return the metrics of the node's pod in Prometheus' text format."""
+        own = metrics.exposition(registry)
+        return to_response(body_answer(await pod_exposition(node, own), metrics.CONTENT_TYPE))
+
+    @router.get(WORKER_METRICS, include_in_schema=False)
+    async def worker_metrics(request: Request) -> Response:
+        """Return the metrics of this node alone, to another worker of its pod."""
+        require_node_token(request, node)
         return to_response(body_answer(metrics.exposition(registry), metrics.CONTENT_TYPE))
 
     @router.get("/", include_in_schema=False)

@@ -22,6 +22,7 @@ def status_json(node: Node) -> dict[str, Any]:
     now_ms, moment = time_ns() // 1_000_000, monotonic_ms()
     return {
         "name": settings.name,
+        "pod": settings.pod_name,
         "applicationId": settings.application_id,
         "topic": node.spec.topic,
         "epoch": replicas.placement.epoch,
@@ -142,10 +143,15 @@ def _retrying(retry: Retry | None) -> dict[str, Any] | None:
 
 
 def readiness(node: Node) -> dict[str, Any]:
-    """Return the readiness of the serving replicas, and the number of hydrating ones."""
-    replicas, ingest = node.replicas.serving, node.ingest_status
+    """Return the readiness of the serving replicas, and the number of hydrating ones.
+
+    A worker is ready when all workers of its pod are: a probe of the pod's front port reaches any of them.
+    """
+    replicas, ingest, peers = node.replicas.serving, node.ingest_status, node.peers
+    waits_for = [peers.address(ordinal) for ordinal in peers.siblings() if not peers.is_ready(ordinal)]
     return {
-        "ready": node.replicas.ready and not node.draining,
+        "ready": node.replicas.ready and not node.draining and not waits_for,
+        **({"waitsFor": waits_for} if waits_for else {}),
         "draining": node.draining,
         "hydrating": len(node.replicas.by_partition) - len(replicas),
         "complete": sum(replica.complete for replica in replicas),

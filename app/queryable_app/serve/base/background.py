@@ -3,7 +3,7 @@
 Strategy: a part handles the failures that it expects. `supervise` handles all others: it restarts the part after a growing
 pause, so that one part neither ends the node nor stops silently. `watch` is for a task that is not restarted, because its
 failure has a consequence of its own. `guarded` is for a step that must not end the loop around it. What still escapes reaches
-the event loop's exception handler, which counts it too (`serve/__main__.py`).
+the event loop's exception handler, which counts it too (`serve/process.py`).
 """
 
 from __future__ import annotations

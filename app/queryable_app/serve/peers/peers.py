@@ -76,6 +76,7 @@ class Peers(Background):
     ) -> None:
         self._connections_max = connections_max
         self._own = settings.ordinal
+        self._pod = settings.pod_ordinals
         self._replicas = replicas
         path = settings.internal_token_path
         self._token = Path(path).read_text().strip() if path else ""
@@ -152,6 +153,22 @@ class Peers(Background):
         """Whether the node is not suspected, and reported a replica that is complete and not damaged."""
         replica = self._reported(ordinal, partition)
         return replica is not None and replica.complete
+
+    def siblings(self) -> list[int]:
+        """Return the other workers of this node's pod, or none without a token."""
+        return [ordinal for ordinal in self.others() if ordinal in self._pod]
+
+    def is_ready(self, ordinal: int) -> bool:
+        """Whether the node answers, does not drain, and reported that all replicas that it serves are complete."""
+        last = self.last_heartbeats.get(ordinal)
+        if last is None or last.draining or ordinal in self.suspected:
+            return False
+        serving = self._replicas.placement.serving
+        return all(
+            self.has_complete_replica(ordinal, partition)
+            for partition, ordinals in enumerate(serving)
+            if ordinal in ordinals
+        )
 
     def another_is_complete(self, partition: int) -> bool:
         """Whether another node serves such a replica."""

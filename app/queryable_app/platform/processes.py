@@ -10,11 +10,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
-from queryable_app.local import die_with_parent
+from queryable_app.platform import die_with_parent
 
 # Below Linux's range for outgoing connections, so that a killed process finds its port free again.
 _PORTS: Final = range(20_000, 32_000)
@@ -30,18 +30,18 @@ class Process:
     def __init__(
         self,
         command: Sequence[str],
-        log: Path,
+        log: Path | None,
         environ: Mapping[str, str] | None = None,
         inherited: Sequence[int] = (),
     ) -> None:
+        """Start the command. Without a `log` it writes where this process writes."""
         launcher = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as out:
+        with _appended(log) as out:
             self._popen = subprocess.Popen(
                 [*launcher, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=subprocess.STDOUT,
+                stderr=out and subprocess.STDOUT,
                 env=dict(environ) if environ is not None else None,
                 start_new_session=True,
                 pass_fds=tuple(inherited),
@@ -105,6 +105,11 @@ class SupervisedProcess:
         self._start = start
         self._restart_at: float | None = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether the process has ended and is not started again yet."""
+        return self._restart_at is not None
+
     def supervise(self) -> str | None:
         """Restart the process if it is due, and return what has happened since the last call as a line, or None."""
         now = time.monotonic()
@@ -123,6 +128,16 @@ class SupervisedProcess:
         self._restart_at = now + delay
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return f"{self.name} {how} and is started again in {delay:.1f} s"
+
+
+@contextlib.contextmanager
+def _appended(log: Path | None) -> Iterator[IO[bytes] | None]:
+    if log is None:
+        yield None
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        yield out
 
 
 def free_ports(count: int) -> list[int]:

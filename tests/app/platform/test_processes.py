@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from queryable_app.local.processes import Process, SupervisedProcess, free_ports, is_free, stop
+from queryable_app.platform.processes import Process, SupervisedProcess, free_ports, is_free, stop
 from tests.support.waiting import eventually
 
 SLEEPER = ["sleep", "300"]
@@ -60,7 +60,7 @@ def test_child_dies_with_a_killed_parent(log: Path) -> None:
     """No child outlives a parent that was killed with -9."""
     program = (
         "import pathlib, signal\n"
-        "from queryable_app.local.processes import Process\n"
+        "from queryable_app.platform.processes import Process\n"
         f"print(Process(['sleep', '300'], pathlib.Path({str(log)!r})).pid, flush=True)\n"
         "signal.pause()"
     )

@@ -1,0 +1,247 @@
+"""Test pods with workers as a supervisor runs them: real processes, without Kafka and without ingest."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.pods import KEYS, PARTITIONS, PodProcess, running_pods
+from tests.support.waiting import eventually
+
+# The parent with shorter probes.
+IMPATIENT = """
+import sys
+from queryable_app.serve import __main__, pod
+pod.PROBE_SECONDS, pod.PROBE_TIMEOUT_SECONDS, pod.PROBE_FAILURES_MAX, pod.START_SECONDS_MAX = 0.2, 0.5, 3, 5.0
+sys.exit(__main__.main())
+"""
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[PodProcess]:
+    with running_pods(tmp_path) as (only,):
+        yield only
+
+
+def test_every_port_of_a_pod_answers_every_key(pod: PodProcess) -> None:
+    """Each worker hosts half of the partitions, and answers every key on its own port and on the front port."""
+    statuses = [httpx.get(f"{worker.advertised_url}/v1/status").json() for worker in pod.workers]
+    hosted = [{replica["partition"] for replica in status["partitions"]} for status in statuses]
+    assert [len(partitions) for partitions in hosted] == [PARTITIONS // 2] * 2
+    assert set.union(*hosted) == set(range(PARTITIONS))
+    assert [(status["name"], status["pod"]) for status in statuses] == [
+        ("users-r1-0.0", "users-r1-0"),
+        ("users-r1-0.1", "users-r1-0"),
+    ]
+
+    for url in (pod.front, *(worker.advertised_url for worker in pod.workers)):
+        with httpx.Client(base_url=url) as http:
+            assert [http.get(f"/v1/keys/{key}").json() for key in KEYS] == KEYS
+
+
+def test_workers_share_the_connections_of_the_front_port(pod: PodProcess) -> None:
+    """The kernel gives new connections to the front port to all workers."""
+    names = {httpx.get(f"{pod.front}/v1/status").json()["name"] for _ in range(60)}
+
+    assert names == {worker.name for worker in pod.workers}
+
+
+def test_placement_names_the_own_ports_of_workers(pod: PodProcess) -> None:
+    """A client that goes to the owner of a key goes to a worker, and not to the front port."""
+    placement = httpx.get(f"{pod.front}/v1/placement").json()
+
+    addresses = {address for each in placement["partitions"] for address in each["addresses"]}
+    assert addresses == {worker.advertised_url for worker in pod.workers}
+
+
+def test_killed_worker_starts_again_while_the_other_answers(pod: PodProcess) -> None:
+    """After kill -9 of one worker, the other answers the keys that it hosts, and the parent starts the killed one again."""
+    first, second = pod.workers
+    before = pod.pids()
+    hosted = {r["partition"] for r in httpx.get(f"{second.advertised_url}/v1/status").json()["partitions"]}
+    with httpx.Client(base_url=second.advertised_url) as http:
+        # A key whose only replica is in the killed worker is not answered meanwhile.
+        keys = [key for key in KEYS if int(http.get(f"/v1/keys/{key}").headers["qt-partition"]) in hosted]
+        os.kill(before[first.ordinal], signal.SIGKILL)
+
+        def started_again() -> bool:
+            assert [http.get(f"/v1/keys/{key}").json() for key in keys] == keys
+            return pod.pids().get(first.ordinal, before[first.ordinal]) != before[first.ordinal]
+
+        eventually("the worker is started again", started_again, 20, story=pod.log.read_text)
+    pod.wait_until_ready()
+
+    assert pod.pids()[second.ordinal] == before[second.ordinal]
+    with httpx.Client(base_url=first.advertised_url) as http:
+        assert [http.get(f"/v1/keys/{key}").json() for key in KEYS] == KEYS
+
+
+@pytest.mark.timeout(120)
+def test_no_read_fails_while_the_replicas_of_another_pod_answer(tmp_path: Path) -> None:
+    """With a replica of each partition in another pod, reads through that pod and through the sibling answer every key while
+    a worker is dead."""
+    with running_pods(tmp_path, pods=2, replicas=2) as (pod, other):
+        victim, sibling = pod.workers
+        before = pod.pids()
+        with httpx.Client() as http:
+            for url in (sibling.advertised_url, other.front):  # connections that exist before
+                assert http.get(f"{url}/v1/keys/{KEYS[0]}").status_code == 200
+            os.kill(before[victim.ordinal], signal.SIGKILL)
+            rounds = 0
+
+            def answers_again() -> bool:
+                nonlocal rounds
+                rounds += 1
+                for url in (sibling.advertised_url, other.front):
+                    assert [http.get(f"{url}/v1/keys/{key}").json() for key in KEYS] == KEYS
+                with suppress(httpx.TransportError):
+                    return http.get(f"{victim.advertised_url}/readyz").status_code == 200
+                return False
+
+            eventually("the worker answers again", answers_again, 30, story=pod.log.read_text)
+        assert rounds > 1
+        assert pod.pids()[victim.ordinal] != before[victim.ordinal]
+
+
+def test_sigterm_ends_parent_and_workers(pod: PodProcess) -> None:
+    """SIGTERM to the parent ends each worker cleanly, then the parent, with exit code 0."""
+    workers = [psutil.Process(pid) for pid in pod.pids().values()]
+    assert len(workers) == 2
+
+    pod.process.send_signal(signal.SIGTERM)
+
+    assert pod.process.wait(20) == 0
+    assert not any(worker.is_running() for worker in workers)
+    stopped = [event.get("node") for event in pod.events("stopped")]
+    assert sorted(stopped[:-1]) == ["users-r1-0.0", "users-r1-0.1"]
+
+
+def test_workers_die_with_a_killed_parent(pod: PodProcess) -> None:
+    """No worker outlives a parent that was killed with -9."""
+    workers = [psutil.Process(pid) for pid in pod.pids().values()]
+
+    pod.process.kill()
+
+    assert not psutil.wait_procs(workers, timeout=10)[1]
+
+
+def test_readiness_of_a_worker_is_that_of_its_pod(pod: PodProcess) -> None:
+    """A probe of the front port gets one answer, whichever worker it reaches: not ready while one of them hangs."""
+    first, second = pod.workers
+    pid = pod.pids()[second.ordinal]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        answer = eventually(
+            "the pod is not ready",
+            lambda: (a := httpx.get(f"{first.advertised_url}/readyz")).status_code == 503 and a,
+            10,
+        )
+        assert answer.json()["waitsFor"] == [second.advertised_url]
+        assert httpx.get(f"{first.advertised_url}/livez").status_code == 200
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    pod.wait_until_ready()
+
+
+@pytest.mark.timeout(120)
+def test_worker_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
+    """A worker that does not answer on its own port is killed, as the kubelet restarts a container that fails its probe."""
+    with running_pods(tmp_path, command=["-c", IMPATIENT]) as (pod,):
+        first, second = pod.workers
+        before = pod.pids()
+        os.kill(before[first.ordinal], signal.SIGSTOP)
+
+        eventually(
+            "the worker is started again",
+            lambda: pod.pids().get(first.ordinal, before[first.ordinal]) != before[first.ordinal],
+            30,
+            story=pod.log.read_text,
+        )
+        pod.wait_until_ready()
+
+        assert [event["worker"] for event in pod.events("worker-silent")] == [first.name]
+        assert pod.pids()[second.ordinal] == before[second.ordinal]
+
+
+def test_metrics_are_those_of_all_workers(pod: PodProcess) -> None:
+    """Any port of the pod returns the metrics of all workers, each metric once, told apart by the label `worker`."""
+    for url in (pod.front, pod.workers[1].advertised_url):
+        families = list(text_string_to_metric_families(httpx.get(f"{url}/metrics").text))
+        names = [family.name for family in families]
+        samples = {family.name: family.samples for family in families}
+
+        assert len(set(names)) == len(names)
+        assert {s.labels["worker"] for family in families for s in family.samples} == {"0", "1"}
+        positions = [(s.labels["worker"], int(s.labels["partition"])) for s in samples["qt_position"]]
+        assert sorted(partition for _, partition in positions) == list(range(PARTITIONS))
+        assert [s.value for s in samples["qt_worker_up"]] == [1, 1]
+
+
+def test_metrics_say_which_worker_does_not_answer(pod: PodProcess) -> None:
+    """A scrape lasts about a second when a worker hangs, and has the others' metrics."""
+    pid = pod.pids()[pod.workers[1].ordinal]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        text = httpx.get(f"{pod.workers[0].advertised_url}/metrics", timeout=4).text
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    assert 'qt_worker_up{worker="0"} 1.0\nqt_worker_up{worker="1"} 0.0\n' in text
+    assert 'qt_placement_epoch{worker="0"} 1.0' in text
+    assert 'qt_placement_epoch{worker="1"}' not in text
+
+
+def test_metrics_of_one_worker_need_the_token_of_nodes(pod: PodProcess) -> None:
+    """A client has the metrics of the pod, and not the path between workers."""
+    assert httpx.get(f"{pod.front}/internal/v1/metrics").status_code == 401
+
+
+def test_pod_without_a_worker_left_ends(tmp_path: Path) -> None:
+    """If every worker fails at its start, the parent ends with exit code 1, and the reason is in the log."""
+    with running_pods(tmp_path) as (pod,):
+        settings = pod.settings
+        pod.process.send_signal(signal.SIGTERM)
+        pod.process.wait(20)
+        Path(settings.spec_path).write_text(
+            '{"kafka": {"bootstrapServers": "x:1"}, "topic": "t", "tls": {"a": 1}}'
+        )
+
+        broken = PodProcess(settings, ["-m", "queryable_app.serve"])
+        try:
+            assert broken.process.wait(20) == 1
+        finally:
+            broken.process.kill()
+    assert "spec.tls: TLS is not in this version yet" in str(broken.events("failed")[0]["reason"])
+
+
+def test_port_of_a_worker_in_use_leaves_the_others_alone(tmp_path: Path) -> None:
+    """A worker whose port is taken is tried again and again; the others answer, and the pod is not ready."""
+    with running_pods(tmp_path) as (pod,):
+        settings = pod.settings
+        first, second = pod.workers
+        pod.process.send_signal(signal.SIGTERM)
+        pod.process.wait(20)
+        with socket.create_server(("127.0.0.1", second.http_port)):
+            again = PodProcess(settings, ["-m", "queryable_app.serve"])
+            try:
+
+                def answers() -> bool:
+                    with suppress(httpx.TransportError):
+                        return httpx.get(f"{first.advertised_url}/readyz").status_code == 503
+                    return False
+
+                eventually("the first worker answers", answers, 20, story=again.log.read_text)
+                eventually("two attempts", lambda: len(again.events("worker")) >= 3, 20)
+                assert httpx.get(f"{again.front}/livez").status_code == 200
+            finally:
+                again.process.kill()
+                again.process.wait(10)
