@@ -23,8 +23,8 @@ from bench.freshness import Load, probe
 from bench.harness import Result, document, median, quantiles
 from bench.point_read import WRK_SCRIPT, closed_loop, open_loop_latency
 from bench.server import key_of, value_of
-from queryable_app.platform.processes import free_ports
 from queryable_app.platform.jars import Jar, JarSet, cache_dir, find_java, resolved
+from queryable_app.platform.processes import free_ports
 from tests.integration import topics
 from tests.integration.system import running
 from tests.support.kafka import embedded_kafka

@@ -68,6 +68,8 @@ class _Worker:
             if self.process is not probed:
                 probed, answered, failures = self.process, False, 0
             if await self._answers():
+                if not answered:
+                    event("worker-answers", worker=self.name)
                 answered, failures = True, 0
                 continue
             failures += 1

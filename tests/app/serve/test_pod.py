@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 IMPATIENT = """
 import sys
 from queryable_app.serve import __main__, pod
-pod.PROBE_SECONDS, pod.PROBE_TIMEOUT_SECONDS, pod.PROBE_FAILURES_MAX, pod.START_SECONDS_MAX = 0.2, 0.5, 3, 5.0
+pod.PROBE_SECONDS, pod.PROBE_TIMEOUT_SECONDS, pod.PROBE_FAILURES_MAX = 0.2, 1.0, 3
 sys.exit(__main__.main())
 """
 
@@ -158,6 +158,7 @@ def test_worker_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
     with running_pods(tmp_path, command=["-c", IMPATIENT]) as (pod,):
         first, second = pod.workers
         before = pod.pids()
+        eventually("probes are answered", lambda: len(pod.events("worker-answers")) == 2, 20)
         os.kill(before[first.ordinal], signal.SIGSTOP)
 
         eventually(
