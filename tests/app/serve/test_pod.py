@@ -121,7 +121,7 @@ def test_sigterm_ends_parent_and_workers(pod: PodProcess) -> None:
 
     assert pod.process.wait(20) == 0
     assert not any(worker.is_running() for worker in workers)
-    stopped = [event.get("node") for event in pod.events("stopped")]
+    stopped = [str(event.get("node")) for event in pod.events("stopped")]
     assert sorted(stopped[:-1]) == ["users-r1-0.0", "users-r1-0.1"]
 
 
@@ -140,12 +140,12 @@ def test_readiness_of_a_worker_is_that_of_its_pod(pod: PodProcess) -> None:
     pid = pod.pids()[second.ordinal]
     os.kill(pid, signal.SIGSTOP)
     try:
-        answer = eventually(
-            "the pod is not ready",
-            lambda: (a := httpx.get(f"{first.advertised_url}/readyz")).status_code == 503 and a,
-            10,
-        )
-        assert answer.json()["waitsFor"] == [second.advertised_url]
+
+        def waits_for() -> list[str]:
+            answer = httpx.get(f"{first.advertised_url}/readyz")
+            return list(answer.json()["waitsFor"]) if answer.status_code == 503 else []
+
+        assert eventually("the pod is not ready", waits_for, 10) == [second.advertised_url]
         assert httpx.get(f"{first.advertised_url}/livez").status_code == 200
     finally:
         os.kill(pid, signal.SIGCONT)
