@@ -14,6 +14,7 @@ NAMES = (
     "beside_streams",
     "point_read",
     "forwarded_read",
+    "workers",
     "multi_get",
     "request_body",
     "scan",
