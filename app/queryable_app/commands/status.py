@@ -43,15 +43,29 @@ def status_command(urls: tuple[str, ...], data: Path | None, as_json: bool) -> N
 
 
 def _table(statuses: Mapping[str, dict[str, Any] | None]) -> Table:
+    """Return a row for each replica. The pod of a node is shown if a pod has several."""
+    with_pods = any(
+        status and status.get("pod", status.get("name")) != status.get("name") for status in statuses.values()
+    )
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("NODE", "PARTITION", "ROLE", "POSITION", "END", "LAG", "PROGRESS"):
+    for name in (
+        *(["POD"] if with_pods else []),
+        "NODE",
+        "PARTITION",
+        "ROLE",
+        "POSITION",
+        "END",
+        "LAG",
+        "PROGRESS",
+    ):
         table.add_column(name, justify="right" if name in ("PARTITION", "POSITION", "END", "LAG") else "left")
     for url, status in statuses.items():
         if status is None:
-            table.add_row(url, "", "", "", "", "", "does not answer")
+            table.add_row(*([""] if with_pods else []), url, "", "", "", "", "", "does not answer")
             continue
         for replica in status["partitions"]:
             table.add_row(
+                *([str(status["pod"])] if with_pods else []),
                 str(status.get("name", url)),
                 str(replica["partition"]),
                 replica["role"],

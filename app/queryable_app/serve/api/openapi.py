@@ -85,7 +85,8 @@ _READINESS: Final = _object(
         "retrying": {"type": "object", "additionalProperties": {"type": "string"}},
         "stalled": _list_of(_COUNT),
         "ingestFailed": {"type": ["string", "null"]},
-    }
+    },
+    waitsFor=_list_of({"type": "string"}),
 )
 
 PROBLEMS: Final[Responses] = {
@@ -118,7 +119,7 @@ WRITTEN: Final[Responses] = {
     )
 }
 READINESS: Final[Responses] = {
-    200: _answer("Every replica that this node serves is complete.", _READINESS),
+    200: _answer("Every replica that the node's pod serves is complete.", _READINESS),
     503: _answer("A replica is not complete yet, or the node drains.", _READINESS),
 }
 SOME_OBJECT: Final[Responses] = {200: _answer("The current state.", {"type": "object"})}

@@ -16,7 +16,8 @@ from queryable_app.serve.peers.client import PeerUnavailable
 WORKER_METRICS: Final = "/internal/v1/metrics"
 
 _SECONDS_MAX: Final = 1.0
-_UP: Final = "# HELP qt_worker_up 1 when the worker has returned its metrics.\n# TYPE qt_worker_up gauge\n"
+_UP: Final = "qt_worker_up"
+_UP_COMMENTS: Final = f"# HELP {_UP} 1 when the worker has returned its metrics.\n# TYPE {_UP} gauge\n"
 
 
 async def pod_exposition(node: Node, own: bytes) -> bytes:
@@ -54,11 +55,9 @@ def join(workers: Mapping[int, str | None]) -> str:
                 comments += f"{line}\n"
             elif line:
                 samples.setdefault(comments, []).append(_with_worker(line, worker))
-    up = [
-        f'qt_worker_up{{worker="{worker}"}} {float(text is not None)}'
-        for worker, text in sorted(workers.items())
+    samples[_UP_COMMENTS] = [
+        f'{_UP}{{worker="{worker}"}} {float(text is not None)}' for worker, text in sorted(workers.items())
     ]
-    samples[_UP] = up
     return "".join(f"{comments}{chr(10).join(lines)}\n" for comments, lines in samples.items())
 
 

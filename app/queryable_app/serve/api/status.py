@@ -11,7 +11,6 @@ from queryable_app.policy.retries import Retry
 from queryable_app.policy.stalls import StallWatch
 from queryable_app.serve.feed.ingest_status import IngestStatus
 from queryable_app.serve.node import Node
-from queryable_app.serve.peers.peers import Peers
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.checkpoint_files import FetchProgress
 from queryable_app.wire.partitioners import counts_by_algorithm
@@ -53,7 +52,7 @@ def status_json(node: Node) -> dict[str, Any]:
             "written": dict(node.dead_letters.written),
             "waiting": {str(p): _retrying(retry) for p, retry in node.dead_letters.waiting.items()},
         },
-        "peers": [_peer_status(node.peers, ordinal) for ordinal in node.peers.others()],
+        "peers": [_peer_status(node, ordinal) for ordinal in node.peers.others()],
         "disk": {
             "usedPercent": round(node.disk_guard.used_percent, 1),
             "highWaterPercent": node.disk_guard.high_water_percent,
@@ -77,10 +76,11 @@ def read_settings_json(node: Node) -> dict[str, Any]:
     }
 
 
-def _peer_status(peers: Peers, ordinal: int) -> dict[str, Any]:
-    last = peers.last_heartbeats.get(ordinal)
+def _peer_status(node: Node, ordinal: int) -> dict[str, Any]:
+    peers, last = node.peers, node.peers.last_heartbeats.get(ordinal)
     return {
         "address": peers.address(ordinal),
+        "samePod": ordinal in node.settings.pod_ordinals,
         "suspect": ordinal in peers.suspected,
         "draining": last is not None and last.draining,
         "heardMs": None if last is None else int((monotonic() - last.at) * 1000),
