@@ -121,9 +121,7 @@ def fill(settings: NodeSettings) -> list[list[bytes]]:
 def pod(settings: NodeSettings, keys: Sequence[Sequence[bytes]]) -> Iterator[psutil.Process]:
     """Run the pod's serve, and yield its process once every node answers."""
     command = [sys.executable, "-m", "queryable_app.serve"]
-    process = subprocess.Popen(
-        command, env={**os.environ, **settings.to_env()}, stdout=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(command, env={**os.environ, **settings.to_env()}, stdout=subprocess.DEVNULL)
     try:
         for worker, hosted in zip(worker_settings(settings), keys, strict=True):
             url = f"http://127.0.0.1:{worker.http_port}/v1/keys/{hosted[0].decode()}"
