@@ -105,7 +105,7 @@ class DesiredPlacement:
 
     addresses: tuple[str, ...]  # of the nodes that may host replicas, by ordinal
     replicas: int  # of each partition, at most one on a node
-    domains: tuple[str, ...] = ()  # each node's failure domain; empty: every node is its own domain
+    domains: tuple[str, ...] = ()  # each node's failure domain; empty: every node is its own domain. `a/b`: b inside a
     lost: frozenset[int] = frozenset()  # nodes that do not return; their replicas are lost
 
     def __post_init__(self) -> None:
@@ -113,6 +113,8 @@ class DesiredPlacement:
             raise ValueError(
                 "a partition has at least one replica, and either every node has a domain or none"
             )
+        if len({domain.count("/") for domain in self.domains}) > 1:
+            raise ValueError("the domains of all nodes are nested equally deep")
 
     @property
     def nodes(self) -> list[int]:

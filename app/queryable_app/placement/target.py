@@ -1,5 +1,8 @@
 """Compute where the replicas should be: as balanced as possible, with the fewest replicas moved.
 
+Failure domains nest: `zone-a/pod-3` is a domain inside `zone-a`. The innermost domains count first, so a partition has two
+replicas in a pod only if it has one in every pod; and then the outer ones.
+
 Strategy: keep the present replicas, add what each partition lacks, then level. Levelling moves replicas along the shortest chain
 of nodes (from an overloaded node to another, and so on to a node with at least two fewer) until there is no such chain. As in a
 flow, no placement is then more balanced. A direct move is nearly always possible; failure domains make chains necessary. Moves
@@ -42,7 +45,8 @@ class _Balancer:
         nodes: Sequence[int],
         domains: Mapping[int, str],
     ) -> None:
-        self._hosts, self._nodes, self._domains = hosts, nodes, domains
+        self._hosts, self._nodes = hosts, nodes
+        self._domains = {node: _with_outer_domains(domain) for node, domain in domains.items()}
         self.replicas = [list(here) for here in retained]
         self.on: Loads = {node: set() for node in nodes}
         for partition, here in enumerate(retained):
@@ -61,10 +65,11 @@ class _Balancer:
         here = self.replicas[partition]
         while len(here) < len(self._nodes):
             crowds, best = self._crowds(partition), self._best(partition)
-            crowded = max(crowds, key=lambda domain: crowds[domain])
-            if crowds[crowded] - crowds[self._domains[best]] < 2:
+            gains = {node: self._gain(crowds, node, best) for node in here}
+            worst = max(here, key=lambda node: gains[node])
+            if gains[worst] < 2:
                 return
-            moved = [node for node in here if self._domains[node] == crowded]
+            moved = [node for node in here if self._domains[node] == self._domains[worst]]
             self.shift(partition, max(moved, key=lambda node: len(self.on[node])), best)
 
     def shift(self, partition: int, source: int, target: int) -> None:
@@ -74,12 +79,13 @@ class _Balancer:
         self.on[target].add(partition)
 
     def shifts(self, node: int, targets: set[int]) -> Iterator[tuple[int, int]]:
-        """Yield the moves within the domain, or to a domain with fewer replicas of the partition."""
+        """Yield the moves within a domain, or to a domain with fewer replicas of the partition."""
         own = self._domains[node]
         for partition in self.on[node]:
             crowds = self._crowds(partition)
             for target in sorted(targets.difference(self.replicas[partition])):
-                if self._domains[target] == own or crowds[self._domains[target]] < crowds[own]:
+                pairs = zip(own, self._domains[target], strict=True)
+                if all(other == mine or crowds[other] < crowds[mine] for mine, other in pairs):
                     yield partition, target
 
     def free_shifts(self, node: int, targets: set[int]) -> Iterator[tuple[int, int]]:
@@ -94,12 +100,31 @@ class _Balancer:
         others = (node for node in self._nodes if node not in self.replicas[partition])
         return min(
             others,
-            key=lambda node: (crowds[self._domains[node]], node not in hosts, len(self.on[node]), node),
+            key=lambda node: (
+                [crowds[domain] for domain in self._domains[node]],
+                node not in hosts,
+                len(self.on[node]),
+                node,
+            ),
         )
+
+    def _gain(self, crowds: Counter[str], source: int, target: int) -> int:
+        """Return how many replicas more the source's domain has than the target's, in the first domains that this move evens
+        out or crowds. Less than 2: nothing is evened out."""
+        for mine, other in zip(self._domains[source], self._domains[target], strict=True):
+            if mine != other and crowds[mine] - crowds[other] != 1:
+                return crowds[mine] - crowds[other]
+        return 0
 
     def _crowds(self, partition: int) -> Counter[str]:
         """Count the replicas of the partition in each domain."""
-        return Counter(self._domains[node] for node in self.replicas[partition])
+        return Counter(domain for node in self.replicas[partition] for domain in self._domains[node])
+
+
+def _with_outer_domains(domain: str) -> tuple[str, ...]:
+    """Return a domain and those around it, the innermost first."""
+    parts = domain.split("/")
+    return tuple("/".join(parts[:length]) for length in range(len(parts), 0, -1))
 
 
 def level_active_replicas(replicas: Sequence[list[int]], nodes: Sequence[int]) -> None:

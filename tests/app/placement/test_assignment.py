@@ -191,6 +191,42 @@ def test_domains_cost_at_most_one_copy_more_than_the_fewest(
     assert copied(first, moved, desired) <= fewest_copied(first, desired) + 1
 
 
+@settings(deadline=None)
+@given(
+    st.integers(1, 12),
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=5),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 15),
+    st.integers(1, 3),
+)
+def test_inner_domains_count_before_the_outer_ones(
+    partitions: int, zones: list[str], workers: int, replicas: int, before: int, standby: int
+) -> None:
+    """No pod has two replicas of a partition while another has none, and among pods the zones are used evenly."""
+    domains = tuple(f"{zone}/pod-{pod}" for pod, zone in enumerate(zones) for _ in range(workers))
+    replicas = min(replicas, len(zones))
+    desired = DesiredPlacement(addresses(len(domains)), replicas, domains)
+
+    for placement in (
+        initial_placement("tests.users.r1", partitions, addresses(len(domains)), replicas, domains),
+        reached(place(partitions, before, standby), desired),
+    ):
+        assert settled(placement, desired)
+        for serving in placement.serving:
+            pods = {ordinal // workers for ordinal in serving}
+            assert len(pods) == replicas
+            used = Counter(zones[pod] for pod in pods)
+            free = {zones[pod] for pod in range(len(zones)) if pod not in pods}
+            assert all(used[zone] <= used[other] + 1 for zone in used for other in free)
+
+
+def test_domains_are_nested_equally_deep() -> None:
+    """A desired placement whose domains are nested differently is a mistake of its caller."""
+    with pytest.raises(ValueError, match="equally deep"):
+        DesiredPlacement(addresses(2), 1, ("zone/pod", "zone"))
+
+
 def test_domains_win_over_balance() -> None:
     """A small domain takes more replicas, because a standby in the same rack protects nothing."""
     placement = initial_placement("default.users.r1", 6, addresses(3), 2, ("a", "a", "b"))
