@@ -13,6 +13,7 @@ from queryable_operator.build.workload import pod_template, stateful_set
 from queryable_operator.spec import names
 from queryable_operator.spec.changes import roll_hash, spec_hash
 from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.pods import PodIndex
 from queryable_operator.spec.resource import View, view_of
 from queryable_operator.spec.settings import OperatorSettings
 
@@ -113,7 +114,7 @@ def objects(of: View, pods: int | None = None) -> list[Manifest]:
         spec=of.raw,
         placement=initial_placement(application_id, 4, urls, of.spec.replication_factor),
         template=template,
-        domains={0: "zone-a"},
+        domains={PodIndex(0): "zone-a"},
         spec_hash=spec_hash(of.raw, 4, disk_format=1),
         roll_hash=roll,
         partitions=4,
@@ -122,7 +123,7 @@ def objects(of: View, pods: int | None = None) -> list[Manifest]:
     )
     return [
         config_map(of, 1, record),
-        headless(of, 1),
+        headless(of, 1, record.layout),
         service_account(of),
         disruption_budget(of, 1),
         network_policy(of, SETTINGS),

@@ -105,7 +105,9 @@ class DesiredPlacement:
 
     addresses: tuple[str, ...]  # of the nodes that may host replicas, by ordinal
     replicas: int  # of each partition, at most one on a node
-    domains: tuple[str, ...] = ()  # each node's failure domain; empty: every node is its own domain. `a/b`: b inside a
+    domains: tuple[
+        str, ...
+    ] = ()  # each node's failure domain; empty: every node is its own domain. `a/b`: b inside a
     lost: frozenset[int] = frozenset()  # nodes that do not return; their replicas are lost
 
     def __post_init__(self) -> None:

@@ -69,7 +69,8 @@ class _Balancer:
             worst = max(here, key=lambda node: gains[node])
             if gains[worst] < 2:
                 return
-            moved = [node for node in here if self._domains[node] == self._domains[worst]]
+            outer = self._domains[worst][-1]
+            moved = [n for n in here if gains[n] == gains[worst] and self._domains[n][-1] == outer]
             self.shift(partition, max(moved, key=lambda node: len(self.on[node])), best)
 
     def shift(self, partition: int, source: int, target: int) -> None:

@@ -1,7 +1,7 @@
 """Read the status of query nodes, and send them what they must follow.
 
-All nodes are requested at once, by pod address, for at most a second. A node that does not answer keeps its last status, but
-none of its replicas counts as caught up.
+All nodes are requested at once, by the address of their pod and their own port, for at most a second. A node that does not
+answer keeps its last status, but none of its replicas counts as caught up.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ _REFUSAL_BYTES_MAX: Final = 1024 * 1024
 _AT_ONCE_MAX: Final = 256
 
 
+NodeKey = tuple[str, int]
+"""The uid of a pod, and the ordinal of a node in it."""
+
+
 class NodeRefused(Exception):
     """Report that a node refused an update, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Locate a pod of a revision."""
+    """Locate a node: a pod of a revision, or one of its workers."""
 
     revision: int
     ordinal: int
@@ -45,6 +49,11 @@ class Node:
     """The epoch of the placement in the revision's ConfigMap. None: that placement is unreadable."""
 
     port: int = DEFAULT_PORT
+
+    @property
+    def key(self) -> NodeKey:
+        """Identify the node: a newer pod's nodes have other keys."""
+        return self.uid, self.ordinal
 
     @property
     def url(self) -> str:
@@ -65,15 +74,15 @@ class Nodes:
         await self._http.aclose()
 
     async def statuses(
-        self, nodes: Mapping[Node, str], before: Mapping[str, NodeStatus]
+        self, nodes: Mapping[Node, str], before: Mapping[NodeKey, NodeStatus]
     ) -> dict[int, dict[int, NodeStatus]]:
         """Return each node's status, by revision and ordinal. `nodes` maps each node to its revision's token; `before` holds
-        the last statuses by pod uid."""
+        the last statuses."""
         received = await asyncio.gather(*(self._request_status(node, token) for node, token in nodes.items()))
         statuses: dict[int, dict[int, NodeStatus]] = {}
         for node, status in zip(nodes, received, strict=True):
-            if status is None and node.uid in before:
-                status = replace(before[node.uid], seen=unresponsive(before[node.uid].seen))
+            if status is None and node.key in before:
+                status = replace(before[node.key], seen=unresponsive(before[node.key].seen))
             if status is not None:
                 statuses.setdefault(node.revision, {})[node.ordinal] = status
         return statuses

@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from queryable_app.placement.assignment import Placement
 from queryable_operator.act.cluster import Cluster
-from queryable_operator.act.nodes import Node, Nodes
+from queryable_operator.act.nodes import Node, NodeKey, Nodes
 from queryable_operator.act.topics import Topics
 from queryable_operator.act.watch_cache import ResourceKey, WatchCache, endpoints_of, trimmed
+from queryable_operator.rollout.live_revision import layout_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import (
     KafkaSettingsInvalid,
@@ -30,6 +31,7 @@ from queryable_operator.spec.observed import (
     Ref,
     TopicObservation,
 )
+from queryable_operator.spec.pods import PodIndex, PodLayout
 
 _TOKEN_SECONDS: Final = 60.0  # how long a token Secret counts as existing without a read
 _SETTINGS_SECONDS: Final = 30.0  # how long the contents of the user's Secret count as current
@@ -87,7 +89,7 @@ class Observer:
     kafka_cleanup_error: str | None = None
     _tokens: dict[str, _Token] = field(default_factory=dict)
     _settings: _Settings = field(default_factory=_Settings)
-    _last_statuses: dict[str, NodeStatus] = field(default_factory=dict)
+    _last_statuses: dict[NodeKey, NodeStatus] = field(default_factory=dict)
 
     async def observe(self, resource: Manifest) -> Observation:
         uid = resource["metadata"]["uid"]
@@ -105,7 +107,7 @@ class Observer:
             ),
         )
         self._last_statuses = {
-            node.uid: node_statuses[r][o] for (r, o), node in nodes.items() if o in node_statuses.get(r, {})
+            node.key: node_statuses[r][o] for (r, o), node in nodes.items() if o in node_statuses.get(r, {})
         }
         observed = Observed(
             now=time.time(),
@@ -212,7 +214,7 @@ def _split_by_owner(
         if ref.kind == "EndpointSlice":
             continue
         if ref.kind in _UNOWNED:
-            if _revision_and_ordinal(view, ref, live) is not None:
+            if _revision_and_pod(view, ref, live) is not None:
                 children[ref] = live
         elif is_owned(live, uid):
             children[ref] = live
@@ -221,8 +223,8 @@ def _split_by_owner(
     return children, name_conflicts
 
 
-def _revision_and_ordinal(view: str, ref: Ref, live: Manifest) -> tuple[int, int] | None:
-    """Return revision and ordinal of a pod or volume claim of this view's StatefulSets, else None."""
+def _revision_and_pod(view: str, ref: Ref, live: Manifest) -> tuple[int, PodIndex] | None:
+    """Return revision and index of a pod or volume claim of this view's StatefulSets, else None."""
     revision = names.revision_number(live["metadata"].get("labels", {}).get(names.REVISION_LABEL))
     text = ref.name.rpartition("-")[2]
     if revision is None or not (text.isascii() and text.isdecimal()) or len(text) > 6:
@@ -233,19 +235,27 @@ def _revision_and_ordinal(view: str, ref: Ref, live: Manifest) -> tuple[int, int
     owners = live["metadata"].get("ownerReferences") or ()
     if ref.kind == "Pod" and not any(o["kind"] == "StatefulSet" for o in owners):
         return None
-    return revision, int(text)
+    return revision, PodIndex(int(text))
 
 
 def _reachable_nodes(view: str, children: Mapping[Ref, Manifest]) -> dict[tuple[int, int], Node]:
-    """Return the pods that have an address and may answer, including terminating ones, since they drain."""
+    """Return the nodes of pods that have an address and may answer, including terminating ones, since they drain."""
     nodes: dict[tuple[int, int], Node] = {}
+    layouts: dict[int, PodLayout] = {}
     for ref, live in children.items():
         ip = live.get("status", {}).get("podIP")
         if ref.kind != "Pod" or not ip or live["status"].get("phase") != "Running":
             continue
-        if (place := _revision_and_ordinal(view, ref, live)) is not None:
-            record = children.get(Ref("ConfigMap", names.child(view, place[0])))
-            nodes[place] = Node(*place, live["metadata"]["uid"], ip, _epoch(record))
+        if (place := _revision_and_pod(view, ref, live)) is None:
+            continue
+        revision, pod = place
+        epoch = _epoch(children.get(Ref("ConfigMap", names.child(view, revision))))
+        if revision not in layouts:
+            layouts[revision] = layout_of(view, revision, children)
+        layout, uid = layouts[revision], live["metadata"]["uid"]
+        for ordinal in layout.nodes_of(pod):
+            port = layout.port_of(ordinal)
+            nodes[revision, ordinal] = Node(revision, ordinal, uid, ip, epoch, port)
     return nodes
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from queryable_app.contract import DEFAULT_PORT
 from queryable_operator.build.children import child
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.pods import PodLayout
 from queryable_operator.spec.resource import Identity, View
 from queryable_operator.spec.settings import OperatorSettings
 
@@ -26,10 +27,13 @@ def disruption_budget(view: View, revision: int) -> Manifest:
     return child(view, revision, "PodDisruptionBudget", {"spec": spec})
 
 
-def network_policy(view: View, settings: OperatorSettings) -> Manifest:
-    """Restrict ingress to the one port that pods serve. Egress stays open, since Kafka may be anywhere."""
+def network_policy(view: View, settings: OperatorSettings, layouts: Iterable[PodLayout] = ()) -> Manifest:
+    """Restrict ingress to the ports that pods of these layouts serve. Egress stays open, since Kafka may be anywhere."""
     nodes = {"matchLabels": {names.VIEW_LABEL: view.name}}
-    ingress: dict[str, Any] = {"ports": [{"protocol": "TCP", "port": DEFAULT_PORT}]}
+    ports: list[Manifest] = [{"protocol": "TCP", "port": DEFAULT_PORT}]
+    if own := sorted({port for layout in layouts for port in layout.worker_ports.values()}):
+        ports.append({"protocol": "TCP", "port": own[0], "endPort": own[-1]})
+    ingress: dict[str, Any] = {"ports": ports}
     if peers := view.raw.get("networkPolicy", {}).get("from"):
         ingress["from"] = [*peers, {"podSelector": nodes}, *_operator(settings)]
     spec = {"podSelector": nodes, "policyTypes": ["Ingress"], "ingress": [ingress]}

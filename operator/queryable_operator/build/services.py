@@ -6,19 +6,23 @@ from queryable_app.contract import DEFAULT_PORT
 from queryable_operator.build.children import child
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.pods import PodLayout
 from queryable_operator.spec.resource import View
 
 _HTTP = "http"
 
 
-def headless(view: View, revision: int) -> Manifest:
+def headless(view: View, revision: int, layout: PodLayout) -> Manifest:
     """Build the Service that names the pods of a revision, also before they are ready."""
     spec = {
         "type": "ClusterIP",
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": dict(names.selector(view.name, revision)),
-        "ports": [{"name": _HTTP, "protocol": "TCP", "port": DEFAULT_PORT, "targetPort": _HTTP}],
+        "ports": [
+            {"name": name, "protocol": "TCP", "port": port, "targetPort": name}
+            for name, port in {_HTTP: DEFAULT_PORT, **layout.worker_ports}.items()
+        ],
     }
     return child(view, revision, "Service", {"spec": spec})
 

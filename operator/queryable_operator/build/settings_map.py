@@ -17,6 +17,7 @@ from queryable_app.wire.disk_format import FORMAT_VERSION
 from queryable_operator.build.children import child
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.pods import PodIndex, PodLayout
 from queryable_operator.spec.resource import View
 
 SPEC_KEY: Final = "spec.json"
@@ -42,8 +43,8 @@ class RevisionRecord:
     template: Manifest
     """The pod template that was built last."""
 
-    domains: Mapping[int, str]
-    """The failure domain in which each ordinal was seen last."""
+    domains: Mapping[PodIndex, str]
+    """The failure domain in which each pod was seen last."""
 
     spec_hash: str
     roll_hash: str
@@ -51,13 +52,17 @@ class RevisionRecord:
     image: str
     disk_format: int = FORMAT_VERSION
 
+    @property
+    def layout(self) -> PodLayout:
+        return PodLayout.of(self.spec)
+
 
 def config_map(view: View, revision: int, record: RevisionRecord) -> Manifest:
     data = {
         SPEC_KEY: _json(record.spec),
         PLACEMENT_KEY: record.placement.to_json(),
         _TEMPLATE_KEY: _json(record.template),
-        _DOMAINS_KEY: _json({str(ordinal): domain for ordinal, domain in record.domains.items()}),
+        _DOMAINS_KEY: _json({str(pod): domain for pod, domain in record.domains.items()}),
     }
     annotations = {
         _SPEC_HASH: record.spec_hash,
@@ -80,7 +85,7 @@ def record_of(live: Manifest) -> RevisionRecord:
             spec=_object(data[SPEC_KEY]),
             placement=Placement.from_json(data[PLACEMENT_KEY]),
             template=_object(data[_TEMPLATE_KEY]),
-            domains={int(ordinal): str(domain) for ordinal, domain in _object(data[_DOMAINS_KEY]).items()},
+            domains={PodIndex(int(pod)): str(domain) for pod, domain in _object(data[_DOMAINS_KEY]).items()},
             spec_hash=annotations[_SPEC_HASH],
             roll_hash=annotations[_ROLL_HASH],
             partitions=int(annotations[_PARTITIONS]),

@@ -15,6 +15,7 @@ from queryable_operator.build.policies import TOKEN_KEY
 from queryable_operator.build.settings_map import PLACEMENT_KEY, SPEC_KEY
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.pods import PodIndex, PodLayout
 from queryable_operator.spec.quantity import quantity
 from queryable_operator.spec.requirements import requirements
 from queryable_operator.spec.resource import View
@@ -39,6 +40,7 @@ _APPLICATION_ID: Final = "APPLICATION_ID"
 def pod_template(
     view: View, revision: int, application_id: str, image: str, roll_hash: str, settings: OperatorSettings
 ) -> Manifest:
+    """Build the pod template. `view` follows the spec that the revision records."""
     pod_settings = view.raw.get("podTemplate", {})
     spec: dict[str, Any] = {
         "serviceAccountName": view.name,
@@ -102,10 +104,10 @@ def stateful_set(
     return child(view, revision, "StatefulSet", {"spec": spec})
 
 
-def larger_claim(view: View, revision: int, ordinal: int) -> Manifest:
+def larger_claim(view: View, revision: int, pod: PodIndex) -> Manifest:
     """Build a patch that enlarges an existing volume claim to the desired size."""
     metadata = {
-        "name": names.volume_claim(view.name, revision, ordinal),
+        "name": names.volume_claim(view.name, revision, pod),
         "namespace": view.namespace,
     }
     spec = {"resources": {"requests": {"storage": view.raw["storage"]["size"]}}}
@@ -157,7 +159,10 @@ def _containers(
             "volumeMounts": mounts,
         }
 
-    ports = [{"name": "http", "containerPort": DEFAULT_PORT, "protocol": "TCP"}]
+    ports = [
+        {"name": name, "containerPort": port, "protocol": "TCP"}
+        for name, port in {"http": DEFAULT_PORT, **PodLayout.of(view.raw).worker_ports}.items()
+    ]
     return [container("serve") | {"ports": ports} | _PROBES, container("ingest")]
 
 
@@ -194,6 +199,8 @@ def _env(
         "RUN_DIR": _RUN_DIR,
         "DRAIN_SECONDS": str(_DRAIN_SECONDS),
     }
+    if own_ports := PodLayout.of(view.raw).ports_text:
+        values["WORKER_PORTS"] = own_ports
     if "secretRef" in view.raw["kafka"]:
         values["KAFKA_SECRET_DIR"] = _KAFKA_DIR
     return [

@@ -108,9 +108,9 @@ def _pods(live: LiveRevision) -> Iterator[Ref]:
 
 
 def _claims(view: str, live: LiveRevision) -> Iterator[Ref]:
-    for ordinal, claim in sorted(live.claims.items()):
+    for index, claim in sorted(live.claims.items()):
         if "deletionTimestamp" not in claim.get("metadata", {}):
-            yield Ref("PersistentVolumeClaim", names.volume_claim(view, live.number, ordinal))
+            yield Ref("PersistentVolumeClaim", names.volume_claim(view, live.number, index))
 
 
 def _is_past_deadline(pod: Pod, now: float) -> bool:

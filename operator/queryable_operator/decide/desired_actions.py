@@ -110,10 +110,9 @@ def desired_actions(pass_: ReconcilePass) -> Plan:
 def _view_objects(pass_: ReconcilePass) -> Plan:
     if pass_.state.active is None:
         return Plan()
-    view = pass_.view
-    return _apply_for_view(
-        pass_, policies.service_account(view), policies.network_policy(view, pass_.settings)
-    )
+    view, layouts = pass_.view, [live.layout for live in pass_.live_revisions.values()]
+    network_policy = policies.network_policy(view, pass_.settings, layouts)
+    return _apply_for_view(pass_, policies.service_account(view), network_policy)
 
 
 def _client_service(pass_: ReconcilePass) -> Plan:
@@ -139,7 +138,7 @@ def _apply_revision(pass_: ReconcilePass, reference: RevisionReference) -> Plan:
     number = reference.number
     objects = [
         config_map(view, number, record),
-        services.headless(view, number),
+        services.headless(view, number, record.layout),
         policies.disruption_budget(view, number),
     ]
     token = Ref("Secret", names.child(view.name, number))
@@ -171,7 +170,7 @@ def _apply_pods(pass_: ReconcilePass, live: LiveRevision, record: RevisionRecord
         [
             apply,
             _restart_next_pod(pass_, view, live, record, wanted),
-            _replace_lost_nodes(pass_, view, live, record),
+            _replace_lost_pods(pass_, view, live, record),
             Plan(delete=tuple(placements.orphaned_claims(view, live, record.placement))),
         ]
     )
@@ -203,10 +202,10 @@ def _larger_claims(view: View, live: LiveRevision) -> Iterator[Manifest]:
     if view.raw["storage"]["ephemeral"]:
         return
     size = quantity(view.raw["storage"]["size"])
-    for ordinal, claim in sorted(live.claims.items()):
+    for index, claim in sorted(live.claims.items()):
         there = _size(claim)
         if there is not None and there < size:
-            yield larger_claim(view, live.number, ordinal)
+            yield larger_claim(view, live.number, index)
 
 
 def _has_claims(stateful_set: Manifest | None) -> bool:
@@ -233,8 +232,8 @@ def _restart_next_pod(
     return Plan(evict=(pod,))
 
 
-def _replace_lost_nodes(pass_: ReconcilePass, view: View, live: LiveRevision, record: RevisionRecord) -> Plan:
-    """Delete what blocks the replacement of lost nodes."""
+def _replace_lost_pods(pass_: ReconcilePass, view: View, live: LiveRevision, record: RevisionRecord) -> Plan:
+    """Delete what blocks the replacement of lost pods."""
     placement_inputs = pass_.placement_inputs(live.number)
     refs = tuple(placements.blocking_objects(view, live, record.placement, placement_inputs))
     gone = {

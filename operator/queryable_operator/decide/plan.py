@@ -34,9 +34,11 @@ from queryable_operator.rollout.rollout_state import ObservedFacts, RolloutState
 from queryable_operator.rollout.status_inputs import StatusInputs
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, Observed, Ref
+from queryable_operator.spec.pods import stated_workers
 from queryable_operator.spec.quantity import quantity
 from queryable_operator.spec.resource import View, identity_of, view_of
 from queryable_operator.spec.settings import OperatorSettings
+from queryable_operator.spec.workers import check_nodes
 
 _STEP_SECONDS: Final = 1.0
 _HYDRATING_SECONDS: Final = 3.0
@@ -113,7 +115,7 @@ def _effective_view(
     )
     try:
         view = view_of(resource)
-        spec_error = _immutable_field_error(view, record)
+        spec_error = _change_error(view, record)
         if spec_error is None:
             return view, None
     except SpecError as error:
@@ -127,10 +129,13 @@ def _effective_view(
         return None, spec_error
 
 
-def _immutable_field_error(view: View, record: RevisionRecord | None) -> str | None:
-    """Return why the change of an immutable field is rejected. The API server already rejects most of them."""
+def _change_error(view: View, record: RevisionRecord | None) -> str | None:
+    """Return why the change is rejected: of an immutable field, most of which the API server rejects, or to more nodes than a
+    placement can name."""
     if record is None:
         return None
+    if stated_workers(view.raw) is None:  # the revision keeps the workers that it was made with
+        check_nodes(view.spec.replicas, record.layout)
     there, storage = record.spec.get("storage", {}), view.raw["storage"]
     for field in ("storageClassName", "ephemeral"):
         if field in there and there.get(field) != storage.get(field):
@@ -156,10 +161,10 @@ def _facts(
         )
 
     active, candidate = live(state.active), live(state.candidate)
-    nodes, replicas = view.spec.replicas, placements.replication_factor(view)
+    pods, replicas = view.spec.replicas, placements.replication_factor(view)
     # As many as the Service has now, or all pods if the spec asks for fewer.
-    needed = max(1, min(len(active.ready), nodes))
-    answering = {candidate.pods[ordinal].name for ordinal in candidate.ready} & observed.endpoints
+    needed = max(1, min(len(active.ready), pods))
+    answering = {candidate.pods[index].name for index in candidate.ready} & observed.endpoints
     number = _next_number(state, live_revisions)
     behind, most = lag(candidate), max(view.rollout.max_lag, lag(active) or 0)
     return ObservedFacts(
@@ -170,12 +175,12 @@ def _facts(
         desired=desired,
         suspended=view.suspended,
         active_exists=active.number in live_revisions,
-        active_provisioned=len(active.pods) >= nodes and all(pod.host for pod in active.pods.values()),
+        active_provisioned=len(active.pods) >= pods and all(pod.host for pod in active.pods.values()),
         active_available=is_available(active),
         active_cannot_hydrate=permanent_failure(active) is not None,
         active_can_hydrate=has_reported(active) and permanent_failure(active) is None,
         candidate_failure=permanent_failure(candidate),
-        candidate_caught_up=is_caught_up(candidate, nodes, replicas, observed.now)
+        candidate_caught_up=is_caught_up(candidate, pods, replicas, observed.now)
         and not outdated_pods(candidate),
         candidate_is_near=behind is not None and behind <= most,
         candidate_is_ready=len(candidate.ready) >= needed,

@@ -21,8 +21,10 @@ from queryable_operator.rollout.placements import PlacementInputs
 from queryable_operator.rollout.rollout_state import RevisionReference
 from queryable_operator.spec.changes import effective_spec, roll_hash, spec_hash
 from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.pods import PodLayout
 from queryable_operator.spec.resource import View
 from queryable_operator.spec.settings import OperatorSettings
+from queryable_operator.spec.workers import desired_workers, with_workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ def view_of_revision(view: View, spec: Mapping[str, Any]) -> View:
     """Return the view as a revision made from an earlier spec follows it."""
     try:
         return view.following(spec)
-    except SpecError:  # the earlier fields do not fit the new ones; use the new ones only
-        return view
+    except SpecError:  # the earlier fields do not fit the new ones; use the new ones only, in the same pods
+        return replace(view, raw=with_workers(view.raw, PodLayout.of(spec).workers))
 
 
 def _updated_record(
@@ -135,7 +137,9 @@ def _recovered_record(
     application_id, domain = reference.application_id, template_inputs.settings.cluster_domain
     placement = placements.latest_placement(live, application_id, reference.partitions, None)
     if placement is None:
-        placement = placements.new_placement(view, number, application_id, reference.partitions, domain)
+        placement = placements.new_placement(
+            view, number, application_id, reference.partitions, domain, PodLayout.of(spec)
+        )
     there = _template_of(live)
     if there is None:
         image = view.image or template_inputs.settings.node_image
@@ -162,7 +166,10 @@ def _proven_spec(
 ) -> tuple[Mapping[str, Any], int] | None:
     """Return the spec with the revision's hash, and its disk format. None: there is no proof."""
     build_inputs = live.build_inputs
-    known = [(view.raw, build_inputs.disk_format if build_inputs else FORMAT_VERSION)]
+    recorded = None if build_inputs is None else live.layout.workers
+    workers = desired_workers(view.raw, reference.partitions, recorded)
+    disk_format = build_inputs.disk_format if build_inputs else FORMAT_VERSION
+    known: list[tuple[Mapping[str, Any], int]] = [(with_workers(view.raw, workers), disk_format)]
     if build_inputs is not None:
         known.append((effective_spec(build_inputs.spec, view.raw), build_inputs.disk_format))
     for spec, disk_format in known:

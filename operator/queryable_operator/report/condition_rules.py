@@ -139,7 +139,7 @@ def _current_action(inputs: StatusInputs) -> tuple[str, str] | None:
     if inputs.rolling:
         return "Rolling", "Pods restart one after the other."
     if inputs.view is not None and (away := inputs.view.spec.replicas - len(active.ready)) > 0:
-        return "NodesAway", f"{away} of {inputs.view.spec.replicas} nodes are not ready."
+        return "NodesAway", f"{away} of {inputs.view.spec.replicas} {active.layout.noun}s are not ready."
     return None
 
 
@@ -278,18 +278,21 @@ def _ingest_failed(inputs: StatusInputs) -> str | None:
     for ordinal, node in sorted(inputs.active.node_statuses.items()):
         failure = node.failure
         if failure is not None and (not failure.caused_by_spec or _desires_active(inputs)):
-            return f"{failure.message} (ingest of node {ordinal})"
+            return f"{failure.message} (ingest of {inputs.active.title(ordinal)})"
         if failure is None and node.ingest_error is not None:
-            return f"Ingest of node {ordinal} has failed: {node.ingest_error}"
+            return f"Ingest of {inputs.active.title(ordinal)} has failed: {node.ingest_error}"
     return None
 
 
 def _disk_full(inputs: StatusInputs) -> str | None:
-    paused = sorted(ordinal for ordinal, node in inputs.active.node_statuses.items() if node.disk_paused)
+    active, layout = inputs.active, inputs.active.layout
+    paused = sorted({layout.pod_of(o) for o, node in active.node_statuses.items() if node.disk_paused})
     if not paused:
         return None
-    nodes = ", ".join(str(ordinal) for ordinal in paused[:_SHOWN_MAX])
-    return f"The disks of nodes {nodes} are fuller than spec.storage.highWaterPercent: ingest is paused."
+    pods = ", ".join(str(pod) for pod in paused[:_SHOWN_MAX])
+    return (
+        f"The disks of {layout.noun}s {pods} are fuller than spec.storage.highWaterPercent: ingest is paused."
+    )
 
 
 def _nodes_not_ready(inputs: StatusInputs) -> str | None:
@@ -298,13 +301,14 @@ def _nodes_not_ready(inputs: StatusInputs) -> str | None:
         return None
     now, pods = inputs.observed.now, active.pods
     away = [
-        ordinal
-        for ordinal in range(view.spec.replicas)
-        if ordinal in pods and not pods[ordinal].ready and now - pods[ordinal].changed >= _NOT_READY_SECONDS
+        str(index)
+        for index, pod in sorted(pods.items())
+        if index < view.spec.replicas and not pod.ready and now - pod.changed >= _NOT_READY_SECONDS
     ]
     if not away:
         return None
-    return f"Nodes not ready: {', '.join(str(o) for o in away[:_SHOWN_MAX])}.{_first_pod_problem(active)}"
+    noun = active.layout.noun.capitalize()
+    return f"{noun}s not ready: {', '.join(away[:_SHOWN_MAX])}.{_first_pod_problem(active)}"
 
 
 def _topic_rule(reason: str) -> Callable[[StatusInputs], str | None]:
@@ -342,7 +346,7 @@ def _first_ingest_failure(live: LiveRevision) -> str:
     """Return the first ingest failure that may pass, or that not every node has, as a sentence that follows another."""
     for ordinal, node in sorted(live.node_statuses.items()):
         if node.ingest_error is not None:
-            return f" Ingest of node {ordinal} has failed: {node.ingest_error}"
+            return f" Ingest of {live.title(ordinal)} has failed: {node.ingest_error}"
     return ""
 
 

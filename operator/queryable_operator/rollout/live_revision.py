@@ -16,6 +16,7 @@ from typing import Any, Final
 from queryable_operator.build.settings_map import RevisionRecord, record_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, NodeStatus, Observed, Ref
+from queryable_operator.spec.pods import PodIndex, PodLayout
 
 _ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,3})$")
 BUILD_INPUTS_ANNOTATION: Final = f"{names.GROUP}/made-of"
@@ -36,7 +37,7 @@ _CLAIM_PREFIX: Final = names.volume_claim("", 1, 0).partition("-")[0]
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """Describe the pod of one node."""
+    """Describe one pod: a node, or several."""
 
     name: str
     ready: bool
@@ -83,9 +84,11 @@ class LiveRevision:
     objects: Mapping[str, Manifest] = field(default_factory=dict)
     """By kind, for kinds of which a revision has one object."""
 
-    pods: Mapping[int, Pod] = field(default_factory=dict)
-    claims: Mapping[int, Manifest] = field(default_factory=dict)
+    pods: Mapping[PodIndex, Pod] = field(default_factory=dict)
+    claims: Mapping[PodIndex, Manifest] = field(default_factory=dict)
     node_statuses: Mapping[int, NodeStatus] = field(default_factory=dict)
+    """By ordinal."""
+
     record: RevisionRecord | None = None
     """Parsed from its ConfigMap."""
 
@@ -93,8 +96,33 @@ class LiveRevision:
     """Parsed from its StatefulSet. Compare it with a hash before use: a user may have edited it."""
 
     @property
-    def ready(self) -> frozenset[int]:
-        return frozenset(ordinal for ordinal, pod in self.pods.items() if pod.ready)
+    def recorded_spec(self) -> Mapping[str, Any] | None:
+        """Return the fields that the revision was made with, as far as known."""
+        if self.record is not None:
+            return self.record.spec
+        return None if self.build_inputs is None else self.build_inputs.spec
+
+    @property
+    def layout(self) -> PodLayout:
+        return PodLayout.of(self.recorded_spec or {})
+
+    @property
+    def ready(self) -> frozenset[PodIndex]:
+        return frozenset(index for index, pod in self.pods.items() if pod.ready)
+
+    @property
+    def ready_nodes(self) -> frozenset[int]:
+        return self.layout.nodes_in(self.ready)
+
+    @property
+    def nodes(self) -> frozenset[int]:
+        """Return the ordinals of the nodes in all pods."""
+        return self.layout.nodes_in(self.pods)
+
+    def title(self, ordinal: int) -> str:
+        """Return how messages name a node."""
+        pod = self.pods.get(self.layout.pod_of(ordinal))
+        return self.layout.title(ordinal, pod.name if pod else "a pod that has gone")
 
     @property
     def replicas(self) -> int:
@@ -115,6 +143,14 @@ def revisions_of(observed: Observed) -> Mapping[int, LiveRevision]:
         number: _live(view, number, objects, observed.node_statuses.get(number, {}))
         for number, objects in by_revision.items()
     }
+
+
+def layout_of(view: str, number: int, objects: Mapping[Ref, Manifest]) -> PodLayout:
+    """Return how the nodes of a revision are divided into pods, from all objects of the resource."""
+    name = names.child(view, number)
+    stateful_set = objects.get(Ref("StatefulSet", name), {})
+    record = _record(objects.get(Ref("ConfigMap", name)))
+    return LiveRevision(number, record=record, build_inputs=_made_of(stateful_set)).layout
 
 
 def labels(manifest: Manifest) -> Mapping[str, Any]:
@@ -159,9 +195,9 @@ def _live(
             single[ref.kind] = manifest
         elif match and ref.kind == "Pod":
             claim = objects.get(Ref(_CLAIM, f"{_CLAIM_PREFIX}-{ref.name}"), {})
-            pods[int(match[1])] = _pod(ref.name, manifest, claim)
+            pods[PodIndex(int(match[1]))] = _pod(ref.name, manifest, claim)
         elif match:
-            claims[int(match[1])] = manifest
+            claims[PodIndex(int(match[1]))] = manifest
     record, build_inputs = _record(single.get("ConfigMap")), _made_of(single.get("StatefulSet", {}))
     return LiveRevision(number, single, pods, claims, node_statuses, record, build_inputs)
 

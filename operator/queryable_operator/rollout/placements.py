@@ -16,6 +16,7 @@ from queryable_app.placement.controller import NodeObservation, next_step
 from queryable_operator.rollout.live_revision import LiveRevision, Pod
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Ref
+from queryable_operator.spec.pods import PodIndex, PodLayout
 from queryable_operator.spec.resource import View
 
 SILENT_AFTER_SECONDS: Final = 10.0  # a node without a report for so long is silent
@@ -33,10 +34,11 @@ class PlacementInputs:
 
 
 def new_placement(
-    view: View, number: int, application_id: str, partitions: int, cluster_domain: str
+    view: View, number: int, application_id: str, partitions: int, cluster_domain: str, layout: PodLayout
 ) -> Placement:
-    addresses = _addresses(view, number, cluster_domain)
-    return initial_placement(application_id, partitions, addresses, replication_factor(view))
+    addresses = _addresses(view, number, cluster_domain, layout)
+    domains = _domains(view, layout, {})
+    return initial_placement(application_id, partitions, addresses, replication_factor(view), domains)
 
 
 def latest_placement(
@@ -74,26 +76,30 @@ def is_settled(
 def wanted_placement(
     view: View, live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs
 ) -> DesiredPlacement:
-    lost = set(lost_nodes(view, live, placement_inputs))
-    absent = set(range(view.spec.replicas)) - _reporting_nodes(live, placement_inputs.now)
-    lost |= {ordinal for ordinal in absent if not placement.assigned_to(ordinal)}
+    layout, reporting = live.layout, _reporting_nodes(live, placement_inputs.now)
+    lost = set(lost_pods(view, live, placement_inputs))
+    for pod in _pods(view):
+        nodes = set(layout.nodes_of(pod))
+        if not nodes <= reporting and not any(placement.assigned_to(ordinal) for ordinal in nodes):
+            lost.add(pod)  # it is not there yet
+    able = len(set(_pods(view)) - lost)
     return DesiredPlacement(
-        _addresses(view, live.number, placement_inputs.cluster_domain),
-        replication_factor(view),
-        _domains(view, live, placement_inputs.hosts),
-        frozenset(lost),
+        _addresses(view, live.number, placement_inputs.cluster_domain, layout),
+        max(1, min(replication_factor(view), able)),  # two replicas in one pod would be lost as one
+        _domains(view, layout, domains_seen(live, placement_inputs.hosts)),
+        layout.nodes_in(lost),
     )
 
 
-def domains_seen(live: LiveRevision, hosts: Mapping[str, Host] | None) -> Mapping[int, str]:
-    """Return the failure domain of each node: its zone if there are several zones, else its host. A node without a host keeps
+def domains_seen(live: LiveRevision, hosts: Mapping[str, Host] | None) -> Mapping[PodIndex, str]:
+    """Return the failure domain of each pod: its zone if there are several zones, else its host. A pod without a host keeps
     its last one."""
     zones = {host.zone for host in (hosts or {}).values() if host.zone}
     domains = dict(live.record.domains) if live.record else {}
-    for ordinal, pod in live.pods.items():
+    for index, pod in live.pods.items():
         if pod.host:
             host = (hosts or {}).get(pod.host)
-            domains[ordinal] = host.zone if len(zones) > 1 and host and host.zone else pod.host
+            domains[index] = host.zone if len(zones) > 1 and host and host.zone else pod.host
     return domains
 
 
@@ -101,7 +107,7 @@ def replicas(view: View, live: LiveRevision, placement: Placement, now: float) -
     """Return the desired number of pods. A pod that left the placement stays until every node follows that placement."""
     if view.suspended:
         return 0
-    enough = max(len(placement.addresses), view.spec.replicas)
+    enough = max(live.layout.pods_with(len(placement.addresses)), view.spec.replicas)
     return enough if is_acknowledged(live, placement, now) else max(enough, live.replicas)
 
 
@@ -112,11 +118,11 @@ def is_acknowledged(live: LiveRevision, placement: Placement, now: float) -> boo
     )
 
 
-def lost_nodes(view: View, live: LiveRevision, placement_inputs: PlacementInputs) -> frozenset[int]:
-    """Return the nodes that cannot come back where they are: their host is lost, or no host can run them with their volume."""
+def lost_pods(view: View, live: LiveRevision, placement_inputs: PlacementInputs) -> frozenset[PodIndex]:
+    """Return the pods that cannot come back where they are: their host is lost, or no host can run them with their volume."""
     return frozenset(
-        ordinal
-        for ordinal, pod in live.pods.items()
+        index
+        for index, pod in live.pods.items()
         if not pod.ready
         and placement_inputs.now - pod.changed >= view.replace_after_seconds
         and (pod.volume_is_unreachable or host_is_lost(view, pod, placement_inputs))
@@ -138,28 +144,30 @@ def host_is_lost(view: View, pod: Pod, placement_inputs: PlacementInputs) -> boo
 def blocking_objects(
     view: View, live: LiveRevision, placement: Placement, placement_inputs: PlacementInputs
 ) -> Iterator[Ref]:
-    """Yield the objects that keep the StatefulSet from replacing lost nodes elsewhere.
+    """Yield the objects that keep the StatefulSet from replacing lost pods elsewhere.
 
     Other nodes take over the lost nodes' partitions first. If none can, the volume stays, since it may come back with the data;
     a volume that no host can reach does not.
     """
-    lost = lost_nodes(view, live, placement_inputs)
-    for ordinal in sorted(lost):
-        listed = [set(serving) for serving in placement.serving if ordinal in serving]
-        if not all(serving <= lost for serving in listed):
+    lost = lost_pods(view, live, placement_inputs)
+    lost_nodes = live.layout.nodes_in(lost)
+    for index in sorted(lost):
+        nodes = set(live.layout.nodes_of(index))
+        listed = [set(serving) for serving in placement.serving if nodes.intersection(serving)]
+        if not all(serving <= lost_nodes for serving in listed):
             continue
-        pod = live.pods[ordinal]
-        if ordinal in live.claims and (not listed or pod.volume_is_unreachable):
-            yield Ref("PersistentVolumeClaim", names.volume_claim(view.name, live.number, ordinal))
+        pod = live.pods[index]
+        if index in live.claims and (not listed or pod.volume_is_unreachable):
+            yield Ref("PersistentVolumeClaim", names.volume_claim(view.name, live.number, index))
         yield Ref("Pod", pod.name)
 
 
 def orphaned_claims(view: View, live: LiveRevision, placement: Placement) -> Iterator[Ref]:
-    """Yield the volume claims of ordinals that the revision no longer has."""
-    nodes = max(len(placement.addresses), view.spec.replicas, live.replicas)
-    for ordinal in sorted(live.claims):
-        if ordinal >= nodes and ordinal not in live.pods:
-            yield Ref("PersistentVolumeClaim", names.volume_claim(view.name, live.number, ordinal))
+    """Yield the volume claims of pods that the revision no longer has."""
+    pods = max(live.layout.pods_with(len(placement.addresses)), view.spec.replicas, live.replicas)
+    for index in sorted(live.claims):
+        if index >= pods and index not in live.pods:
+            yield Ref("PersistentVolumeClaim", names.volume_claim(view.name, live.number, index))
 
 
 def node_observations(live: LiveRevision) -> Mapping[int, NodeObservation]:
@@ -174,7 +182,7 @@ def _may_be_outdated(live: LiveRevision, placement: Placement, placement_inputs:
 
 
 def all_nodes_reported(live: LiveRevision, now: float) -> bool:
-    return live.pods.keys() <= _reporting_nodes(live, now) and len(live.pods) >= live.replicas
+    return live.nodes <= _reporting_nodes(live, now) and len(live.pods) >= live.replicas
 
 
 def _reporting_nodes(live: LiveRevision, now: float) -> set[int]:
@@ -185,10 +193,17 @@ def _reporting_nodes(live: LiveRevision, now: float) -> set[int]:
     }
 
 
-def _addresses(view: View, number: int, cluster_domain: str) -> tuple[str, ...]:
+def _pods(view: View) -> list[PodIndex]:
+    """Return the pods that the spec asks for."""
+    return [PodIndex(index) for index in range(view.spec.replicas)]
+
+
+def _addresses(view: View, number: int, cluster_domain: str, layout: PodLayout) -> tuple[str, ...]:
+    name, namespace = view.name, view.namespace
     return tuple(
-        names.advertised_url(view.namespace, view.name, number, ordinal, cluster_domain)
-        for ordinal in range(view.spec.replicas)
+        names.advertised_url(namespace, name, number, pod, cluster_domain, layout.port_of(ordinal))
+        for pod in _pods(view)
+        for ordinal in layout.nodes_of(pod)
     )
 
 
@@ -196,6 +211,6 @@ def replication_factor(view: View) -> int:
     return min(view.spec.replication_factor, view.spec.replicas)
 
 
-def _domains(view: View, live: LiveRevision, hosts: Mapping[str, Host] | None) -> tuple[str, ...]:
-    domains = domains_seen(live, hosts)
-    return tuple(domains.get(ordinal, f"node {ordinal}") for ordinal in range(view.spec.replicas))
+def _domains(view: View, layout: PodLayout, seen: Mapping[PodIndex, str]) -> tuple[str, ...]:
+    """Return each node's failure domain: its pod, inside the pod's zone or host."""
+    return tuple(f"{seen.get(pod, f'node {pod}')}/{pod}" for pod in _pods(view) for _ in layout.nodes_of(pod))

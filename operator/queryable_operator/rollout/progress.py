@@ -7,6 +7,7 @@ from typing import Final
 from queryable_app.placement.assignment import Placement
 from queryable_app.wire.ingest_failures import IngestFailure
 from queryable_operator.rollout.live_revision import LiveRevision
+from queryable_operator.spec.pods import PodIndex
 
 _FRESH_SECONDS: Final = 5.0  # how long a node's report about its replicas stays valid
 
@@ -20,16 +21,18 @@ def is_available(live: LiveRevision) -> bool:
 
 def served_partitions(live: LiveRevision, placement: Placement) -> int:
     """Count the partitions with a complete replica on a ready pod."""
-    return sum(any(ordinal in live.ready for ordinal in serving) for serving in placement.serving)
+    ready = live.ready_nodes
+    return sum(any(ordinal in ready for ordinal in serving) for serving in placement.serving)
 
 
 def hydrated_partitions(live: LiveRevision) -> int:
     """Count the partitions with a complete replica."""
     if live.record is None:
         return 0
+    ready = live.ready_nodes
     return sum(
         any(
-            ordinal in live.ready
+            ordinal in ready
             or (ordinal in live.node_statuses and partition in live.node_statuses[ordinal].seen.caught_up)
             for ordinal in serving
         )
@@ -37,18 +40,22 @@ def hydrated_partitions(live: LiveRevision) -> int:
     )
 
 
-def is_fully_replicated(live: LiveRevision, placement: Placement, nodes: int, replicas: int) -> bool:
+def is_fully_replicated(live: LiveRevision, placement: Placement, pods: int, replicas: int) -> bool:
     """Return whether every pod is ready, every partition has all its replicas, and no replica is moving."""
     return (
-        len(live.ready) >= nodes
+        len(live.ready) >= pods
         and live.ready == live.pods.keys()
         and not any(placement.hydrating)
         and all(len(serving) == replicas for serving in placement.serving)
     )
 
 
-def has_caught_up(live: LiveRevision, placement: Placement, ordinal: int, now: float) -> bool:
-    """Return whether every replica that a node serves is complete and near the end offset."""
+def has_caught_up(live: LiveRevision, placement: Placement, pod: PodIndex, now: float) -> bool:
+    """Return whether every replica that a pod's nodes serve is complete and near the end offset."""
+    return all(_node_has_caught_up(live, placement, o, now) for o in live.layout.nodes_of(pod))
+
+
+def _node_has_caught_up(live: LiveRevision, placement: Placement, ordinal: int, now: float) -> bool:
     node_status = live.node_statuses.get(ordinal)
     serves = {p for p, serving in enumerate(placement.serving) if ordinal in serving}
     return (
@@ -58,11 +65,11 @@ def has_caught_up(live: LiveRevision, placement: Placement, ordinal: int, now: f
     )
 
 
-def is_caught_up(live: LiveRevision, nodes: int, replicas: int, now: float) -> bool:
+def is_caught_up(live: LiveRevision, pods: int, replicas: int, now: float) -> bool:
     """Return whether every replica of every partition is complete and near the end offset."""
-    if live.record is None or not is_fully_replicated(live, live.record.placement, nodes, replicas):
+    if live.record is None or not is_fully_replicated(live, live.record.placement, pods, replicas):
         return False
-    return all(has_caught_up(live, live.record.placement, ordinal, now) for ordinal in live.pods)
+    return all(has_caught_up(live, live.record.placement, pod, now) for pod in live.pods)
 
 
 def permanent_failure(live: LiveRevision) -> IngestFailure | None:
@@ -74,25 +81,28 @@ def permanent_failure(live: LiveRevision) -> IngestFailure | None:
     failures = [
         node_status.failure
         for ordinal, node_status in sorted(live.node_statuses.items())
-        if ordinal in live.pods and node_status.failure is not None
+        if ordinal in live.nodes and node_status.failure is not None
     ]
     of_spec = [failure for failure in failures if failure.caused_by_spec]
     if of_spec:
         return of_spec[0]
-    return failures[0] if failures and len(failures) == max(len(live.pods), live.replicas) else None
+    nodes = max(len(live.nodes), len(live.layout.nodes(live.replicas)))
+    return failures[0] if failures and len(failures) == nodes else None
 
 
 def has_reported(live: LiveRevision) -> bool:
-    """Return whether at least one pod, and every ready pod, has reported its status."""
-    return bool(live.node_statuses) and live.ready <= live.node_statuses.keys()
+    """Return whether at least one node, and every node of a ready pod, has reported its status."""
+    return bool(live.node_statuses) and live.ready_nodes <= live.node_statuses.keys()
 
 
 def lag(live: LiveRevision) -> int | None:
     """Return the summed lag in records, or None unless every node reports it."""
     lags = [
-        node_status.lag_records for ordinal, node_status in live.node_statuses.items() if ordinal in live.pods
+        node_status.lag_records
+        for ordinal, node_status in live.node_statuses.items()
+        if ordinal in live.nodes
     ]
-    if not lags or len(lags) < len(live.pods) or min(lags) < 0:
+    if not lags or len(lags) < len(live.nodes) or min(lags) < 0:
         return None
     return sum(lags)
 

@@ -24,6 +24,7 @@ from queryable_operator.spec import names
 from queryable_operator.spec.changes import spec_hash
 from queryable_operator.spec.observed import TopicFound, TopicObservation
 from queryable_operator.spec.resource import View
+from queryable_operator.spec.workers import desired_workers, with_workers
 
 _CUT_OVER_SECONDS: Final = 60.0  # extra time for the cut-over, beyond the deadline
 _HISTORY_MAX: Final = 10
@@ -54,9 +55,12 @@ def desired_revision(
         if record is not None and view.image in (None, record.image):
             disk_format = record.disk_format  # the image in use can read the existing data
         partitions = reference.partitions if view.on_partitions_changed == "Alert" else topic.partitions
-        if spec_hash(view.raw, partitions, disk_format) == reference.spec_hash:
+        recorded = None if live is None or live.recorded_spec is None else live.layout.workers
+        spec = with_workers(view.raw, desired_workers(view.raw, partitions, recorded))
+        if spec_hash(spec, partitions, disk_format) == reference.spec_hash:
             return DesiredRevision(reference.spec_hash, partitions)
-    return DesiredRevision(spec_hash(view.raw, topic.partitions), topic.partitions)
+    spec = with_workers(view.raw, desired_workers(view.raw, topic.partitions))
+    return DesiredRevision(spec_hash(spec, topic.partitions), topic.partitions)
 
 
 def service_target(state: RolloutState, following: RolloutState) -> int | None:

@@ -10,10 +10,11 @@ from queryable_app.placement.assignment import Placement
 from queryable_operator.rollout.live_revision import LiveRevision, seconds_of
 from queryable_operator.rollout.progress import has_caught_up, is_fully_replicated
 from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.pods import PodIndex
 
 
-def outdated_pods(live: LiveRevision) -> frozenset[int]:
-    """Return the ordinals with an outdated template or token. While the StatefulSet's status is older than its spec, templates
+def outdated_pods(live: LiveRevision) -> frozenset[PodIndex]:
+    """Return the pods with an outdated template or token. While the StatefulSet's status is older than its spec, templates
     are unknown."""
     stateful_set, secret = live.objects.get("StatefulSet"), live.objects.get("Secret")
     if stateful_set is None or secret is None:
@@ -21,8 +22,8 @@ def outdated_pods(live: LiveRevision) -> frozenset[int]:
     template = _current_template(stateful_set)
     token_made = seconds_of(secret.get("metadata", {}).get("creationTimestamp")) or 0.0
     return frozenset(
-        ordinal
-        for ordinal, pod in live.pods.items()
+        index
+        for index, pod in live.pods.items()
         if (template is not None and pod.template != template) or pod.created < token_made
     )
 
@@ -34,19 +35,19 @@ def may_have_outdated_pods(live: LiveRevision) -> bool:
 
 
 def next_to_roll(
-    live: LiveRevision, placement: Placement, nodes: int, replicas: int, now: float
+    live: LiveRevision, placement: Placement, pods: int, replicas: int, now: float
 ) -> str | None:
-    """Return a pod that may go now. `nodes` is the full number of pods, `replicas` the full number per partition."""
-    staying = range(max(nodes, len(placement.addresses)))
-    old = outdated_pods(live).intersection(staying)
+    """Return a pod that may go now. `pods` is the full number of pods, `replicas` the full number per partition."""
+    staying = range(max(pods, live.layout.pods_with(len(placement.addresses))))
+    old = frozenset(pod for pod in outdated_pods(live) if pod in staying)
     if not old or any(pod.termination_deadline is not None for pod in live.pods.values()):
         return None
     if unwell := old - live.ready:  # nothing waits for a pod that is not ready
         return live.pods[max(unwell)].name
-    behind = {ordinal for ordinal in live.pods if not has_caught_up(live, placement, ordinal, now)}
-    if not is_fully_replicated(live, placement, nodes, replicas) or not behind <= old:
+    behind = {pod for pod in live.pods if not has_caught_up(live, placement, pod, now)}
+    if not is_fully_replicated(live, placement, pods, replicas) or not behind <= old:
         return None
-    return live.pods[max(old, key=lambda ordinal: (ordinal in behind, ordinal))].name
+    return live.pods[max(old, key=lambda pod: (pod in behind, pod))].name
 
 
 def _current_template(stateful_set: Manifest) -> str | None:

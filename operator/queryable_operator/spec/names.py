@@ -50,12 +50,12 @@ def child(view: str, revision: int) -> str:
     return f"{view}-{revision_text(revision)}"
 
 
-def pod(view: str, revision: int, ordinal: int) -> str:
-    return f"{child(view, revision)}-{ordinal}"
+def pod(view: str, revision: int, index: int) -> str:
+    return f"{child(view, revision)}-{index}"
 
 
-def volume_claim(view: str, revision: int, ordinal: int) -> str:
-    return f"data-{pod(view, revision, ordinal)}"
+def volume_claim(view: str, revision: int, index: int) -> str:
+    return f"data-{pod(view, revision, index)}"
 
 
 def application_id(namespace: str, view: str, revision: int, uid: str) -> str:
@@ -89,9 +89,11 @@ def _uid_prefix(uid: str) -> str:
     return uid.replace("-", "")[:12]
 
 
-def advertised_url(namespace: str, view: str, revision: int, ordinal: int, cluster_domain: str) -> str:
-    host = f"{pod(view, revision, ordinal)}.{child(view, revision)}.{namespace}.svc.{cluster_domain}"
-    return f"http://{host}:{DEFAULT_PORT}"
+def advertised_url(
+    namespace: str, view: str, revision: int, index: int, cluster_domain: str, port: int = DEFAULT_PORT
+) -> str:
+    host = f"{pod(view, revision, index)}.{child(view, revision)}.{namespace}.svc.{cluster_domain}"
+    return f"http://{host}:{port}"
 
 
 def labels(view: str) -> Mapping[str, str]:

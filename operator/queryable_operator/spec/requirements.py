@@ -10,17 +10,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Final
 
 from queryable_app.config.topic_spec import SpecError
-from queryable_app.contract import NodeSettings
+from queryable_app.contract import NodeSettings, worker_settings
+from queryable_operator.spec.pods import PodLayout
 from queryable_operator.spec.quantity import quantity
 
 CONTAINERS: Final = ("serve", "ingest")
 
 _MIB: Final = 1024 * 1024
 _SERVE_MIB: Final = 150  # the interpreter and its libraries, without caches
+_PARENT_MIB: Final = 40  # the process that starts several workers
 _SERVE_SPARE_MIB: Final = 128  # retained by the allocator, and short peaks of large reads
 _INGEST_MIB: Final = 640  # Python, and the JVM beside its heap
 _HEAP_MIN_MIB: Final = 512  # Spark itself needs 450 of what garbage collectors leave it
@@ -29,12 +32,14 @@ _HEAP_BYTES: Final = {"k": 1024, "m": _MIB, "g": 1024 * _MIB}
 
 
 def requirements(spec: Mapping[str, Any], container: str) -> Mapping[str, Any]:
-    """Return a container's ResourceRequirements. Requirements in the resource replace the computed ones. `spec` has its
-    defaults."""
+    """Return a container's ResourceRequirements. Requirements in the resource replace the computed ones. `spec` is what a
+    revision records."""
     given = _given(spec, container)
     if given:
         return given
-    return _of_serve() if container == "serve" else _of_ingest(spec["ingest"]["driverMemory"])
+    return (
+        _of_serve(PodLayout.of(spec)) if container == "serve" else _of_ingest(spec["ingest"]["driverMemory"])
+    )
 
 
 def check_requirements(spec: Mapping[str, Any]) -> None:
@@ -70,14 +75,29 @@ def _amount(text: str | int, path: str) -> Fraction:
         raise SpecError(f"{path}: {e}") from None
 
 
-def _of_serve() -> Mapping[str, Any]:
-    node = _NODE_DEFAULTS
-    held = _SERVE_MIB + node["block_cache_mb"] + node["write_buffer_mb"]
-    under_way = (node["bodies_bytes_max"] + node["untaken_bytes_max"]) // _MIB
+def serve_memory_max(layout: PodLayout) -> int:
+    """Return the memory, in bytes, that all workers of a pod may fill."""
+    nodes = _nodes(layout)
+    under_way = sum(node.bodies_bytes_max + node.untaken_bytes_max for node in nodes) // _MIB
+    return (_serve_mib(layout) + under_way + _SERVE_SPARE_MIB * len(nodes)) * _MIB
+
+
+def _of_serve(layout: PodLayout) -> Mapping[str, Any]:
     return {
-        "requests": {"cpu": "100m", "memory": f"{held}Mi"},
-        "limits": {"memory": f"{held + under_way + _SERVE_SPARE_MIB}Mi"},
+        "requests": {"cpu": f"{100 * layout.workers}m", "memory": f"{_serve_mib(layout)}Mi"},
+        "limits": {"memory": f"{serve_memory_max(layout) // _MIB}Mi"},
     }
+
+
+def _serve_mib(layout: PodLayout) -> int:
+    """Return the memory of idle workers and their caches, in MiB."""
+    of_nodes = sum(_SERVE_MIB + node.block_cache_mb + node.write_buffer_mb for node in _nodes(layout))
+    return of_nodes + (_PARENT_MIB if layout.workers > 1 else 0)
+
+
+def _nodes(layout: PodLayout) -> tuple[NodeSettings, ...]:
+    """Return the settings of a pod's workers, which share out the caches and the bounds of one node."""
+    return worker_settings(replace(_POD, worker_ports=layout.ports_text))
 
 
 def _of_ingest(heap: str) -> Mapping[str, Any]:
@@ -92,8 +112,14 @@ def _heap_bytes(text: str) -> int:
     return int(match[1]) * _HEAP_BYTES[match[2].lower()]
 
 
-_NODE_DEFAULTS: Final[Mapping[str, int]] = {
-    name: field.default
-    for name, field in NodeSettings.__dataclass_fields__.items()
-    if isinstance(field.default, int)
-}
+_POD: Final = NodeSettings(
+    name="",
+    ordinal=0,
+    application_id="",
+    spec_path="",
+    bootstrap_servers="",
+    advertised_url="http://pod",
+    data_dir="",
+    run_dir="",
+    placement_path="",
+)

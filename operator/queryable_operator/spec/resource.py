@@ -16,7 +16,9 @@ from queryable_app.config.topic_spec import SpecError, TopicSpec, duration_ms, p
 from queryable_operator.spec import names
 from queryable_operator.spec.defaults import with_defaults
 from queryable_operator.spec.observed import Manifest
+from queryable_operator.spec.pods import PodLayout
 from queryable_operator.spec.requirements import check_requirements
+from queryable_operator.spec.workers import check_nodes
 
 SPEC_CHARACTERS_MAX: Final = 300_000
 """A revision's ConfigMap of at most 1 MiB contains the spec twice: as it is, and in a pod template."""
@@ -98,6 +100,7 @@ def _view(identity: Identity, given: Mapping[str, Any]) -> View:
     raw = with_defaults(given)
     spec = parse_spec(raw)
     _check_kafka(raw["kafka"])
+    check_nodes(spec.replicas, PodLayout.of(raw))
     check_requirements(raw)
     rollout = raw["rollout"]
     if rollout["promotion"] != "Automatic":  # an earlier CRD accepted another value

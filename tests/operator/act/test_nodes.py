@@ -16,7 +16,7 @@ import pytest
 
 from queryable_app.placement.assignment import Placement
 from queryable_app.wire.ingest_failures import IngestFailure
-from queryable_operator.act.nodes import Node, NodeRefused, Nodes, parse_node_status
+from queryable_operator.act.nodes import Node, NodeKey, NodeRefused, Nodes, parse_node_status
 from queryable_operator.spec.observed import NodeStatus
 from tests.support.served import Served, served
 from tests.support.socket_server import SocketServer
@@ -48,7 +48,7 @@ def _with_nodes(use: Callable[[Nodes], Coroutine[Any, Any, T]]) -> T:
 
 
 def _status_of(
-    node: Node, token: str = TOKEN, before: dict[str, NodeStatus] | None = None
+    node: Node, token: str = TOKEN, before: dict[NodeKey, NodeStatus] | None = None
 ) -> NodeStatus | None:
     node_status = _with_nodes(lambda nodes: nodes.statuses({node: token}, before or {}))
     return node_status.get(1, {}).get(0)
@@ -156,7 +156,7 @@ def test_hanging_node_keeps_its_last_status(running: Served) -> None:
     before = _status_of(_node(running.port))
     assert before is not None
     with socket.create_server(("127.0.0.1", 0)) as hanging:  # it takes connections and answers nothing
-        node_status = _status_of(_node(hanging.getsockname()[1]), before={"it": before})
+        node_status = _status_of(_node(hanging.getsockname()[1]), before={("it", 0): before})
     assert node_status == replace(before, seen=replace(before.seen, caught_up=frozenset()))
 
 
@@ -164,7 +164,7 @@ def test_new_pod_does_not_inherit_a_status(running: Served) -> None:
     """The status of an earlier pod with the same name is ignored."""
     before = _status_of(_node(running.port))
     assert before is not None
-    assert _status_of(_node(1, uid="another"), before={"it": before}) is None
+    assert _status_of(_node(1, uid="another"), before={("it", 0): before}) is None
 
 
 @contextmanager

@@ -12,11 +12,14 @@ import pytest
 
 from queryable_app.placement.assignment import Placement, initial_placement
 from queryable_app.placement.controller import NodeObservation
-from queryable_operator.act.nodes import Node, NodeRefused, Nodes
+from queryable_operator.act.nodes import Node, NodeKey, NodeRefused, Nodes
 from queryable_operator.act.reconciler import Reconciler
+from queryable_operator.build.settings_map import RevisionRecord
+from queryable_operator.build.settings_map import config_map as settings_map
 from queryable_operator.decide.actions import NodeUpdate, Plan
 from queryable_operator.spec import names
-from queryable_operator.spec.observed import NodeStatus, Observed, Ref
+from queryable_operator.spec.observed import Manifest, NodeStatus, Observed, Ref
+from queryable_operator.spec.resource import view_of
 from tests.support.fake_api import Refuse, Request
 from tests.support.operating import Operating, config_map, operating
 
@@ -29,12 +32,12 @@ PLACEMENT = initial_placement("a.v.r1", 1, ["http://v-r1-0.v-r1.a.svc:8080"], 1)
 class _Nodes(Nodes):
     def __init__(self) -> None:
         self.requested: list[dict[Node, str]] = []
-        self.before: list[Mapping[str, NodeStatus]] = []
+        self.before: list[Mapping[NodeKey, NodeStatus]] = []
         self.sent: list[tuple[Node, str, object]] = []
         self.refuses = False
 
     async def statuses(
-        self, nodes: Mapping[Node, str], before: Mapping[str, NodeStatus]
+        self, nodes: Mapping[Node, str], before: Mapping[NodeKey, NodeStatus]
     ) -> dict[int, dict[int, NodeStatus]]:
         self.requested.append(dict(nodes))
         self.before.append(dict(before))
@@ -100,6 +103,14 @@ def _map(observed: Observed) -> Plan:
     return Plan(apply=(config_map(observed, 1, **{"placement.json": PLACEMENT.to_json()}),))
 
 
+def _record(observed: Observed, workers: int) -> Manifest:
+    """Return the ConfigMap of a revision with this number of workers."""
+    of = view_of(observed.resource)
+    spec = {**of.raw, "serve": {"workers": workers}}
+    partitions = PLACEMENT.partitions
+    return settings_map(of, 1, RevisionRecord(spec, PLACEMENT, {}, {}, "hash", "roll", partitions, "image"))
+
+
 def _after_one_pass(operator: Operating, plan: Plan) -> None:
     """Execute the plan in a pass that observes the ConfigMap and the token of the revision."""
 
@@ -117,7 +128,22 @@ def test_nodes_are_requested_by_pod_address(operator: Operating, nodes: _Nodes) 
     _after_one_pass(operator, Plan())
     assert nodes.requested[-1] == {Node(1, 0, "uid of v-r1-0", "10.0.0.1", PLACEMENT.epoch): "it"}
     assert operator.observed[-1].node_statuses == {1: {0: STATUS}}
-    assert nodes.before[-1] == {"uid of v-r1-0": STATUS}
+    assert nodes.before[-1] == {("uid of v-r1-0", 0): STATUS}
+
+
+def test_each_worker_is_requested_at_its_own_port(operator: Operating, nodes: _Nodes) -> None:
+    """The number of workers is the one that the revision records."""
+    operator.api.put(_pod("v-r1-1"))
+    _secret(operator)
+
+    async def passes() -> None:
+        await operator.run_pass(lambda observed: Plan(apply=(_record(observed, workers=2),)))
+        await operator.run_pass(lambda _: Plan())
+
+    asyncio.run(passes())
+    uid, ip, epoch = "uid of v-r1-1", "10.0.0.1", PLACEMENT.epoch
+    assert set(nodes.requested[-1]) == {Node(1, 2, uid, ip, epoch, 8081), Node(1, 3, uid, ip, epoch, 8082)}
+    assert operator.observed[-1].node_statuses == {1: {2: STATUS, 3: STATUS}}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queryable_operator.build.services import client, headless
+from queryable_operator.spec.pods import PodLayout
 from tests.support.view import view
 
 
@@ -29,7 +30,7 @@ def test_client_service_has_an_address_of_each_family() -> None:
     """Kubernetes gives it both families in a dual-stack cluster, and otherwise the one of the cluster; nodes use one."""
     assert client(view(), 1)["spec"]["ipFamilyPolicy"] == "PreferDualStack"
     assert "ipFamilies" not in client(view(), 1)["spec"]
-    assert "ipFamilyPolicy" not in headless(view(), 1)["spec"]
+    assert "ipFamilyPolicy" not in headless(view(), 1, PodLayout())["spec"]
 
 
 def test_client_service_has_no_revision_label() -> None:
@@ -39,7 +40,7 @@ def test_client_service_has_no_revision_label() -> None:
 
 def test_nodes_find_one_another_before_they_are_ready() -> None:
     """Pods have DNS names as soon as they have addresses."""
-    service = headless(view(), 2)
+    service = headless(view(), 2, PodLayout())
 
     assert service["metadata"]["name"] == "users-r2"
     assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)

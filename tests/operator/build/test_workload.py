@@ -11,6 +11,7 @@ import pytest
 from queryable_app.contract import NodeSettings
 from queryable_operator.build.workload import larger_claim, pod_template, stateful_set
 from queryable_operator.spec import names
+from queryable_operator.spec.pods import PodIndex
 from queryable_operator.spec.resource import View
 from queryable_operator.spec.settings import OperatorSettings
 from tests.support.view import FULL, view
@@ -282,7 +283,7 @@ def test_claim_template_never_changes() -> None:
     live = stateful_set(small, 1, template(small), 1)
 
     assert stateful_set(large, 1, template(large), 1, live) == live
-    assert larger_claim(large, 1, 2) == {
+    assert larger_claim(large, 1, PodIndex(2)) == {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": "data-users-r1-2", "namespace": "shop"},

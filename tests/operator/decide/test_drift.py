@@ -14,6 +14,7 @@ from queryable_operator.build.policies import disruption_budget, network_policy,
 from queryable_operator.build.services import client, headless
 from queryable_operator.build.workload import pod_template, stateful_set
 from queryable_operator.decide.drift import difference
+from queryable_operator.spec.pods import PodLayout
 from queryable_operator.spec.settings import OperatorSettings
 from tests.support.view import FULL, SETTINGS, view
 
@@ -24,7 +25,7 @@ TEMPLATE = pod_template(
 STATEFUL_SET = stateful_set(FULL_VIEW, 1, TEMPLATE, 3)
 OBJECTS = [
     STATEFUL_SET,
-    headless(FULL_VIEW, 1),
+    headless(FULL_VIEW, 1, PodLayout()),
     client(FULL_VIEW, 1),
     disruption_budget(FULL_VIEW, 1),
     network_policy(FULL_VIEW, SETTINGS),

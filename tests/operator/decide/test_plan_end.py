@@ -13,6 +13,7 @@ from queryable_operator.decide.deletion import next_deletions, stuck_pods
 from queryable_operator.decide.plan import plan
 from queryable_operator.rollout.live_revision import LiveRevision, Pod
 from queryable_operator.spec.observed import Host, Manifest, Ref
+from queryable_operator.spec.pods import PodIndex
 from tests.operator.decide.test_plan import standing
 from tests.operator.histories.history import History
 from tests.operator.histories.operator import SETTINGS
@@ -32,13 +33,14 @@ CASES: Mapping[str, tuple[float | None, Hosts, bool]] = {
     "the hosts are unknown and five minutes have passed": (NOW - 300, None, True),
     "its host is ready and five minutes have passed": (NOW - 300, WELL, True),
 }
+FIRST = PodIndex(0)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_pod_is_force_deleted_when_nothing_confirms_its_end(case: str) -> None:
     """A stuck pod is deleted by force after its grace period, and on a ready host five minutes later."""
     ending, hosts, forced = CASES[case]
-    live = LiveRevision(1, pods={0: Pod("users-r1-0", False, NOW, NOW, "host", None, ending)})
+    live = LiveRevision(1, pods={FIRST: Pod("users-r1-0", False, NOW, NOW, "host", None, ending)})
 
     assert tuple(stuck_pods(live, hosts, NOW)) == ((Ref("Pod", "users-r1-0"),) if forced else ())
 
@@ -46,16 +48,16 @@ def test_pod_is_force_deleted_when_nothing_confirms_its_end(case: str) -> None:
 def test_config_map_of_a_revision_is_deleted_last() -> None:
     """The ConfigMap, which identifies a revision, is deleted last, so that an interrupted removal continues."""
     objects: Mapping[str, Manifest] = {kind: {} for kind in ("ConfigMap", "Secret", "StatefulSet")}
-    claim: Mapping[int, Manifest] = {0: {"metadata": {}}}
+    claim: Mapping[PodIndex, Manifest] = {FIRST: {"metadata": {}}}
     pod = Pod("users-r1-0", True, NOW, NOW, "host", None, None)
     config_map, volume = Ref("ConfigMap", "users-r1"), Ref("PersistentVolumeClaim", "data-users-r1-0")
     only = {"ConfigMap": objects["ConfigMap"]}
 
-    assert set(next_deletions("users", LiveRevision(1, objects, {0: pod}, claim))) == {
+    assert set(next_deletions("users", LiveRevision(1, objects, {FIRST: pod}, claim))) == {
         Ref("Secret", "users-r1"),
         Ref("StatefulSet", "users-r1"),
     }
-    assert set(next_deletions("users", LiveRevision(1, only, {0: pod}, claim))) == {
+    assert set(next_deletions("users", LiveRevision(1, only, {FIRST: pod}, claim))) == {
         Ref("Pod", "users-r1-0"),
         volume,
     }

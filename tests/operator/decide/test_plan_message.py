@@ -13,6 +13,7 @@ from queryable_operator.report.condition_rules import worst_message
 from queryable_operator.rollout.live_revision import LiveRevision, Pod
 from queryable_operator.rollout.progress import permanent_failure
 from queryable_operator.spec.observed import Observed
+from queryable_operator.spec.pods import PodIndex
 from tests.operator.decide.test_plan import changed, condition, standing, with_node_status
 from tests.operator.decide.test_plan_pods import not_ready
 from tests.operator.histories.history import History
@@ -116,7 +117,7 @@ def test_temporary_failure_of_a_candidate_is_reported() -> None:
 
 def live(**failures: IngestFailure | None) -> LiveRevision:
     """Return a revision of three pods; `n0=` is the report of node 0."""
-    pods = {n: Pod(f"users-r1-{n}", False, 0, 0, "host", "template", None) for n in range(3)}
+    pods = {PodIndex(n): Pod(f"users-r1-{n}", False, 0, 0, "host", "template", None) for n in range(3)}
     one = standing().node_statuses[1][0]
     spoken = {int(name[1:]): replace(one, failure=failure) for name, failure in failures.items()}
     return LiveRevision(1, {"StatefulSet": {"spec": {"replicas": 3}}}, pods, node_statuses=spoken)

@@ -14,8 +14,9 @@ from queryable_operator.build.settings_map import config_map, record_of
 from queryable_operator.decide.actions import Plan
 from queryable_operator.decide.plan import plan
 from queryable_operator.rollout.live_revision import revisions_of, text_of
-from queryable_operator.rollout.placements import PlacementInputs, lost_nodes
+from queryable_operator.rollout.placements import PlacementInputs, lost_pods
 from queryable_operator.spec.observed import Host, Observed, Ref
+from queryable_operator.spec.pods import PodIndex
 from queryable_operator.spec.resource import view_of
 from tests.operator.decide.test_plan import (
     CONFIG_MAP,
@@ -171,9 +172,9 @@ def ending(observed: Observed, ago: float) -> Observed:
     return replace(moved, now=now, node_statuses={1: statuses})
 
 
-def lost_ones(observed: Observed) -> frozenset[int]:
+def lost_ones(observed: Observed) -> frozenset[PodIndex]:
     placement_inputs = PlacementInputs(observed.now, SETTINGS.cluster_domain, observed.hosts)
-    return lost_nodes(view_of(observed.resource), revisions_of(observed)[1], placement_inputs)
+    return lost_pods(view_of(observed.resource), revisions_of(observed)[1], placement_inputs)
 
 
 @pytest.mark.parametrize(("ago", "missed"), [(0, False), (59, False), (60, True)])

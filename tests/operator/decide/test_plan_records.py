@@ -18,6 +18,7 @@ from queryable_operator.rollout.placements import domains_seen
 from queryable_operator.spec import names
 from queryable_operator.spec.changes import spec_hash
 from queryable_operator.spec.observed import Host, Observed, Ref
+from queryable_operator.spec.pods import PodIndex
 from queryable_operator.spec.resource import view_of
 from queryable_operator.spec.settings import OperatorSettings
 from tests.operator.decide.test_plan import (
@@ -31,6 +32,8 @@ from tests.operator.decide.test_plan import (
 )
 from tests.operator.histories.history import History
 from tests.operator.histories.operator import SETTINGS
+
+PODS = [PodIndex(0), PodIndex(1)]
 
 
 def without(observed: Observed, *refs: Ref) -> Observed:
@@ -160,9 +163,9 @@ def test_template_of_an_earlier_release_stays() -> None:
 
 def test_failure_domain_is_the_last_observed_one() -> None:
     """A failure domain is the zone if there are several, else the host; without a host the recorded one stays."""
-    record = replace(record_of(standing().children[CONFIG_MAP]), domains={0: "north", 1: "north"})
+    record = replace(record_of(standing().children[CONFIG_MAP]), domains=dict.fromkeys(PODS, "north"))
     pod = Pod("users-r1-0", True, 0.0, 0.0, "host", None, None)
-    live = LiveRevision(1, pods={0: pod, 1: replace(pod, host=None)}, record=record)
+    live = LiveRevision(1, pods={PODS[0]: pod, PODS[1]: replace(pod, host=None)}, record=record)
     south, north = Host(True, True, "south"), Host(True, True, "north")
 
     assert domains_seen(live, {"host": south, "other": north}) == {0: "south", 1: "north"}

@@ -16,6 +16,7 @@ from queryable_operator.rollout.rollout_state import (
     RevisionReference,
     RolloutState,
 )
+from queryable_operator.spec.pods import PodIndex
 from queryable_operator.spec.resource import Identity, Rollout
 
 NOW = 10_000.0
@@ -283,7 +284,7 @@ def test_history_has_ten_entries() -> None:
 
 def there(number: int, ready: bool) -> LiveRevision:
     pod = Pod(f"users-r{number}-0", ready, NOW, NOW, "host", "template", None)
-    return LiveRevision(number, {"ConfigMap": {}, "StatefulSet": {}}, {0: pod})
+    return LiveRevision(number, {"ConfigMap": {}, "StatefulSet": {}}, {PodIndex(0): pod})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from queryable_operator.rollout.live_revision import condition, seconds_of, text
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Ref
 from tests.operator.histories.api import Api, LiveRevision
-from tests.operator.histories.nodes import Disk, Node
+from tests.operator.histories.nodes import Disk, Node, NodeKey
 
 HOST_SILENT_SECONDS = 10.0
 TAINT_SECONDS = 30.0
@@ -35,8 +35,8 @@ class Cluster:
     partitions: int | None = 4
     kafka_is_there: bool = True
     lag: int = 0
-    nodes: dict[str, Node] = field(default_factory=dict)  # by the pod's uid
-    disks: dict[str, Disk] = field(default_factory=dict)  # by the uid of the claim, or of the pod
+    nodes: dict[NodeKey, Node] = field(default_factory=dict)  # by the pod's uid
+    disks: dict[NodeKey, Disk] = field(default_factory=dict)  # by the uid of the claim, or of the pod
     endpoints: frozenset[str] = frozenset()
     abandoned: list[tuple[Node, int]] = field(default_factory=list)
     groups: set[str] = field(default_factory=set)
@@ -87,9 +87,13 @@ class Cluster:
             if disk.host == name:
                 disk.lost_at = None
 
-    def kill(self, uid: str) -> None:
-        """Kill a process; its kubelet restarts it."""
-        self.nodes.pop(uid, None)
+    def kill(self, key: NodeKey) -> None:
+        """Kill a process; its kubelet or the pod's parent process restarts it."""
+        self.nodes.pop(key, None)
+
+    def disks_of(self, uid: str) -> list[Disk]:
+        """Return what the nodes of a pod have on its volume."""
+        return [disk for (of, _), disk in self.disks.items() if of == uid]
 
     # --- controllers
 
@@ -97,8 +101,8 @@ class Cluster:
         self.api.collect_garbage()
         claims = {claim["metadata"]["uid"] for claim in self.api.of("PersistentVolumeClaim")}
         pods = {pod["metadata"]["uid"] for pod in self.api.of("Pod")}
-        self.nodes = {uid: node for uid, node in self.nodes.items() if uid in pods}
-        self.disks = {uid: disk for uid, disk in self.disks.items() if uid in claims | pods}
+        self.nodes = {key: node for key, node in self.nodes.items() if key[0] in pods}
+        self.disks = {key: disk for key, disk in self.disks.items() if key[0] in claims | pods}
 
     def _make_pods(self, stateful_set: LiveRevision) -> None:
         meta, spec = stateful_set["metadata"], stateful_set["spec"]
@@ -166,21 +170,26 @@ class Cluster:
         uid = meta["uid"]
         if "deletionTimestamp" in meta:
             if host is None or (self._is_up(host) and self._happens(0.3)):
-                self.nodes.pop(uid, None)
+                self._stop(uid)
                 self.api.remove(Ref("Pod", meta["name"]))
             return
         if host is None:
             return
         if not self._is_up(host):
-            self.nodes.pop(uid, None)
+            self._stop(uid)
             if self.now - self.hosts[host].down_since > TAINT_SECONDS:
                 self.api.delete(Ref("Pod", meta["name"]))
             return
-        if uid not in self.nodes and self._happens(0.4):
-            self._start(pod, host)
+        ports = ports_of(pod)
+        for worker, port in enumerate(ports):
+            if (uid, port) not in self.nodes and self._happens(0.4):
+                self._start(pod, host, worker, ports)
 
-    def _start(self, pod: LiveRevision, host: str) -> None:
-        revision_name, _, ordinal = pod["metadata"]["name"].rpartition("-")
+    def _stop(self, uid: str) -> None:
+        self.nodes = {key: node for key, node in self.nodes.items() if key[0] != uid}
+
+    def _start(self, pod: LiveRevision, host: str, worker: int, ports: list[int]) -> None:
+        revision_name, _, index = pod["metadata"]["name"].rpartition("-")
         config_map = self.api.get("ConfigMap", revision_name)
         claim = self.api.get("PersistentVolumeClaim", f"data-{pod['metadata']['name']}")
         ephemeral = "volumes" in pod["spec"]["template"]["spec"] and any(
@@ -189,22 +198,24 @@ class Cluster:
         if config_map is None or self.api.get("Secret", revision_name) is None or not (claim or ephemeral):
             return
         uid = pod["metadata"]["uid"] if claim is None else claim["metadata"]["uid"]
-        disk = self.disks.setdefault(uid, Disk(uid, host))
+        disk = self.disks.setdefault((uid, ports[worker]), Disk(uid, host, len(ports)))
+        assert disk.workers == len(ports), f"{pod['metadata']['name']} divides its volume anew"
         number = names.revision_number(revision_name.rpartition("-")[2]) or 0
         try:
             node = Node.start(
                 pod["metadata"]["name"],
                 pod["metadata"]["uid"],
                 number,
-                int(ordinal),
+                int(index) * len(ports) + worker,
                 host,
                 disk,
                 config_map,
                 self.now,
+                ports[worker],
             )
         except (KeyError, ValueError, TypeError, AttributeError):
             return  # the process crashes and restarts
-        self.nodes[pod["metadata"]["uid"]] = node
+        self.nodes[node.key] = node
 
     def _gossip(self) -> None:
         """Let a node fetch a later placement from its peers."""
@@ -216,13 +227,15 @@ class Cluster:
 
     def _probe_readiness(self) -> None:
         for pod in self.api.of("Pod"):
-            node = self.nodes.get(pod["metadata"]["uid"])
+            nodes = [self.nodes.get((pod["metadata"]["uid"], port)) for port in ports_of(pod)]
             host = self.hosts.get(pod["spec"].get("nodeName", ""))
             if host is not None and not host.up:
                 if not self._seems_up(host):
                     self._set_condition(pod, "Ready", "False", "its host does not answer")
             elif self._happens(0.7):
-                self._set_condition(pod, "Ready", "True" if node and node.ready else "False", "")
+                self._set_condition(
+                    pod, "Ready", "True" if all(n and n.ready for n in nodes) else "False", ""
+                )
 
     def _endpoints_now(self) -> frozenset[str]:
         service = self.api.get("Service", "users")
@@ -259,6 +272,13 @@ class Cluster:
 def template_name(template: Any) -> str:
     text = json.dumps(template, sort_keys=True)
     return f"t{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def ports_of(pod: LiveRevision) -> list[int]:
+    """Return the ports of a pod's nodes, as its processes find them in their environment."""
+    env = pod["spec"]["template"]["spec"]["containers"][0].get("env", [])
+    values = {variable["name"]: variable.get("value") for variable in env}
+    return [int(port) for port in values.get("QT_WORKER_PORTS", "8080").split(",")]
 
 
 def is_ready(pod: LiveRevision) -> bool:

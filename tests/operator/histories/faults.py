@@ -43,6 +43,19 @@ def change_pods(h: History) -> None:
     h.changed()
 
 
+def change_workers(h: History) -> None:
+    spec = h.operator.resource["spec"]
+    spec["serve"] = h.random.choice(({}, {"workers": 1}, {"workers": 2}, {"workers": 3}))
+    h.changed()
+
+
+def change_cpus(h: History) -> None:
+    """Change the CPUs, from which the number of workers of the next revision follows."""
+    cpu = h.random.choice(("500m", "1", "2", "3"))
+    h.operator.resource["spec"]["podTemplate"] = {"resources": {"serve": {"requests": {"cpu": cpu}}}}
+    h.changed()
+
+
 def change_reads(h: History) -> None:
     h.operator.resource["spec"]["read"]["maxConcurrent"] = h.random.choice((1, 2, 3))
     h.changed()
@@ -216,6 +229,8 @@ FAULTS: tuple[Callable[[History], None], ...] = (
     scale,
     scale,
     change_pods,
+    change_workers,
+    change_cpus,
     change_reads,
     grow_volumes,
     make_spec_invalid,

@@ -12,6 +12,7 @@ from queryable_operator.report.status import service_of
 from queryable_operator.rollout.live_revision import LiveRevision, revisions_of, seconds_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Observed, Ref
+from queryable_operator.spec.pods import PodLayout
 from tests.operator.histories.cluster import Cluster, is_ready
 from tests.operator.histories.operator import Operator
 
@@ -67,7 +68,7 @@ class Guarantees:
             complete = [
                 node_status.complete == node_status.replicas for node_status in live.node_statuses.values()
             ]
-            if not all(ready) or not all(complete) or len(complete) < len(ready):
+            if not all(ready) or not all(complete) or len(complete) < len(live.nodes):
                 self.incomplete[number] = observed.now if observed else 0.0
 
     def is_serving(self, number: int) -> bool:
@@ -79,6 +80,12 @@ class Guarantees:
             n.ordinal for n in nodes if is_ready(self.cluster.api.objects.get(Ref("Pod", n.pod), _NO_POD))
         }
         return all(ready & set(replicas) for replicas in serving)
+
+    def no_pod_has_two_replicas(self, number: int) -> None:
+        """Check a settled revision: two replicas of a partition in one pod would be lost as one."""
+        record = record_of(self.cluster.api.objects[Ref("ConfigMap", names.child("users", number))])
+        for serving in record.placement.serving:
+            assert len({record.layout.pod_of(o) for o in serving}) == len(serving), record.placement.serving
 
     def _service_selects_an_available_revision(self) -> None:
         service = self.cluster.api.get("Service", "users")
@@ -139,22 +146,23 @@ class Guarantees:
             before, after = record_of(old).placement, record_of(new).placement
         except ValueError:
             return
-        number = _number(Ref("ConfigMap", new["metadata"]["name"]))
+        number, layout = _number(Ref("ConfigMap", new["metadata"]["name"])), record_of(old).layout
+        assert record_of(new).layout == layout, f"r{number} divides its volumes anew"
         for partition in range(after.partitions):
             leaving = set(before.serving[partition]) - set(after.serving[partition])
-            if any(self._has_complete_replica(number, ordinal, partition) for ordinal in leaving):
+            if any(self._has_complete_replica(number, ordinal, partition, layout) for ordinal in leaving):
                 staying = [
-                    self._has_complete_replica(number, ordinal, partition)
+                    self._has_complete_replica(number, ordinal, partition, layout)
                     for ordinal in after.serving[partition]
                 ]
                 late = self.cluster.now - self.destroyed.get((number, partition), 0.0) < _TOLERATED_SECONDS
                 assert any(staying) or late, f"no replica of partition {partition} is left in {after.serving}"
 
-    def _has_complete_replica(self, number: int, ordinal: int, partition: int) -> bool:
+    def _has_complete_replica(self, number: int, ordinal: int, partition: int, layout: PodLayout) -> bool:
         """Return whether a node has a complete replica, as far as known by now."""
-        pod = names.pod("users", number, ordinal)
+        pod = names.pod("users", number, layout.pod_of(ordinal))
         claim = self.cluster.api.get("PersistentVolumeClaim", f"data-{pod}")
-        disk = self.cluster.disks.get(claim["metadata"]["uid"]) if claim else None
+        disk = self.cluster.disks.get((claim["metadata"]["uid"], layout.port_of(ordinal))) if claim else None
         lost = disk is None or (disk.lost_at or self.cluster.now) < self.cluster.now - _TOLERATED_SECONDS
         return disk is not None and not lost and disk.replicas.get(partition, 0.0) >= 1
 
@@ -198,13 +206,16 @@ class Guarantees:
         secret = observed.children[Ref("Secret", names.child("users", live.number))]
         token_made = seconds_of(secret["metadata"]["creationTimestamp"]) or 0.0
         template = live.objects["StatefulSet"]["status"]["updateRevision"]
-        assert live.record is not None
-        for ordinal, pod in live.pods.items():
-            serves = {p for p, serving in enumerate(live.record.placement.serving) if ordinal in serving}
-            node_status = live.node_statuses.get(ordinal)
-            behind = node_status is None or not serves <= node_status.seen.caught_up
+        for index, pod in live.pods.items():
+            behind = any(self._is_behind(live, ordinal) for ordinal in live.layout.nodes_of(index))
             old = pod.template != template or pod.created < token_made
             assert old or not behind, f"the next pod restarts before {pod.name} has caught up"
+
+    def _is_behind(self, live: LiveRevision, ordinal: int) -> bool:
+        assert live.record is not None
+        serves = {p for p, serving in enumerate(live.record.placement.serving) if ordinal in serving}
+        node_status = live.node_statuses.get(ordinal)
+        return node_status is None or not serves <= node_status.seen.caught_up
 
     def _check_deletion(self, ref: Ref, observed: Observed) -> None:
         if "deletionTimestamp" in self.operator.resource["metadata"]:
@@ -229,13 +240,11 @@ class Guarantees:
 
     def _check_volume_deletion(self, ref: Ref, number: int) -> None:
         uid = self.cluster.api.objects[ref]["metadata"]["uid"]
-        disk = self.cluster.disks.get(uid)
-        if disk is None or disk.lost_at is not None:
-            return
-        for partition, there in disk.replicas.items():
-            assert there < 1 or self._is_safe(number, partition, without=uid), (
-                f"{ref.name} has the last replica of partition {partition}"
-            )
+        for disk in self.cluster.disks_of(uid):
+            for partition, there in disk.replicas.items() if disk.lost_at is None else ():
+                assert there < 1 or self._is_safe(number, partition, without=uid), (
+                    f"{ref.name} has the last replica of partition {partition}"
+                )
 
     def _check_status(self, new: Mapping[str, Any], observed: Observed) -> None:
         old = self.operator.resource.get("status") or {}
@@ -305,7 +314,7 @@ class Guarantees:
         now = self.cluster.now
         if now - self.destroyed.get((revision, partition), 0.0) < within:
             return True
-        disks = [d for uid, d in self.cluster.disks.items() if uid != without and self._is_of(d, revision)]
+        disks = [d for d in self.cluster.disks.values() if d.uid != without and self._is_of(d, revision)]
         return any(
             disk.replicas.get(partition, 0.0) >= 1 and (disk.lost_at is None or now - disk.lost_at < within)
             for disk in disks

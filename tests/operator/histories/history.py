@@ -151,12 +151,14 @@ class History:
         return self.random.choice(refs) if refs else None
 
     def destroy(self, uid: str) -> None:
-        disk = self.cluster.disks.pop(uid, None)
-        if disk is not None and disk.placement is not None:
+        for disk in self.cluster.disks_of(uid):
+            if disk.placement is None:
+                continue
             number = (
                 names.revision_number(disk.placement.application_id.rpartition(".")[2].partition("-")[0]) or 0
             )
             self.guarantees.note_destroyed(number, disk.replicas)
+        self.cluster.disks = {key: disk for key, disk in self.cluster.disks.items() if key[0] != uid}
 
 
 def delete_resource(h: History) -> None:

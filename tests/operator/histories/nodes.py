@@ -20,12 +20,19 @@ REFUSED_SETTINGS = {
 }  # only Kafka's Java client refuses these; no new record is read
 
 
+NodeKey = tuple[str, int]
+"""The uid of a pod or of its volume claim, and a port: that of the node in the pod."""
+
+
 @dataclass
 class Disk:
     """Store a node's replicas, which outlive its process. A replica's number is its progress: 1.0 is complete."""
 
     uid: str
     host: str
+    workers: int = 1
+    """The workers among which the pod's volume was divided at first."""
+
     replicas: dict[int, float] = field(default_factory=dict)
     placement: Placement | None = None
     lost_at: float | None = None
@@ -33,7 +40,7 @@ class Disk:
 
 @dataclass
 class Node:
-    """Simulate one pod's process."""
+    """Simulate one process that serves: of a pod, or one of a pod's workers."""
 
     pod: str
     uid: str
@@ -45,21 +52,34 @@ class Node:
     read: Mapping[str, Any]
     placement: Placement
     started: float
+    port: int
     answers: bool = True
     full: bool = False
     read_settings_sent: bool = False
 
     @staticmethod
     def start(
-        pod: str, uid: str, revision: int, ordinal: int, host: str, disk: Disk, config_map: Any, now: float
+        pod: str,
+        uid: str,
+        revision: int,
+        ordinal: int,
+        host: str,
+        disk: Disk,
+        config_map: Any,
+        now: float,
+        port: int,
     ) -> Node:
         spec = json.loads(config_map["data"]["spec.json"])
         mounted = Placement.from_json(config_map["data"]["placement.json"])
         there = disk.placement
         newest = there if there and there.epoch > mounted.epoch else mounted
-        node = Node(pod, uid, revision, ordinal, host, disk, spec, spec["read"], newest, now)
+        node = Node(pod, uid, revision, ordinal, host, disk, spec, spec["read"], newest, now, port)
         node._assign_replicas()
         return node
+
+    @property
+    def key(self) -> NodeKey:
+        return self.uid, self.port
 
     @property
     def ready(self) -> bool:

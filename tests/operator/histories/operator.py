@@ -12,6 +12,7 @@ from queryable_operator.build.settings_map import record_of
 from queryable_operator.decide.actions import Event, Plan
 from queryable_operator.decide.drift import difference
 from queryable_operator.decide.plan import plan
+from queryable_operator.rollout.live_revision import layout_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import (
     KafkaUnreachable,
@@ -22,11 +23,12 @@ from queryable_operator.spec.observed import (
     TopicFound,
     TopicMissing,
 )
+from queryable_operator.spec.pods import PodIndex
 from queryable_operator.spec.resource import identity_of
 from queryable_operator.spec.settings import OperatorSettings
 from tests.operator.histories.api import Conflict
 from tests.operator.histories.cluster import Cluster
-from tests.operator.histories.nodes import silent
+from tests.operator.histories.nodes import NodeKey, silent
 
 SETTINGS = OperatorSettings("example/node:1")
 _OWNED = ("Pod", "PersistentVolumeClaim")
@@ -49,7 +51,7 @@ class Operator:
     """The observation of the last plan."""
 
     _children: Mapping[Ref, Manifest] = field(default_factory=dict)
-    _last_statuses: dict[str, NodeStatus] = field(default_factory=dict)
+    _last_statuses: dict[NodeKey, NodeStatus] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cluster.api.owners.add(self.resource["metadata"]["uid"])
@@ -123,10 +125,9 @@ class Operator:
     def _all_statuses(self, children: Mapping[Ref, Manifest]) -> dict[int, dict[int, NodeStatus]]:
         by_revision: dict[int, dict[int, NodeStatus]] = {}
         cluster, last_statuses = self.cluster, {}
-        for ref, pod in children.items():
-            uid = pod["metadata"]["uid"]
-            node = cluster.nodes.get(uid) if ref.kind == "Pod" else None
-            answer = self._last_statuses.get(uid)
+        for ref, ordinal, key in self._nodes(children):
+            node = cluster.nodes.get(key)
+            answer = self._last_statuses.get(key)
             if answer is not None:
                 answer = silent(answer)
             if node is not None and node.answers and cluster.hosts[node.host].up:
@@ -135,11 +136,22 @@ class Operator:
                     cluster.now, cluster.kafka_is_there, with_placement, cluster.lag, cluster.partitions
                 )
             if answer is not None:
-                last_statuses[uid] = answer
-                number, ordinal = _place(ref.name)
-                by_revision.setdefault(number, {})[ordinal] = answer
+                last_statuses[key] = answer
+                by_revision.setdefault(_place(ref.name)[0], {})[ordinal] = answer
         self._last_statuses = last_statuses
         return by_revision
+
+    def _nodes(self, children: Mapping[Ref, Manifest]) -> Iterator[tuple[Ref, int, NodeKey]]:
+        """Yield the nodes that the operator calls: their pods, their ordinals, and where they answer."""
+        for ref, pod in children.items():
+            if ref.kind != "Pod":
+                continue
+            number, index = _place(ref.name)
+            layout = layout_of("users", number, children)
+            for ordinal in layout.nodes_of(index):
+                port, uid = layout.port_of(ordinal), pod["metadata"]["uid"]
+                at_front = [key for key in self.cluster.nodes if key[0] == uid] if port == 8080 else []
+                yield ref, ordinal, (at_front[0] if at_front else (uid, port))
 
     # --- actions
 
@@ -230,9 +242,9 @@ def _ref(manifest: Manifest) -> Ref:
     return Ref(manifest["kind"], manifest["metadata"]["name"])
 
 
-def _place(pod: str) -> tuple[int, int]:
-    name, _, ordinal = pod.rpartition("-")
-    return names.revision_number(name.rpartition("-")[2]) or 0, int(ordinal)
+def _place(pod: str) -> tuple[int, PodIndex]:
+    name, _, index = pod.rpartition("-")
+    return names.revision_number(name.rpartition("-")[2]) or 0, PodIndex(int(index))
 
 
 def _epoch(children: Mapping[Ref, Manifest], revision: int) -> int | None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from queryable_operator.build.settings_map import record_of
 from queryable_operator.decide.plan import plan
 from queryable_operator.report.conditions import conditions_by_type
+from queryable_operator.spec import names
 from queryable_operator.spec.changes import spec_hash
+from queryable_operator.spec.workers import desired_workers, with_workers
 from tests.operator.histories.history import History, delete_resource
 from tests.operator.histories.operator import SETTINGS
 
@@ -64,6 +68,7 @@ def assert_settled(history: History) -> None:
     assert nodes == spec["replicas"] or conditions["SpecValid"] == "False"
     assert status["nodes"] == f"{nodes}/{nodes}"
     assert_wanted_revision(history, status)
+    history.guarantees.no_pod_has_two_replicas(names.revision_number(status["active"]["revision"]) or 0)
     assert_only_needed_objects(history, status)
     assert_no_later_action(history)
     assert cluster.endpoints == {f"users-{status['active']['revision']}-{n}" for n in range(nodes)}
@@ -74,10 +79,17 @@ def assert_wanted_revision(history: History, status: dict[str, Any]) -> None:
     assert partitions is not None
     if conditions_by_type(status)["SpecValid"]["status"] == "False":
         return
-    wanted = {spec_hash(spec, partitions)}
+    wanted = set(hashes(history, spec, partitions))
     if spec["onPartitionsChanged"] == "Alert":
-        wanted.add(spec_hash(spec, status["active"]["totalPartitions"]))
+        wanted |= set(hashes(history, spec, status["active"]["totalPartitions"]))
     assert wanted & {status["active"]["specHash"], status.get("failedHash")}
+
+
+def hashes(history: History, spec: dict[str, Any], partitions: int) -> Iterator[str]:
+    """Yield the hashes of the spec, with the workers of each revision that is left and with those of a new one."""
+    for live in [None, *history.cluster.api.of("ConfigMap")]:
+        recorded = None if live is None else record_of(live).layout.workers
+        yield spec_hash(with_workers(spec, desired_workers(spec, partitions, recorded)), partitions)
 
 
 def assert_only_needed_objects(history: History, status: dict[str, Any]) -> None:
@@ -91,12 +103,12 @@ def assert_only_needed_objects(history: History, status: dict[str, Any]) -> None
     active = status["active"]["revision"]
     if conditions_by_type(status)["SpecValid"]["status"] == "True":
         for kind in ("Pod", "PersistentVolumeClaim"):
-            names = [
+            found = [
                 live["metadata"]["name"]
                 for live in api.of(kind)
                 if live["metadata"]["labels"]["queryabletopics.io/revision"] == active
             ]
-            assert len(names) == spec["replicas"], names
+            assert len(found) == spec["replicas"], found
 
 
 def assert_no_later_action(history: History) -> None:

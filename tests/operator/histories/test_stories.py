@@ -111,7 +111,7 @@ def test_candidate_that_fails_during_the_cut_over_does_not_take_over() -> None:
     change(history, topic="others")
     until_phase(history, "CuttingOver")
     for node in [n for n in history.cluster.nodes.values() if n.revision == 2]:
-        history.cluster.kill(node.uid)
+        history.cluster.kill(node.key)
         history.operator.resource["spec"]["transform"] = {"sql": NEVER}
     for pod in history.cluster.api.of("Pod"):
         if pod["metadata"]["name"].startswith("users-r2"):
