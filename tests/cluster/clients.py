@@ -1,7 +1,8 @@
 """Run the clients of a view and of its Kafka in a pod of their own: `python clients.py COMMAND ...`. See `platform_on_cluster`.
 
 `read` writes increasing numbers to keys and reads them meanwhile, on persistent connections and on new ones, until its
-standard input ends. It prints JSON objects, one a line: each failure, and once a second the number of reads.
+standard input ends. `read-with-client` does so with the Python client, which tries the next replica. Both print JSON objects,
+one a line: each failure, and once a second the number of reads.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import httpx
 from aiokafka.admin import AIOKafkaAdminClient
 
+from queryable_app.client import AsyncQueryableTopic, QueryableTopicError
 from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.local import topics
 from queryable_app.platform.kafka_clients import client_arguments
@@ -114,11 +116,7 @@ class Reading:
             turn += readers
             key = KEYS[turn * 7 % len(KEYS)]
             began = time.time()
-            if http is not None:
-                status, value = await _answer(http, f"{self._url}/v1/keys/{key}", _PATIENT)
-            else:
-                async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as own:
-                    status, value = await _answer(own, f"{self._url}/v1/keys/{key}", _PATIENT)
+            status, value = await self._read(http, key)
             self._reads += 1
             if status != 200 or not self._begun[key] <= value["n"]:
                 self._failed += 1
@@ -126,6 +124,13 @@ class Reading:
                 seconds = round(time.time() - began, 3)
                 say(at=moment, how=how, key=key, status=status, value=value, seconds=seconds)
             await asyncio.sleep(readers / _READS_PER_SECOND)
+
+    async def _read(self, http: httpx.AsyncClient | None, key: str) -> tuple[int, Any]:
+        """Read a key on a persistent connection, or on a new one."""
+        if http is not None:
+            return await _answer(http, f"{self._url}/v1/keys/{key}", _PATIENT)
+        async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as own:
+            return await _answer(own, f"{self._url}/v1/keys/{key}", _PATIENT)
 
     async def _every_copy_has_all(self, http: httpx.AsyncClient) -> None:
         """Wait until every replica has all keys, so that later answers with a missing key or an older number are wrong."""
@@ -172,8 +177,31 @@ async def _answer(http: httpx.AsyncClient, url: str, how: dict[str, str]) -> tup
         return 0, repr(error)
 
 
+class ClientReading(Reading):
+    """Read with the Python client: one for all readers, or a new one for each read."""
+
+    async def run(self) -> None:
+        async with AsyncQueryableTopic(self._url) as self._client:
+            await super().run()
+
+    async def _read(self, http: httpx.AsyncClient | None, key: str) -> tuple[int, Any]:
+        try:
+            if http is not None:
+                row = await self._client.get(key, deadline_ms=30_000)
+            else:
+                async with AsyncQueryableTopic(self._url) as own:
+                    row = await own.get(key, deadline_ms=30_000)
+        except QueryableTopicError as error:
+            return 0, repr(error)
+        return (404, None) if row is None else (200, row.value)
+
+
 async def read(url: str, topic: str) -> None:
     await Reading(url, topic).run()
+
+
+async def read_with_client(url: str, topic: str) -> None:
+    await ClientReading(url, topic).run()
 
 
 async def make_topic(name: str, partitions: str) -> None:
@@ -185,6 +213,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "produce": produce,
     "get": get,
     "read": read,
+    "read-with-client": read_with_client,
     "left": left,
 }
 

@@ -245,10 +245,10 @@ class ViewOnCluster:
         self.namespace.kubectl("delete", "qt", self.name, f"--timeout={SECONDS:.0f}s", timeout=SECONDS + 10)
 
     @contextmanager
-    def reading(self) -> Iterator[Reading]:
+    def reading(self, how: str = "read") -> Iterator[Reading]:
         """Read and write steadily during the block; at the end every key must have its newest value."""
         command = ("kubectl", "--namespace", self.namespace.name, "exec", "--stdin", "clients", "--")
-        script = ("python", "/clients/clients.py", "read", self.url, self.topic)
+        script = ("python", "/clients/clients.py", how, self.url, self.topic)
         seen, complaints = Reading(), list[str]()
         with subprocess.Popen(
             [*command, *script],
@@ -275,9 +275,9 @@ class ViewOnCluster:
         assert not seen.wrong, f"{seen.wrong}\n{self.platform.story()}"
 
     @contextmanager
-    def no_read_fails(self) -> Iterator[Reading]:
-        """Check that no read fails until the changes of the block have settled."""
-        with self.reading() as seen:
+    def no_read_fails(self, how: str = "read") -> Iterator[Reading]:
+        """Check that no read fails until the changes of the block have settled. `how` is the readers' command."""
+        with self.reading(how) as seen:
             yield seen
             self.wait_until_settled()
         assert not seen.failures, f"{seen}\n{seen.failures[:10]}\n{self.platform.story()}"

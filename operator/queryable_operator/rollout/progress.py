@@ -78,16 +78,17 @@ def permanent_failure(live: LiveRevision) -> IngestFailure | None:
     Every node that runs a spec reaches the same verdict on it, so one node is enough. Any other failure may come from one
     node's machine or its pulled image: then every node must report it.
     """
+    nodes = live.nodes
     failures = [
         node_status.failure
         for ordinal, node_status in sorted(live.node_statuses.items())
-        if ordinal in live.nodes and node_status.failure is not None
+        if ordinal in nodes and node_status.failure is not None
     ]
     of_spec = [failure for failure in failures if failure.caused_by_spec]
     if of_spec:
         return of_spec[0]
-    nodes = max(len(live.nodes), len(live.layout.nodes(live.replicas)))
-    return failures[0] if failures and len(failures) == nodes else None
+    wanted = max(len(nodes), len(live.layout.nodes(live.replicas)))
+    return failures[0] if failures and len(failures) == wanted else None
 
 
 def has_reported(live: LiveRevision) -> bool:
@@ -97,12 +98,11 @@ def has_reported(live: LiveRevision) -> bool:
 
 def lag(live: LiveRevision) -> int | None:
     """Return the summed lag in records, or None unless every node reports it."""
+    nodes = live.nodes
     lags = [
-        node_status.lag_records
-        for ordinal, node_status in live.node_statuses.items()
-        if ordinal in live.nodes
+        node_status.lag_records for ordinal, node_status in live.node_statuses.items() if ordinal in nodes
     ]
-    if not lags or len(lags) < len(live.nodes) or min(lags) < 0:
+    if not lags or len(lags) < len(nodes) or min(lags) < 0:
         return None
     return sum(lags)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from queryable_app.placement.assignment import Placement
 from queryable_operator.build.settings_map import RevisionRecord, record_of
 from queryable_operator.spec.observed import Ref
-from tests.operator.histories.cluster import ports_of
+from tests.operator.histories.cluster import Cluster, SimulatedHost, ports_of
 from tests.operator.histories.history import History
 from tests.operator.histories.story import change, condition, live, pods_ready, reasons, settled, status
 
@@ -63,6 +64,19 @@ def test_another_number_of_workers_makes_a_revision() -> None:
     history.settle()
     assert_serves(history, "r3")
     assert len(record(history, "r3").placement.addresses) == 3
+
+
+def test_upgrade_of_the_operator_keeps_one_worker() -> None:
+    """A revision of an earlier release records no number, and keeps its one worker although the resource states CPUs."""
+    cpus = {"resources": {"serve": {"requests": {"cpu": "4"}}}}
+    history = settled(serve={"workers": 1}, podTemplate=cpus)
+    pods = {pod["metadata"]["uid"] for pod in history.cluster.api.of("Pod")}
+    change(history, serve={})  # as it was before the field existed
+    history.settle()
+
+    assert_serves(history)
+    assert {pod["metadata"]["uid"] for pod in history.cluster.api.of("Pod")} == pods
+    assert "serve" not in record(history).spec
 
 
 def test_both_revisions_are_admitted_during_the_rollout() -> None:
@@ -138,6 +152,16 @@ def test_lost_pod_loses_all_of_its_nodes() -> None:
     assert "NodeReplaced" in reasons(history)
     assert live(history, "PersistentVolumeClaim", "data-users-r1-1")["metadata"]["uid"] != uid
     assert assigned(record(history).placement, 2, 3)
+    assert_serves(history)
+
+
+def test_pods_on_one_host_are_domains() -> None:
+    """Where all pods share a host, the standby of a partition is still in another pod, also after scaling."""
+    cluster = Cluster(random.Random(7), {"host-0": SimulatedHost("zone-0")}, partitions=12)
+    history = settled(cluster, serve={"workers": 3}, replicas=2)
+    assert_serves(history)
+    change(history, replicas=3)
+    history.settle()
     assert_serves(history)
 
 
