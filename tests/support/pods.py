@@ -32,14 +32,17 @@ PARENT = ("-m", "queryable_app.serve")
 class PodProcess:
     """One pod's serve: a parent and its workers."""
 
-    def __init__(self, settings: NodeSettings, command: Sequence[str]) -> None:
+    def __init__(self, settings: NodeSettings, command: Sequence[str], inherited: Sequence[int] = ()) -> None:
         self.settings = settings
         self.workers = worker_settings(settings)
         self.front = settings.advertised_url
         self.log = Path(settings.data_dir).parent / "serve.log"
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *command], env={**os.environ, **settings.to_env()}, stderr=log
+                [sys.executable, *command],
+                env={**os.environ, **settings.to_env()},
+                stderr=log,
+                pass_fds=tuple(inherited),
             )
 
     def pids(self) -> dict[int, int]:

@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from queryable_app.local.cluster import LocalCluster
 from queryable_app.local.data_directory import DataDirectory, opened
@@ -109,3 +111,72 @@ def test_permanent_ingest_failure_ends_the_wait_for_a_node(cluster: LocalCluster
             wait()
     assert failed.value.failure.reason == "JavaMissing"
     assert "set JAVA_HOME" in str(failed.value)
+
+
+@pytest.fixture
+def pods(data: DataDirectory) -> Iterator[LocalCluster]:
+    """One pod with two workers, and four partitions."""
+    desired = DesiredScale(1, 0)
+    ports = free_ports(3)
+    front, *own = (f"http://127.0.0.1:{port}" for port in ports)
+    placement = start_placement(None, "local.users.r1", 4, own, desired, workers=2)
+    running = LocalCluster("users-r1", SPEC, data, placement, desired, port=0, fronts=[front], workers=2)
+    try:
+        yield running
+    finally:
+        stop(running.processes, 8)
+        running.close()
+
+
+def test_every_worker_is_a_node_of_the_run(pods: LocalCluster) -> None:
+    """`run.json` lists each worker with its own address, its pod, and the address that the pod's workers share."""
+    tick_until("the workers answer", pods, lambda: not pods.starting)
+
+    nodes = pods.describe()["nodes"]
+    assert [(node["name"], node["pod"]) for node in nodes] == [
+        ("users-r1-0.0", "users-r1-0"),
+        ("users-r1-0.1", "users-r1-0"),
+    ]
+    assert len({node["front"] for node in nodes}) == 1
+    assert len({node["pids"]["serve"] for node in nodes}) == 1
+    for node in nodes:
+        assert httpx.get(node["url"] + "/v1/status").json()["name"] == node["name"]
+        assert httpx.get(node["front"] + "/livez").is_success
+
+
+def test_scaling_adds_and_removes_whole_pods(pods: LocalCluster, data: DataDirectory) -> None:
+    """A new pod brings all of its workers, and is stopped and its data removed once none of them hosts a replica."""
+    tick_until("the first pod answers", pods, lambda: pods.describe()["placement"]["settled"])
+
+    data.write(DESIRED_SCALE_FILE, DesiredScale(2, 0).to_json())
+    tick_until("the second pod answers", pods, lambda: len(announced(pods)) == 4)
+    second = psutil.Process(pods.describe()["nodes"][2]["pids"]["serve"])
+    workers = second.children()
+    assert len(workers) == 2
+
+    data.write(DESIRED_SCALE_FILE, DesiredScale(1, 0).to_json())
+    lines = tick_until("settled", pods, lambda: pods.describe()["placement"]["settled"])
+
+    assert "users-r1-1 hosts no replicas any more and is stopped" in lines
+    assert announced(pods) == ["users-r1-0.0", "users-r1-0.1"]
+    assert not any(process.is_running() for process in (second, *workers))
+    assert not data.pod_data(1).exists()
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(1, 24),
+    st.data(),
+)
+def test_replicas_of_a_partition_are_in_different_pods(
+    pods: int, workers: int, partitions: int, drawn: st.DataObject
+) -> None:
+    """The workers of a pod are lost together, so no partition has two replicas in one pod."""
+    desired = DesiredScale(pods, drawn.draw(st.integers(0, pods - 1)))
+    urls = [f"http://127.0.0.1:{20_000 + node}" for node in range(pods * workers)]
+
+    placement = start_placement(None, "local.users.r1", partitions, urls, desired, workers)
+
+    for nodes in placement.serving:
+        assert len({node // workers for node in nodes}) == len(nodes) == desired.replicas

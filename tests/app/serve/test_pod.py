@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.pods import KEYS, PARTITIONS, PodProcess, running_pods
+from tests.support.pods import KEYS, PARENT, PARTITIONS, PodProcess, running_pods
 from tests.support.waiting import eventually
 
 # The parent with shorter probes.
@@ -206,6 +207,54 @@ def test_metrics_of_one_worker_need_the_token_of_nodes(pod: PodProcess) -> None:
     assert httpx.get(f"{pod.front}/internal/v1/metrics").status_code == 401
 
 
+AMBIGUOUS = b"Content-Length: 1\r\nTransfer-Encoding: chunked"
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (b"POST /v1/multi-get HTTP/1.1\r\nHost: x\r\n" + AMBIGUOUS, b"400"),
+        (b"GET /v1/keys/key-1 HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 70_000, b"413"),
+        (b"GET /internal/v1/placement HTTP/1.1\r\nHost: x", b"401"),
+        (b"GET /livez HTTP/1.1\r\nHost: x", b"200"),
+    ],
+    ids=["ambiguous framing", "long head", "internal path", "good request"],
+)
+def test_front_port_refuses_what_a_node_refuses(pod: PodProcess, request_head: bytes, status: bytes) -> None:
+    """The strict parser, the bounds and the token apply to every connection to the front port and to own ports."""
+    for port in (*[pod.settings.http_port] * 8, *(worker.http_port for worker in pod.workers)):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(request_head + b"\r\n\r\n")
+            assert connection.recv(4096).split(b" ")[1] == status
+
+
+def test_each_worker_has_its_share_of_connections_and_its_own_descriptors(pod: PodProcess) -> None:
+    """The limit of descriptors holds for each process, so it is not shared out; the connections of the pod are."""
+    limit = resource.prlimit(pod.process.pid, resource.RLIMIT_NOFILE)[0]
+
+    served = pod.events("serving")
+    assert [event["descriptors"] for event in served] == [limit, limit]
+    assert [event["connections"] for event in served] == [pod.settings.connections_max // 2] * 2
+
+
+def test_workers_keep_what_their_parent_inherited(tmp_path: Path) -> None:
+    """A lock that the parent was given is free only when the last worker has ended."""
+    with running_pods(tmp_path) as (pod,):
+        settings = pod.settings
+        pod.process.send_signal(signal.SIGTERM)
+        pod.process.wait(20)
+    lock = (tmp_path / "lock").open("w")
+    with lock:
+        again = PodProcess(settings, PARENT, inherited=[lock.fileno()])
+        try:
+            again.wait_until_ready()
+            for pid in again.pids().values():
+                assert os.readlink(f"/proc/{pid}/fd/{lock.fileno()}") == str(tmp_path / "lock")
+        finally:
+            again.process.kill()
+            again.process.wait(10)
+
+
 def test_pod_without_a_worker_left_ends(tmp_path: Path) -> None:
     """If every worker fails at its start, the parent ends with exit code 1, and the reason is in the log."""
     with running_pods(tmp_path) as (pod,):
@@ -216,7 +265,7 @@ def test_pod_without_a_worker_left_ends(tmp_path: Path) -> None:
             '{"kafka": {"bootstrapServers": "x:1"}, "topic": "t", "tls": {"a": 1}}'
         )
 
-        broken = PodProcess(settings, ["-m", "queryable_app.serve"])
+        broken = PodProcess(settings, PARENT)
         try:
             assert broken.process.wait(20) == 1
         finally:
@@ -232,7 +281,7 @@ def test_port_of_a_worker_in_use_leaves_the_others_alone(tmp_path: Path) -> None
         pod.process.send_signal(signal.SIGTERM)
         pod.process.wait(20)
         with socket.create_server(("127.0.0.1", second.http_port)):
-            again = PodProcess(settings, ["-m", "queryable_app.serve"])
+            again = PodProcess(settings, PARENT)
             try:
 
                 def answers() -> bool:
