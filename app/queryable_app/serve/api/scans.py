@@ -27,7 +27,7 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.reads.coverage import Coverage, coverage, read_partitions
 from queryable_app.serve.reads.covered_reads import count_covered, covered_rows
 from queryable_app.serve.reads.point import Reads
-from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, Page, count, ndjson, page, to_lines
+from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, Page, count, ndjson, page, to_lines, to_text
 from queryable_app.wire.cursors import Cursor, Order, decode_cursor
 from queryable_app.wire.http_text import JSON, NDJSON, body_answer, choice, negotiate, single, whole_number
 
@@ -121,12 +121,12 @@ class _Scan:
         everything = range(reads.replicas.partitions)
         covered = await coverage(reads, everything, self._options, self._deadline, self._partial)
         batches = covered_rows(reads, covered, self._bounds, self._deadline, None)
-        lines = to_lines(node.codec, node.spec.stored_format, True)
-        return RowStream(ndjson(batches, lines, self._limit), covered.headers)
+        text = to_text(node.codec, node.spec.stored_format)
+        return RowStream(ndjson(batches, text, self._limit), covered.headers)
 
     async def _page(self) -> Response:
         node, reads = self._reads.node, self._reads
-        lines = to_lines(node.codec, node.spec.stored_format, False)
+        lines = to_lines(node.codec, node.spec.stored_format)
         reservation = answer_reservation(self._request)
 
         async def read_page(covered: Coverage) -> Page:

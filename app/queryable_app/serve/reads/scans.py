@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
+from operator import itemgetter
 from time import time_ns
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from queryable_app.config.topic_spec import ValueFormat
 from queryable_app.errors import Failure, Reason
@@ -36,12 +39,18 @@ PAGE_BYTES_MAX: Final = 8 << 20  # the row that exceeds it is the page's last
 # Keys whose JSON is the key itself in quotes.
 _PLAIN_KEY: Final = re.compile(rb"[ !#-\[\]-~]*")
 
+_PLAIN_KEY_ITEM: Final = b'{"key":"%b","value":%b,"partition":%d,"offset":%d,"timestamp":%d}'
+_ITEM: Final = b'{"key":%b,"value":%b,"partition":%d,"offset":%d,"timestamp":%d}'
+_key_of_row: Final = itemgetter(0)
+
 T = TypeVar("T")
 
 Batches = AsyncGenerator[list[RawRow], None]
 Line = tuple[bytes, bytes]
 """On-disk key, and the row as JSON."""
 ToLines = Callable[[list[RawRow]], list[Line]]
+ToText = Callable[[list[RawRow], int], tuple[bytes, int]]
+"""From rows, and the most lines to return, to the text of the lines and their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +88,16 @@ class Page:
 
 async def local_rows(replicas: Sequence[Replica], bounds: Bounds, yield_slot: YieldSlot) -> Batches:
     """Yield the rows of these replicas in key order, tombstones and expired ones too. Closing it releases the stores."""
-    sources = [_rows_of(replica, bounds) for replica in replicas]
-    rows = sources[0] if len(sources) == 1 else merge(*sources, reverse=bounds.reverse)
+    sources = [_ReplicaRows(replica, bounds) for replica in replicas]
+    share = max(1, len(sources))
+    rows = max(1, BATCH_ROWS // share)
     try:
         while True:
             for replica in replicas:
                 _ = replica.store  # raises once the replica has been removed from the node
-            batch, size = [], 0
-            for row in islice(rows, BATCH_ROWS):
-                batch.append(row)
-                size += len(row[2])
-                if size > BATCH_BYTES:
-                    break
+            for source in sources:
+                source.read(rows, BATCH_BYTES // share)
+            batch = _due_rows(sources, bounds.reverse)
             if not batch:
                 return
             yield batch
@@ -100,10 +107,59 @@ async def local_rows(replicas: Sequence[Replica], bounds: Bounds, yield_slot: Yi
             source.close()
 
 
-def _rows_of(replica: Replica, bounds: Bounds) -> Generator[RawRow, None, None]:
-    partition = replica.partition
-    rows = replica.store.rows(bounds.start, bounds.stop, bounds.reverse)
-    return ((key, partition, stored) for key, stored in rows)
+class _ReplicaRows:
+    """Read the rows of one replica ahead, so that rows of several are merged many at a time."""
+
+    def __init__(self, replica: Replica, bounds: Bounds) -> None:
+        self.pending: list[RawRow] = []
+        self.ended = False
+        self._large = False  # the last read ended at `bytes_max`
+        self._partition = replica.partition
+        self._rows = replica.store.rows(bounds.start, bounds.stop, bounds.reverse)
+        self.close = self._rows.close
+
+    def read(self, rows_max: int, bytes_max: int) -> None:
+        """Read up to `rows_max` more rows if fewer are pending. The row that exceeds `bytes_max` is the last.
+
+        After such a row, all pending rows are taken before more are read. So at most twice `bytes_max` and one row are pending.
+        """
+        pending, partition = self.pending, self._partition
+        if self.ended or (pending and (self._large or len(pending) >= rows_max)):
+            return
+        expected = len(pending) + rows_max
+        size = 0
+        for key, stored in islice(self._rows, rows_max):
+            pending.append((key, partition, stored))
+            size += len(stored)
+            if size > bytes_max:
+                break
+        self._large = size > bytes_max
+        self.ended = not self._large and len(pending) < expected
+
+
+def _due_rows(sources: Sequence[_ReplicaRows], reverse: bool) -> list[RawRow]:
+    """Take and merge the pending rows that no source can yield a row before."""
+    if len(sources) == 1:
+        due, sources[0].pending = sources[0].pending, []
+        return due
+    lasts = [source.pending[-1][0] for source in sources if not source.ended]
+    horizon = (max(lasts) if reverse else min(lasts)) if lasts else None
+    due = []
+    for source in sources:
+        count = _count_due(source.pending, horizon, reverse)
+        due += source.pending[:count]
+        del source.pending[:count]
+    due.sort(reverse=reverse)
+    return due
+
+
+def _count_due(rows: Sequence[RawRow], horizon: bytes | None, reverse: bool) -> int:
+    """Return how many rows, which are in key order, are not behind the horizon."""
+    if horizon is None or not rows:
+        return len(rows)
+    if reverse:
+        return bisect_left(rows, True, key=lambda row: row[0] < horizon)
+    return bisect_right(rows, horizon, key=_key_of_row)
 
 
 async def merge_sources(sources: Sequence[Batches], reverse: bool) -> Batches:
@@ -122,10 +178,7 @@ async def merge_sources(sources: Sequence[Batches], reverse: bool) -> Batches:
             horizon = max(lasts) if reverse else min(lasts)
             due: list[list[RawRow]] = []
             for n, rows in enumerate(pending):
-                cut = next(
-                    (i for i, row in enumerate(rows) if (row[0] < horizon if reverse else row[0] > horizon)),
-                    len(rows),
-                )
+                cut = _count_due(rows, horizon, reverse)
                 due.append(rows[:cut])
                 pending[n] = rows[cut:]
             yield list(merge(*due, reverse=reverse))
@@ -172,32 +225,86 @@ def _age(row: RawRow) -> tuple[int, int, int]:
     return timestamp_ms, offset, row[1]
 
 
-def to_lines(codec: KeyCodec, format: ValueFormat, single_lines: bool = False) -> ToLines:
-    """Return a function from rows to JSON objects, without tombstones and expired rows.
+class _Columns(NamedTuple):
+    """The live rows of a batch, column by column: many rows are formatted in one call."""
 
-    With `single_lines` each object is on one line, whatever white space the producer sent.
-    """
-    unpack, to_record, values_are_json = ROW_HEADER.unpack_from, codec.to_record, format == "json"
+    template: bytes
+    """The JSON of one row."""
+    disk_keys: Sequence[bytes]
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
+    partitions: Sequence[int]
+    offsets: Sequence[int]
+    timestamps: Sequence[int]
+
+    def fields(self) -> Iterator[tuple[bytes, bytes, int, int, int]]:
+        """Iterate over what the template takes for each row."""
+        return zip(self.keys, self.values, self.partitions, self.offsets, self.timestamps, strict=True)
+
+
+def _columns(batch: Sequence[RawRow], codec: KeyCodec, format: ValueFormat) -> _Columns | None:
+    """Return the rows that are neither tombstones nor expired; None if there are none."""
+    if not batch:
+        return None
+    disk_keys, partitions, stored = zip(*batch, strict=True)
+    flags, offsets, timestamps, expiries = zip(*map(ROW_HEADER.unpack_from, stored), strict=True)
+    if any(flags) or any(expiries):
+        live = _live(batch)
+        if len(live) < len(batch):
+            return _columns(live, codec, format)
+    values = [each[ROW_HEADER_SIZE:] for each in stored]
+    if format != "json":
+        values = [value_to_json(value, format) for value in values]
+    if codec.format == "string" and _PLAIN_KEY.fullmatch(b"".join(disk_keys)):
+        return _Columns(_PLAIN_KEY_ITEM, disk_keys, disk_keys, values, partitions, offsets, timestamps)
+    keys = [key_json(codec, codec.to_record(disk_key)) for disk_key in disk_keys]
+    return _Columns(_ITEM, disk_keys, keys, values, partitions, offsets, timestamps)
+
+
+def _live(batch: Sequence[RawRow]) -> list[RawRow]:
+    now_ms = time_ns() // 1_000_000
+    unpack = ROW_HEADER.unpack_from
+    return [
+        row
+        for row in batch
+        for flags, _, _, expiry_ms in (unpack(row[2]),)
+        if not flags & TOMBSTONE and not 0 < expiry_ms <= now_ms
+    ]
+
+
+def to_lines(codec: KeyCodec, format: ValueFormat) -> ToLines:
+    """Return a function from rows to JSON objects, without tombstones and expired rows."""
 
     def lines(batch: list[RawRow]) -> list[Line]:
-        now_ms = time_ns() // 1_000_000
-        made: list[Line] = []
-        for disk_key, partition, stored in batch:
-            flags, offset, timestamp_ms, expiry_ms = unpack(stored)
-            if flags & TOMBSTONE or 0 < expiry_ms <= now_ms:
-                continue
-            value = stored[ROW_HEADER_SIZE:]
-            if not values_are_json:
-                value = value_to_json(value, format)
-            elif single_lines and (b"\n" in value or b"\r" in value):
-                value = value.replace(b"\n", b" ").replace(b"\r", b" ")  # JSON has them between tokens alone
-            fields = (key_json(codec, to_record(disk_key)), value, partition, offset, timestamp_ms)
-            made.append(
-                (disk_key, b'{"key":%b,"value":%b,"partition":%d,"offset":%d,"timestamp":%d}' % fields)
-            )
-        return made
+        columns = _columns(batch, codec, format)
+        if columns is None:
+            return []
+        items = [columns.template % fields for fields in columns.fields()]
+        return list(zip(columns.disk_keys, items, strict=True))
 
     return lines
+
+
+def to_text(codec: KeyCodec, format: ValueFormat) -> ToText:
+    """Return a function from rows to lines of JSON objects, without tombstones and expired rows, and the number of lines.
+
+    Each object is on one line, whatever white space the producer sent.
+    """
+
+    def text(batch: Sequence[RawRow], limit: int) -> tuple[bytes, int]:
+        columns = _columns(batch, codec, format)
+        if columns is None:
+            return b"", 0
+        if format == "json":
+            values = b"".join(columns.values)
+            if b"\n" in values or b"\r" in values:  # JSON has them between tokens alone
+                single = [value.replace(b"\n", b" ").replace(b"\r", b" ") for value in columns.values]
+                columns = columns._replace(values=single)
+        count = min(limit, len(columns.values))
+        fields = chain.from_iterable(islice(columns.fields(), count))
+        return (columns.template + b"\n") * count % tuple(fields), count
+
+    return text
 
 
 def key_json(codec: KeyCodec, record_key: bytes) -> bytes:
@@ -243,18 +350,16 @@ async def page(batches: Batches, lines: ToLines, limit: int, reservation: Answer
     return Page(items, None)
 
 
-async def ndjson(batches: Batches, lines: ToLines, limit: int | None) -> AsyncGenerator[bytes, None]:
+async def ndjson(batches: Batches, text: ToText, limit: int | None) -> AsyncGenerator[bytes, None]:
     """Yield the rows as lines of JSON, many lines at a time."""
-    left = limit
+    left = sys.maxsize if limit is None else limit
     async with aclosing(batches):
         async for batch in batches:
-            made = lines(batch)
-            if left is not None:
-                made = made[:left]
-                left -= len(made)
-            if made:
-                yield b"\n".join([line for _, line in made]) + b"\n"
-            if left == 0:
+            lines, count = text(batch, left)
+            left -= count
+            if lines:
+                yield lines
+            if not left:
                 return
 
 

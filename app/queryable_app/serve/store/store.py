@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from itertools import islice
@@ -107,7 +107,7 @@ class Store:
 
     def rows(
         self, start: bytes | None = None, stop: bytes | None = None, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    ) -> Generator[tuple[bytes, bytes], None, None]:
         """Iterate over the rows of `[start, stop)` in disk key order, as they were at the first step.
 
         The loop compares the bounds itself: rocksdict encodes bounds in ReadOptions as if the store were not raw.
