@@ -24,6 +24,7 @@ NAMES = (
     "hydration",
     "peer_hydration",
     "freshness",
+    "freshness_doors",
     "boundaries",
     "assignment",
     "memory",

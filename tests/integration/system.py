@@ -182,9 +182,9 @@ def running(
 
 @contextmanager
 def serving(
-    document: Mapping[str, Any], directory: Path, partitions: int
+    document: Mapping[str, Any], directory: Path, partitions: int, module: str = "queryable_app.serve"
 ) -> Iterator[tuple[System, NodeSettings]]:
-    """Run serve alone, as `qtopic run` starts it, until the end of the block; the caller feeds it."""
+    """Run serve alone, as `qtopic run` starts it, until the end of the block; the caller feeds it. `module` runs it."""
     run_dir, data = directory / "run", directory / "data"
     for made in (run_dir, data / "logs"):
         made.mkdir(parents=True)
@@ -213,7 +213,7 @@ def serving(
     )
     log = data / "logs" / "serve.log"
     with log.open("w") as out:
-        command = [sys.executable, "-m", "queryable_app.serve"]
+        command = [sys.executable, "-m", module]
         process = subprocess.Popen(
             command, env={**os.environ, **settings.to_env()}, stdout=out, stderr=out, text=True
         )

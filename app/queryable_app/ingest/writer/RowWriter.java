@@ -1,6 +1,8 @@
 package io.queryabletopics;
 
+import java.io.FileOutputStream;
 import java.io.IOException;
+import java.io.PrintStream;
 import java.io.UncheckedIOException;
 import java.net.StandardProtocolFamily;
 import java.net.UnixDomainSocketAddress;
@@ -38,6 +40,9 @@ public final class RowWriter extends ForeachWriter {
   private static final int BYTES_MAX = 256 * 1024;
   private static final long SEND_AFTER_NANOS = 1000000L;
 
+  /** A file for `bench/freshness_doors.py`: when each slice began and was sent. */
+  private static final String DOORS = System.getProperty("io.queryabletopics.doors");
+
   private final String socketPath;
   private final long generation;
   private final int partitions;
@@ -52,6 +57,8 @@ public final class RowWriter extends ForeachWriter {
   private transient int task;
   private transient long epoch;
   private transient long lastSentNanos;
+  private transient long firstRowNanos;
+  private transient PrintStream doors;
   private transient volatile boolean waiting; // the buffer holds rows that the sender must send
   private transient volatile boolean closed;
   private transient volatile IOException failed;
@@ -92,6 +99,7 @@ public final class RowWriter extends ForeachWriter {
       ByteBuffer hello = allocate(32);
       hello.putInt(25).put(HELLO).putInt(PROTOCOL).putLong(generation).putInt(task).putLong(epoch);
       write(hello);
+      doors = DOORS == null ? null : new PrintStream(new FileOutputStream(DOORS + "-" + task, true), false);
     } catch (IOException e) {
       throw new UncheckedIOException("serve cannot be reached at " + socketPath, e);
     }
@@ -237,6 +245,7 @@ public final class RowWriter extends ForeachWriter {
   private void cover(int of, long offset, long timestampMs) {
     if (!started) {
       started = true;
+      firstRowNanos = DOORS == null ? 0 : System.nanoTime();
       partition = of;
       firstOffset = offset;
     } else if (of != partition) {
@@ -283,6 +292,9 @@ public final class RowWriter extends ForeachWriter {
     buffer.putInt(33, rows).putInt(37, nullKeys).putInt(41, bad).putInt(45, dropped);
     buffer.putInt(49, notMurmur2).putInt(53, notCrc32).putInt(57, notFnv1a);
     write(buffer);
+    if (doors != null) {
+      doors.println(partition + " " + firstOffset + " " + lastOffset + " " + firstRowNanos + " " + System.nanoTime());
+    }
     if (buffer.capacity() > BYTES_MAX) {
       buffer = allocate(BYTES_MAX);
     }

@@ -2,7 +2,8 @@
 
 Strategy: one coroutine for each connection reads a frame, applies it, and only then reads on. So what serve does not keep up
 with stays in the socket, and Spark waits. All connections share one slot of the event loop, so twelve take no more time than
-one. While reads arrive, ingest takes at most half of the loop's time.
+one. While reads arrive, ingest takes at most half of the loop's time. A slice that arrives alone is applied as soon as the loop
+reports its connection, without the coroutine: that is the usual case, and it costs half of the CPU time.
 
 A connection names its generation, and only the current generation may write.
 """
@@ -45,16 +46,32 @@ class LoopShare:
         self._last_end = 0.0
 
     async def run(self, work: Callable[[bytes], None], payload: bytes) -> None:
+        """Wait for the slot and for the time that reads are owed, then do the work."""
         async with self._slot:
-            started = time.monotonic()
-            work(payload)
-            ended = time.monotonic()
-            unpaid = max(0.0, self._debt_seconds - (started - self._last_end))
-            self._debt_seconds, self._last_end = unpaid + ended - started, ended
-            if ended - self._last_read_at() > READING_SECONDS:
+            now = time.monotonic()
+            if now - self._last_read_at() > READING_SECONDS:
                 self._debt_seconds = 0.0
+            unpaid = self._unpaid_seconds(now)
             # The loop's timers are no finer than a millisecond: a smaller debt is paid later.
-            await asyncio.sleep(self._debt_seconds if self._debt_seconds >= _DEBT_SECONDS_MIN else 0)
+            await asyncio.sleep(unpaid if unpaid >= _DEBT_SECONDS_MIN else 0)
+            self._do(work, payload)
+
+    def run_now(self, work: Callable[[bytes], None], payload: bytes) -> bool:
+        """Do the work at once. Return False, and do nothing, if slices wait or have just taken a millisecond."""
+        if self._slot.locked() or self._unpaid_seconds(time.monotonic()) >= _DEBT_SECONDS_MIN:
+            return False
+        self._do(work, payload)
+        return True
+
+    def _unpaid_seconds(self, now: float) -> float:
+        return max(0.0, self._debt_seconds - (now - self._last_end))
+
+    def _do(self, work: Callable[[bytes], None], payload: bytes) -> None:
+        started = time.monotonic()
+        work(payload)
+        ended = time.monotonic()
+        self._debt_seconds = self._unpaid_seconds(started) + ended - started
+        self._last_end = ended
 
 
 class RowSocket:
@@ -131,6 +148,14 @@ class RowSocket:
         except OSError:
             pass  # the task has ended; ingest reports why, and sends again what was not acknowledged
 
+    def _apply_now(self, payload: bytes) -> bool:
+        """Apply a slice at once, or return False for a frame that has to wait for something."""
+        return (
+            payload[0] == row_frames.SLICE
+            and not self._slices.has_dead_letters(payload)
+            and self._share.run_now(self._slices.apply, payload)
+        )
+
     async def _converse(self, connection: socket.socket) -> None:
         read = FrameReader(connection)
         first = await read.frame()
@@ -141,6 +166,7 @@ class RowSocket:
             reason = f"generation {hello.generation} is not the current one, {self.generation}"
             event("refused", socket=self._path.name, task=hello.task, reason=reason)
             return
+        read.apply_now = self._apply_now
         while (payload := await read.frame()) is not None:
             kind = payload[0]
             if kind == row_frames.SLICE:
@@ -154,19 +180,26 @@ class RowSocket:
 
 
 class FrameReader:
-    """Read frames from a stream. A frame that is larger than the buffer gets a buffer of its own."""
+    """Read frames from a stream. A frame that is larger than the buffer gets a buffer of its own.
+
+    `apply_now` may take a frame that arrives alone while `frame` waits, and returns whether it did. `frame` returns all others.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
+        self.apply_now: Callable[[bytes], bool] = lambda _: False
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._view = memoryview(bytearray(_BUFFER_BYTES))
         self._start = self._end = 0
+        self._between_frames = True
 
     async def frame(self) -> bytes | None:
         """Return the next payload, or None when the other side has closed between frames."""
         prefix = row_frames.LENGTH.size
+        self._between_frames = True
         if not await self._have(prefix):
             return None
+        self._between_frames = False
         length = row_frames.payload_length(bytes(self._view[self._start : self._start + prefix]))
         if length > FRAME_BYTES_MAX:
             raise FrameError(f"a frame of {length} bytes; at most {FRAME_BYTES_MAX} are taken")
@@ -185,13 +218,43 @@ class FrameReader:
                 rest = self._end - self._start
                 self._view[:rest] = self._view[self._start : self._end]
                 self._start, self._end = 0, rest
-            received = await self._loop.sock_recv_into(self._connection, self._view[self._end :])
-            if received == 0:
-                if self._end > self._start or size != row_frames.LENGTH.size:
+            if not await self._receive():
+                if self._end > self._start or not self._between_frames:
                     raise FrameError("the stream ends within a frame")
                 return False
-            self._end += received
         return True
+
+    async def _receive(self) -> bool:
+        """Wait for bytes behind those in the buffer. Return False if the stream has ended."""
+        received: asyncio.Future[int] = self._loop.create_future()
+        # The loop stays registered with the system while lone slices arrive, which saves two system calls for each.
+        self._loop.add_reader(self._connection, self._on_readable, received)
+        try:
+            return await received > 0
+        finally:
+            self._loop.remove_reader(self._connection)
+
+    def _on_readable(self, received: asyncio.Future[int]) -> None:
+        if received.done():
+            return
+        try:
+            count = self._connection.recv_into(self._view[self._end :])
+            self._end += count
+            if count and self._lone_frame_is_applied():
+                self._end = 0
+            else:
+                received.set_result(count)
+        except (BlockingIOError, InterruptedError):
+            pass  # the loop calls again
+        except Exception as error:
+            received.set_exception(error)
+
+    def _lone_frame_is_applied(self) -> bool:
+        prefix = row_frames.LENGTH.size
+        if not self._between_frames or self._start > 0 or self._end <= prefix:
+            return False
+        length = row_frames.payload_length(bytes(self._view[:prefix]))
+        return self._end == prefix + length and self.apply_now(bytes(self._view[prefix : self._end]))
 
     async def _large(self, length: int) -> bytes:
         whole = memoryview(bytearray(length))

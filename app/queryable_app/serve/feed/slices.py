@@ -59,6 +59,10 @@ class Slices:
         self._fail_on_bad = on_bad_record == "Fail"
         self._dead_letters = dead_letters if on_bad_record == "DeadLetter" else None
 
+    def has_dead_letters(self, payload: bytes) -> bool:
+        """Tell whether `write_dead_letters` may have to wait for Kafka."""
+        return self._dead_letters is not None and row_frames.decode_slice_header(payload).bad > 0
+
     async def write_dead_letters(self, payload: bytes) -> None:
         """Write the slice's dead letters. Call it before `apply`."""
         if self._dead_letters is None:

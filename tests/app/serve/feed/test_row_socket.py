@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
@@ -14,10 +14,11 @@ import pytest
 
 from queryable_app.contract import ROW_SOCKET
 from queryable_app.serve.feed.row_socket import FRAME_BYTES_MAX, LoopShare, RowSocket
+from queryable_app.serve.feed.slices import DeadLetter, Slices
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import decode_row
 from queryable_app.wire.row_frames import ACK, LENGTH, SLICE, encode_end, encode_hello
-from tests.support.node import open_node, put, slice_frame
+from tests.support.node import bad, open_node, put, slice_frame
 from tests.support.serve_process import serve_process
 from tests.support.waiting import eventually, until
 
@@ -259,6 +260,80 @@ def test_occasional_slices_are_applied_at_once() -> None:
         return slept
 
     assert asyncio.run(turns_of_the_loop()) <= 2  # another process may stretch one of them to a millisecond
+
+
+def test_slice_that_arrives_alone_is_applied_by_the_next_turn_of_the_loop(tmp_path: Path) -> None:
+    """A lone slice is applied as soon as the loop reports its connection, without a task in between."""
+
+    async def run() -> int:
+        at_once = 0
+        async with listening(tmp_path) as rows:
+            with socket.socket(socket.AF_UNIX) as task:
+                task.connect(str(rows.path))
+                task.sendall(encode_hello(GENERATION, 0, 0))
+                for offset in range(20):
+                    task.sendall(slice_frame(put(offset, b"a", b"1")))
+                    for _ in range(2):  # the loop looks at its connections, then runs what is due
+                        await asyncio.sleep(0)
+                    at_once += rows.replica.position == offset + 1
+                    await until("it is applied", lambda end=offset + 1: rows.replica.position == end)  # type: ignore[misc]
+        return at_once
+
+    # The first comes before the connection is accepted, and another process may stretch one to a millisecond.
+    assert asyncio.run(run()) >= 16
+
+
+def test_lone_slice_with_a_dead_letter_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dead letter of a slice that arrives alone is written before the slice is applied."""
+
+    async def run() -> None:
+        async with listening(tmp_path) as rows:
+            written, asked = asyncio.Event(), asyncio.Event()
+
+            class SlowDeadLetters:
+                async def send_dead_letters(self, _: Sequence[DeadLetter]) -> None:
+                    asked.set()
+                    await written.wait()
+
+            slices = Slices(rows.node.replicas, rows.node.codec, "DeadLetter", SlowDeadLetters())
+            monkeypatch.setattr(rows.socket, "_slices", slices)
+            _, writer = await rows.connect()
+            writer.write(slice_frame(put(0, b"a", b"1")))
+            await until("the first slice is applied", lambda: rows.replica.position == 1)
+
+            writer.write(slice_frame(bad(1, b"k", "not JSON")))
+            await asked.wait()
+            assert rows.replica.position == 1
+            written.set()
+            await until("the slice is applied", lambda: rows.replica.position == 2)
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_slice_is_not_applied_before_one_that_waits() -> None:
+    """A slice that could be applied at once waits while another one has the slot, or after slices took a millisecond."""
+
+    async def run() -> list[bool]:
+        loop = asyncio.get_running_loop()
+        share = LoopShare(lambda: -1.0)
+
+        def work(_: bytes) -> None:
+            end = loop.time() + 0.005
+            while loop.time() < end:
+                pass
+
+        at_once = [share.run_now(work, b"")]
+        at_once.append(share.run_now(work, b""))
+        waiting = asyncio.create_task(share.run(work, b""))
+        await asyncio.sleep(0)
+        at_once.append(share.run_now(work, b""))
+        await waiting
+        await asyncio.sleep(0.1)
+        at_once.append(share.run_now(work, b""))
+        return at_once
+
+    assert asyncio.run(run()) == [True, False, False, True]
 
 
 def test_leftover_socket_file_does_not_prevent_a_start(tmp_path: Path) -> None:
