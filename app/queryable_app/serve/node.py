@@ -79,14 +79,16 @@ class Node:
         self.settings = settings
         self.spec = spec
         self.read_settings = spec.read  # until `apply_read_settings`
-        self.read_settings_listeners: list[Callable[[], None]] = []  # called after a change
+        self.listeners: list[
+            Callable[[], None]
+        ] = []  # called when the read settings change, and when the node drains
         self.codec = key_codec(spec.key_format)
         self.replicas = replicas
         self.memory = memory
         self.ingest_status = IngestStatus(since_ms=monotonic_ms())
         self.started_at = time.time()
         self._opened_at = time.monotonic()
-        self.last_read_at = -1.0  # monotonic; ingest then leaves room for reads
+        self.last_read_ms = -1  # of `platform/clock.py`; ingest then leaves room for reads
         self.counters = Counters()
         self.read_admission = ReadAdmission()
         self.answer_budget = ByteBudget(settings.untaken_bytes_max)
@@ -127,7 +129,7 @@ class Node:
         settings, spec, replicas = self.settings, self.spec, self.replicas
         self.slices = Slices(replicas, self.codec, spec.on_bad_record, self.dead_letters)
         run_dir = Path(settings.run_dir)
-        self._rows = RowSocket(run_dir / ROW_SOCKET, self.slices, lambda: self.last_read_at)
+        self._rows = RowSocket(run_dir / ROW_SOCKET, self.slices, lambda: self.last_read_ms)
         self._control = ControlSocket(
             run_dir / CONTROL_SOCKET,
             Path(settings.data_dir),
@@ -180,10 +182,14 @@ class Node:
 
     def drain(self) -> None:
         self.peers.draining = True
+        self._call_listeners()
 
     def apply_read_settings(self, read: Read) -> None:
         self.read_settings = read
-        for listener in self.read_settings_listeners:
+        self._call_listeners()
+
+    def _call_listeners(self) -> None:
+        for listener in self.listeners:
             listener()
 
     async def start(self) -> None:

@@ -43,6 +43,10 @@ class Partitioning:
 
     def partition_of(self, record_key: bytes) -> int | None:
         """Return the only partition that may hold the key; None if any may."""
+        if (
+            self.algorithm == "murmur2"
+        ):  # nearly always: the call of another function would show in every read
+            return (murmurhash2(record_key, _KAFKA_SEED) & 0x7FFFFFFF) % self.partitions
         if self.algorithm == SCATTER:
             return None
         return partition_for(record_key, self.algorithm, self.partitions)

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.log import event
 from queryable_app.serve.base.background import supervise, watch
 from queryable_app.serve.feed.slices import Slices
@@ -26,7 +27,7 @@ from queryable_app.wire.row_frames import FrameError
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 CONNECTIONS_MAX: Final = 512
-READING_SECONDS: Final = 0.05  # reads arrive if the last one is not older
+READING_MS: Final = 50  # reads arrive if the last one is not older
 _DEBT_SECONDS_MIN: Final = 0.001
 _ACCEPT_RETRY_SECONDS: Final = 0.2
 _BUFFER_BYTES: Final = 320 * 1024  # a little more than a full slice
@@ -39,8 +40,8 @@ class LoopShare:
     and a trickle of small slices never waits.
     """
 
-    def __init__(self, last_read_at: Callable[[], float]) -> None:
-        self._last_read_at = last_read_at
+    def __init__(self, last_read_ms: Callable[[], int]) -> None:
+        self._last_read_ms = last_read_ms
         self._slot = asyncio.Lock()
         self._debt_seconds = 0.0
         self._last_end = 0.0
@@ -49,7 +50,7 @@ class LoopShare:
         """Wait for the slot and for the time that reads are owed, then do the work."""
         async with self._slot:
             now = time.monotonic()
-            if now - self._last_read_at() > READING_SECONDS:
+            if monotonic_ms() - self._last_read_ms() > READING_MS:
                 self._debt_seconds = 0.0
             unpaid = self._unpaid_seconds(now)
             # The loop's timers are no finer than a millisecond: a smaller debt is paid later.
@@ -77,11 +78,11 @@ class LoopShare:
 class RowSocket:
     """Serve the row socket from `start` to `stop`. It refuses all writers until a generation is set."""
 
-    def __init__(self, path: Path, slices: Slices, last_read_at: Callable[[], float]) -> None:
+    def __init__(self, path: Path, slices: Slices, last_read_ms: Callable[[], int]) -> None:
         self.generation = 0
         self._path = path
         self._slices = slices
-        self._share = LoopShare(last_read_at)
+        self._share = LoopShare(last_read_ms)
         self._connections: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None

@@ -66,11 +66,8 @@ class BoundedProtocol(StrictProtocol):
 
     def encode_answer(self, answer: Answer, more: bytes = b"") -> bytes:
         """Return the bytes of an answer, with the server's header lines and `more`."""
-        state = self.server_state
-        if self.server_headers is not state.default_headers:  # uvicorn replaces them when the date changes
-            self.server_headers = state.default_headers
-            self.server_lines = b"".join(b"%b: %b\r\n" % header for header in self.server_headers)
-        state.total_requests += 1
+        if self.server_headers is not self.server_state.default_headers:
+            self.render_server_lines()
         return b"%b%b%b%b\r\n%b" % (
             STATUS_LINE[answer.status],
             self.server_lines,
@@ -78,6 +75,11 @@ class BoundedProtocol(StrictProtocol):
             more,
             answer.body,
         )
+
+    def render_server_lines(self) -> None:
+        """Render the server's header lines again: uvicorn replaces them when the date changes."""
+        self.server_headers = self.server_state.default_headers
+        self.server_lines = b"".join(b"%b: %b\r\n" % header for header in self.server_headers)
 
     # The state of the connection.
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, WriteBufferManager
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DataBlockIndexType,
+    DBCompressionType,
+    Options,
+    WriteBufferManager,
+)
 
 from queryable_app.policy.descriptor_plan import STORE_FILES_MIN
 
 _MB: Final = 1 << 20
 _MEMTABLE_BYTES_MIN: Final = 2 * _MB
 _ARENA_BLOCK_BYTES: Final = 64 * 1024  # every idle store would pay RocksDB's default of 1 MB twice
+_HASH_RATIO: Final = 0.75  # of keys to buckets in a block
+_ENTRY_BYTES_UNKNOWN: Final = 0  # the cache's table grows with its entries
 _WAL_BYTES_MAX: Final = 64 * _MB  # read again after a crash, before the store answers
 
 
@@ -27,7 +36,8 @@ class SharedMemory:
         self.files_max = files_max
         """The number of table files that each store keeps open. A read of another file opens it again."""
         self.block_cache_bytes = block_cache_mb * _MB
-        self.cache = Cache(self.block_cache_bytes)
+        # A look-up takes no lock and no list's head: a point read takes a fifth less in RocksDB than with the LRU cache.
+        self.cache = Cache.new_hyper_clock_cache(self.block_cache_bytes, _ENTRY_BYTES_UNKNOWN)
         self.write_buffers = WriteBufferManager(write_buffer_mb * _MB, False)
         self._write_buffer_bytes = write_buffer_mb * _MB
         self.memtable_bytes = 0
@@ -47,6 +57,8 @@ def rocksdb_options(memory: SharedMemory, memtable_bytes: int) -> Options:
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
     table.set_bloom_filter(10, False)
+    table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())  # point reads search no block
+    table.set_data_block_hash_ratio(_HASH_RATIO)
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     options = Options(raw_mode=True)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from queryable_app.contract import ROW_SOCKET
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.feed.row_socket import FRAME_BYTES_MAX, LoopShare, RowSocket
 from queryable_app.serve.feed.slices import DeadLetter, Slices
 from queryable_app.serve.node import Node
@@ -32,7 +33,7 @@ class Rows:
         self.node = node
         self.replica = node.replicas.by_partition[0]
         self.path = path
-        self.socket = RowSocket(path, node.slices, lambda: node.last_read_at)
+        self.socket = RowSocket(path, node.slices, lambda: node.last_read_ms)
         self.socket.generation = GENERATION
 
     async def connect(
@@ -219,7 +220,7 @@ def test_ingest_takes_half_of_the_loop_while_reads_arrive() -> None:
 
     async def pause_of(reading: bool) -> float:
         loop = asyncio.get_running_loop()
-        share = LoopShare(lambda: loop.time() if reading else -1.0)
+        share = LoopShare(lambda: monotonic_ms() if reading else -1000)
         begun: list[float] = []
         ended: list[float] = []
 
@@ -242,7 +243,7 @@ def test_occasional_slices_are_applied_at_once() -> None:
 
     async def turns_of_the_loop() -> int:
         loop = asyncio.get_running_loop()
-        share = LoopShare(loop.time)
+        share = LoopShare(monotonic_ms)
 
         def work(_: bytes) -> None:
             until = loop.time() + 0.0006
@@ -316,7 +317,7 @@ def test_slice_is_not_applied_before_one_that_waits() -> None:
 
     async def run() -> list[bool]:
         loop = asyncio.get_running_loop()
-        share = LoopShare(lambda: -1.0)
+        share = LoopShare(lambda: -1000)
 
         def work(_: bytes) -> None:
             end = loop.time() + 0.005

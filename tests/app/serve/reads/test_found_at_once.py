@@ -1,0 +1,170 @@
+"""Test the shortest way of a plain read against the way of every other read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from queryable_app.errors import Failure
+from queryable_app.serve.base.answer_reservation import SMALL_ANSWER_BYTES
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads import point
+from queryable_app.serve.reads.point import Reads
+from tests.support.node import open_node, put, slice_payload
+
+STATUS = b"HTTP/1.1 200 OK\r\n"
+SERVER = b"date: today\r\n"
+FAR_MS = 2**42
+NOW_MS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the clock, so that a busy machine makes no cache entry old."""
+    monkeypatch.setattr(point, "monotonic_ms", lambda: NOW_MS)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = open_node(tmp_path)
+    rows = (
+        put(0, b"a", b'{"n":1}', timestamp_ms=1234),
+        put(1, b"deleted", None),
+        put(2, b"expired", b"1", expiry_ms=1),
+        put(3, b"expires", b"2", expiry_ms=FAR_MS),
+        put(4, b"large", b'"' + b"x" * SMALL_ANSWER_BYTES + b'"'),
+    )
+    node.slices.apply(slice_payload(*rows))
+    node.replicas.by_partition[0].note_end_offset(NOW_MS, 5)
+    yield node
+    node.replicas.close()
+
+
+def warmed(node: Node) -> Reads:
+    """Return reads whose cache has the replica's entry."""
+    reads = Reads(node)
+    reads.point(b"a", reads.defaults)
+    return reads
+
+
+def in_full(reads: Reads, key: bytes) -> bytes:
+    answer = reads.point(reads.node.codec.from_url_bytes(key), reads.defaults)
+    assert answer.status == 200
+    return STATUS + SERVER + answer.headers + b"\r\n" + answer.body
+
+
+@pytest.mark.parametrize("key", [b"a", b"expires"])
+def test_answer_is_the_same_as_that_of_every_other_read(node: Node, key: bytes) -> None:
+    """A live row's answer has the bytes, header by header, that the general way sends."""
+    reads = warmed(node)
+
+    assert reads.found_at_once(key, SERVER) == in_full(reads, key)
+
+
+@pytest.mark.parametrize(
+    ("key_format", "value_format", "key", "record_key", "stored"),
+    [
+        ("int", "json", b"-7", (-7).to_bytes(4, "big", signed=True), b"[1]"),
+        ("string", "string", b"k", b"k", "grün".encode()),
+        (
+            "uuid",
+            "bytes",
+            b"123E4567-e89b-12d3-a456-426614174000",
+            b"123e4567-e89b-12d3-a456-426614174000",
+            b"\0",
+        ),
+        ("string", "long", b"k", b"k", (5).to_bytes(8, "big")),
+    ],
+)
+def test_formats_are_converted(
+    tmp_path: Path, key_format: str, value_format: str, key: bytes, record_key: bytes, stored: bytes
+) -> None:
+    """Keys and values of every format are read and shown as by the general way."""
+    node = open_node(tmp_path, key={"format": key_format}, value={"format": value_format})
+    node.slices.apply(slice_payload(put(0, node.codec.to_disk(record_key), stored)))
+    node.replicas.by_partition[0].note_end_offset(NOW_MS, 1)
+    reads = Reads(node)
+    expected = in_full(reads, key)
+
+    assert reads.found_at_once(key, SERVER) == expected
+    node.replicas.close()
+
+
+@pytest.mark.parametrize("key", [b"missing", b"deleted", b"expired", b"large"])
+def test_other_rows_are_left_to_the_general_way(node: Node, key: bytes) -> None:
+    """A key without a live row, and a large one, is not answered, and not counted."""
+    reads = warmed(node)
+    found = node.counters.keys_found
+
+    assert reads.found_at_once(key, SERVER) is None
+    assert node.counters.keys_found == found
+
+
+def test_key_that_its_format_refuses_is_left(tmp_path: Path) -> None:
+    """A path that is no key of the format is left to the way that says so."""
+    node = open_node(tmp_path, key={"format": "int"})
+
+    assert Reads(node).found_at_once(b"seven", SERVER) is None
+    node.replicas.close()
+
+
+def test_another_state_of_the_replica_is_left(node: Node) -> None:
+    """After a slice the position in the headers is the new one: the general way renders it first."""
+    reads = warmed(node)
+    node.slices.apply(slice_payload(put(5, b"b", b"2")))
+
+    assert reads.found_at_once(b"a", SERVER) is None
+    assert b"qt-position: 0:6\r\n" in in_full(reads, b"a")
+    assert b"qt-position: 0:6\r\n" in (reads.found_at_once(b"a", SERVER) or b"")
+
+
+def test_moment_later_is_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the shared headers are old, the lag in them is computed again."""
+    reads = warmed(node)
+    monkeypatch.setattr(point, "monotonic_ms", lambda: NOW_MS + 6)
+
+    assert reads.found_at_once(b"a", SERVER) is None
+
+
+def test_replica_that_may_not_answer_is_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica beyond the resource's bound on the lag answers nothing."""
+    node.apply_read_settings(replace(node.read_settings, max_lag_ms=20))
+    reads = warmed(node)
+    monkeypatch.setattr(point, "monotonic_ms", lambda: NOW_MS + 30)
+    with pytest.raises(Failure):
+        reads.point(b"a", reads.defaults)
+
+    assert reads.found_at_once(b"a", SERVER) is None
+
+
+def test_released_replica_is_left(node: Node) -> None:
+    """A replica that the node hosts no more answers nothing, however young the shared headers are."""
+    reads = warmed(node)
+    replica = node.replicas.by_partition.pop(0)
+
+    assert reads.found_at_once(b"a", SERVER) is None
+    node.replicas.by_partition[0] = replica
+
+
+def test_scattered_keys_are_left(node: Node) -> None:
+    """If any partition may hold a key, one replica alone decides nothing."""
+    reads = warmed(node)
+    node.replicas.partitioner.note_mismatched({"murmur2", "crc32", "fnv1a"})
+
+    assert reads.found_at_once(b"a", SERVER) is None
+
+
+def test_drain_and_strong_reads_end_it(node: Node) -> None:
+    """While plain reads wait for Kafka, or connections are to be closed, no read is answered at once."""
+    reads = warmed(node)
+    states = [reads.answers_at_once]
+
+    for consistency in ("strong", "bounded"):
+        node.apply_read_settings(replace(node.read_settings, consistency=consistency))
+        states.append(reads.answers_at_once)
+    node.drain()
+
+    assert [*states, reads.answers_at_once] == [True, False, True, False]
