@@ -80,7 +80,12 @@ def partition_of(key: str) -> int:
 
 @contextmanager
 def running_pods(
-    directory: Path, pods: int = 1, workers: int = 2, replicas: int = 1, command: Sequence[str] = PARENT
+    directory: Path,
+    pods: int = 1,
+    workers: int = 2,
+    replicas: int = 1,
+    command: Sequence[str] = PARENT,
+    drain_seconds: int = 0,
 ) -> Iterator[list[PodProcess]]:
     """Start pods whose workers have all keys, each partition in `replicas` pods."""
     (directory / "token").write_text("between-nodes")
@@ -107,6 +112,7 @@ def running_pods(
                 http_port=front,
                 worker_ports=",".join(map(str, own[ordinal * workers :][:workers])),
                 internal_token_path=str(directory / "token"),
+                drain_seconds=drain_seconds,
             )
             Path(settings.placement_path).write_text(placement.to_json())
             for worker in worker_settings(settings):

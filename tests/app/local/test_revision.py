@@ -79,3 +79,14 @@ def test_changed_placement_has_a_higher_epoch() -> None:
     assert place(first, ["http://a", "http://c"]).epoch == 2
     again = place(first, ["http://a", "http://b"], application_id="local.users.r2")
     assert (again.epoch, again.serving) == (2, first.serving)
+
+
+def test_another_number_of_workers_is_another_view() -> None:
+    """A change of a pod's workers needs new stores, since each worker has its own. One worker is as none."""
+    before = view_digests(SPEC, "embedded", 4)
+
+    assert view_digests(SPEC, "embedded", 4, 1) == before
+    assert next_revision({"revision": 1, "view": before}, view_digests(SPEC, "embedded", 4, 2)) == (
+        2,
+        ["workers"],
+    )

@@ -126,6 +126,25 @@ def test_sigterm_ends_parent_and_workers(pod: PodProcess) -> None:
     assert sorted(stopped[:-1]) == ["users-r1-0.0", "users-r1-0.1"]
 
 
+def test_pod_drains_as_one(tmp_path: Path) -> None:
+    """After SIGTERM all workers of the pod drain: they answer every key with `Connection: close` and are not ready, until the
+    pod ends with exit code 0. The other pod answers every key then."""
+    with running_pods(tmp_path, pods=2, replicas=2, drain_seconds=3) as (pod, other):
+        urls = [worker.advertised_url for worker in pod.workers]
+        pod.process.send_signal(signal.SIGTERM)
+        for url in urls:
+            eventually("it drains", lambda url=url: httpx.get(f"{url}/v1/status").json()["draining"], 3)  # type: ignore[misc]
+
+        for url in (pod.front, *urls):
+            answers = [httpx.get(f"{url}/v1/keys/{key}") for key in KEYS[:10]]
+            assert [(a.status_code, a.headers["connection"]) for a in answers] == [(200, "close")] * 10
+            assert httpx.get(f"{url}/readyz").status_code == 503
+
+        assert pod.process.wait(20) == 0
+        with httpx.Client(base_url=other.front) as http:
+            assert [http.get(f"/v1/keys/{key}").json() for key in KEYS] == KEYS
+
+
 def test_workers_die_with_a_killed_parent(pod: PodProcess) -> None:
     """No worker outlives a parent that was killed with -9."""
     workers = [psutil.Process(pid) for pid in pod.pids().values()]
