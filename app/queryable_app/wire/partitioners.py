@@ -86,6 +86,13 @@ def partition_for(key: bytes, algorithm: str, partitions: int) -> int:
     raise ValueError(f"{algorithm!r} names no partition; only {', '.join(ALGORITHMS)} do")
 
 
+def partitions_for(keys: Sequence[bytes], algorithm: str, partitions: int) -> list[int]:
+    """Return `partition_for` of each key."""
+    if algorithm == "murmur2":
+        return [(murmurhash2(key, _KAFKA_SEED) & 0x7FFFFFFF) % partitions for key in keys]
+    return [partition_for(key, algorithm, partitions) for key in keys]
+
+
 def algorithm_in_use(declared: str, mismatched: Collection[str]) -> str:
     """Return the algorithm by which reads look for keys: one of ALGORITHMS, or SCATTER.
 

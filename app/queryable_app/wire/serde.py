@@ -13,6 +13,7 @@ import json
 import math
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,6 +80,15 @@ class KeyCodec:
         raise invalid(
             "key", f"{shown(value)} is not text", "write each key as a JSON string, as it stands in a URL"
         )
+
+    def all_from_json(self, values: Sequence[object]) -> list[bytes]:
+        """Return the record's key for each element of `keys`."""
+        if self.format == "string":
+            try:
+                return [str.encode(value) for value in values]  # type: ignore[arg-type]
+            except (TypeError, UnicodeEncodeError):
+                pass  # `from_json` says which
+        return [self.from_json(value) for value in values]
 
     @staticmethod
     def from_base64url(text: str) -> bytes:

@@ -21,9 +21,11 @@ from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.http.bounded_protocol import CLOSE_LINE, BoundedProtocol
 from queryable_app.serve.http.connections import ConnectionAdmission
 from queryable_app.serve.http.head_cache import HeadCache, HeadKind
+from queryable_app.serve.http.multi_get_lane import MULTI_GET, MultiGetHeads, MultiGetLane
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.forwarded_reads import ForwardedRead
 from queryable_app.serve.peers.peers import HEARTBEAT
+from queryable_app.serve.reads.local_multi_get import LocalMultiGets
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import JSON, Answer, body_answer, problem_answer
 
@@ -38,7 +40,7 @@ _REQUEST_LINE: Final = re.compile(rb"GET /v1/keys/([A-Za-z0-9\-._~!$&'()*+,;=:@/
 _PATH_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@/%"
 
 
-class FastLane(BoundedProtocol):
+class FastLane(MultiGetLane):
     """Answer plain point reads of one connection. `protocol_class` binds it to a node."""
 
     request_bytes_max: ClassVar[int]
@@ -47,7 +49,6 @@ class FastLane(BoundedProtocol):
     forward: ForwardedRead | None = None  # the client's request, while another node answers it
     reservation: AnswerReservation | None = None  # of a large answer that is not sent completely
     incomplete_request = b""  # the beginning of a request that another node forwards
-    closes_after_answer = False  # the server shuts down
 
     def data_received(self, data: bytes) -> None:
         """Answer a request whose row is found at once; `_receive` takes any other input."""
@@ -72,7 +73,7 @@ class FastLane(BoundedProtocol):
         self._receive(data)
 
     def _receive(self, data: bytes) -> None:
-        if self.forward is not None or self.unparsed:
+        if self.forward is not None or self.queued is not None or self.unparsed:
             self.buffer_input(data)
             return
         if self.incomplete_request:
@@ -90,6 +91,9 @@ class FastLane(BoundedProtocol):
                     elif head is HeadKind.FORWARDED:
                         self._answer_forwarded(data)
                         return
+            elif data.startswith(MULTI_GET):
+                if self.queue_multi_get(data):
+                    return
             elif (
                 data.startswith(_HEARTBEAT)
                 and len(data) <= self.request_bytes_max
@@ -143,7 +147,7 @@ class FastLane(BoundedProtocol):
 
     def on_forwarded_response(self, head: bytes, body: bytes) -> None:
         """Send the answer of another node."""
-        last = self._is_last()
+        last = self.is_last()
         if last:
             head = head[:-2] + CLOSE_LINE + b"\r\n"
         if len(body) <= PIECE_BYTES:
@@ -164,12 +168,9 @@ class FastLane(BoundedProtocol):
     def on_forward_failure(self, failure: Failure) -> None:
         """Send the failure of a read that no other node answers."""
         self.node.counters.failures[failure.reason.slug] += 1
-        last = self._is_last()
+        last = self.is_last()
         answer = problem_answer(failure, self.reads.identity)
         self._finish_forward(self.encode_answer(answer, CLOSE_LINE if last else b""), last)
-
-    def _is_last(self) -> bool:
-        return self.closes_after_answer or self.node.draining or (self.eof and not self.unparsed)
 
     def _end_reservation(self) -> None:
         if self.reservation is not None:
@@ -257,7 +258,7 @@ class FastLane(BoundedProtocol):
         super().refuse(failure)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        if self.forward is not None:
+        if self.forward is not None or self.queued is not None:
             self.eof = True
             return True  # `resume_parsing` ends the connection after the answer
         return super().eof_received()
@@ -265,12 +266,12 @@ class FastLane(BoundedProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._end_reservation()
-        if self.forward is None:
+        if self.forward is None and self.queued is None:
             self.resume_parsing()
 
     def shutdown(self) -> None:
         """Close the connection, after the answer of a request that is forwarded."""
-        if self.forward is not None:
+        if self.forward is not None or self.queued is not None:
             self.closes_after_answer = True
         else:
             super().shutdown()
@@ -280,12 +281,15 @@ def protocol_class(node: Node) -> type[FastLane]:
     """Return the protocol of one node, as uvicorn's `http=` takes it."""
     reads = Reads(node)
     admission: ConnectionAdmission[BoundedProtocol] = ConnectionAdmission()
+    heads = HeadCache(node.peers.accepts_token)
     attributes = {
         "node": node,
         "head_bytes_max": node.settings.head_bytes_max,
         "reads": reads,
         "request_bytes_max": min(_REQUEST_BYTES_MAX, node.settings.head_bytes_max),
-        "heads": HeadCache(node.peers.accepts_token),
+        "heads": heads,
+        "multi_get_heads": MultiGetHeads(heads),
+        "multi_gets": LocalMultiGets(reads),
         "admission": admission,
         "open": admission.open,
         "overloaded_answer": problem_answer(

@@ -255,7 +255,7 @@ def _columns(batch: Sequence[RawRow], codec: KeyCodec, format: ValueFormat) -> _
     values = [each[ROW_HEADER_SIZE:] for each in stored]
     if format != "json":
         values = [value_to_json(value, format) for value in values]
-    if codec.format == "string" and _PLAIN_KEY.fullmatch(b"".join(disk_keys)):
+    if are_plain_keys(codec, disk_keys):
         return _Columns(_PLAIN_KEY_ITEM, disk_keys, disk_keys, values, partitions, offsets, timestamps)
     keys = [key_json(codec, codec.to_record(disk_key)) for disk_key in disk_keys]
     return _Columns(_ITEM, disk_keys, keys, values, partitions, offsets, timestamps)
@@ -305,6 +305,11 @@ def to_text(codec: KeyCodec, format: ValueFormat) -> ToText:
         return (columns.template + b"\n") * count % tuple(fields), count
 
     return text
+
+
+def are_plain_keys(codec: KeyCodec, record_keys: Iterable[bytes]) -> bool:
+    """Return whether the JSON of each key is the key itself in quotes."""
+    return codec.format == "string" and _PLAIN_KEY.fullmatch(b"".join(record_keys)) is not None
 
 
 def key_json(codec: KeyCodec, record_key: bytes) -> bytes:
