@@ -10,6 +10,8 @@ unchanged.
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from typing import ClassVar, Final
 from urllib.parse import unquote_to_bytes
@@ -49,6 +51,13 @@ class FastLane(MultiGetLane):
     forward: ForwardedRead | None = None  # the client's request, while another node answers it
     reservation: AnswerReservation | None = None  # of a large answer that is not sent completely
     incomplete_request = b""  # the beginning of a request that another node forwards
+    descriptor: int | None = None  # of the connection's socket, if bytes go through it as they are
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and transport.get_extra_info("sslcontext") is None:
+            self.descriptor = connection.fileno()
 
     def data_received(self, data: bytes) -> None:
         """Answer a request whose row is found at once; `_receive` takes any other input."""
@@ -67,10 +76,22 @@ class FastLane(MultiGetLane):
             answer = self.reads.found_at_once(request[1], self.server_lines)
             if answer is not None:
                 self.node.counters.fast_answers += 1  # before the client has the answer
-                self.transport.write(answer)
+                self._write(answer)
                 self.idle_since = self.sweeps
                 return
         self._receive(data)
+
+    def _write(self, answer: bytes) -> None:
+        """Write an answer now. The transport would wait until all input that has arrived is handled, and so would the client."""
+        if self.descriptor is None or self.transport.get_write_buffer_size():
+            self.transport.write(answer)
+            return
+        try:
+            sent = os.write(self.descriptor, answer)
+        except OSError:  # a full buffer, or a lost connection: the transport waits, or finds out why
+            sent = 0
+        if sent < len(answer):
+            self.transport.write(answer[sent:])
 
     def _receive(self, data: bytes) -> None:
         if self.forward is not None or self.queued is not None or self.unparsed:
@@ -99,7 +120,7 @@ class FastLane(MultiGetLane):
                 and len(data) <= self.request_bytes_max
                 and self.heads[data[len(_HEARTBEAT) :]] is HeadKind.FROM_NODE
             ):
-                self.transport.write(self.encode_answer(body_answer(self.node.peers.heartbeat_body(), JSON)))
+                self._write(self.encode_answer(body_answer(self.node.peers.heartbeat_body(), JSON)))
                 self.idle_since = self.sweeps
                 return
         super().data_received(data)
@@ -131,7 +152,7 @@ class FastLane(MultiGetLane):
             self.transport.write(self.encode_answer(answer, CLOSE_LINE))
             self.transport.close()
         else:
-            self.transport.write(self.encode_answer(answer))
+            self._write(self.encode_answer(answer))
         self.idle_since = self.sweeps
         return True
 
@@ -180,7 +201,7 @@ class FastLane(MultiGetLane):
     def _finish_forward(self, answer: bytes, last: bool) -> None:
         self.forward = None
         self.node.counters.fast_answers += 1
-        self.transport.write(answer)
+        self._write(answer)
         self.idle_since = self.sweeps
         if last:
             self.transport.close()
@@ -228,7 +249,7 @@ class FastLane(MultiGetLane):
 
     def _write_many(self, answers: list[bytes]) -> None:
         self.node.counters.fast_answers += len(answers)
-        self.transport.write(b"".join(answers))
+        self._write(b"".join(answers))
 
     def _answer_locally(self, key: bytes) -> Answer:
         try:
@@ -251,6 +272,7 @@ class FastLane(MultiGetLane):
             self.forward = None
         self.incomplete_request = b""
         self._end_reservation()
+        self.descriptor = None  # closed soon, and then another connection's
         super().connection_lost(exc)
 
     def refuse(self, failure: Failure) -> None:
