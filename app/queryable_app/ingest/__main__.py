@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
@@ -35,7 +35,7 @@ from queryable_app.ingest.writer_check import WriterBroken, check_writer
 from queryable_app.placement.assignment import Placement
 from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit
 from queryable_app.platform.jars import JarsError, cache_dir
-from queryable_app.platform.log import configure, event
+from queryable_app.platform.log import add_to_events, configure, event
 from queryable_app.platform.mounted_files import read_spec
 from queryable_app.policy.descriptor_plan import descriptor_shortage
 
@@ -148,8 +148,8 @@ def read(
         event("spark", version=session.version, partitions=partitions)
         rehearsal = threading.Lock()
         supervise(
-            [
-                Supervisor(
+            {
+                node.name: Supervisor(
                     session,
                     spec,
                     settings.bootstrap_servers,
@@ -160,7 +160,7 @@ def read(
                     rehearsal,
                 )
                 for node in nodes
-            ]
+            }
         )
     except Exception as error:
         if (failure := permanent_failure(error)) is not None:
@@ -168,20 +168,24 @@ def read(
         raise
 
 
-def supervise(supervisors: Sequence[Supervisor]) -> NoReturn:
-    """Run all supervisors until one of them fails, and raise its error. Py4J gives each thread a connection of its own."""
+def supervise(supervisors: Mapping[str, Supervisor]) -> NoReturn:
+    """Run the supervisors of all nodes until one of them fails, and raise its error.
+
+    Py4J gives each thread a connection of its own.
+    """
     if len(supervisors) == 1:
-        supervisors[0].run()
+        next(iter(supervisors.values())).run()
     failures: queue.Queue[Exception] = queue.Queue()
 
-    def run(supervisor: Supervisor) -> None:
+    def run(node: str, supervisor: Supervisor) -> None:
+        add_to_events(node=node)
         try:
             supervisor.run()
         except Exception as error:
             failures.put(error)
 
-    for supervisor in supervisors:
-        threading.Thread(target=run, args=(supervisor,), name="supervisor", daemon=True).start()
+    for each in supervisors.items():
+        threading.Thread(target=run, args=each, name="supervisor", daemon=True).start()
     raise failures.get()
 
 

@@ -18,6 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping, MutableMapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -42,11 +43,17 @@ _LIBRARIES: Final = ("kopf", "asyncio", "urllib3", "httpx", "aiohttp", "aiokafka
 _json: Final = structlog.processors.JSONRenderer(default=str)
 
 _format: LogFormat | None = None
+_thread_fields: Final[ContextVar[Mapping[str, object] | None]] = ContextVar("thread_fields", default=None)
 
 
 def event(name: str, /, **fields: object) -> None:
     """Log what happened, under a name that an operator searches for."""
-    _logger.info(name, **fields)
+    _logger.info(name, **{**(_thread_fields.get() or {}), **fields})
+
+
+def add_to_events(**fields: object) -> None:
+    """Add these fields to every event of this thread."""
+    _thread_fields.set(fields)
 
 
 def configure(

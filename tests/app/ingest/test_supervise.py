@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Mapping
 from typing import NoReturn, cast
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from queryable_app.ingest.__main__ import supervise
 from queryable_app.ingest.control import Superseded
 from queryable_app.ingest.supervisor import Supervisor
+from queryable_app.platform.log import event
 
 
 class Running:
@@ -39,9 +42,24 @@ def test_queries_of_workers_run_at_the_same_time() -> None:
     """No supervisor waits for another one, and the process ends with the error of the first that fails."""
     running = Running()
     error = Superseded("a newer ingest has taken over")
-    supervisors = [running, Failing(running, error)]
+    supervisors = {"users-r1-0.0": running, "users-r1-0.1": Failing(running, error)}
 
     with pytest.raises(Superseded) as raised:
-        supervise([cast(Supervisor, each) for each in supervisors])
+        supervise(cast(Mapping[str, Supervisor], supervisors))
 
     assert raised.value is error
+
+
+def test_events_of_a_query_name_the_worker(capfd: pytest.CaptureFixture[str]) -> None:
+    """The lines of a query in the log of the one process say to which worker it belongs."""
+
+    class Logging:
+        def run(self) -> NoReturn:
+            event("query", generation=7)
+            raise Superseded("enough")
+
+    with pytest.raises(Superseded):
+        supervise(cast(Mapping[str, Supervisor], {"users-r1-0.0": Running(), "users-r1-0.1": Logging()}))
+
+    line = json.loads(capfd.readouterr().err.splitlines()[-1])
+    assert (line["event"], line["node"], line["generation"]) == ("query", "users-r1-0.1", 7)
