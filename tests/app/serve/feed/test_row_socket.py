@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from queryable_app.contract import ROW_SOCKET
 from queryable_app.platform.clock import monotonic_ms
+from queryable_app.serve.feed import row_socket
 from queryable_app.serve.feed.row_socket import FRAME_BYTES_MAX, LoopShare, RowSocket
 from queryable_app.serve.feed.slices import DeadLetter, Slices
 from queryable_app.serve.node import Node
@@ -54,6 +56,26 @@ async def listening(tmp_path: Path, partitions: int = 1, **spec: Any) -> AsyncIt
     finally:
         await rows.socket.stop()
         node.replicas.close()
+
+
+class Clock:
+    """Replace the clock of LoopShare, so that no other process stretches what a test measures."""
+
+    def __init__(self) -> None:
+        self._seconds = 100.0
+
+    def now(self) -> float:
+        return self._seconds
+
+    def advance(self, seconds: float) -> None:
+        self._seconds += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(row_socket, "time", SimpleNamespace(monotonic=clock.now))
+    return clock
 
 
 def test_end_frame_is_acknowledged_after_its_rows_are_stored(tmp_path: Path) -> None:
@@ -238,29 +260,22 @@ def test_ingest_takes_half_of_the_loop_while_reads_arrive() -> None:
     assert asyncio.run(pause_of(reading=False)) < 0.005
 
 
-def test_occasional_slices_are_applied_at_once() -> None:
+def test_occasional_slices_are_applied_at_once(clock: Clock) -> None:
     """A slice whose predecessor ended longer ago than it took yields once and does not sleep, though reads arrive."""
 
     async def turns_of_the_loop() -> int:
-        loop = asyncio.get_running_loop()
         share = LoopShare(monotonic_ms)
-
-        def work(_: bytes) -> None:
-            until = loop.time() + 0.0006
-            while loop.time() < until:
-                pass
-
         slept = 0
         for _ in range(20):
-            running = asyncio.create_task(share.run(work, b""))
+            running = asyncio.create_task(share.run(lambda _: clock.advance(0.0006), b""))
             for _ in range(3):  # begin, yield once, end
                 await asyncio.sleep(0)
             slept += not running.done()
             await running
-            await asyncio.sleep(0.002)
+            clock.advance(0.002)
         return slept
 
-    assert asyncio.run(turns_of_the_loop()) <= 2  # another process may stretch one of them to a millisecond
+    assert asyncio.run(turns_of_the_loop()) == 0
 
 
 def test_slice_that_arrives_alone_is_applied_by_the_next_turn_of_the_loop(tmp_path: Path) -> None:
@@ -312,25 +327,22 @@ def test_lone_slice_with_a_dead_letter_waits_for_it(tmp_path: Path, monkeypatch:
     asyncio.run(run())
 
 
-def test_slice_is_not_applied_before_one_that_waits() -> None:
+def test_slice_is_not_applied_before_one_that_waits(clock: Clock) -> None:
     """A slice that could be applied at once waits while another one has the slot, or after slices took a millisecond."""
 
     async def run() -> list[bool]:
-        loop = asyncio.get_running_loop()
         share = LoopShare(lambda: -1000)
 
         def work(_: bytes) -> None:
-            end = loop.time() + 0.005
-            while loop.time() < end:
-                pass
+            clock.advance(0.005)
 
-        at_once = [share.run_now(work, b"")]
-        at_once.append(share.run_now(work, b""))
+        at_once = [share.run_now(work, b""), share.run_now(work, b"")]
+        clock.advance(0.005)
         waiting = asyncio.create_task(share.run(work, b""))
         await asyncio.sleep(0)
         at_once.append(share.run_now(work, b""))
         await waiting
-        await asyncio.sleep(0.1)
+        clock.advance(0.005)
         at_once.append(share.run_now(work, b""))
         return at_once
 
