@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -216,3 +217,17 @@ def test_json_is_parsed_once(spark: SparkSession) -> None:
     plan = rows(spark, source, of)._jdf.queryExecution().optimizedPlan().toString()
     assert plan.count("from_json") == 1
     assert plan.count("qt_Problem") == 1
+
+
+def test_queries_of_one_session_are_analysed_side_by_side(spark: SparkSession) -> None:
+    """The workers of a pod start their queries in threads of one session, and none sees another one's `records`."""
+    of = view("SELECT key, value.user AS user FROM records WHERE value.bot = false")
+
+    def analyse() -> list[str]:
+        source = spark.createDataFrame([], SOURCE)
+        return [rows(spark, source, of).columns[0] for _ in range(10)]
+
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(analyse) for _ in range(4)]
+
+    assert [call.result() for call in calls] == [["partition"] * 10] * 4
