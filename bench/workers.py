@@ -2,7 +2,7 @@
 
 Each process of the pod has a core, which it shares with its part of the load: a core for one node, two cores for two workers.
 So the throughput is what pod and load have together, and the CPU for each read is the figure for other machines. The load has
-four connections for each core. Aware of the placement, each connection reads keys that its worker hosts; unaware, it goes to
+four or 32 connections for each core. Aware of the placement, each connection reads keys that its worker hosts; unaware, it goes to
 the front port, and half of the reads are forwarded.
 """
 
@@ -36,7 +36,6 @@ FRONT = 18460
 OWN = (18461, 18462)
 PARTITIONS = 4
 KEYS = 100_000
-CONNECTIONS = 4  # for each core
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +43,18 @@ class Case:
     name: str
     workers: int
     aware: bool
+    connections: int
+    """Of the load, for each core."""
 
 
-CASES = (
-    Case("one node", 1, True),
-    Case("two workers, aware", 2, True),
-    Case("two workers, front port", 2, False),
+CASES = tuple(
+    Case(f"{name}, {connections} connections", workers, aware, connections)
+    for connections in (4, 32)
+    for name, workers, aware in (
+        ("one node", 1, True),
+        ("two workers, aware", 2, True),
+        ("two workers, front port", 2, False),
+    )
 )
 
 
@@ -157,13 +162,12 @@ def forwards(ports: Sequence[int]) -> float:
 
 
 def measure_round(
-    process: psutil.Process, settings: NodeSettings, aware: bool, scripts: Sequence[Path], seconds: int
+    process: psutil.Process, settings: NodeSettings, case: Case, scripts: Sequence[Path], seconds: int
 ) -> Round:
     """Run a load on the core of each node: of the keys that it hosts, or of all keys through the front port."""
     ports = [worker.http_port for worker in worker_settings(settings)]
-    targets = (
-        list(zip(ports, scripts[: len(ports)], strict=True)) if aware else [(FRONT, scripts[-1])] * len(ports)
-    )
+    everything = [(FRONT, scripts[-1])] * len(ports)
+    targets = list(zip(ports, scripts[: len(ports)], strict=True)) if case.aware else everything
     family = [process, *process.children(recursive=True)]
     for core, node in enumerate(family[-len(ports) :]):
         node.cpu_affinity([core])
@@ -171,17 +175,8 @@ def measure_round(
     before, load_before = cpu_seconds(family), os.times()
     loads = []
     for core, (port, script) in enumerate(targets):
-        command = [
-            "taskset",
-            "-c",
-            str(core),
-            "wrk",
-            "-t1",
-            f"-c{CONNECTIONS}",
-            f"-d{seconds}s",
-            "-s",
-            str(script),
-        ]
+        options = f"-t1 -c{case.connections} -d{seconds}s -s {script}"
+        command = ["taskset", "-c", str(core), "wrk", *options.split(" ")]
         url = f"http://127.0.0.1:{port}"
         loads.append(subprocess.Popen([*command, url], stdout=subprocess.PIPE, text=True))
     outputs = [load.communicate()[0] for load in loads]
@@ -211,11 +206,10 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
         scripts[workers] = [script(directory, f"{workers}-{n}", each) for n, each in enumerate(lists)]
     seen: dict[Case, list[Round]] = {case: [] for case in CASES}
     for _ in range(rounds):
-        for case in CASES:
-            of_pod = settings[case.workers]
-            with pod(of_pod, keys[case.workers]) as process:
-                taken = measure_round(process, of_pod, case.aware, scripts[case.workers], seconds)
-                seen[case].append(taken)
+        for workers, of_pod in settings.items():
+            with pod(of_pod, keys[workers]) as process:
+                for case in (case for case in CASES if case.workers == workers):
+                    seen[case].append(measure_round(process, of_pod, case, scripts[workers], seconds))
     for case, all_rounds in seen.items():
         figures: dict[str, float | int | str] = {
             "reads/s": median([each.per_second for each in all_rounds]),
@@ -224,16 +218,25 @@ def measure(directory: Path, quick: bool) -> Iterator[Result]:
             "forwarded": f"{100 * median([each.forwarded for each in all_rounds]):.0f} %",
         }
         yield Result("workers", case.name, figures)
-    one, two, front = (seen[case] for case in CASES)
-    for name, rounds_of in (("aware", two), ("front port", front)):
-        rate = [a.per_second / b.per_second for a, b in zip(rounds_of, one, strict=True)]
-        cpu = [a.server_us / b.server_us for a, b in zip(rounds_of, one, strict=True)]
-        ratios: dict[str, float | int | str] = {
-            "x reads/s": f"{median(rate):.2f} ({min(rate):.2f} to {max(rate):.2f})",
-            "x CPU for each read": f"{median(cpu):.2f} ({min(cpu):.2f} to {max(cpu):.2f})",
-        }
-        target = ">= 1.8 x reads/s" if name == "aware" else ""
-        yield Result("workers", f"two workers beside one node, {name}", ratios, target)
+    for at in range(0, len(CASES), 3):
+        one, *others = CASES[at : at + 3]
+        for case in others:
+            yield Result(
+                "workers", f"{case.name}, beside one node", *compared(seen[case], seen[one], case.aware)
+            )
+
+
+def compared(
+    rounds: Sequence[Round], of_one_node: Sequence[Round], aware: bool
+) -> tuple[dict[str, float | int | str], str]:
+    """Return ratios, round by round, and the target."""
+    pairs = list(zip(rounds, of_one_node, strict=True))
+    rate = [a.per_second / b.per_second for a, b in pairs]
+    cpu = [a.server_us / b.server_us for a, b in pairs]
+    return {
+        "x reads/s": f"{median(rate):.2f} ({min(rate):.2f} to {max(rate):.2f})",
+        "x CPU for each read": f"{median(cpu):.2f} ({min(cpu):.2f} to {max(cpu):.2f})",
+    }, ">= 1.8 x reads/s" if aware else ""
 
 
 def script(directory: Path, name: str, keys: Sequence[bytes]) -> Path:
