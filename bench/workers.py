@@ -2,8 +2,8 @@
 
 Each process of the pod has a core, which it shares with its part of the load: a core for one node, two cores for two workers.
 So the throughput is what pod and load have together, and the CPU for each read is the figure for other machines. The load has
-four or 32 connections for each core. Aware of the placement, each connection reads keys that its worker hosts; unaware, it goes to
-the front port, and half of the reads are forwarded.
+few or many connections for each core. Aware of the placement, each connection reads keys that its worker hosts; unaware, it
+goes to the front port, and half of the reads are forwarded.
 """
 
 from __future__ import annotations
