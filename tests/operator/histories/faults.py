@@ -229,8 +229,6 @@ FAULTS: tuple[Callable[[History], None], ...] = (
     scale,
     scale,
     change_pods,
-    change_workers,
-    change_cpus,
     change_reads,
     grow_volumes,
     make_spec_invalid,
@@ -255,3 +253,6 @@ FAULTS: tuple[Callable[[History], None], ...] = (
     change_partitions,
     add_lag,
 )
+
+WORKER_FAULTS: tuple[Callable[[History], None], ...] = (*FAULTS, *(change_workers, change_cpus) * 3)
+"""Of views whose pods have several workers."""

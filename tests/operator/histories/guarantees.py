@@ -195,6 +195,8 @@ class Guarantees:
         if pod is None or not is_ready(pod):
             return
         live = revisions_of(observed)[number]
+        if name not in {live.pods[index].name for index in live.ready}:
+            return  # it has become ready since the observation
         assert live.ready == live.pods.keys(), f"{name} is evicted while others are not ready"
         self._restarted_pods_have_caught_up(live, observed)
         assert number not in self.evicted or self.evicted[number] == name, (

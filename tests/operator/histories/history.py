@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,7 @@ class History:
     operator: Operator
     guarantees: Guarantees
     story: list[str] = field(default_factory=list)
+    faults: Sequence[Callable[[History], None]] = FAULTS
 
     @staticmethod
     def begin(seed: int, **spec: Any) -> History:
@@ -69,7 +71,7 @@ class History:
     def run_passes(self, passes: int, fault_chance: float = 0.0, crash_chance: float = 0.0) -> None:
         for _ in range(passes):
             if self.random.random() < fault_chance:
-                fault = self.random.choice(FAULTS)
+                fault = self.random.choice(self.faults)
                 self.story.append(f"{self.cluster.now - 1e6:.0f} {fault.__name__}")
                 fault(self)
             self.repair_some(0.1)

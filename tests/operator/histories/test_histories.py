@@ -15,10 +15,12 @@ from queryable_operator.report.conditions import conditions_by_type
 from queryable_operator.spec import names
 from queryable_operator.spec.changes import spec_hash
 from queryable_operator.spec.workers import desired_workers, with_workers
+from tests.operator.histories.faults import WORKER_FAULTS
 from tests.operator.histories.history import History, delete_resource
 from tests.operator.histories.operator import SETTINGS
 
 HISTORIES = 120
+WORKER_HISTORIES = 60
 AT_ONCE = 5  # the limit of a test is three minutes, also on a busy machine
 
 
@@ -27,6 +29,23 @@ def test_history_of_faults_ends_settled(first: int) -> None:
     """Spec changes, faults and an operator that ends between any two actions break no invariant, and the view settles."""
     for seed in range(first, first + AT_ONCE):
         history = History.begin(seed)
+        try:
+            history.run_passes(10)
+            history.run_passes(80, fault_chance=0.25, crash_chance=0.2)
+            history.heal()
+            history.settle()
+            assert_settled(history)
+        except Exception as error:
+            error.add_note("\n".join([f"seed {seed}", *history.story[-60:]]))
+            raise
+
+
+@pytest.mark.parametrize("first", range(0, WORKER_HISTORIES, AT_ONCE))
+def test_history_of_workers_ends_settled(first: int) -> None:
+    """The same holds for pods with several workers, whose number changes with the spec and with a new revision's CPUs."""
+    for seed in range(first, first + AT_ONCE):
+        history = History.begin(seed + 20_000, serve={"workers": 1 + seed % 3})
+        history.faults = WORKER_FAULTS
         try:
             history.run_passes(10)
             history.run_passes(80, fault_chance=0.25, crash_chance=0.2)
