@@ -137,7 +137,9 @@ class Attempts:
             self._running.remove(ordinal)
 
     def _send(self, now: float, hedge: bool) -> SendTo:
-        ordinal = next((o for o in self._left if self._health[o].allows(now)), self._left[0])
+        ordinal = self._left[0]
+        if not self._health[ordinal].allows(now):
+            ordinal = next((o for o in self._left if self._health[o].allows(now)), ordinal)
         self._left.remove(ordinal)
         self._running.append(ordinal)
         self._last, self._last_at = ordinal, now

@@ -138,6 +138,9 @@ class FastLane(MultiGetLane):
             or key.translate(None, _PATH_BYTES)
         ):
             return False
+        elsewhere = None if b"%" in key else self.reads.hosted_elsewhere(key)
+        if elsewhere is not None:
+            return self._forward(key, elsewhere)
         try:
             answer = self._read(key)
         except Failure as refusal:
@@ -212,6 +215,9 @@ class FastLane(MultiGetLane):
 
     def _answer_forwarded(self, data: bytes) -> None:
         """Answer every complete request in `data`, or refuse it; forward none. Keep an incomplete one for later."""
+        if self.server_headers is not self.server_state.default_headers:
+            self.render_server_lines()
+        at_once = self.reads.answers_at_once
         answers: list[bytes] = []
         size = at = 0
         while at < len(data):
@@ -236,7 +242,9 @@ class FastLane(MultiGetLane):
                 or self.reads.plain_reads_wait
             ):
                 break
-            answer = self.encode_answer(self._answer_locally(key))
+            answer = self.reads.found_at_once(key, self.server_lines) if at_once and b"%" not in key else None
+            if answer is None:
+                answer = self.encode_answer(self._answer_locally(key))
             answers.append(answer)
             size += len(answer)
             at = head_end

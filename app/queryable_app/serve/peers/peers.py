@@ -200,11 +200,12 @@ class Peers(Background):
     ) -> Attempts | None:
         """Return the attempts of one read; None if no other node has the partition. Nodes in `last` are tried after all others,
         and not as a hedge."""
-        candidates = sorted(self.candidates(partition, options), key=lambda ordinal: ordinal in last)
+        candidates = self.candidates(partition, options)
         if not candidates:
             return None
         hedge_delay = _HEDGE_DELAY_SECONDS if options and may_wait_for_freshness(options) else 0.0
         if last:
+            candidates.sort(key=lambda ordinal: ordinal in last)
             hedge_delay = inf
         return Attempts(candidates, deadline, self._health, self.hedges, hedge_delay)
 

@@ -89,6 +89,7 @@ class Reads:
         self._revision = b"%08x" % crc32(application.encode())
         self._caching = b"cache-control: no-cache\r\nvary: accept\r\n" + self.identity
         self._cache: dict[int, _CacheEntry] = {}  # by partition
+        self._not_hosted: dict[int, Failure] = {}  # by partition
         self.defaults = ReadOptions()
         self.plain_reads_wait = False
         self.answers_at_once = False
@@ -161,6 +162,21 @@ class Reads:
                 )
         headers = b"qt-partition: %d\r\n%b" % (partition, cached.headers)
         return self._absent((progress_of(replica, now_ms),), headers)
+
+    def hosted_elsewhere(self, key: bytes) -> Failure | None:
+        """Return why this node cannot answer a plain read of a key that only other nodes host. None: `point` must decide.
+
+        `key` stands in the path as it is, without percent signs. The failure is shared, so it must not be raised.
+        """
+        if self._keys_need_conversion:
+            return None
+        partition = self._partitioner.partitioning.partition_of(key)
+        if partition is None or partition in self.replicas.by_partition:
+            return None
+        failure = self._not_hosted.get(partition)
+        if failure is None:
+            failure = self._not_hosted[partition] = not_hosted_here(partition)
+        return failure
 
     def found_at_once(self, key: bytes, server_lines: bytes) -> bytes | None:
         """Return the bytes of the answer to a plain read that finds a live row. Return None if `point` must decide.

@@ -168,3 +168,16 @@ def test_drain_and_strong_reads_end_it(node: Node) -> None:
     node.drain()
 
     assert [*states, reads.answers_at_once] == [True, False, True, False]
+
+
+def test_key_of_another_node_is_known_without_a_read(node: Node) -> None:
+    """A key that only other nodes host has the failure of every other read, and a key of this node has none."""
+    reads = warmed(node)
+    assert reads.hosted_elsewhere(b"a") is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(node.replicas.by_partition, 0)
+        failure = reads.hosted_elsewhere(b"a")
+        with pytest.raises(Failure) as raised:
+            reads.point(b"a", reads.defaults)
+    assert failure is not None
+    assert failure.problem() == raised.value.problem()
