@@ -20,6 +20,8 @@ import pytest
 import queryable_app.serve.api.peer_reads
 import queryable_app.serve.kafka.end_offsets
 import queryable_app.serve.kafka.gaps
+import queryable_app.serve.reads.covered_reads
+import queryable_app.serve.reads.peer_reads
 import queryable_app.serve.reads.scans
 import queryable_app.serve.replication.replica_builder
 import queryable_app.serve.store.replica
@@ -76,7 +78,9 @@ def _replace_disks_and_kafka(patch: pytest.MonkeyPatch, world: World) -> None:
         patch.setattr(module, "AIOKafkaConsumer", consumer)
     # The few rows of a world come in several batches, as many rows do.
     patch.setattr(queryable_app.serve.reads.scans, "BATCH_ROWS", 4)
-    patch.setattr(queryable_app.serve.api.peer_reads, "_ROWS_MAX", 5)
+    for peer_reads in (queryable_app.serve.api.peer_reads, queryable_app.serve.reads.peer_reads):
+        patch.setattr(peer_reads, "ROWS_MAX", 5)
+    patch.setattr(queryable_app.serve.reads.covered_reads, "_FIRST_ROWS_MIN", 1)
     patch.setattr(Store, "open", staticmethod(open_store))
     patch.setattr(queryable_app.serve.replication.replica_builder, "probe", world.disks.probe)
     patch.setattr(queryable_app.serve.store.replica, "random", world.rng("jitter").random)

@@ -25,7 +25,7 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import DEADLINE_HEADER
 from queryable_app.serve.reads.coverage import readable_local_replicas, within_deadline
 from queryable_app.serve.reads.multi_get import VALUE_BYTES_MAX, rows_of_keys, values_too_large
-from queryable_app.serve.reads.peer_reads import COUNT, COVER, KEYS, ROWS, refusal_to_json
+from queryable_app.serve.reads.peer_reads import COUNT, COVER, KEYS, ROWS, ROWS_MAX, refusal_to_json
 from queryable_app.serve.reads.point import Reads, not_hosted_here
 from queryable_app.serve.reads.replica_progress import progress_of
 from queryable_app.serve.reads.scans import Bounds, count_local, local_rows
@@ -44,7 +44,6 @@ from queryable_app.wire.checked import (
 )
 from queryable_app.wire.http_text import BYTES, body_answer
 
-_ROWS_MAX: Final = 2048  # in one answer, plus the rest of its last key
 _BYTES_MAX: Final = 1 << 20
 _KEYS_AT_ONCE: Final = 64
 
@@ -90,16 +89,20 @@ class _PeerReads:
             positions = field(body, "positions", by_partition(offset))
             start, stop = (field(body, name, optional(base64_bytes)) for name in ("start", "stop"))
             bounds = Bounds(start, stop, field(body, "reverse", flag))
+            # A node of an earlier version sets no limit.
+            rows_max = field(body, "rowsMax", whole(1, ROWS_MAX)) if "rowsMax" in body else ROWS_MAX
         replicas = self._replicas_at(positions)
         taken: list[RawRow] = []
         size = 0
         async with (
             within_deadline(_deadline(request)),
-            aclosing(local_rows(replicas, bounds, self._node.read_admission.yield_slot)) as batches,
+            aclosing(
+                local_rows(replicas, bounds, self._node.read_admission.yield_slot, rows_max + 1)
+            ) as batches,
         ):
             async for batch in batches:
                 for row in batch:
-                    full = len(taken) >= _ROWS_MAX or size > _BYTES_MAX
+                    full = len(taken) >= rows_max or size > _BYTES_MAX
                     if full and row[0] != taken[-1][0]:
                         return _frames({"last": False}, taken)
                     taken.append(row)

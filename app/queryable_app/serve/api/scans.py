@@ -120,7 +120,7 @@ class _Scan:
         node, reads = self._reads.node, self._reads
         everything = range(reads.replicas.partitions)
         covered = await coverage(reads, everything, self._options, self._deadline, self._partial)
-        batches = covered_rows(reads, covered, self._bounds, self._deadline, None)
+        batches = covered_rows(reads, covered, self._bounds, self._deadline, None, self._limit)
         text = to_text(node.codec, node.spec.stored_format)
         return RowStream(ndjson(batches, text, self._limit), covered.headers)
 
@@ -130,8 +130,9 @@ class _Scan:
         reservation = answer_reservation(self._request)
 
         async def read_page(covered: Coverage) -> Page:
-            batches = covered_rows(reads, covered, self._bounds, self._deadline, reservation)
-            return await page(batches, lines, self._limit or _PAGE_ROWS, reservation)
+            limit = self._limit or _PAGE_ROWS
+            batches = covered_rows(reads, covered, self._bounds, self._deadline, reservation, limit + 1)
+            return await page(batches, lines, limit, reservation)
 
         everything = range(reads.replicas.partitions)
         found, covered = await read_partitions(
@@ -158,7 +159,7 @@ async def _count_rows(reads: Reads, request: Request) -> Response:
 
     async def count_keys(covered: Coverage) -> int:
         if reads.partitioning.scattered:
-            rows = covered_rows(reads, covered, Bounds(), deadline, answer_reservation(request))
+            rows = covered_rows(reads, covered, Bounds(), deadline, answer_reservation(request), None)
             async with aclosing(rows) as batches:
                 return await count(batches)
         return await count_covered(reads, covered, not exact, deadline)

@@ -38,12 +38,21 @@ from queryable_app.serve.reads.stored_row import stored_row
 from queryable_app.wire.http_text import Answer
 
 _STREAM_SECONDS_MIN: Final = 1.0
+_FIRST_ROWS_MIN: Final = 16
 
 
 def covered_rows(
-    reads: Reads, covered: Coverage, bounds: Bounds, deadline: float, reservation: AnswerReservation | None
+    reads: Reads,
+    covered: Coverage,
+    bounds: Bounds,
+    deadline: float,
+    reservation: AnswerReservation | None,
+    limit: int | None,
 ) -> Batches:
     """Yield the rows of all covered partitions in key order, one row for each key, which may be a tombstone.
+
+    `limit` says how many rows are wanted; None: all. The first batch of each node then has twice its share of them. So a short
+    page of a large view does not collect thousands of rows of every node.
 
     `reservation` takes the size of the batches that are being read. A stream has none: there are few streams, and a stream that
     has begun cannot start over. Each batch of a stream has as much time as the first.
@@ -52,6 +61,10 @@ def covered_rows(
     local, peers = list(covered.local.values()), reads.node.peers
     remaining = deadline - asyncio.get_running_loop().time()
     seconds = remaining / 2 if may_start_over else max(_STREAM_SECONDS_MIN, remaining)
+    shares = len(covered.remote) + bool(local)
+    first_rows_max = None
+    if limit is not None:
+        first_rows_max = min(peer_reads.ROWS_MAX, max(_FIRST_ROWS_MIN, -(-2 * limit // max(1, shares))))
     sources: list[Batches] = (
         [local_rows(local, bounds, reads.node.read_admission.yield_slot)] if local else []
     )
@@ -63,6 +76,7 @@ def covered_rows(
             bounds,
             seconds,
             may_start_over and covered.may_retry_elsewhere(ordinal),
+            first_rows_max,
         )
         for ordinal, positions in covered.remote.items()
     ]

@@ -36,6 +36,8 @@ ROWS: Final = "/internal/v1/rows"
 KEYS: Final = "/internal/v1/keys"
 COUNT: Final = "/internal/v1/count"
 
+ROWS_MAX: Final = 2048
+"""The bound of one answer with rows of a range, plus the rest of its last key."""
 KEYS_BYTES_MAX: Final = 1 << 20
 """The bound of one answer with rows of keys: the row that exceeds it is its last."""
 REQUEST_KEYS_BYTES_MAX: Final = 1 << 20
@@ -87,14 +89,22 @@ async def rows(
     bounds: Bounds,
     seconds: float,
     may_retry_elsewhere: bool,
+    first_rows_max: int | None,
 ) -> AsyncGenerator[list[RawRow], None]:
-    """Yield the rows of a node's replicas in key order. Raises ReplicasLost if a batch takes longer than `seconds`."""
+    """Yield the rows of a node's replicas in key order. Raises ReplicasLost if a batch takes longer than `seconds`.
+
+    The first batch has `first_rows_max` rows at most, and each one after it twice as many, up to what a node answers at once;
+    None: all have that many.
+    """
+    rows_max = first_rows_max
     while True:
+        limit = {} if rows_max is None else {"rowsMax": rows_max}
         body = {
             "positions": _positions_json(positions),
             "start": _base64(bounds.start),
             "stop": _base64(bounds.stop),
             "reverse": bounds.reverse,
+            **limit,  # a node of an earlier version ignores it
         }
         deadline = asyncio.get_running_loop().time() + seconds
         elsewhere = positions if may_retry_elsewhere else None
@@ -104,6 +114,7 @@ async def rows(
         if last:
             return
         bounds = bounds.after(batch[-1][0])
+        rows_max = None if rows_max is None else min(ROWS_MAX, 2 * rows_max)
 
 
 async def keys(

@@ -34,6 +34,7 @@ from queryable_app.wire.serde import KeyCodec, value_to_json
 
 BATCH_ROWS: Final = 512
 BATCH_BYTES: Final = 1 << 20
+_READ_AHEAD_MIN: Final = 4  # rows of each replica
 PAGE_BYTES_MAX: Final = 8 << 20  # the row that exceeds it is the page's last
 
 # Keys whose JSON is the key itself in quotes.
@@ -86,11 +87,16 @@ class Page:
     """The next page starts after it; None: there is no next page."""
 
 
-async def local_rows(replicas: Sequence[Replica], bounds: Bounds, yield_slot: YieldSlot) -> Batches:
-    """Yield the rows of these replicas in key order, tombstones and expired ones too. Closing it releases the stores."""
+async def local_rows(
+    replicas: Sequence[Replica], bounds: Bounds, yield_slot: YieldSlot, wanted: int = BATCH_ROWS
+) -> Batches:
+    """Yield the rows of these replicas in key order, tombstones and expired ones too. Closing it releases the stores.
+
+    If fewer rows than a batch are `wanted`, less is read ahead.
+    """
     sources = [_ReplicaRows(replica, bounds) for replica in replicas]
     share = max(1, len(sources))
-    rows = max(1, BATCH_ROWS // share)
+    rows = max(1, min(BATCH_ROWS // share, max(_READ_AHEAD_MIN, 2 * wanted // share)))
     try:
         while True:
             for replica in replicas:
