@@ -26,6 +26,7 @@ import queryable_app.serve.reads.scans
 import queryable_app.serve.replication.replica_builder
 import queryable_app.serve.store.replica
 from queryable_app.platform import clock as platform_clock
+from queryable_app.policy import failure_detector
 from queryable_app.policy.attempts import Attempts, Step
 from queryable_app.serve.store.store import Store
 from tests.simulation.topic import TopicConsumer
@@ -42,6 +43,9 @@ def inside(world: World) -> Iterator[None]:
         _caches_cleared(),
     ):
         _replace_clocks_and_events(patch, world)
+        # With 1 the nodes of a world take turns, as those of a large view do.
+        heartbeats = world.rng("heartbeats").choice((failure_detector.HEARTBEATS_PER_TICK_MAX, 1))
+        patch.setattr(failure_detector, "HEARTBEATS_PER_TICK_MAX", heartbeats)
         _replace_disks_and_kafka(patch, world)
         _count_hedges(patch, world)
         yield

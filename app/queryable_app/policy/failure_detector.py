@@ -4,15 +4,23 @@ Strategy: heartbeats tell whether the peer is alive. After three missed ones, or
 suspected until its next heartbeat. A circuit breaker tells whether requests to it succeed. It opens after failures in a row,
 whatever the heartbeats say. A peer that fails either test comes last in the order of attempts. It stays in the order, because it
 may host the only replica. The caller passes the time (seconds of any one clock), so a test can use a virtual clock.
+
+At each tick a node sends heartbeats to a bounded number of peers, which take turns. So heartbeats cost a node of a large view no
+more than one of a small view. Only healthy peers wait for their turn: an unanswered heartbeat counts as missed at every tick, and
+after a failed request the peer gets a heartbeat at the next tick.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from math import ceil
 from typing import Final
 
-HEARTBEAT_SECONDS: Final = 0.1
+HEARTBEAT_SECONDS: Final = 0.1  # the tick
+HEARTBEATS_PER_TICK_MAX: Final = 20  # 200 a second cost less than two per cent of a core
 MISSED_MAX: Final = 3  # after so many in a row the peer is suspected
+
+_CURRENT_SECONDS_MIN: Final = 1.0
 
 _FAILURES_MAX: Final = 5
 _REST_SECONDS: Final = 1.0  # an open breaker refuses requests for so long
@@ -23,6 +31,16 @@ _HEDGE_FACTOR: Final = 3  # times the p95: a later answer is very rare, or never
 _HEDGE_SECONDS_FIRST: Final = 0.05  # until the peer has answered often enough
 _RECENT: Final = 128  # answers in the p95
 _UPDATE_EVERY: Final = 16
+
+
+def heartbeat_ticks(peers: int) -> int:
+    """Return how many ticks lie between two heartbeats to the same peer."""
+    return max(1, ceil(peers / HEARTBEATS_PER_TICK_MAX))
+
+
+def heartbeat_current_seconds(peers: int) -> float:
+    """Return for how long a node relies on the content of a heartbeat."""
+    return max(_CURRENT_SECONDS_MIN, 2 * heartbeat_ticks(peers) * HEARTBEAT_SECONDS)
 
 
 class Breaker:
@@ -66,10 +84,12 @@ class Breaker:
 class PeerHealth:
     """Hold the health of one peer. Heartbeats and requests update it; `Attempts` reads it."""
 
-    __slots__ = ("_answers", "_missed", "_recent", "breaker", "hedge_after", "suspected")
+    __slots__ = ("_answers", "_missed", "_recent", "breaker", "heartbeat_due", "hedge_after", "suspected")
 
     def __init__(self) -> None:
         self.suspected = False
+        self.heartbeat_due = False
+        """Whether the peer gets a heartbeat before its turn, because a request to it has failed."""
         self.breaker = Breaker()
         self.hedge_after = _HEDGE_SECONDS_FIRST
         """Seconds without an answer before a hedge."""
@@ -95,7 +115,7 @@ class PeerHealth:
 
     def heartbeat_answered(self, now: float) -> None:
         self._missed = 0
-        self.suspected = False
+        self.suspected = self.heartbeat_due = False
         self.breaker.heartbeat(now)
 
     def heartbeat_missed(self) -> None:
@@ -126,3 +146,4 @@ class PeerHealth:
 
     def failed(self, now: float) -> None:
         self.breaker.failed(now)
+        self.heartbeat_due = True

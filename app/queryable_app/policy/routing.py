@@ -15,7 +15,6 @@ from queryable_app.placement.assignment import Placement
 from queryable_app.policy.freshness import Consistency, ReadOptions
 
 _FAR_BEHIND_MS: Final = 10_000  # a replica with a larger lag comes later, also for a read without a bound
-_OUTDATED_SECONDS: Final = 1.0  # an older heartbeat is ignored
 
 
 class ReportedReplica(NamedTuple):
@@ -43,6 +42,8 @@ class PeerStates:
 
     suspected: frozenset[int] = frozenset()
     last_heartbeats: Mapping[int, LastHeartbeat] = field(default_factory=dict)
+    current_seconds: float = 1.0
+    """An older heartbeat is ignored."""
 
 
 def route(
@@ -65,7 +66,7 @@ def route(
             ordinal != own_ordinal,
             ordinal not in serving,
             ordinal in states.suspected,
-            _falls_short(heartbeat, partition, options, now),
+            _falls_short(heartbeat, partition, options, now - states.current_seconds),
             heartbeat is not None and heartbeat.draining,
         )
 
@@ -73,9 +74,11 @@ def route(
     return tuple(sorted((*serving, *placement.hydrating[partition]), key=rank))
 
 
-def _falls_short(heartbeat: LastHeartbeat | None, partition: int, options: ReadOptions, now: float) -> bool:
-    """Return whether the last heartbeat shows that the replica cannot answer this read."""
-    if heartbeat is None or now - heartbeat.at > _OUTDATED_SECONDS:
+def _falls_short(
+    heartbeat: LastHeartbeat | None, partition: int, options: ReadOptions, oldest: float
+) -> bool:
+    """Return whether the last heartbeat, if it is current, shows that the replica cannot answer this read."""
+    if heartbeat is None or heartbeat.at < oldest:
         return False
     replica = heartbeat.replicas.get(partition)
     if replica is None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryable_app.policy.failure_detector import Breaker, PeerHealth
+from queryable_app.policy.failure_detector import (
+    HEARTBEAT_SECONDS,
+    Breaker,
+    PeerHealth,
+    heartbeat_current_seconds,
+    heartbeat_ticks,
+)
 
 
 def opened(at: float = 0.0) -> Breaker:
@@ -35,6 +42,30 @@ def test_peer_is_suspected_after_a_lost_connection() -> None:
     assert health.suspected
     health.heartbeat_answered(0)
     assert not health.suspected
+
+
+@pytest.mark.parametrize(("peers", "ticks"), [(0, 1), (1, 1), (20, 1), (21, 2), (99, 5), (999, 50)])
+def test_turns_bound_the_heartbeats_of_a_tick(peers: int, ticks: int) -> None:
+    """Up to 20 peers have one at each tick. More of them take turns, and 20 at most have one at a tick."""
+    assert heartbeat_ticks(peers) == ticks
+    assert max((sum((tick + o) % ticks == 0 for o in range(peers)) for tick in range(ticks)), default=0) <= 20
+
+
+@pytest.mark.parametrize("peers", [1, 99, 999])
+def test_heartbeat_is_current_until_after_the_next_one(peers: int) -> None:
+    """A peer's last heartbeat counts for a second, or for two of its turns."""
+    assert heartbeat_current_seconds(peers) >= max(1.0, 2 * HEARTBEAT_SECONDS * heartbeat_ticks(peers))
+
+
+def test_failed_request_makes_a_heartbeat_due() -> None:
+    """The peer gets it before its turn, once: the answer ends it."""
+    health = PeerHealth()
+    due = [health.heartbeat_due]
+    health.failed(0)
+    due.append(health.heartbeat_due)
+    health.heartbeat_answered(0.1)
+    due.append(health.heartbeat_due)
+    assert due == [False, True, False]
 
 
 def test_failures_in_a_row_open_the_breaker() -> None:

@@ -87,6 +87,20 @@ def test_replica_that_cannot_answer_comes_later(
     assert route(0, placed(0, 1, hydrating=()), 7, states, NOW, options) == order
 
 
+def test_old_heartbeat_counts_as_long_as_it_is_current() -> None:
+    """In a large view heartbeats are rarer, and the last one counts for longer."""
+    last_heartbeats = {0: heartbeat(complete=False, at=NOW - 3), 1: heartbeat()}
+
+    assert route(0, placed(0, 1, hydrating=()), 7, PeerStates(frozenset(), last_heartbeats, 4.0), NOW) == (
+        1,
+        0,
+    )
+    assert route(0, placed(0, 1, hydrating=()), 7, PeerStates(frozenset(), last_heartbeats, 2.0), NOW) == (
+        0,
+        1,
+    )
+
+
 @pytest.mark.parametrize(
     ("suspected", "lag_ms", "order"),
     [

@@ -1,7 +1,7 @@
 """Send heartbeats to one other node, on a connection of their own, so that no large response delays them.
 
 Strategy: if the last heartbeat is still unanswered, the next one counts as missed and sends nothing. If the connection is refused
-or lost, the node is suspected at once. `Peers` has one timer for all nodes, and calls `beat`.
+or lost, the node is suspected at once. `Peers` has one timer for all nodes, and calls `beat` at each tick.
 """
 
 from __future__ import annotations
@@ -42,18 +42,21 @@ class Heartbeats:
         self._connection: PeerConnection[float] | None = None  # with the time at which each request was sent
         self._connecting: asyncio.Task[None] | None = None
         self._connect_at = 0.0
+        self._refused = False  # the last attempt to connect has failed
 
-    def beat(self, now: float) -> None:
+    def beat(self, now: float, in_turn: bool) -> None:
+        """Send a heartbeat if it is the node's turn or a request to it has failed. Count an unanswered one as missed, always."""
         if self._connection is not None:
             if not self._connection.unanswered:
-                self._connection.send(self._request, (now,))
+                if in_turn or self._health.heartbeat_due:
+                    self._connection.send(self._request, (now,))
                 return
             self._note_missed()
             if now - self._connection.unanswered[0] > _STUCK_SECONDS:
                 self._connection.close()
         elif self._connecting is not None:
             self._note_missed()
-        elif now >= self._connect_at:
+        elif now >= self._connect_at and (in_turn or not self._refused):
             self._connect_at = now + _RECONNECT_DELAY_SECONDS
             self._connecting = asyncio.create_task(self._connect())
             watch("Heartbeats.connect", self._connecting)
@@ -75,8 +78,9 @@ class Heartbeats:
             self._note_unreachable(str(error))
         finally:
             self._connecting = None
+            self._refused = self._connection is None
         if self._connection is not None:
-            self.beat(asyncio.get_running_loop().time())
+            self.beat(asyncio.get_running_loop().time(), in_turn=True)
 
     def _on_response(self, sent_at: float, status: int, head: bytes, body: bytes) -> None:
         try:

@@ -1,8 +1,9 @@
 """Track the other nodes of the view, and send requests to them.
 
-Strategy: one timer sends ten heartbeats a second to every node. Their responses say that the node is reachable, how far its
-replicas are, which placement it follows, and which partitioners its records mismatch, so that every node looks for a key in the
-same place. Which node gets a read is decided in `policy/routing.py`, `policy/attempts.py` and `policy/failure_detector.py`.
+Strategy: one timer sends heartbeats: ten a second to every node of a small view, and in turns to those of a large one
+(`policy/failure_detector.py`). The responses say that the node is reachable, how far its replicas are, which placement it
+follows, and which partitioners its records mismatch, so that every node looks for a key in the same place. Which node gets a
+read is decided in `policy/routing.py`, `policy/attempts.py` and `policy/failure_detector.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from queryable_app.placement.assignment import Placement
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.log import event
 from queryable_app.policy.attempts import Attempts, HedgeBudget
-from queryable_app.policy.failure_detector import HEARTBEAT_SECONDS, PeerHealth
+from queryable_app.policy.failure_detector import (
+    HEARTBEAT_SECONDS,
+    PeerHealth,
+    heartbeat_current_seconds,
+    heartbeat_ticks,
+)
 from queryable_app.policy.freshness import Consistency, ReadOptions, lag_ms, next_offset
 from queryable_app.policy.routing import LastHeartbeat, PeerStates, ReportedReplica, route
 from queryable_app.serve.base.background import Background, guarded
@@ -88,6 +94,7 @@ class Peers(Background):
         self._routes: dict[int, list[int]] = {}
         """Candidates for plain reads, since the last heartbeat."""
         self._heartbeat_cache = (-1.0, b"")
+        self._ticks = 0
         self.last_heartbeats: dict[int, LastHeartbeat] = {}
         self.suspected: frozenset[int] = frozenset()
         self.draining = False
@@ -139,7 +146,8 @@ class Peers(Background):
             self._follow_placement()
         ordered = self._routes.get(partition) if options is None else None
         if ordered is None:
-            states = PeerStates(self.suspected, self.last_heartbeats)
+            current_seconds = heartbeat_current_seconds(len(self._peers))
+            states = PeerStates(self.suspected, self.last_heartbeats, current_seconds)
             now = asyncio.get_running_loop().time()
             all_nodes = route(
                 partition, self._replicas.placement, self._own, states, now, options or ReadOptions()
@@ -311,10 +319,12 @@ class Peers(Background):
         if self._replicas.placement is not self._followed:
             self._follow_placement()
         self._routes.clear()
-        for peer in self._peers.values():
+        self._ticks += 1
+        ticks = heartbeat_ticks(len(self._peers))
+        for ordinal, peer in self._peers.items():
             with guarded("Peers.tick"):
-                peer.heartbeats.beat(now)
-                peer.pipeline.check(now)
+                peer.pipeline.check(now)  # a late read makes a heartbeat due
+                peer.heartbeats.beat(now, in_turn=(self._ticks + ordinal) % ticks == 0)
         for ordinal, peer in self._peers.items():
             if peer.movable and peer.health.unhealthy:
                 self._end_movable_requests(ordinal, now)
