@@ -41,8 +41,9 @@ format: $(READY)  ## Write code in the project's format
 	$(BIN)/ruff check --fix $(RUFF_PATHS)
 	$(BIN)/ruff format $(RUFF_PATHS)
 
-docs: $(READY)  ## Write what is made of the CRD: docs/reference.md and the chart's copy
+docs: $(READY)  ## Write what is made of the CRD (docs/reference.md, the chart's copy) and the table in docs/capacity.md
 	$(BIN)/python -m tests.support.made_pages
+	$(BIN)/python -m tests.support.capacity_page
 
 digests: needs-java $(READY)  ## Write the digests of the JVM libraries, after a change of their versions; then read the difference
 	$(BIN)/python -m tests.support.jar_digests

@@ -29,6 +29,7 @@ NAMES = (
     "assignment",
     "memory",
     "placement",
+    "capacity",
 )
 
 
