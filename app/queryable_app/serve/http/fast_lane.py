@@ -45,7 +45,6 @@ _PATH_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234
 class FastLane(MultiGetLane):
     """Answer plain point reads of one connection. `protocol_class` binds it to a node."""
 
-    request_bytes_max: ClassVar[int]
     heads: ClassVar[HeadCache]
 
     forward: ForwardedRead | None = None  # the client's request, while another node answers it
@@ -97,6 +96,8 @@ class FastLane(MultiGetLane):
         if self.forward is not None or self.queued is not None or self.unparsed:
             self.buffer_input(data)
             return
+        if self.head:
+            data = self.take_head() + data
         if self.incomplete_request:
             data, self.incomplete_request = self.incomplete_request + data, b""
             self.head_since, self.idle_since = None, self.sweeps
@@ -288,6 +289,7 @@ class FastLane(MultiGetLane):
         super().refuse(failure)
 
     def eof_received(self) -> bool:  # type: ignore[override]
+        self.release_head()
         if self.forward is not None or self.queued is not None:
             self.eof = True
             return True  # `resume_parsing` ends the connection after the answer
@@ -300,7 +302,8 @@ class FastLane(MultiGetLane):
             self.resume_parsing()
 
     def shutdown(self) -> None:
-        """Close the connection, after the answer of a request that is forwarded."""
+        """Close the connection, after the answer of a request that is forwarded or queued."""
+        self.release_head()
         if self.forward is not None or self.queued is not None:
             self.closes_after_answer = True
         else:

@@ -1,12 +1,14 @@
 """Answer small multi-gets without a task, in their scheduling slot.
 
 Strategy: the lane takes bytes that arrive between two messages and are exactly one `POST /v1/multi-get` whose parameters are
-all defaults. Like every multi-get it waits for its admission, and is refused if too many wait. A request that
-`LocalMultiGets` does not answer goes to uvicorn, as if it had just arrived.
+all defaults. The body may arrive a moment after the head, as many clients send it. Like every multi-get the request waits for
+its admission, and is refused if too many wait. A request that `LocalMultiGets` does not answer goes to uvicorn, as if it had
+just arrived.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import ClassVar, Final
 
@@ -22,36 +24,60 @@ _LINE_BYTES: Final = len(MULTI_GET) - 2  # a block of header lines begins with t
 _CONTENT_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,5})[ \t]*(?=\r\n)", re.IGNORECASE)
 _BLOCKS_MAX: Final = 1024
 _PASSING_BY: Final = 64
+_BODY_WAIT_SECONDS: Final = 0.005
 
 
 class MultiGetLane(BoundedProtocol):
     """Answer small multi-gets of one connection. `FastLane` completes this class."""
 
+    request_bytes_max: ClassVar[int]
     multi_gets: ClassVar[LocalMultiGets]
     multi_get_heads: ClassVar[MultiGetHeads]
 
     queued: QueuedMultiGet | None = None  # the client's request, while it waits for its admission
+    head = b""  # of a request whose body has not arrived yet
+    head_timer: asyncio.TimerHandle | None = None
     passing_by = 0  # so many requests do not take the lane: it had no answer for the one before
     closes_after_answer = False  # the server shuts down
 
     def queue_multi_get(self, data: bytes) -> bool:
         """Queue a request. Return False if it needs a task."""
         head_end = data.find(b"\r\n\r\n", _LINE_BYTES) + 4
-        length = len(data) - head_end
         if (
-            length > BODY_BYTES_MAX
-            or head_end < 4
-            or self.multi_get_heads[data[_LINE_BYTES:head_end]] != length
+            not 4 <= head_end <= self.request_bytes_max
             or self.reads.plain_reads_wait
             or self.flow.write_paused
         ):
             return False
+        length = self.multi_get_heads[data[_LINE_BYTES:head_end]]
+        received = len(data) - head_end
+        if not received <= length <= BODY_BYTES_MAX or (received and received < length):
+            return False
         if self.passing_by:
             self.passing_by -= 1
             return False
+        if received < length:
+            self.head, self.idle_since = data, None
+            self.head_timer = self.loop.call_later(_BODY_WAIT_SECONDS, self.release_head)
+            return True
         self.queued, self.idle_since = QueuedMultiGet(self, data, head_end), None
         self.node.read_admission.enqueue(self.queued)
         return True
+
+    def take_head(self) -> bytes:
+        """Return the head that waits for its body, to be taken together with the input behind it."""
+        head, self.head = self.head, b""
+        if self.head_timer is not None:
+            self.head_timer.cancel()
+            self.head_timer = None
+            self.idle_since = self.sweeps
+        return head
+
+    def release_head(self) -> None:
+        """Give the head that waits for its body to uvicorn, which bounds the time of the body."""
+        head = self.take_head()
+        if head:
+            super().data_received(head)
 
     def begin_multi_get(self, request: QueuedMultiGet) -> None:
         self.queued = None
@@ -99,6 +125,7 @@ class MultiGetLane(BoundedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.queued = None
+        self.take_head()
         super().connection_lost(exc)
 
 

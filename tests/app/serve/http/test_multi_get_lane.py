@@ -146,6 +146,57 @@ def test_input_behind_a_request_waits_for_its_answer(node: Served, answered: lis
         assert statuses == [status, 200, 200, status, 200]
 
 
+def split(body: bytes) -> tuple[bytes, bytes]:
+    """Return a request's head and its body."""
+    whole = request(b"POST", PLAIN, body=body)
+    return whole[: len(whole) - len(body)], body
+
+
+def held(node: Served) -> bool:
+    """Return whether a head waits for its body."""
+    connections: Any = node.protocol.open
+    return any(connection.head for connection in connections)
+
+
+def test_body_may_arrive_after_the_head(node: Served, answered: list[Answer | None]) -> None:
+    """A multi-get whose body arrives by itself is answered without a task too, on a connection that stays usable."""
+    head, body = split(keys_body("key-000001"))
+    with wire(node.port) as connection:
+        for _ in range(2):
+            connection.send(head)
+            eventually("the head waits", lambda: held(node) or any(each.cycle for each in node.protocol.open))
+            connection.send(body)
+            assert connection.answer().json()["items"][0]["found"] is True
+        connection.send(request(b"GET", b"/v1/keys/key-000002"))
+        assert connection.answer().status == 200
+
+
+def test_head_whose_body_arrives_in_parts_goes_to_uvicorn(
+    node: Served, answered: list[Answer | None]
+) -> None:
+    """A body in parts, and one that comes late, have the answer of the route."""
+    head, body = split(keys_body("key-000001", "key-000002"))
+    with wire(node.port) as connection:
+        connection.send(head, body[:5])
+        eventually("uvicorn has the head", lambda: any(each.cycle for each in node.protocol.open))
+        connection.send(body[5:])
+        assert connection.answer().status == 200
+        connection.send(head)
+        eventually("the wait is over", lambda: not held(node))
+        connection.send(body)
+        assert connection.answer().status == 200
+
+
+def test_input_that_ends_before_the_body_is_refused(node: Served) -> None:
+    """A client that closes its sending side after the head is told that the body is missing."""
+    head, _ = split(keys_body("key-000001"))
+    with wire(node.port) as connection:
+        connection.send(head)
+        connection.half_close()
+        refused = connection.answer()
+    assert (refused.status, refused.json()["detail"].partition(":")[0]) == (400, "body")
+
+
 def test_connection_passes_the_lane_by_after_a_request_that_needs_more(
     node: Served, answered: list[Answer | None]
 ) -> None:
@@ -229,6 +280,13 @@ def test_header_lines_that_change_nothing(node: Served, lines: list[bytes], leng
     """Only a head whose lines change nothing has a body's length for the lane."""
     heads = MultiGetHeads(node.protocol.heads)
     assert heads[b"\r\n" + b"\r\n".join([*lines, b"", b""])] == length
+
+
+def test_large_head_is_not_remembered(node: Served, answered: list[Answer | None]) -> None:
+    """A head that is larger than those of ordinary clients goes to uvicorn, and takes no memory here."""
+    before = len(node.protocol.multi_get_heads)
+    assert ask(node, PLAIN, keys_body("key-000001"), b"X-Large: " + b"x" * 9000).status == 200
+    assert (len(node.protocol.multi_get_heads), answered) == (before, [])
 
 
 def test_answers_are_counted(node: Served) -> None:
