@@ -318,7 +318,8 @@ def test_lone_slice_with_a_dead_letter_waits_for_it(tmp_path: Path, monkeypatch:
             await until("the first slice is applied", lambda: rows.replica.position == 1)
 
             writer.write(slice_frame(bad(1, b"k", "not JSON")))
-            await asked.wait()
+            async with asyncio.timeout(5):
+                await asked.wait()
             assert rows.replica.position == 1
             written.set()
             await until("the slice is applied", lambda: rows.replica.position == 2)
