@@ -160,6 +160,9 @@ public final class RowWriter extends ForeachWriter {
       throw new UncheckedIOException(e);
     } finally {
       LockSupport.unpark(sender);
+      if (doors != null) {
+        doors.close();
+      }
       try {
         if (channel != null) {
           channel.close();
