@@ -24,7 +24,7 @@ MismatchCounts = tuple[int, int, int]
 """The records of a mismatch, for each of ALGORITHMS."""
 
 _KAFKA_SEED: Final = 0x9747B28C
-_FNV_OFFSET: Final = 0x811C9DC5
+FNV1A_START: Final = 0x811C9DC5
 _FNV_PRIME: Final = 0x01000193
 
 
@@ -56,10 +56,15 @@ class Partitioning:
         partition = self.partition_of(record_key)
         return range(self.partitions) if partition is None else (partition,)
 
-    def partition_for_write(self, record_key: bytes) -> int:
-        """Return the partition to write the key to; if any may hold it, the one that the Java client would choose."""
-        algorithm = ALGORITHMS[0] if self.scattered else self.algorithm
-        return partition_for(record_key, algorithm, self.partitions)
+    @property
+    def for_writes(self) -> Partitioning:
+        """Where to write a key; if any partition may hold it, where the Java client would write it."""
+        return Partitioning(ALGORITHMS[0], self.partitions) if self.scattered else self
+
+    @property
+    def hashes_bytewise(self) -> bool:
+        """Whether a long key takes long to hash: 60 ms for each MiB."""
+        return self.algorithm == "fnv1a"
 
 
 def murmur2(key: bytes) -> int:
@@ -69,9 +74,17 @@ def murmur2(key: bytes) -> int:
 
 def fnv1a(key: bytes) -> int:
     """Return FNV-1a as Sarama and librdkafka compute it: the hash read as a signed 32-bit number, without its sign."""
-    hashed = _FNV_OFFSET
-    for byte in key:
+    return fnv1a_end(fnv1a_more(FNV1A_START, key))
+
+
+def fnv1a_more(hashed: int, piece: bytes) -> int:
+    """Go on hashing with the next piece of a key. The first one follows FNV1A_START."""
+    for byte in piece:
         hashed = (hashed ^ byte) * _FNV_PRIME & 0xFFFFFFFF
+    return hashed
+
+
+def fnv1a_end(hashed: int) -> int:
     return hashed if hashed < 0x80000000 else 0x100000000 - hashed
 
 

@@ -187,7 +187,7 @@ def test_partitions_that_may_hold_a_key(algorithm: str) -> None:
     written_to = partition_for(b"user-42", "murmur2" if algorithm == SCATTER else algorithm, 12)
 
     assert partitioning.scattered is (algorithm == SCATTER)
-    assert partitioning.partition_for_write(b"user-42") == written_to
+    assert partitioning.for_writes.partition_of(b"user-42") == written_to
     assert partitioning.partition_of(b"user-42") == (None if algorithm == SCATTER else written_to)
     assert [*partitioning.partitions_of(b"user-42")] == (
         [*range(12)] if algorithm == SCATTER else [written_to]

@@ -30,6 +30,7 @@ from queryable_app.serve.api.request import (
 from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
 from queryable_app.serve.kafka.producer import DEADLINE_SECONDS
 from queryable_app.serve.node import Node
+from queryable_app.serve.reads.partitions_in_steps import partitions_in_steps
 from queryable_app.serve.reads.point import Reads
 from queryable_app.wire.http_text import json_answer, whole_number
 from queryable_app.wire.json_text import (
@@ -80,7 +81,12 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         records, many = await parse_body(
             request, node, lambda body, steps: parse_records(body, values, node, steps)
         )
-        sent = [(key, value, reads.partitioning.partition_for_write(key)) for key, value in records]
+        keys = [key for key, _ in records]
+        partitions = await partitions_in_steps(keys, reads.partitioning.for_writes, StepBudget())
+        sent: list[tuple[bytes, bytes | None, int]] = []
+        for (key, value), partition in zip(records, partitions, strict=True):
+            assert partition is not None
+            sent.append((key, value, partition))
         acknowledged = await _send(node, sent, _deadline_seconds(values))
         return to_response(json_answer(acknowledged if many else acknowledged[0], reads.identity))
 
@@ -95,9 +101,11 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         values = parse_parameters(request, _OPTIONS, "key-encoding")
         record_key = key_in_path(request, values, node.codec)
         partitions = _partitions_with_row(reads, record_key)
-        sent: list[tuple[bytes, bytes | None, int]] = [(record_key, None, p) for p in partitions]
-        acknowledged = await _send(node, sent, _deadline_seconds(values))
-        return to_response(json_answer(acknowledged if len(sent) > 1 else acknowledged[0], reads.identity))
+        tombstones: list[tuple[bytes, bytes | None, int]] = [(record_key, None, p) for p in partitions]
+        acknowledged = await _send(node, tombstones, _deadline_seconds(values))
+        return to_response(
+            json_answer(acknowledged if len(tombstones) > 1 else acknowledged[0], reads.identity)
+        )
 
     return router
 
@@ -209,7 +217,7 @@ def _partitions_with_row(reads: Reads, record_key: bytes) -> Sequence[int]:
         or not replica.complete
         or replica.store.get(disk_key) is not None
     ]
-    return with_row or (reads.partitioning.partition_for_write(record_key),)
+    return with_row or reads.partitioning.for_writes.partitions_of(record_key)
 
 
 async def _send(

@@ -16,6 +16,7 @@ from queryable_app.serve.base.admission import YieldSlot
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
+from queryable_app.serve.reads.partitions_in_steps import partitions_in_steps
 from queryable_app.serve.reads.scans import key_json
 from queryable_app.serve.reads.stored_row import StoredRow, stored_row
 from queryable_app.serve.store.replica import Replica
@@ -51,14 +52,15 @@ async def plan_lookups(
     record_keys: Sequence[bytes], codec: KeyCodec, partitioning: Partitioning
 ) -> tuple[list[KeyLookup], dict[int, list[bytes]]]:
     """Return a lookup for each key, in the order of the keys, and the on-disk keys for each partition, each key once."""
-    to_disk, partition_of = codec.to_disk, partitioning.partition_of
+    to_disk = codec.to_disk
     lookups: list[KeyLookup] = []
     keys: dict[int, dict[bytes, None]] = {}
     steps = StepBudget()
     for start in range(0, len(record_keys), _BATCH_KEYS):
+        batch = record_keys[start : start + _BATCH_KEYS]
+        partitions = await partitions_in_steps(batch, partitioning, steps)
         portion = [
-            KeyLookup(key, to_disk(key), partition_of(key))
-            for key in record_keys[start : start + _BATCH_KEYS]
+            KeyLookup(key, to_disk(key), partition) for key, partition in zip(batch, partitions, strict=True)
         ]
         for _, disk_key, partition in portion:
             for each in range(partitioning.partitions) if partition is None else (partition,):
