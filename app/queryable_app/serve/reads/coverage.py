@@ -161,7 +161,7 @@ def _compose(
         raise _missing_partitions_failure(refusals, partial is not None)
     incomplete = [partition for partition, replica in progress.items() if not replica.complete]
     ordered = tuple(progress[partition] for partition in sorted(progress))
-    headers = reads.freshness_lines(ordered, 1 if remote else 0) + reads.identity
+    headers = reads.answers.freshness_lines(ordered, 1 if remote else 0) + reads.identity
     return Coverage(local, remote, tuple(sorted([*refusals, *incomplete])), ordered, headers, failed_nodes)
 
 

@@ -184,7 +184,7 @@ async def read_key_across_partitions(
     lookups, rows, covered = await find_rows(reads, [record_key], options, deadline, None, reservation)
     raw = rows.get(lookups[0].disk_key)
     newest = None if raw is None else stored_row(*raw)
-    return reads.answer(newest, covered.progress, 1, form, if_none_match)
+    return reads.answers.of_newest(newest, covered.progress, 1, form, if_none_match)
 
 
 async def count_covered(reads: Reads, covered: Coverage, approximate: bool, deadline: float) -> int:

@@ -80,7 +80,7 @@ class LocalMultiGets:
         items = self._items(record_keys, partitions, rows)
         if items is None:
             return None
-        headers = reads.freshness_lines(progress, 0) + reads.identity
+        headers = reads.answers.freshness_lines(progress, 0) + reads.identity
         covered = Coverage({}, {}, (), progress, headers, frozenset())
         return body_answer(b'{"items":[%b]%b' % (items, covered.fields()), JSON, headers)
 

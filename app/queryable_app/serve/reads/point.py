@@ -13,10 +13,9 @@ answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Set
 from time import time_ns
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.platform.clock import monotonic_ms
@@ -30,25 +29,16 @@ from queryable_app.policy.freshness import (
 )
 from queryable_app.serve.base.answer_reservation import SMALL_ANSWER_BYTES
 from queryable_app.serve.node import Node
-from queryable_app.serve.reads.replica_progress import ReplicaProgress, positions_text, progress_of
-from queryable_app.serve.reads.stored_row import StoredRow, stored_row
+from queryable_app.serve.reads.point_answers import FOUND_AT_ONCE, PointAnswers
+from queryable_app.serve.reads.replica_progress import progress_of
+from queryable_app.serve.reads.stored_row import stored_row
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.store import Store
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE, ReplicaState
-from queryable_app.wire.http_text import JSON, Answer, header_text, matches_etag, problem_answer
+from queryable_app.wire.http_text import JSON, Answer
 from queryable_app.wire.partitioners import Partitioning
 from queryable_app.wire.serde import value_to_json
 
-_FRESHNESS: Final = b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: %d\r\n"
-_ETAG: Final = b'"%b-%d-%d-%x%b"'
-_RECORD: Final = b"etag: " + _ETAG + b"\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n%b"
-# One format, because three take twice the time.
-_FOUND: Final = b"content-type: %b\r\ncontent-length: %d\r\n" + _RECORD
-_FOUND_AT_ONCE: Final = (
-    b"HTTP/1.1 200 OK\r\n%bcontent-type: "
-    + JSON.encode()
-    + b'\r\ncontent-length: %d\r\netag: "%b-%d-%d-%x"\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n%b\r\n%b'
-)
 _SHARED_MS: Final = 5
 _STREAMING_LAG_MS_MAX: Final = 2000  # the lag of a replica that streams is measured as a second at most
 _REPLY_RESERVE_SECONDS: Final = 0.01  # the position of a replica is a better answer than "deadline exceeded"
@@ -75,19 +65,14 @@ class Reads:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.replicas = node.replicas
-        application = node.settings.application_id
-        self.identity = b"qt-served-by: %b\r\nqt-application: %b\r\n" % (
-            header_text(node.settings.name),
-            header_text(application),
-        )
+        self.answers = PointAnswers(node)
+        self.identity = self.answers.identity
         self._partitioner = node.replicas.partitioner
         self._counters = node.counters
         self._to_disk = node.codec.to_disk
         self._keys_need_conversion = node.codec.format not in ("string", "bytes")
         self._format = node.spec.stored_format
-        # An entity tag names record and revision: another revision's SQL gives the same record another value.
-        self._revision = b"%08x" % crc32(application.encode())
-        self._caching = b"cache-control: no-cache\r\nvary: accept\r\n" + self.identity
+        self._revision = self.answers.revision
         self._cache: dict[int, _CacheEntry] = {}  # by partition
         self._not_hosted: dict[int, Failure] = {}  # by partition
         self.defaults = ReadOptions()
@@ -157,11 +142,11 @@ class Reads:
             flags, offset, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(stored)
             if not flags & TOMBSTONE and (not expiry_ms or expiry_ms > time_ns() // 1_000_000):
                 value = stored[ROW_HEADER_SIZE:]
-                return self._found(
+                return self.answers.found(
                     partition, offset, timestamp_ms, value, cached.headers, form, if_none_match
                 )
         headers = b"qt-partition: %d\r\n%b" % (partition, cached.headers)
-        return self._absent((progress_of(replica, now_ms),), headers)
+        return self.answers.absent((progress_of(replica, now_ms),), headers)
 
     def hosted_elsewhere(self, key: bytes) -> Failure | None:
         """Return why this node cannot answer a plain read of a key that only other nodes host. None: `point` must decide.
@@ -216,7 +201,7 @@ class Reads:
         if self._format != "json":
             body = value_to_json(body, self._format)
         self._counters.keys_found += 1
-        return _FOUND_AT_ONCE % (
+        return FOUND_AT_ONCE % (
             server_lines,
             len(body),
             self._revision,
@@ -249,26 +234,10 @@ class Reads:
             if (stored := replica.store.get(disk_key)) is not None
         ]
         progress = [progress_of(replica, now_ms) for replica in replicas]
-        return self.answer(max(rows, default=None), progress, 0, form, if_none_match)
-
-    def answer(
-        self,
-        newest: StoredRow | None,
-        progress: Sequence[ReplicaProgress],
-        hops: int,
-        form: str,
-        if_none_match: str | None,
-    ) -> Answer:
-        """Return the answer for a key, given its newest row in the replicas that were read."""
-        headers = self.freshness_lines(progress, hops) + self._caching
-        if newest is None or not newest.is_live(time_ns() // 1_000_000):
-            return self._absent(progress, headers)
-        return self._found(
-            newest.partition, newest.offset, newest.timestamp_ms, newest.value, headers, form, if_none_match
-        )
+        return self.answers.of_newest(max(rows, default=None), progress, 0, form, if_none_match)
 
     def _cache_entry(self, replica: Replica, until_ms: int) -> _CacheEntry:
-        headers = self.freshness_lines((progress_of(replica, until_ms),), 0) + self._caching
+        headers = self.answers.shared_lines((progress_of(replica, until_ms),), 0)
         refusal = freshness_failure(replica, self.defaults, until_ms, None)
         store = replica.store if replica.opened and refusal is None else None
         return _CacheEntry(until_ms, replica, store, replica.state, refusal, headers)
@@ -360,75 +329,6 @@ class Reads:
             why,
             "retry, or ask with consistency=bounded for what is here",
             retry_after_ms=1000,
-        )
-
-    def _found(
-        self,
-        partition: int,
-        offset: int,
-        timestamp_ms: int,
-        value: bytes,
-        headers: bytes,
-        form: str,
-        if_none_match: str | None,
-    ) -> Answer:
-        """Return 200 with the value, or 304 if the caller has it."""
-        self._counters.keys_found += 1
-        if form == JSON:
-            body = value if self._format == "json" else value_to_json(value, self._format)
-            variant = b""
-        else:
-            body = value
-            variant = b"-b"  # another representation is another entity
-        tag = (self._revision, partition, offset, timestamp_ms, variant)
-        if if_none_match is not None and matches_etag(if_none_match, (_ETAG % tag).decode()):
-            return Answer(304, _RECORD % (*tag, partition, offset, timestamp_ms, headers), b"")
-        about = (form.encode(), len(body), *tag, partition, offset, timestamp_ms, headers)
-        return Answer(200, _FOUND % about, body)
-
-    def _absent(self, progress: Sequence[ReplicaProgress], headers: bytes) -> Answer:
-        """Return 404 key_not_found. Raises Failure unless the replicas that were read are all of the topic, and complete."""
-        for replica in progress:
-            if not replica.complete:
-                raise Failure(
-                    Reason.NOT_AVAILABLE,
-                    f"the key is not in the rows so far of partition {replica.partition}, which is still hydrating",
-                    "retry after 1000 ms",
-                    partition=replica.partition,
-                    retry_after_ms=1000,
-                )
-        unplaced = self.replicas.unplaced_partitions
-        if unplaced:
-            raise Failure(
-                Reason.NOT_AVAILABLE,
-                f"the key is not in the partitions that this view reads, and the topic has got {len(unplaced)} more",
-                "make a new revision of the view, which reads the topic as it is now",
-                missing=tuple(unplaced),
-            )
-        self._counters.keys_absent += 1
-        position = positions_text(progress)
-        failure = Failure(
-            Reason.KEY_NOT_FOUND,
-            f"the key is not in the view as of position {position}",
-            "it was never written, was deleted, was filtered out or has expired; "
-            "to wait for a write of your own, read with min-position=<the position that it answered>",
-            partition=progress[0].partition if len(progress) == 1 else None,
-            position=position,
-        )
-        return problem_answer(failure, headers)
-
-    def freshness_lines(self, progress: Sequence[ReplicaProgress], hops: int) -> bytes:
-        """Return the header lines with every position, and the lag of the replica that lags most."""
-        roles = {replica.role for replica in progress}
-        lags = [replica.lag_records for replica in progress]
-        lags_ms = [replica.lag_ms for replica in progress]
-        return _FRESHNESS % (
-            positions_text(progress).encode(),
-            (roles.pop() if len(roles) == 1 else "standby").encode(),
-            -1 if -1 in lags else max(lags, default=-1),
-            -1 if -1 in lags_ms else max(lags_ms, default=-1),
-            self.replicas.placement.epoch,
-            hops,
         )
 
 

@@ -1,0 +1,135 @@
+"""Build the answers to reads of one key: the row, or its absence, with where and how fresh it is.
+
+Strategy: header lines are rendered with as few formats as possible, because each costs as much as a look-up in a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import time_ns
+from typing import Final
+from zlib import crc32
+
+from queryable_app.errors import Failure, Reason
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads.replica_progress import ReplicaProgress, positions_text
+from queryable_app.serve.reads.stored_row import StoredRow
+from queryable_app.wire.http_text import JSON, Answer, header_text, matches_etag, problem_answer
+from queryable_app.wire.serde import value_to_json
+
+_FRESHNESS: Final = b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: %d\r\n"
+_ETAG: Final = b'"%b-%d-%d-%x%b"'
+_RECORD: Final = b"etag: " + _ETAG + b"\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n%b"
+# One format, because three take twice the time.
+_FOUND: Final = b"content-type: %b\r\ncontent-length: %d\r\n" + _RECORD
+FOUND_AT_ONCE: Final = (
+    b"HTTP/1.1 200 OK\r\n%bcontent-type: "
+    + JSON.encode()
+    + b'\r\ncontent-length: %d\r\netag: "%b-%d-%d-%x"\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n%b\r\n%b'
+)
+
+
+class PointAnswers:
+    """Build the answers of one node."""
+
+    def __init__(self, node: Node) -> None:
+        application = node.settings.application_id
+        self.identity = b"qt-served-by: %b\r\nqt-application: %b\r\n" % (
+            header_text(node.settings.name),
+            header_text(application),
+        )
+        # An entity tag names record and revision: another revision's SQL gives the same record another value.
+        self.revision = b"%08x" % crc32(application.encode())
+        self._replicas = node.replicas
+        self._counters = node.counters
+        self._format = node.spec.stored_format
+        self._caching = b"cache-control: no-cache\r\nvary: accept\r\n" + self.identity
+
+    def shared_lines(self, progress: Sequence[ReplicaProgress], hops: int) -> bytes:
+        """Return the header lines that do not depend on the row."""
+        return self.freshness_lines(progress, hops) + self._caching
+
+    def of_newest(
+        self,
+        newest: StoredRow | None,
+        progress: Sequence[ReplicaProgress],
+        hops: int,
+        form: str,
+        if_none_match: str | None,
+    ) -> Answer:
+        """Return the answer for a key, given its newest row in the replicas that were read."""
+        headers = self.shared_lines(progress, hops)
+        if newest is None or not newest.is_live(time_ns() // 1_000_000):
+            return self.absent(progress, headers)
+        return self.found(
+            newest.partition, newest.offset, newest.timestamp_ms, newest.value, headers, form, if_none_match
+        )
+
+    def found(
+        self,
+        partition: int,
+        offset: int,
+        timestamp_ms: int,
+        value: bytes,
+        headers: bytes,
+        form: str,
+        if_none_match: str | None,
+    ) -> Answer:
+        """Return 200 with the value, or 304 if the caller has it."""
+        self._counters.keys_found += 1
+        if form == JSON:
+            body = value if self._format == "json" else value_to_json(value, self._format)
+            variant = b""
+        else:
+            body = value
+            variant = b"-b"  # another representation is another entity
+        tag = (self.revision, partition, offset, timestamp_ms, variant)
+        if if_none_match is not None and matches_etag(if_none_match, (_ETAG % tag).decode()):
+            return Answer(304, _RECORD % (*tag, partition, offset, timestamp_ms, headers), b"")
+        about = (form.encode(), len(body), *tag, partition, offset, timestamp_ms, headers)
+        return Answer(200, _FOUND % about, body)
+
+    def absent(self, progress: Sequence[ReplicaProgress], headers: bytes) -> Answer:
+        """Return 404 key_not_found. Raises Failure unless the replicas that were read are all of the topic, and complete."""
+        for replica in progress:
+            if not replica.complete:
+                raise Failure(
+                    Reason.NOT_AVAILABLE,
+                    f"the key is not in the rows so far of partition {replica.partition}, which is still hydrating",
+                    "retry after 1000 ms",
+                    partition=replica.partition,
+                    retry_after_ms=1000,
+                )
+        unplaced = self._replicas.unplaced_partitions
+        if unplaced:
+            raise Failure(
+                Reason.NOT_AVAILABLE,
+                f"the key is not in the partitions that this view reads, and the topic has got {len(unplaced)} more",
+                "make a new revision of the view, which reads the topic as it is now",
+                missing=tuple(unplaced),
+            )
+        self._counters.keys_absent += 1
+        position = positions_text(progress)
+        failure = Failure(
+            Reason.KEY_NOT_FOUND,
+            f"the key is not in the view as of position {position}",
+            "it was never written, was deleted, was filtered out or has expired; "
+            "to wait for a write of your own, read with min-position=<the position that it answered>",
+            partition=progress[0].partition if len(progress) == 1 else None,
+            position=position,
+        )
+        return problem_answer(failure, headers)
+
+    def freshness_lines(self, progress: Sequence[ReplicaProgress], hops: int) -> bytes:
+        """Return the header lines with every position, and the lag of the replica that lags most."""
+        roles = {replica.role for replica in progress}
+        lags = [replica.lag_records for replica in progress]
+        lags_ms = [replica.lag_ms for replica in progress]
+        return _FRESHNESS % (
+            positions_text(progress).encode(),
+            (roles.pop() if len(roles) == 1 else "standby").encode(),
+            -1 if -1 in lags else max(lags, default=-1),
+            -1 if -1 in lags_ms else max(lags_ms, default=-1),
+            self._replicas.placement.epoch,
+            hops,
+        )
