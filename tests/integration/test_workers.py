@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.integration import topics
@@ -21,6 +20,7 @@ from tests.integration.readers import PARTITIONS, Producing, Readers
 from tests.integration.system import System, resource, running
 from tests.integration.test_survival import assert_all_right, report
 from tests.support.fold import LogRecord, fold
+from tests.support.processes import worker_pids
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(500)
@@ -30,11 +30,8 @@ WORKERS = 2
 
 
 def worker_pid(system: System, node: int) -> int:
-    """Return the process id of the worker with this ordinal."""
-    for child in psutil.Process(system.pid("serve", node)).children():
-        if child.environ().get("QT_ORDINAL") == str(node) and "queryable_app.serve" in child.cmdline():
-            return child.pid
-    return 0
+    """Return the process id of the worker with this ordinal, or 0 if it does not run."""
+    return worker_pids(system.pid("serve", node)).get(node, 0)
 
 
 def assert_nodes_have_the_fold(system: System, nodes: int, log: Sequence[LogRecord]) -> None:

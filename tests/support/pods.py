@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 from queryable_app.contract import NodeSettings, worker_settings
 from queryable_app.placement.assignment import initial_placement
@@ -22,6 +21,7 @@ from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import partition_for
 from tests.support.node import APPLICATION_ID, node_settings
+from tests.support.processes import worker_pids
 from tests.support.waiting import eventually
 
 PARTITIONS = 8
@@ -47,15 +47,7 @@ class PodProcess:
 
     def pids(self) -> dict[int, int]:
         """Return the process id of each worker by its ordinal, of those that run now."""
-        found = {}
-        for child in psutil.Process(self.process.pid).children():
-            try:
-                environ = child.environ()
-            except psutil.Error:
-                continue
-            if "QT_ORDINAL" in environ and "die_with_parent.py" not in " ".join(child.cmdline()):
-                found[int(environ["QT_ORDINAL"])] = child.pid
-        return found
+        return worker_pids(self.process.pid)
 
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()

@@ -12,3 +12,16 @@ def command_and_environment(process: psutil.Process) -> str:
         return " ".join(process.cmdline()) + " " + environment
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return ""
+
+
+def worker_pids(parent: int) -> dict[int, int]:
+    """Return the process id of each worker that the parent of a pod runs now, by its ordinal."""
+    found = {}
+    for child in psutil.Process(parent).children():
+        try:
+            environment, command = child.environ(), child.cmdline()
+        except psutil.Error:  # it has just ended
+            continue
+        if "QT_ORDINAL" in environment and "die_with_parent.py" not in " ".join(command):
+            found[int(environment["QT_ORDINAL"])] = child.pid
+    return found
