@@ -7,7 +7,6 @@ the disk that a record takes. docs/capacity.md uses these constants.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import math
@@ -24,18 +23,15 @@ from typing import Any, Final
 
 import httpx
 import psutil
-import uvicorn
 import uvloop
 
 from bench.crowd import COUNTS
 from bench.harness import Result, median
-from bench.server import PARTITIONS, fresh, settings
+from bench.server import PARTITIONS, serve_node, settings
 from queryable_app.client.placement_map import parse_placement
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH
 from queryable_app.placement.assignment import Placement, initial_placement, refusal
 from queryable_app.policy import failure_detector
-from queryable_app.serve.api.app import create_app
-from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import count_mismatches
@@ -141,18 +137,7 @@ async def serve(directory: Path, capped: bool) -> None:
     node.replicas.note_mismatches()
     await node.peers.start()
     gc.freeze()
-    config = uvicorn.Config(
-        create_app(node),
-        http=protocol_class(node),
-        lifespan="off",
-        host="127.0.0.1",
-        port=PORT,
-        access_log=False,
-        log_level="warning",
-    )
-    keeper = asyncio.create_task(fresh(node))
-    await uvicorn.Server(config).serve()
-    keeper.cancel()
+    await serve_node(node, PORT)
     await node.peers.stop()
 
 

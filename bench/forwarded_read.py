@@ -7,7 +7,6 @@ latency is open loop at half of the measured capacity.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -19,16 +18,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import uvicorn
 import uvloop
 
 from bench.harness import Meter, Result, median, quantiles
 from bench.point_read import closed_loop
-from bench.server import fresh, key_of, value_of
+from bench.server import key_of, serve_node, value_of
 from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import initial_placement
-from queryable_app.serve.api.app import create_app
-from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import partition_for
@@ -89,18 +85,7 @@ async def serve(directory: Path, ordinal: int) -> None:
     node = Node.open(settings(directory, ordinal))
     fill(node, range(KEYS))
     await node.peers.start()
-    config = uvicorn.Config(
-        create_app(node),
-        http=protocol_class(node),
-        lifespan="off",
-        host="127.0.0.1",
-        port=PORTS[ordinal],
-        access_log=False,
-        log_level="warning",
-    )
-    keeper = asyncio.create_task(fresh(node))
-    await uvicorn.Server(config).serve()
-    keeper.cancel()
+    await serve_node(node, PORTS[ordinal])
     await node.peers.stop()
 
 

@@ -57,6 +57,19 @@ class Load:
         self.thread.join()
 
 
+def wait_until_readable(connection: http.client.HTTPConnection, key: str, value: bytes) -> None:
+    """Poll a key until the answer shows the value."""
+    deadline = time.monotonic() + 30
+    while True:
+        connection.request("GET", f"/v1/keys/{key}")
+        answer = connection.getresponse()
+        if answer.read() == value and answer.status == 200:
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError("a probe was not readable within 30 s")
+        time.sleep(0.0003)  # the pace of the polls
+
+
 def probe(url: str, bootstrap: str, topic: str, seconds: float, pause_s: float = 0.05) -> Iterator[float]:
     """Yield the milliseconds from produce() to the first answer with the record, one per probe."""
     where = urllib.parse.urlsplit(url)
@@ -69,14 +82,7 @@ def probe(url: str, bootstrap: str, topic: str, seconds: float, pause_s: float =
         born = time.perf_counter()
         client.produce(topic, key=key.encode(), value=value)
         client.poll(0)
-        while True:
-            connection.request("GET", f"/v1/keys/{key}")
-            answer = connection.getresponse()
-            if answer.read() == value and answer.status == 200:
-                break
-            if time.perf_counter() - born > 30:
-                raise AssertionError("a probe was not readable within 30 s")
-            time.sleep(0.0003)  # the pace of the polls
+        wait_until_readable(connection, key, value)
         yield (time.perf_counter() - born) * 1000
         time.sleep(pause_s)
     client.flush(10)

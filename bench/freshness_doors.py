@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.door_serve import DOORS_FILE
-from bench.freshness import Load
+from bench.freshness import Load, wait_until_readable
 from bench.harness import Result, document, quantiles
 from tests.integration import topics
 from tests.integration.system import serving
@@ -58,12 +58,7 @@ def probes(url: str, bootstrap: str, topic: str, seconds: float) -> Iterator[Pro
             on_delivery=lambda _, message, to=delivered: to.append(message),
         )
         client.poll(0)
-        while True:
-            connection.request("GET", f"/v1/keys/{key}")
-            answer = connection.getresponse()
-            if answer.read() == value and answer.status == 200:
-                break
-            time.sleep(0.0003)
+        wait_until_readable(connection, key, value)
         answered = time.monotonic_ns()
         while not delivered:
             client.poll(0.01)

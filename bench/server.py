@@ -125,15 +125,32 @@ def fastapi_route(node: Node) -> FastAPI:
 
 async def serve(kind: str, directory: Path, port: int) -> None:
     node = opened(directory, port)
-    options: dict[str, Any] = {"host": "127.0.0.1", "port": port, "access_log": False, "log_level": "warning"}
     if kind == "node":
-        config = uvicorn.Config(create_app(node), http=protocol_class(node), lifespan="off", **options)
+        await serve_node(node, port)
     else:
         application = raw_asgi(node) if kind == "asgi" else fastapi_route(node)
-        config = uvicorn.Config(application, http="httptools", lifespan="off", **options)
+        await _serve(node, uvicorn.Config(application, http="httptools", **_options(port)))
+
+
+async def serve_node(node: Node, port: int) -> None:
+    """Serve a node's API, and keep its replicas fresh, until a signal."""
+    await _serve(node, uvicorn.Config(create_app(node), http=protocol_class(node), **_options(port)))
+
+
+async def _serve(node: Node, config: uvicorn.Config) -> None:
     keeper = asyncio.create_task(fresh(node))
     await uvicorn.Server(config).serve()
     keeper.cancel()
+
+
+def _options(port: int) -> dict[str, Any]:
+    return {
+        "host": "127.0.0.1",
+        "port": port,
+        "lifespan": "off",
+        "access_log": False,
+        "log_level": "warning",
+    }
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class Case:
     workers: int
     aware: bool
     connections: int
-    """Of the load, for each core."""
+    """The load's connections to each core."""
 
 
 CASES = tuple(

@@ -13,16 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from uvicorn.server import ServerState
 
 from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import Placement
 from queryable_app.policy.attempts import HedgeBudget
-from queryable_app.serve.api.app import create_app
 from queryable_app.serve.base.background import Background, supervise
-from queryable_app.serve.http.fast_lane import protocol_class
 from queryable_app.serve.node import Node
+from queryable_app.serve.process import server_config
 from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
 from queryable_app.wire.disk_format import Row, encode_row
 from queryable_app.wire.partitioners import count_mismatches
@@ -133,16 +131,7 @@ async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed:
     node.disk_guard._used = lambda directory: machine.disk_used_percent
     node.hydration.records_min = _RECORDS_MIN
     node.peers.hedges = HedgeBudget(HEDGE_SHARE, HEDGE_BURST)
-    config = uvicorn.Config(
-        create_app(node),
-        http=protocol_class(node),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        ws="none",
-        timeout_keep_alive=settings.idle_seconds_max,
-    )
+    config = server_config(node)
     config.load()
     machine.node = node
     first, later = background_of(node)[:2], background_of(node)[2:]

@@ -92,7 +92,7 @@ class _View:
         self.scheduler.run_until(self.scheduler.now + seconds)
 
     def suspecting(self) -> dict[int, frozenset[int]]:
-        """Return the nodes that suspect others, and whom."""
+        """Return the suspected nodes of each node that suspects any."""
         return {
             ordinal: peers.suspected
             for ordinal, peers in enumerate(self.peers)

@@ -44,7 +44,7 @@ class Topic:
 
     @property
     def forwarded_share(self) -> float:
-        """Of reads that go to any node. The Python client sends its reads to a node that has the key."""
+        """Return the forwarded share of reads that go to any node. The Python client calls a node that has the key."""
         return 1 - self.replicas / self.nodes
 
     @property

@@ -63,8 +63,9 @@ class _Server(uvicorn.Server):
         asyncio.get_running_loop().call_later(seconds, self._on_end_signal)
 
 
-async def _serve(node: Node, own: socket.socket) -> None:
-    config = uvicorn.Config(
+def server_config(node: Node) -> uvicorn.Config:
+    """Return how uvicorn serves a node."""
+    return uvicorn.Config(
         create_app(node),
         http=protocol_class(node),
         log_config=None,
@@ -76,7 +77,10 @@ async def _serve(node: Node, own: socket.socket) -> None:
         timeout_keep_alive=node.settings.idle_seconds_max,
         timeout_graceful_shutdown=_SHUTDOWN_GRACE_SECONDS,
     )
-    server = _Server(config, node)
+
+
+async def _serve(node: Node, own: socket.socket) -> None:
+    server = _Server(server_config(node), node)
     server.handle_end_signals()
     asyncio.get_running_loop().set_exception_handler(note_unhandled)
     await node.start()

@@ -255,4 +255,4 @@ FAULTS: tuple[Callable[[History], None], ...] = (
 )
 
 WORKER_FAULTS: tuple[Callable[[History], None], ...] = (*FAULTS, *(change_workers, change_cpus) * 3)
-"""Of views whose pods have several workers."""
+"""The faults of views whose pods have several workers."""

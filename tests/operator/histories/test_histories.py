@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,20 +25,30 @@ WORKER_HISTORIES = 60
 AT_ONCE = 5  # the limit of a test is three minutes, also on a busy machine
 
 
+@contextmanager
+def story_in_failure(seed: int, history: History) -> Iterator[None]:
+    """Add the seed and the end of the story to a failure."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note("\n".join([f"seed {seed}", *history.story[-60:]]))
+        raise
+
+
+def run_until_settled(seed: int, history: History) -> None:
+    with story_in_failure(seed, history):
+        history.run_passes(10)
+        history.run_passes(80, fault_chance=0.25, crash_chance=0.2)
+        history.heal()
+        history.settle()
+        assert_settled(history)
+
+
 @pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
 def test_history_of_faults_ends_settled(first: int) -> None:
     """Spec changes, faults and an operator that ends between any two actions break no invariant, and the view settles."""
     for seed in range(first, first + AT_ONCE):
-        history = History.begin(seed)
-        try:
-            history.run_passes(10)
-            history.run_passes(80, fault_chance=0.25, crash_chance=0.2)
-            history.heal()
-            history.settle()
-            assert_settled(history)
-        except Exception as error:
-            error.add_note("\n".join([f"seed {seed}", *history.story[-60:]]))
-            raise
+        run_until_settled(seed, History.begin(seed))
 
 
 @pytest.mark.parametrize("first", range(0, WORKER_HISTORIES, AT_ONCE))
@@ -46,15 +57,7 @@ def test_history_of_workers_ends_settled(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         history = History.begin(seed + 20_000, serve={"workers": 1 + seed % 3})
         history.faults = WORKER_FAULTS
-        try:
-            history.run_passes(10)
-            history.run_passes(80, fault_chance=0.25, crash_chance=0.2)
-            history.heal()
-            history.settle()
-            assert_settled(history)
-        except Exception as error:
-            error.add_note("\n".join([f"seed {seed}", *history.story[-60:]]))
-            raise
+        run_until_settled(seed, history)
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, AT_ONCE))
@@ -62,7 +65,7 @@ def test_deleted_resource_leaves_nothing(first: int) -> None:
     """A deletion at any moment removes every object, and removes every consumer group or reports that it remains."""
     for seed in range(first, first + AT_ONCE):
         history = History.begin(seed + 10_000)
-        try:
+        with story_in_failure(seed, history):
             history.run_passes(5 + seed % 60, fault_chance=0.25, crash_chance=0.2)
             delete_resource(history)
             history.run_passes(200, crash_chance=0.2)
@@ -70,9 +73,6 @@ def test_deleted_resource_leaves_nothing(first: int) -> None:
                 history.pass_time(10)
                 history.run_pass()
             assert_gone(history)
-        except Exception as error:
-            error.add_note("\n".join([f"seed {seed}", *history.story[-60:]]))
-            raise
 
 
 def assert_settled(history: History) -> None:

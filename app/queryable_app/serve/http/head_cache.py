@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 from queryable_app.contract import NODE_HEADER
 from queryable_app.policy.freshness import DEADLINE_MS_MAX
 from queryable_app.serve.peers.peers import DEADLINE_HEADER, FORWARDED_HEADER
 
 _HEADER_LINES: Final = re.compile(rb"\r\n(?:[A-Za-z0-9_-]+:[\t\x20-\x7e]*\r\n)+\r\n")
+T = TypeVar("T")
+
 _BLOCKS_MAX: Final = 1024
 _PLAIN_VALUES: Final = {b"accept": (b"*/*", b"application/json"), b"connection": (b"keep-alive",)}
 _NEVER_PLAIN: Final = (
@@ -74,15 +76,22 @@ def classify_head(block: bytes, accepts_token: Callable[[str], bool]) -> HeadKin
     return HeadKind.OTHER
 
 
-class HeadCache(dict[bytes, HeadKind]):
-    """Map the bytes of a block of header lines to its kind; classify a block on its first look-up."""
+class BlockCache(dict[bytes, T]):
+    """Map the bytes of a block of header lines to what `classify` finds in it on the first look-up."""
 
-    def __init__(self, accepts_token: Callable[[str], bool]) -> None:
+    def __init__(self, classify: Callable[[bytes], T]) -> None:
         super().__init__()
-        self._accepts_token = accepts_token
+        self._classify = classify
 
-    def __missing__(self, block: bytes) -> HeadKind:
+    def __missing__(self, block: bytes) -> T:
         if len(self) >= _BLOCKS_MAX:
             self.clear()
-        kind = self[block] = classify_head(block, self._accepts_token)
-        return kind
+        found = self[block] = self._classify(block)
+        return found
+
+
+class HeadCache(BlockCache[HeadKind]):
+    """Map the bytes of a block of header lines to its kind."""
+
+    def __init__(self, accepts_token: Callable[[str], bool]) -> None:
+        super().__init__(lambda block: classify_head(block, accepts_token))

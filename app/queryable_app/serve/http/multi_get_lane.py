@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from queryable_app.errors import Reason
 from queryable_app.serve.http.bounded_protocol import CLOSE_LINE, BoundedProtocol
-from queryable_app.serve.http.head_cache import HeadCache, HeadKind
+from queryable_app.serve.http.head_cache import BlockCache, HeadCache, HeadKind
 from queryable_app.serve.reads.local_multi_get import BODY_BYTES_MAX, LocalMultiGets
 from queryable_app.wire.http_text import Answer
 
@@ -22,7 +22,6 @@ _ROUTE: Final = "/v1/multi-get"
 MULTI_GET: Final = b"POST /v1/multi-get HTTP/1.1\r\n"
 _LINE_BYTES: Final = len(MULTI_GET) - 2  # a block of header lines begins with the end of the line before
 _CONTENT_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,5})[ \t]*(?=\r\n)", re.IGNORECASE)
-_BLOCKS_MAX: Final = 1024
 _PASSING_BY: Final = 64
 _BODY_WAIT_SECONDS: Final = 0.005
 
@@ -149,18 +148,12 @@ class QueuedMultiGet:
         self._connection.refuse_multi_get()
 
 
-class MultiGetHeads(dict[bytes, int]):
+class MultiGetHeads(BlockCache[int]):
     """Map the bytes of a block of header lines to the length of the body, or -1 if a line may change the answer."""
 
     def __init__(self, heads: HeadCache) -> None:
-        super().__init__()
+        super().__init__(self._length)
         self._heads = heads
-
-    def __missing__(self, block: bytes) -> int:
-        if len(self) >= _BLOCKS_MAX:
-            self.clear()
-        length = self[block] = self._length(block)
-        return length
 
     def _length(self, block: bytes) -> int:
         lengths = _CONTENT_LENGTH.findall(block)
