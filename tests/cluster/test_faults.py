@@ -206,4 +206,4 @@ def test_node_on_a_lost_host_is_replaced(view: ViewOnCluster) -> None:
         finally:
             view.namespace.kubectl("uncordon", host)
     assert view.pods()[pod]["spec"]["nodeName"] != host
-    assert view.events()["NodeReplaced"] >= 1
+    view.platform.eventually("an event reports it", lambda: view.events()["NodeReplaced"] >= 1)
