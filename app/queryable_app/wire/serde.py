@@ -187,7 +187,10 @@ def _encode_number(value: object, format: str, field: str) -> bytes:
         if isinstance(value, bool):
             raise TypeError
         if format == "double":
-            return _DOUBLE.pack(value)
+            raw = _DOUBLE.pack(value)
+            if value in (math.inf, -math.inf):  # JSON has no infinity: it was a number like 1e999
+                raise OverflowError
+            return raw
         return _WHOLE_NUMBERS[format].pack(value)
     except (struct.error, OverflowError, TypeError):
         raise invalid(field, f"{shown(value)} is no {format}", f"write {_range(format)}") from None

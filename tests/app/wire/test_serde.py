@@ -206,6 +206,7 @@ def test_key_in_a_body_is_a_number_or_text(format: KeyFormat, value: object, rec
         ("long", 10**4000),
         ("long", [1]),
         ("double", 10**400),
+        ("double", json.loads("1e999")),
         ("double", {}),
         ("double", False),
         ("string", 42),
@@ -301,6 +302,13 @@ VALUES: st.SearchStrategy[tuple[str, Any]] = st.one_of(
 def given_as(value: object) -> JsonText:
     """Return the value as a body has it."""
     return parse_json(json.dumps(value).encode())
+
+
+def test_number_beyond_a_double_is_refused() -> None:
+    """A JSON number that no double can hold is refused, and is not stored as infinity."""
+    with pytest.raises(Failure) as failure:
+        value_from_json(parse_json(b"-1e999"), "double")
+    refusal(failure, "value")
 
 
 @given(VALUES)
