@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 AggregateOp = Literal[
     "count",
@@ -20,6 +20,13 @@ AggregateOp = Literal[
 ]
 
 
+class AggregateInput(NamedTuple):
+    """Name what ingest computes for each record; columns with equal inputs share one."""
+
+    of: str | None
+    filter: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class AggregateColumn:
     name: str
@@ -34,6 +41,10 @@ class AggregateColumn:
     """How many values `collect_set` keeps."""
     quantiles: tuple[float, ...] = ()
     """The ranks of `approx_quantiles`, from 0 to 1."""
+
+    @property
+    def input(self) -> AggregateInput:
+        return AggregateInput(self.of, self.filter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +68,8 @@ class AggregateSpec:
     group_by: tuple[str, ...] = ()
     """Columns of the transform that form the group. Empty: the record key."""
     window: WindowSpec | None = None
+
+    @property
+    def inputs(self) -> tuple[AggregateInput, ...]:
+        """Return the distinct inputs in the order in which columns first name them: the order of a contribution."""
+        return tuple(dict.fromkeys(column.input for column in self.columns))
