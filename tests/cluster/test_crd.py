@@ -44,6 +44,12 @@ def column(**fields: Any) -> dict[str, Any]:
     return view_of(kind="aggregate", aggregate={"columns": [{"name": "c", **fields}]})
 
 
+def window(**fields: Any) -> dict[str, Any]:
+    return view_of(kind="aggregate", aggregate={"columns": [COUNT], "window": fields})
+
+
+COUNT: Mapping[str, Any] = {"name": "c", "op": "count"}
+
 # Each rule by a part of its message, with what breaks it.
 RULES: list[tuple[str, dict[str, Any]]] = [
     ("standbyReplicas must be smaller than replicas", {"replicas": 2, "standbyReplicas": 2}),
@@ -65,6 +71,13 @@ RULES: list[tuple[str, dict[str, Any]]] = [
     ("every op but count needs the column", column(op="sum")),
     ("top_k needs k, and no other op has it", column(op="top_k", of="a")),
     ("top_k needs k, and no other op has it", column(op="sum", of="a", k=3)),
+    ("approx_quantiles needs quantiles", column(op="approx_quantiles", of="a")),
+    ("approx_quantiles needs quantiles", column(op="sum", of="a", quantiles=[0.5])),
+    ("only collect_set has a limit", column(op="sum", of="a", limit=3)),
+    ("give either size, or sessionGap", window()),
+    ("give either size, or sessionGap", window(size="1m", sessionGap="1m")),
+    ("session windows do not slide", window(slide="1m", sessionGap="1m")),
+    ("an aggregate has no ttl", view_of(kind="aggregate", aggregate={"columns": [COUNT]}, ttl="1d")),
     ("give either secretRef or jwksUrl", {"auth": {"jwt": {}}}),
     (
         "give either secretRef or jwksUrl",

@@ -115,6 +115,8 @@ def _type(field: Node) -> str:
         case {"type": "integer"}:
             low, high = field.get("minimum"), field.get("maximum")
             return "integer" if low is None else f"integer, {low} to {high}"
+        case {"type": "number", "minimum": low, "maximum": high}:
+            return f"number, {low} to {high}"
         case {"format": "date-time"}:
             return "time"
         case {"pattern": pattern} if "ms|s|m|h|d" in pattern:

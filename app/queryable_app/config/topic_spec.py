@@ -7,29 +7,33 @@ rules across fields. A field that this version does not implement yet is refused
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
+
+from queryable_app.config.aggregate_spec import AggregateSpec
+from queryable_app.config.aggregates import parse_view_aggregate
+from queryable_app.config.spec_fields import SpecError as SpecError
+from queryable_app.config.spec_fields import duration_ms as duration_ms
+from queryable_app.config.spec_fields import one_of, whole
 
 KeyFormat = Literal["string", "int", "long", "double", "uuid", "bytes", "json"]
 ValueFormat = Literal["json", "string", "int", "long", "double", "uuid", "bytes"]
+StoredFormat = ValueFormat | Literal["aggregate"]
 OnBadRecord = Literal["Skip", "Fail", "DeadLetter"]
 OnDataLoss = Literal["Fail", "Rebuild"]
 PartitionerName = Literal["auto", "murmur2", "crc32", "fnv1a", "scatter"]
 ConsistencyName = Literal["any", "bounded", "at-least", "strong"]
 IngestMode = Literal["realtime", "microbatch"]
 
-_DURATION: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
 _LAG_MS_MAX: Final = 86_400_000  # as in the schema, like the next one
 _CONCURRENT_MAX: Final = 65_536
 _BATCH_MS_MIN: Final = 5000
-_DURATION_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 # In the schema, and not implemented yet.
 _LATER: Final = {
     ("view", "keyBy"): "re-keying",
-    ("view", "aggregate"): "aggregates",
+    ("view", "aggregate", "groupBy"): "grouping by other columns than the record key",
     ("view", "history"): "history",
     ("view", "indexes"): "secondary indexes",
     ("view", "changes"): "the change feed",
@@ -42,10 +46,6 @@ _LATER: Final = {
 
 READ_FIELDS: Final = ("consistency", "ingest", "maxConcurrent")
 """The fields of `spec.read` that every resource has, because the schema has defaults for them."""
-
-
-class SpecError(Exception):
-    """Report a wrong field; the message begins with its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,8 @@ class TopicSpec:
     partitioner: PartitionerName = "auto"
     sql: str | None = None
     ttl_ms: int | None = None
+    aggregate: AggregateSpec | None = None
+    """What an aggregate view computes. None: the view has the latest value of each key."""
     replicas: int = 1
     standby_replicas: int = 0
     read: Read = Read()
@@ -92,19 +94,11 @@ class TopicSpec:
         return 1 + self.standby_replicas
 
     @property
-    def stored_format(self) -> ValueFormat:
-        """Return the format of stored values; a view with SQL stores JSON."""
+    def stored_format(self) -> StoredFormat:
+        """Return the format of stored values; a view with SQL stores JSON, and an aggregate view its states."""
+        if self.aggregate is not None:
+            return "aggregate"
         return "json" if self.sql else self.value_format
-
-
-def duration_ms(text: str, path: str) -> int:
-    """Return a duration in milliseconds."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise SpecError(
-            f"{path}: {text!r} is not a duration; write a number and a unit, like 500ms, 30s, 5m, 12h or 7d"
-        )
-    return int(match[1]) * _DURATION_MS[match[2]]
 
 
 def parse_spec_json(text: str) -> TopicSpec:
@@ -120,19 +114,20 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         bootstrap_servers=spec["kafka"]["bootstrapServers"],
         topic=spec["topic"],
         kafka_config={name: str(value) for name, value in spec["kafka"].get("config", {}).items()},
-        key_format=_one_of(KeyFormat, spec.get("key", {}).get("format", "string"), "spec.key.format"),
+        key_format=one_of(KeyFormat, spec.get("key", {}).get("format", "string"), "spec.key.format"),
         value_format=value_format,
         value_schema=value_schema,
-        on_bad_record=_one_of(OnBadRecord, spec.get("onBadRecord", "Skip"), "spec.onBadRecord"),
-        partitioner=_one_of(PartitionerName, spec.get("partitioner", "auto"), "spec.partitioner"),
+        on_bad_record=one_of(OnBadRecord, spec.get("onBadRecord", "Skip"), "spec.onBadRecord"),
+        partitioner=one_of(PartitionerName, spec.get("partitioner", "auto"), "spec.partitioner"),
         sql=spec.get("transform", {}).get("sql"),
         ttl_ms=_ttl_ms(spec.get("view", {}).get("ttl")),
+        aggregate=parse_view_aggregate(spec.get("view", {})),
         replicas=replicas,
         standby_replicas=standby_replicas,
         read=parse_read(spec.get("read", {})),
         workers=spec.get("serve", {}).get("workers"),
         ingest=_ingest(spec.get("ingest", {})),
-        on_data_loss=_one_of(OnDataLoss, spec.get("onDataLoss", "Fail"), "spec.onDataLoss"),
+        on_data_loss=one_of(OnDataLoss, spec.get("onDataLoss", "Fail"), "spec.onDataLoss"),
         high_water_percent=spec.get("storage", {}).get("highWaterPercent", 85),
     )
 
@@ -147,14 +142,14 @@ def _refuse_later_features(spec: Mapping[str, Any]) -> None:
                 f"spec.{'.'.join(path)}: {feature} is not in this version yet; leave the field out"
             )
     kind = spec.get("view", {}).get("kind", "latest")
-    if kind != "latest":
+    if kind not in ("latest", "aggregate"):
         raise SpecError(
             f"spec.view.kind: {kind!r} is not in this version yet; leave the field out for the latest value"
         )
 
 
 def _value(value: Mapping[str, Any]) -> tuple[ValueFormat, str | None]:
-    format: ValueFormat = _one_of(ValueFormat, value.get("format", "json"), "spec.value.format")
+    format: ValueFormat = one_of(ValueFormat, value.get("format", "json"), "spec.value.format")
     schema = value.get("schema")
     if schema and format != "json":
         raise SpecError(
@@ -189,7 +184,7 @@ def _ingest(ingest: Mapping[str, Any]) -> Ingest:
             "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s; 5m is the default"
         )
     return Ingest(
-        _one_of(IngestMode, ingest.get("mode", "realtime"), "spec.ingest.mode"),
+        one_of(IngestMode, ingest.get("mode", "realtime"), "spec.ingest.mode"),
         batch_ms,
         duration_ms(ingest.get("trigger", "0s"), "spec.ingest.trigger"),
         ingest.get("maxOffsetsPerTrigger", 100_000),
@@ -199,7 +194,7 @@ def _ingest(ingest: Mapping[str, Any]) -> Ingest:
 
 def parse_read(read: Mapping[str, Any]) -> Read:
     """Parse `spec.read`, which a running node also receives alone and without a check by the schema."""
-    consistency: ConsistencyName = _one_of(
+    consistency: ConsistencyName = one_of(
         ConsistencyName, read.get("consistency", "bounded"), "spec.read.consistency"
     )
     if consistency == "at-least":
@@ -211,21 +206,7 @@ def parse_read(read: Mapping[str, Any]) -> Read:
         raise SpecError("spec.read.ingest: write true or false")
     return Read(
         consistency,
-        None if max_lag_ms is None else _whole(max_lag_ms, _LAG_MS_MAX, "spec.read.maxLagMs"),
+        None if max_lag_ms is None else whole(max_lag_ms, _LAG_MS_MAX, "spec.read.maxLagMs"),
         ingest,
-        _whole(read.get("maxConcurrent", 512), _CONCURRENT_MAX, "spec.read.maxConcurrent"),
+        whole(read.get("maxConcurrent", 512), _CONCURRENT_MAX, "spec.read.maxConcurrent"),
     )
-
-
-def _whole(value: Any, highest: int, path: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= highest:
-        raise SpecError(f"{path}: write a whole number from 1 to {highest}")
-    return value
-
-
-def _one_of(literal: Any, value: Any, path: str) -> Any:
-    """Return the value, which must be one that the Literal type names."""
-    allowed = get_args(literal)
-    if value not in allowed:
-        raise SpecError(f"{path}: {value!r} is not in this version; use one of {', '.join(allowed)}")
-    return value

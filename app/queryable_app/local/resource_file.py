@@ -33,6 +33,7 @@ _TYPES: Final = {
     "array": "a list",
     "string": "text",
     "integer": "a whole number",
+    "number": "a number",
     "boolean": "true or false",
 }
 
@@ -272,6 +273,7 @@ _PATTERNS: Final = {
     r"^[a-z]([-a-z0-9]*[a-z0-9])?$": "a name: lower-case letters, digits and hyphens, first a letter, last no hyphen",
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "a name: lower-case letters, digits and hyphens, a letter or digit at both ends",
     r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "a name: lower-case letters, digits, hyphens and dots",
+    r"^[^_]": "a name that does not begin with _",
     r"^[1-9][0-9]*[kmgKMG]$": "an amount of memory, like 512m or 2g",
     r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$": "an amount of storage, like 10Gi",
     r"^https?://": "an address that begins with http:// or https://",

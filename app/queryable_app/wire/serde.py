@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from queryable_app.config.topic_spec import KeyFormat, ValueFormat
+from queryable_app.config.topic_spec import KeyFormat, StoredFormat, ValueFormat
 from queryable_app.errors import Failure, invalid, shown
 from queryable_app.wire.disk_format import KeyOrder, to_disk_key, to_record_key
 from queryable_app.wire.json_text import BadJson, JsonText, parse_json
@@ -123,7 +123,7 @@ def key_codec(format: KeyFormat) -> KeyCodec:
     return KeyCodec(format, order, _WIDTHS.get(format, 0))
 
 
-def value_to_json(stored_value: bytes, format: ValueFormat) -> bytes:
+def value_to_json(stored_value: bytes, format: StoredFormat) -> bytes:
     """Return the JSON text of a stored value, which ingest has checked."""
     if format == "json":
         return stored_value

@@ -68,6 +68,22 @@ def test_smallest_resource_is_accepted() -> None:
         ("view: {indexes: [{name: a, field: b, type: long, kind: x}]}", "spec.view.indexes[0].kind: unknown field"),
         ("view: {indexes: [{name: a, field: b}]}", "spec.view.indexes[0].type: missing"),
         ("view: {keyBy: [a, a]}", "spec.view.keyBy: the same entry is there twice"),
+        ("view: {aggregate: {columns: [{name: _a, op: count}]}}", "'_a' is not a name that does not begin with _"),
+        ("view: {aggregate: {columns: [{name: a, op: cnt}]}}", "collect_set, approx_count_distinct, "),
+        ("view: {aggregate: {columns: [{name: a, op: count, of: 5}]}}", "columns[0].of: must be text, not 5"),
+        (
+            "view: {aggregate: {columns: [{name: q, op: approx_quantiles, of: a, quantiles: [high]}]}}",
+            "spec.view.aggregate.columns[0].quantiles[0]: must be a number, not 'high'",
+        ),
+        (
+            "view: {aggregate: {columns: [{name: q, op: approx_quantiles, of: a, quantiles: [1.5]}]}}",
+            "spec.view.aggregate.columns[0].quantiles[0]: must be at most 1, not 1.5",
+        ),
+        ("view: {aggregate: {columns: [{name: a, op: count}], window: {size: 0s}}}", "'0s' is not a duration"),
+        (
+            "view: {kind: aggregate, aggregate: {columns: [{name: a, op: sum}]}}",
+            "spec.view.aggregate.columns[a].of: missing",
+        ),
         ("view: {changes: true}", "spec.view.changes: the change feed is not in this version yet"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from time import time_ns
 from typing import Final, NamedTuple
 
-from queryable_app.config.topic_spec import ValueFormat
+from queryable_app.config.topic_spec import StoredFormat
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.admission import YieldSlot
 from queryable_app.serve.base.answer_reservation import AnswerReservation
@@ -119,7 +119,7 @@ async def items_json(
     rows: Rows,
     unknown: Collection[int],
     codec: KeyCodec,
-    format: ValueFormat,
+    format: StoredFormat,
     reservation: AnswerReservation,
 ) -> list[Piece]:
     """Return one JSON item for each lookup, with commas between them.

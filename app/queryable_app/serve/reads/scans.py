@@ -23,7 +23,7 @@ from operator import itemgetter
 from time import time_ns
 from typing import Final, NamedTuple, TypeVar
 
-from queryable_app.config.topic_spec import ValueFormat
+from queryable_app.config.topic_spec import StoredFormat
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.admission import YieldSlot
 from queryable_app.serve.base.answer_reservation import AnswerReservation
@@ -248,7 +248,7 @@ class _Columns(NamedTuple):
         return zip(self.keys, self.values, self.partitions, self.offsets, self.timestamps, strict=True)
 
 
-def _columns(batch: Sequence[RawRow], codec: KeyCodec, format: ValueFormat) -> _Columns | None:
+def _columns(batch: Sequence[RawRow], codec: KeyCodec, format: StoredFormat) -> _Columns | None:
     """Return the rows that are neither tombstones nor expired; None if there are none."""
     if not batch:
         return None
@@ -278,7 +278,7 @@ def _live(batch: Sequence[RawRow]) -> list[RawRow]:
     ]
 
 
-def to_lines(codec: KeyCodec, format: ValueFormat) -> ToLines:
+def to_lines(codec: KeyCodec, format: StoredFormat) -> ToLines:
     """Return a function from rows to JSON objects, without tombstones and expired rows."""
 
     def lines(batch: list[RawRow]) -> list[Line]:
@@ -291,7 +291,7 @@ def to_lines(codec: KeyCodec, format: ValueFormat) -> ToLines:
     return lines
 
 
-def to_text(codec: KeyCodec, format: ValueFormat) -> ToText:
+def to_text(codec: KeyCodec, format: StoredFormat) -> ToText:
     """Return a function from rows to lines of JSON objects, without tombstones and expired rows, and the number of lines.
 
     Each object is on one line, whatever white space the producer sent.
