@@ -1,0 +1,1 @@
+"""Fold records into aggregates (pure): functions, states, windows of event time."""

@@ -1,0 +1,91 @@
+"""Decide which windows a record belongs to, and when a window is final and when it expires.
+
+Strategy: everything follows from event times in offset order. The watermark is the partition's clock minus the grace. A window
+takes no record once it is final, and is readable until the watermark passes its end by the retention.
+
+A row stores when its window expires, in event time, because a session's end is not in its key. The field of the row header has no
+sign, so the time is stored with its sign bit flipped; no comparison with the machine's clock takes such a row for expired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from queryable_app.aggregates.clock import AHEAD_MS_MIN, TIME_MAX_MS, TIME_MIN_MS, Clock
+from queryable_app.config.aggregate_spec import WindowSpec
+
+_SIGN: Final = 1 << 63
+NO_WATERMARK: Final = -(1 << 65)
+"""Below every time: no window is final."""
+
+
+class Window(NamedTuple):
+    """The interval `[start_ms, end_ms)`, and whether later records can change what it holds."""
+
+    start_ms: int
+    end_ms: int
+    final: bool
+
+
+class Windows:
+    """Assign records to windows as one view declares them."""
+
+    def __init__(self, spec: WindowSpec) -> None:
+        self.gap_ms = spec.gap_ms
+        """The silence that ends a session; 0: windows have a fixed size."""
+        self.size_ms = spec.size_ms
+        self.slide_ms = spec.slide_ms or spec.size_ms
+        self._grace_ms = spec.grace_ms
+        self._ahead_ms = max(AHEAD_MS_MIN, (spec.size_ms or spec.gap_ms) + spec.grace_ms)
+        # A session may grow until its end is a gap in the past, so it stays at least as long.
+        self._kept_ms = max(spec.retention_ms, spec.gap_ms)
+
+    def watermark(self, clock: Clock) -> int:
+        """Return the time before which every window is final."""
+        return clock.max_event_ms - self._grace_ms if clock.shows_time else NO_WATERMARK
+
+    def take(self, clock: Clock, event_ms: int) -> Sequence[int]:
+        """Advance the clock by a record, and return the starts of the windows that take it. None: it is late, and is counted.
+
+        A session starts at its first record, so the record's own time is returned for it. Times outside of the years 1 to 9999
+        move no clock and belong to no window.
+        """
+        if TIME_MIN_MS <= event_ms <= TIME_MAX_MS:
+            clock.advance(event_ms, self._ahead_ms)
+            starts = self._open_starts(event_ms, self.watermark(clock))
+            if starts:
+                return starts
+        clock.late += 1
+        return ()
+
+    def _open_starts(self, event_ms: int, watermark: int) -> Sequence[int]:
+        if self.gap_ms:
+            return (event_ms,) if event_ms + self.gap_ms > watermark else ()
+        slide, size = self.slide_ms, self.size_ms
+        last = event_ms - event_ms % slide
+        if slide == size:
+            return (last,) if last + size > watermark else ()
+        first = max(event_ms, watermark) - size  # windows that start here have ended
+        return range(first - first % slide + slide, last + 1, slide)
+
+    def expiry(self, end_ms: int) -> int:
+        """Return what the row of a window has as its expiry."""
+        return end_ms + self._kept_ms + _SIGN
+
+    def expired(self, expiry: int, watermark: int) -> bool:
+        """Return whether a row with this expiry is no longer readable."""
+        return watermark > expiry - _SIGN
+
+    def live_from(self, watermark: int) -> int:
+        """Return the least expiry of a row that is still readable."""
+        return max(0, watermark + _SIGN)
+
+    def end(self, expiry: int) -> int:
+        """Return the end of the window whose row has this expiry."""
+        return expiry - _SIGN - self._kept_ms
+
+    def window(self, start_ms: int, expiry: int, watermark: int) -> Window:
+        """Return the window of a row, as of a watermark."""
+        end_ms = self.end(expiry)
+        return Window(start_ms, end_ms, end_ms + self.gap_ms <= watermark)
