@@ -1,0 +1,307 @@
+"""Test that a replica of an internal partition applies every row of the source exactly once, whatever jobs do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryable_app.policy.source_positions import (
+    RUNS_MAX,
+    SourcePosition,
+    SourcePositions,
+    least_offsets,
+)
+from queryable_app.wire.envelopes import Envelope
+
+Record = Sequence[bool]
+"""The rows of a source record, and whether each belongs to the internal partition of the test."""
+
+
+def _run(records: Sequence[Record], run: int, start: int, marker_at: frozenset[int]) -> Iterator[Envelope]:
+    """Yield what a run writes to the internal partition, from the source offset `start`."""
+    sequence = 0
+
+    def next_envelope(offset: int, index: int, count: int) -> Envelope:
+        nonlocal sequence
+        sequence += 1
+        return Envelope(0, offset, index, count, run, sequence - 1, 0)
+
+    yield next_envelope(start, 0, 0)
+    for offset in range(start, len(records)):
+        for index, here in enumerate(records[offset]):
+            if here:
+                yield next_envelope(offset, index, len(records[offset]))
+        if offset in marker_at or offset == len(records) - 1:
+            yield next_envelope(offset + 1, 0, 0)
+
+
+def _rows_before(records: Sequence[Record], position: SourcePosition) -> list[tuple[int, int]]:
+    return [
+        (offset, index)
+        for offset, record in enumerate(records)
+        for index, here in enumerate(record)
+        if here and (offset, index) < (position.offset, position.row)
+    ]
+
+
+_RECORDS = st.lists(st.lists(st.booleans(), max_size=3), min_size=1, max_size=12)
+_ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["start", "write", "write", "write", "lose", "repeat"]), st.integers(0, 30)),
+    max_size=80,
+)
+
+
+@given(_RECORDS, _ACTIONS, st.frozensets(st.integers(0, 12)))
+def test_applied_rows_are_those_before_the_position(
+    records: list[list[bool]], actions: list[tuple[str, int]], marker_at: frozenset[int]
+) -> None:
+    """After any interleaving of several jobs, lost and repeated envelopes, the applied rows are exactly those of the source
+    before the position, in order."""
+    position = SourcePosition()
+    applied: list[tuple[int, int]] = []
+    jobs: list[Iterator[Envelope]] = []
+    last: dict[int, Envelope] = {}
+
+    def arrive(envelope: Envelope) -> None:
+        if position.take(envelope):
+            applied.append((envelope.offset, envelope.row))
+
+    for action, number in actions:
+        if action == "start" or not jobs:
+            jobs.append(_run(records, len(jobs), number % (len(records) + 1), marker_at))
+            continue
+        job = number % len(jobs)
+        if action == "repeat":
+            if job in last:
+                arrive(last[job])
+        elif (envelope := next(jobs[job], None)) is not None and action == "write":
+            last[job] = envelope
+            arrive(envelope)
+        assert applied == _rows_before(records, position)
+
+    for envelope in _run(records, 1000, position.offset, marker_at):
+        arrive(envelope)
+    everything = [(o, i) for o, record in enumerate(records) for i, here in enumerate(record) if here]
+    assert applied == everything
+    assert (position.offset, position.row) == (len(records), 0)
+
+
+def test_gap_in_a_run_is_refused() -> None:
+    """After a lost envelope nothing of the run is applied, and the run is named."""
+    position = SourcePosition()
+    assert not position.take(Envelope(0, 0, 0, 0, 7, 0, 0))
+    assert position.take(Envelope(0, 0, 0, 1, 7, 1, 0))
+    assert not position.take(Envelope(0, 2, 0, 1, 7, 3, 0))
+    assert not position.take(Envelope(0, 3, 0, 1, 7, 4, 0))
+    assert (position.offset, position.refused) == (1, (7,))
+
+
+def test_run_that_begins_after_the_position_is_refused() -> None:
+    """A run that does not cover the rows after the position applies nothing."""
+    position = SourcePosition()
+    assert not position.take(Envelope(0, 5, 0, 0, 7, 0, 0))
+    assert not position.take(Envelope(0, 5, 0, 1, 7, 1, 0))
+    assert (position.offset, position.refused) == (0, (7,))
+
+
+def test_run_whose_start_is_cut_off_is_refused() -> None:
+    """A replica that reads the log from the middle of a run applies nothing of it."""
+    position = SourcePosition()
+    assert not position.take(Envelope(0, 0, 0, 1, 7, 1, 0))
+    assert position.refused == (7,)
+
+
+def test_record_without_rows_here_advances_by_a_marker() -> None:
+    """A marker moves the position over records that gave no row of this partition."""
+    position = SourcePosition()
+    position.take(Envelope(0, 0, 0, 0, 7, 0, 0))
+    assert not position.take(Envelope(0, 9, 0, 0, 7, 1, 0))
+    assert position.offset == 9
+
+
+def test_memory_of_runs_is_bounded() -> None:
+    """Many restarts leave a bounded number of runs, and a forgotten run is refused."""
+    position = SourcePosition()
+    for run in range(3 * RUNS_MAX):
+        position.take(Envelope(0, 0, 0, 0, run, 0, 0))
+    assert len(position.runs) == RUNS_MAX
+    assert not position.take(Envelope(0, 0, 0, 1, 0, 1, 0))
+    assert position.refused == (0,)
+
+
+@given(_RECORDS, _ACTIONS)
+def test_positions_survive_the_round_trip(records: list[list[bool]], actions: list[tuple[str, int]]) -> None:
+    """Encoded positions decode to positions that decide alike."""
+    positions = SourcePositions.none(3)
+    for action, number in actions:
+        envelope = Envelope(number % 4, number, 0, number % 2, number % 5, number % 3, 0)
+        positions.take(envelope if action == "write" else envelope._replace(sequence=0, rows=0, offset=0))
+    decoded = SourcePositions.decode(positions.encode())
+    assert decoded.encode() == positions.encode()
+    assert decoded.offsets == positions.offsets
+    assert decoded.refused_runs == positions.refused_runs
+
+
+def test_copy_leaves_the_original_unchanged() -> None:
+    """A slice that is not written changes nothing."""
+    positions = SourcePositions.none(1)
+    copied = positions.copy()
+    copied.take(Envelope(0, 0, 0, 0, 7, 0, 0))
+    copied.take(Envelope(0, 3, 0, 1, 7, 1, 0))
+    assert positions.offsets == (0,)
+    assert copied.offsets == (4,)
+
+
+def test_job_starts_at_the_least_offsets_of_all_partitions() -> None:
+    """The start of each source partition is the least over the internal partitions, each by its most advanced replica."""
+    replicas = [(0, (5, 9), False), (0, (7, 8), False), (1, (6, 20), False)]
+    assert least_offsets(replicas, 2) == [6, 9]
+
+
+def test_job_starts_early_enough_for_a_replica_that_refused_it() -> None:
+    """A replica that cannot use the log gets all rows from its own position on."""
+    replicas = [(0, (5, 9), False), (0, (2, 0), True), (1, (6, 20), False)]
+    assert least_offsets(replicas, 2) == [2, 0]
+
+
+@pytest.mark.parametrize("replicas", [[], [(0, (5, 9), False)]])
+def test_job_waits_for_a_replica_of_each_partition(replicas: list[tuple[int, tuple[int, ...], bool]]) -> None:
+    """Without a replica of some partition the job has no start."""
+    assert least_offsets(replicas, 2) is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_jobs_and_replicas_converge(seed: int) -> None:
+    """Jobs, replicas and lost log tails at random: no replica ever has a wrong row, and one quiet job completes all of them."""
+    world = _World(random.Random(seed))
+    for _ in range(400):
+        world.step()
+    world.settle()
+    assert all(
+        replica.positions.offsets == (len(world.source[0]), len(world.source[1]))
+        for replica in world.replicas
+    )
+
+
+class _Replica:
+    def __init__(self, partition: int, log_start: int) -> None:
+        self.partition = partition
+        self.at = log_start
+        self.positions = SourcePositions.none(2)
+        self.rows: list[tuple[int, int, int]] = []
+
+    def read(self, log: list[Envelope]) -> None:
+        if self.at < len(log):
+            envelope = log[self.at]
+            self.at += 1
+            if self.positions.take(envelope):
+                self.rows.append((envelope.partition, envelope.offset, envelope.row))
+
+
+class _World:
+    """Two source partitions, two internal partitions, jobs that come and go, and replicas that start over."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.source: tuple[list[list[int]], list[list[int]]] = ([], [])  # rows: their internal partitions
+        self.logs: tuple[list[Envelope], list[Envelope]] = ([], [])
+        self.log_start = [0, 0]
+        self.replicas = [_Replica(0, 0), _Replica(1, 0), _Replica(1, 0)]
+        self.jobs: list[tuple[int, dict[int, int], dict[tuple[int, int], int]]] = []
+        self.runs = 0
+
+    def start_job(self) -> None:
+        refused_by = self.jobs[-1][0] if self.jobs else -1
+        start = least_offsets(
+            [
+                (r.partition, r.positions.offsets, refused_by in r.positions.refused_runs)
+                for r in self.replicas
+            ],
+            2,
+        )
+        assert start is not None
+        self.runs += 1
+        job = (self.runs, dict(enumerate(start)), {(s, q): 0 for s in range(2) for q in range(2)})
+        self.jobs = [*self.jobs[-1:], job]
+        for source in range(2):
+            for internal in range(2):
+                self.write(job, internal, source, start[source], 0, 0)
+
+    def write(
+        self,
+        job: tuple[int, dict[int, int], dict[tuple[int, int], int]],
+        internal: int,
+        source: int,
+        offset: int,
+        index: int,
+        count: int,
+        lost: bool = False,
+    ) -> None:
+        run, _, sequences = job
+        sequence = sequences[source, internal]
+        sequences[source, internal] += 1
+        if not lost:
+            self.logs[internal].append(Envelope(source, offset, index, count, run, sequence, 0))
+
+    def advance(self, job: tuple[int, dict[int, int], dict[tuple[int, int], int]], lossy: bool) -> None:
+        source = self.rng.randrange(2)
+        offset = job[1][source]
+        if offset < len(self.source[source]):
+            rows = self.source[source][offset]
+            for index, internal in enumerate(rows):
+                lost = lossy and self.rng.random() < 0.05
+                self.write(job, internal, source, offset, index, len(rows), lost)
+            job[1][source] = offset + 1
+        if self.rng.random() < 0.3:
+            for internal in range(2):
+                self.write(job, internal, source, job[1][source], 0, 0)
+
+    def step(self) -> None:
+        chance = self.rng.random()
+        if chance < 0.3:
+            rows = [self.rng.randrange(2) for _ in range(self.rng.randrange(4))]
+            self.source[self.rng.randrange(2)].append(rows)
+        elif chance < 0.33 or not self.jobs:
+            self.start_job()
+        elif chance < 0.65:
+            self.advance(self.rng.choice(self.jobs), lossy=True)
+        elif chance < 0.66:  # records are deleted from the log
+            internal = self.rng.randrange(2)
+            self.log_start[internal] = len(self.logs[internal])
+        elif chance < 0.68:  # a replica is lost, and another one starts with what the log has
+            at = self.rng.randrange(len(self.replicas))
+            partition = self.replicas[at].partition
+            self.replicas[at] = _Replica(partition, self.log_start[partition])
+        else:
+            replica = self.rng.choice(self.replicas)
+            replica.read(self.logs[replica.partition])
+        self.check()
+
+    def settle(self) -> None:
+        for _ in range(6):
+            self.start_job()
+            job = self.jobs[-1]
+            for source in range(2):
+                while job[1][source] < len(self.source[source]):
+                    self.advance(job, lossy=False)
+                for internal in range(2):
+                    self.write(job, internal, source, job[1][source], 0, 0)
+            for replica in self.replicas:
+                while replica.at < len(self.logs[replica.partition]):
+                    replica.read(self.logs[replica.partition])
+            self.check()
+
+    def check(self) -> None:
+        for replica in self.replicas:
+            for source, position in enumerate(replica.positions.by_partition):
+                expected = [
+                    (source, offset, index)
+                    for offset, rows in enumerate(self.source[source])
+                    for index, internal in enumerate(rows)
+                    if internal == replica.partition and (offset, index) < (position.offset, position.row)
+                ]
+                assert [row for row in replica.rows if row[0] == source] == expected
