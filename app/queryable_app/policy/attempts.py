@@ -52,7 +52,8 @@ class HedgeBudget:
 
     def note_request(self) -> None:
         self.requests += 1
-        self._tokens = min(self._burst, self._tokens + self._share)
+        if self._tokens < self._burst:
+            self._tokens = min(self._burst, self._tokens + self._share)
 
     def take(self) -> bool:
         if self._tokens < 1:
@@ -66,7 +67,8 @@ class Attempts:
     """Track the attempts of one request.
 
     `candidates` are ordinals in the order of `routing.route`, without this node. `patience` is the minimum of seconds before a
-    hedge, for reads that wait for freshness.
+    hedge, for reads that wait for freshness. `sent` names a candidate that has got the request already, and when; the caller has
+    noted the request in the budget.
     """
 
     __slots__ = (
@@ -88,6 +90,7 @@ class Attempts:
         health: Mapping[int, PeerHealth],
         budget: HedgeBudget,
         patience: float = 0.0,
+        sent: tuple[int, float] | None = None,
     ) -> None:
         self._left = list(candidates)
         self._deadline = deadline
@@ -98,7 +101,12 @@ class Attempts:
         self._last = -1
         self._last_at = 0.0
         self._refusal: tuple[int, Any] | None = None
-        budget.note_request()
+        if sent is None:
+            budget.note_request()
+        else:
+            self._last, self._last_at = sent
+            self._left.remove(self._last)
+            self._running.append(self._last)
 
     def step(self, now: float) -> Step:
         if now >= self._deadline:

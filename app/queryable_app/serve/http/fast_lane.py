@@ -73,10 +73,12 @@ class FastLane(MultiGetLane):
             if self.server_headers is not self.server_state.default_headers:
                 self.render_server_lines()
             answer = self.reads.found_at_once(request[1], self.server_lines)
-            if answer is not None:
+            if isinstance(answer, bytes):
                 self.node.counters.fast_answers += 1  # before the client has the answer
                 self._write(answer)
                 self.idle_since = self.sweeps
+                return
+            if answer is not None and self._forward(request[1], answer):
                 return
         self._receive(data)
 
@@ -145,7 +147,12 @@ class FastLane(MultiGetLane):
         try:
             answer = self._read(key)
         except Failure as refusal:
-            return refusal.reason in REASONS_TO_TRY_ELSEWHERE and self._forward(key, refusal)
+            return (
+                refusal.reason in REASONS_TO_TRY_ELSEWHERE
+                and refusal.partition is not None
+                and not self.reads.partitioning.scattered
+                and self._forward(key, refusal)
+            )
         except Exception:
             return False  # the task meets the defect again, and reports it
         if len(answer.body) > PIECE_BYTES:  # the guard bounds unsent bytes of large answers
@@ -161,8 +168,6 @@ class FastLane(MultiGetLane):
         return True
 
     def _forward(self, key: bytes, refusal: Failure) -> bool:
-        if refusal.partition is None or self.reads.partitioning.scattered:
-            return False
         forward = self.node.forwarded_reads.plain(self, key, refusal, self.reads.defaults.deadline_ms)
         if forward is None:
             return False
@@ -172,6 +177,14 @@ class FastLane(MultiGetLane):
 
     def on_forwarded_response(self, head: bytes, body: bytes) -> None:
         """Send the answer of another node."""
+        if len(body) <= PIECE_BYTES and not (
+            self.unparsed or self.eof or self.closes_after_answer or self.node.draining
+        ):
+            self.forward = None
+            self.node.counters.fast_answers += 1
+            self._write(head + body)
+            self.idle_since = self.sweeps
+            return
         last = self.is_last()
         if last:
             head = head[:-2] + CLOSE_LINE + b"\r\n"
@@ -216,45 +229,68 @@ class FastLane(MultiGetLane):
 
     def _answer_forwarded(self, data: bytes) -> None:
         """Answer every complete request in `data`, or refuse it; forward none. Keep an incomplete one for later."""
-        if self.server_headers is not self.server_state.default_headers:
-            self.render_server_lines()
-        at_once = self.reads.answers_at_once
-        answers: list[bytes] = []
-        size = at = 0
+        at = 0
         while at < len(data):
-            if size > PIECE_BYTES:
-                self._write_many(answers)
-                answers, size = [], 0
-            if self.flow.write_paused:
-                self.unparsed = data[at:]
-                self.flow.pause_reading()
-                break
             end = data.find(b"\r\n", at)
             head_end = data.find(b"\r\n\r\n", end) + 4 if end >= 0 else 3
             if head_end < 4 and len(data) - at <= self.request_bytes_max:
                 self.incomplete_request = data[at:]
                 break
-            key = data[at + len(_PREFIX) : end - len(_SUFFIX)]
             if (
                 not data.startswith(_PREFIX, at)
                 or not data.startswith(_SUFFIX, end - len(_SUFFIX))
-                or key.translate(None, _PATH_BYTES)
                 or self.heads[data[end:head_end]] is not HeadKind.FORWARDED
                 or self.reads.plain_reads_wait
             ):
                 break
-            answer = self.reads.found_at_once(key, self.server_lines) if at_once and b"%" not in key else None
-            if answer is None:
-                answer = self.encode_answer(self._answer_locally(key))
-            answers.append(answer)
-            size += len(answer)
-            at = head_end
-        self._write_many(answers)
+            # Another node repeats its header lines, so nearly always they separate all the keys in `data`.
+            tail = data[end - len(_SUFFIX) : head_end]
+            last = data.rfind(tail)
+            keys = data[at + len(_PREFIX) : last].split(tail + _PREFIX)
+            if b"".join(keys).translate(None, _PATH_BYTES):
+                last = end - len(_SUFFIX)
+                keys = [data[at + len(_PREFIX) : last]]
+                if keys[0].translate(None, _PATH_BYTES):
+                    break
+            answered = self._answer_keys(keys)
+            if answered < len(keys):
+                left = (tail + _PREFIX).join(keys[answered:])
+                self.unparsed = _PREFIX + left + data[last:]
+                self.flow.pause_reading()
+                break
+            at = last + len(tail)
         self.idle_since = self.sweeps
         if self.incomplete_request:
             self.idle_since, self.head_since = None, self.sweeps
         elif not self.unparsed and at < len(data):
             super().data_received(data[at:])
+
+    def _answer_keys(self, keys: list[bytes]) -> int:
+        """Answer the reads of these keys. Return how many are answered: fewer if the other node does not take the answers."""
+        if self.server_headers is not self.server_state.default_headers:
+            self.render_server_lines()
+        at_once, found_at_once, lines = (
+            self.reads.answers_at_once,
+            self.reads.found_at_once,
+            self.server_lines,
+        )
+        answers: list[bytes] = []
+        size = answered = 0
+        for key in keys:
+            if size > PIECE_BYTES:
+                self._write_many(answers)
+                answers, size = [], 0
+            if self.flow.write_paused:
+                break
+            answer = found_at_once(key, lines) if at_once and b"%" not in key else None
+            if not isinstance(answer, bytes):
+                answer = self.encode_answer(self._answer_locally(key))
+            answers.append(answer)
+            size += len(answer)
+            answered += 1
+        if answers:
+            self._write_many(answers)
+        return answered
 
     def _write_many(self, answers: list[bytes]) -> None:
         self.node.counters.fast_answers += len(answers)

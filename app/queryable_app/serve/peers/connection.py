@@ -17,6 +17,7 @@ RESPONSE_BYTES_MAX: Final = 256 << 20
 
 _HEAD_BYTES_MAX: Final = 16 * 1024
 _VERSION: Final = b"HTTP/1.1 "
+_OK: Final = _VERSION + b"200 "
 _LENGTH: Final = b"\r\ncontent-length: "
 _CLOSE: Final = b"\r\nconnection: close\r\n"
 
@@ -103,7 +104,8 @@ class PeerConnection(asyncio.Protocol, Generic[Request]):
         """Hand the complete responses to the owner, and return where the first incomplete one begins. Raises ValueError."""
         at = 0
         while at < len(data):
-            if not data.startswith(_VERSION, at) and not _VERSION.startswith(data[at:]):
+            ok = data.startswith(_OK, at)
+            if not ok and not data.startswith(_VERSION, at) and not _VERSION.startswith(data[at:]):
                 raise ValueError("the response is not HTTP/1.1")
             head_end = data.find(b"\r\n\r\n", at) + 4
             if head_end < 4:
@@ -111,7 +113,7 @@ class PeerConnection(asyncio.Protocol, Generic[Request]):
                     raise ValueError("the head of the response is too large")
                 self._needed = 0
                 return at
-            status = int(data[at + 9 : at + 12])
+            status = 200 if ok else int(data[at + 9 : at + 12])
             end = head_end
             if status != 304:
                 length_at = data.index(_LENGTH, at, head_end) + len(_LENGTH)

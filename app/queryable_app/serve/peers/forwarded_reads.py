@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -104,12 +105,60 @@ class ForwardedRead(ABC):
 
 
 class _PlainRead(ForwardedRead):
-    """A read without options, sent on the peer's pipeline."""
+    """A read without options, sent on the peer's pipeline. Unless its first node fails or takes long, it has no `Attempts`."""
 
-    __slots__ = ("key",)
+    __slots__ = ("_begun_at", "_candidates", "_first_answers", "key")
 
-    key: bytes
-    """As it stands in the path. Set after construction: this is cheaper than another constructor."""
+    def __init__(
+        self,
+        reads: ForwardedReads,
+        sink: ResponseSink,
+        candidates: Sequence[int],
+        refusal: Failure,
+        now: float,
+        deadline: float,
+        key: bytes,
+    ) -> None:
+        self._reads = reads
+        self._sink = sink
+        self._candidates = candidates
+        self._refusal = refusal
+        self._begun_at = now
+        self._deadline = deadline
+        self._overloaded = False
+        self._first_answers = True
+        self.key = key  # as it stands in the path
+
+    def start(self) -> None:
+        reads, now = self._reads, self._begun_at
+        reads.add(self)
+        self.due = now + _SWEEP_SECONDS
+        if not reads.peers.send_first(self._candidates[0], self.key, self, now, self._deadline):
+            self._first_answers = False
+            self._attempts = reads.peers.attempts_of(self._candidates, self._deadline)
+            self.advance(now)
+
+    def advance(self, now: float) -> None:
+        self._need_attempts()
+        super().advance(now)
+
+    def on_response(self, ordinal: int, status: int, head: bytes, body: bytes) -> None:
+        if status == 200 and self._first_answers:
+            sink = self.abandon()
+            if sink is not None:
+                sink.on_forwarded_response(head.replace(_NO_HOPS, _ONE_HOP, 1), body)
+            return
+        self._need_attempts()
+        super().on_response(ordinal, status, head, body)
+
+    def on_failure(self, ordinal: int) -> None:
+        self._need_attempts()
+        super().on_failure(ordinal)
+
+    def _need_attempts(self) -> None:
+        if self._first_answers:
+            self._first_answers = False
+            self._attempts = self._reads.peers.attempts_of(self._candidates, self._deadline, self._begun_at)
 
     def _send(self, ordinal: int, now: float) -> bool:
         return self._reads.peers.send_plain_read(ordinal, self.key, self, now, self._deadline)
@@ -179,13 +228,11 @@ class ForwardedReads:
     ) -> ForwardedRead | None:
         """Prepare a plain read of a key, as it stands in the path. None: no other node has the partition."""
         assert refusal.partition is not None
-        deadline = self.time() + deadline_ms / 1000
-        attempts = self.peers.attempts(refusal.partition, deadline)
-        if attempts is None:
+        candidates = self.peers.candidates(refusal.partition)
+        if not candidates:
             return None
-        read = _PlainRead(self, sink, attempts, refusal, deadline)
-        read.key = key
-        return read
+        now = self.time()
+        return _PlainRead(self, sink, candidates, refusal, now, now + deadline_ms / 1000, key)
 
     async def with_options(
         self,

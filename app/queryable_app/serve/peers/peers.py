@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from math import inf
@@ -70,8 +70,17 @@ class _Peer:
     client: PeerClient
     pipeline: ReadPipeline
     plain_lines: bytes  # of a plain read, between the key and the remaining milliseconds
+    plain_tails: dict[int, bytes] = field(default_factory=dict)
+    """What stands behind the key, by the remaining milliseconds."""
     movable: dict[asyncio.Timeout, Collection[int]] = field(default_factory=dict)
     """Running requests that other nodes could serve, and the partitions that they read."""
+
+    def plain_request(self, key: bytes, seconds: float) -> bytes:
+        left_ms = int(seconds * 1000 + 0.5) // _PLAIN_DEADLINE_STEP_MS * _PLAIN_DEADLINE_STEP_MS
+        tail = self.plain_tails.get(left_ms)
+        if tail is None:
+            tail = self.plain_tails[left_ms] = b"%b%d\r\n\r\n" % (self.plain_lines, left_ms or 1)
+        return b"GET /v1/keys/" + key + tail
 
 
 class Peers(Background):
@@ -91,7 +100,7 @@ class Peers(Background):
         self._health: dict[int, PeerHealth] = {}
         """Includes nodes that have left the placement, for requests that began before."""
         self.hedges = HedgeBudget()
-        self._routes: dict[int, list[int]] = {}
+        self._routes: dict[int, tuple[int, ...]] = {}
         """Candidates for plain reads, since the last heartbeat."""
         self._heartbeat_cache = (-1.0, b"")
         self._ticks = 0
@@ -138,10 +147,10 @@ class Peers(Background):
 
     # Routing.
 
-    def candidates(self, partition: int, options: ReadOptions | None = None) -> list[int]:
+    def candidates(self, partition: int, options: ReadOptions | None = None) -> Sequence[int]:
         """Return the other nodes with the partition, in the order to try them."""
         if not self._token:
-            return []
+            return ()
         if self._replicas.placement is not self._followed:
             self._follow_placement()
         ordered = self._routes.get(partition) if options is None else None
@@ -152,10 +161,10 @@ class Peers(Background):
             all_nodes = route(
                 partition, self._replicas.placement, self._own, states, now, options or ReadOptions()
             )
-            ordered = [ordinal for ordinal in all_nodes if ordinal != self._own]
+            ordered = tuple(ordinal for ordinal in all_nodes if ordinal != self._own)
             if options is None:
                 self._routes[partition] = ordered
-        return list(ordered)
+        return ordered
 
     def has_complete_replica(self, ordinal: int, partition: int) -> bool:
         """Whether the node is not suspected, and reported a replica that is complete and not damaged."""
@@ -208,7 +217,7 @@ class Peers(Background):
     ) -> Attempts | None:
         """Return the attempts of one read; None if no other node has the partition. Nodes in `last` are tried after all others,
         and not as a hedge."""
-        candidates = self.candidates(partition, options)
+        candidates = list(self.candidates(partition, options))
         if not candidates:
             return None
         hedge_delay = _HEDGE_DELAY_SECONDS if options and may_wait_for_freshness(options) else 0.0
@@ -216,6 +225,13 @@ class Peers(Background):
             candidates.sort(key=lambda ordinal: ordinal in last)
             hedge_delay = inf
         return Attempts(candidates, deadline, self._health, self.hedges, hedge_delay)
+
+    def attempts_of(
+        self, candidates: Sequence[int], deadline: float, first_sent_at: float | None = None
+    ) -> Attempts:
+        """Return the attempts of a plain read. The first candidate may have got it already, by `send_first`."""
+        sent = None if first_sent_at is None else (candidates[0], first_sent_at)
+        return Attempts(candidates, deadline, self._health, self.hedges, sent=sent)
 
     @asynccontextmanager
     async def unless_suspected(self, ordinal: int, partitions: Collection[int]) -> AsyncIterator[None]:
@@ -347,6 +363,20 @@ class Peers(Background):
 
     # Requests.
 
+    def send_first(
+        self, ordinal: int, key: bytes, handler: ResponseHandler, now: float, deadline: float
+    ) -> bool:
+        """Send a plain read to a healthy node. False: let `attempts` decide."""
+        peer = self._peers.get(ordinal)
+        if (
+            peer is None
+            or peer.health.unhealthy
+            or not peer.pipeline.send(peer.plain_request(key, deadline - now), handler, now)
+        ):
+            return False
+        self.hedges.note_request()
+        return True
+
     def send_plain_read(
         self, ordinal: int, key: bytes, handler: ResponseHandler, now: float, deadline: float
     ) -> bool:
@@ -354,9 +384,8 @@ class Peers(Background):
         peer = self._peers.get(ordinal)
         if peer is None:
             return False
-        left_ms = int((deadline - now) * 1000 + 0.5) // _PLAIN_DEADLINE_STEP_MS * _PLAIN_DEADLINE_STEP_MS
-        content = b"GET /v1/keys/%b%b%d\r\n\r\n" % (key, peer.plain_lines, left_ms or 1)
-        return peer.pipeline.send(content, handler, now)
+        peer.health.asked(now)
+        return peer.pipeline.send(peer.plain_request(key, deadline - now), handler, now)
 
     async def send_read(
         self, ordinal: int, target: bytes, headers: bytes, options: ReadOptions, deadline: float

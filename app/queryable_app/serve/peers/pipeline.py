@@ -59,6 +59,7 @@ class ReadPipeline:
         self._connect_at = 0.0
         self._connected_at = -inf
         self._unsent: list[_PlainRead] = []
+        self._unfinished = 0  # sent or not
         self._flush_scheduled = False
         self._closed = False
         self._last_response_at = 0.0
@@ -66,14 +67,12 @@ class ReadPipeline:
 
     def send(self, content: bytes, handler: ResponseHandler, now: float) -> bool:
         """Send a request, or return False if too many are unanswered already."""
-        unanswered = len(self._unsent)
-        for connection in self._connections:
-            unanswered += len(connection.unanswered)
-        if self._closed or unanswered >= _UNANSWERED_MAX:
+        if self._closed or self._unfinished >= _UNANSWERED_MAX:
             return False
-        self._health.asked(now)
+        self._unfinished += 1
         self._unsent.append(_PlainRead(content, handler, now))
-        self._flush_soon()
+        if not self._flush_scheduled:
+            self._flush_soon()
         return True
 
     def check(self, now: float) -> None:
@@ -99,9 +98,8 @@ class ReadPipeline:
         self._fail_unsent()
 
     def _flush_soon(self) -> None:
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        self._flush_scheduled = True
+        asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -138,8 +136,13 @@ class ReadPipeline:
         self._flush()
 
     def _on_response(self, read: _PlainRead, status: int, head: bytes, body: bytes) -> None:
-        now = self._last_response_at = self._time()
-        self._health.answered(now - read.sent_at)
+        self._unfinished -= 1
+        now = self._time()
+        if (
+            now != self._last_response_at
+        ):  # one that arrived together with others tells no more about the node
+            self._last_response_at = now
+            self._health.answered(now - read.sent_at)
         read.handler.on_response(self._ordinal, status, head, body)
 
     def _on_lost(self, connection: _Connection, _: str) -> None:
@@ -157,7 +160,7 @@ class ReadPipeline:
                 self._unsent.append(read)
             else:
                 self._fail(read)
-        if self._unsent:
+        if self._unsent and not self._flush_scheduled:
             self._flush_soon()
 
     def _fail_unsent(self, arrived_until: float = inf) -> None:
@@ -172,5 +175,6 @@ class ReadPipeline:
                 self._unsent.append(read)
 
     def _fail(self, read: _PlainRead) -> None:
+        self._unfinished -= 1
         self._health.failed(self._time())
         read.handler.on_failure(self._ordinal)

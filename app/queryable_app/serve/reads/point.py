@@ -156,15 +156,19 @@ class Reads:
         if self._keys_need_conversion:
             return None
         partition = self._partitioner.partitioning.partition_of(key)
-        if partition is None or partition in self.replicas.by_partition:
+        return None if partition is None else self._elsewhere(partition)
+
+    def _elsewhere(self, partition: int) -> Failure | None:
+        if partition in self.replicas.by_partition:
             return None
         failure = self._not_hosted.get(partition)
         if failure is None:
             failure = self._not_hosted[partition] = not_hosted_here(partition)
         return failure
 
-    def found_at_once(self, key: bytes, server_lines: bytes) -> bytes | None:
-        """Return the bytes of the answer to a plain read that finds a live row. Return None if `point` must decide.
+    def found_at_once(self, key: bytes, server_lines: bytes) -> bytes | Failure | None:
+        """Return the bytes of the answer to a plain read that finds a live row. Return None if `point` must decide, and the
+        refusal if only other nodes host the key.
 
         `key` stands in the path as it is, without percent signs. `point` has left an entry in the cache a moment ago.
         """
@@ -178,8 +182,11 @@ class Reads:
         else:
             record_key = disk_key = key
         partition = self._partitioner.partitioning.partition_of(record_key)
-        if partition is None or (cached := self._cache.get(partition)) is None:
+        if partition is None:
             return None
+        cached = self._cache.get(partition)
+        if cached is None:
+            return self._elsewhere(partition)
         until_ms, replica, store, state, _, headers = cached
         if (
             until_ms < now_ms
