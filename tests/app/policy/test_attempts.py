@@ -48,6 +48,20 @@ def test_slow_replica_is_hedged() -> None:
     assert next_action(request, 0) == (12, SendTo(1, hedge=True))
 
 
+@pytest.mark.parametrize("now", [0.01, 0.06, 1.5, 2.0])
+def test_request_that_was_sent_already_goes_on_like_any_other(now: float) -> None:
+    """Attempts that begin after the first node got the request take the same next step, and the budget has one request."""
+    sent_at_once, sent_before = HedgeBudget(), HedgeBudget()
+    request = attempts(nodes(), sent_at_once)
+    request.step(0)
+    sent_before.note_request()
+    late = Attempts([0, 1, 2], 2.0, nodes(), sent_before, sent=(0, 0.0))
+
+    assert late.step(now) == request.step(now)
+    assert sent_before.requests == sent_at_once.requests == 1
+    assert late.answered(0, 421, b"") is request.answered(0, 421, b"") is False
+
+
 def test_waiting_read_is_hedged_later() -> None:
     """The patience of a read that waits for freshness delays its hedge."""
     request = Attempts([0, 1], 2.0, nodes(), HedgeBudget(), patience=0.2)

@@ -115,6 +115,25 @@ def test_forwarded_requests_may_be_cut_anywhere(nodes: tuple[Served, Served], cu
     assert nodes[1].node.counters.fast_answers - before == len(keys)
 
 
+def test_forwarded_requests_may_have_different_header_lines(nodes: tuple[Served, Served]) -> None:
+    """Requests with less time left stand between others, and all are answered in order."""
+    keys = [key for key in of_partition(1, 60) if int(key[4:]) < 4000]
+    marks = (MARK, MARK, MARK.replace("2000", "50"), MARK.replace("2000", "1950"))
+    requests = (
+        f"GET /v1/keys/{key} HTTP/1.1\r\n{mark}"
+        for key, mark in zip(keys, itertools.cycle(marks), strict=False)
+    )
+    before = nodes[1].node.counters.fast_answers
+    with socket.create_connection(("127.0.0.1", nodes[1].port), timeout=10) as connection:
+        connection.sendall("".join(requests).encode())
+        answers = read_answers(connection, len(keys))
+    at = 0
+    for key in keys:
+        body = b'{"n":%d}' % int(key[4:])
+        at = answers.index(body, at) + len(body)
+    assert nodes[1].node.counters.fast_answers - before == len(keys)
+
+
 def test_refused_request_is_answered_in_its_place(
     nodes: tuple[Served, Served],
 ) -> None:
