@@ -35,6 +35,7 @@ from queryable_app.serve.base.admission import ReadAdmission
 from queryable_app.serve.base.background import supervise
 from queryable_app.serve.base.byte_budget import ByteBudget
 from queryable_app.serve.base.counters import Counters
+from queryable_app.serve.feed.aggregate_slices import AggregateRows
 from queryable_app.serve.feed.control_socket import ControlSocket
 from queryable_app.serve.feed.dead_letters import DeadLetterTopic
 from queryable_app.serve.feed.ingest_status import IngestStatus
@@ -127,7 +128,8 @@ class Node:
 
     def _create_ingest_parts(self) -> None:
         settings, spec, replicas = self.settings, self.spec, self.replicas
-        self.slices = Slices(replicas, self.codec, spec.on_bad_record, self.dead_letters)
+        view = None if spec.aggregate is None else AggregateRows(spec.aggregate)
+        self.slices = Slices(replicas, self.codec, spec.on_bad_record, self.dead_letters, view)
         run_dir = Path(settings.run_dir)
         self._rows = RowSocket(run_dir / ROW_SOCKET, self.slices, lambda: self.last_read_ms)
         self._control = ControlSocket(

@@ -19,6 +19,8 @@ from queryable_app.wire.row_frames import FrameError
 TYPES: Final = b"ldfbtDsxn-"
 """Integer, double, float, boolean, timestamp (µs), date (days), string, binary, decimal, and no value (records are counted)."""
 
+DECIMAL_SCALE_MAX: Final = 38  # Spark's
+
 _FIXED: Final = {
     "l": "q",
     "d": "d",
@@ -114,10 +116,10 @@ class Layout:
             content = stored[start:end]
             if not is_decimal:
                 inputs[n] = content
-            elif content:
+            elif content and fields[place] <= DECIMAL_SCALE_MAX:
                 inputs[n] = Decimal(int.from_bytes(content, "big", signed=True), fields[place])
             else:
-                raise FrameError("a decimal without digits")
+                raise FrameError(f"a decimal of {len(content)} bytes with the scale {fields[place]}")
         return end
 
     def encode(self, contribution: Contribution) -> bytes:
@@ -129,7 +131,7 @@ class Layout:
             fixed.append(_ABSENT if given is ABSENT else _NULL if given is None else _VALUE)
             value = None if given is ABSENT else given
             if each == "n":
-                content = b"" if value is None else _twos_complement(value.unscaled)
+                content = b"" if value is None else twos_complement(value.unscaled)
                 fixed += (0 if value is None else value.scale, len(content))
                 variable.append(content)
             elif each in _VARIABLE:
@@ -164,6 +166,6 @@ def encode(types: str, offset: int, timestamp_ms: int, event_time_ms: int, input
     return layout_of(types.encode()).encode((offset, timestamp_ms, event_time_ms, list(inputs)))
 
 
-def _twos_complement(number: int) -> bytes:
+def twos_complement(number: int) -> bytes:
     """Return the fewest bytes, as Java's BigInteger does."""
     return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)

@@ -117,10 +117,12 @@ def test_noise_is_a_contribution_or_refused(noise: bytes) -> None:
         ("b", [1], 1, 2),  # the value
         ("s", [None], 4, 1),  # the length of a null
         ("n", [Decimal(1, 0)], 5, 0),  # the length of a decimal
+        ("n", [Decimal(1, 0)], 1, 39),  # its scale
     ],
 )
 def test_malformed_input_is_refused(types: str, inputs: list[Any], place: int, byte: int) -> None:
-    """An unknown presence, a boolean other than 0 and 1, a null with a length and a decimal without digits are refused."""
+    """An unknown presence, a boolean other than 0 and 1, a null with a length, a decimal without digits and a scale
+    beyond Spark's are refused."""
     stored = bytearray(contributions.encode(types, 0, 0, 0, inputs))
     stored[ROW_HEADER_SIZE + 1 + len(types) + 8 + place] = byte
 

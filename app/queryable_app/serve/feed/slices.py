@@ -3,18 +3,23 @@
 Strategy: nearly every slice is complete and has only rows to put. Its rows go straight from the frame into the batch, and its
 header brings the counters. A slice of which a part was applied before (a replay), or that has other kinds of rows, is applied row
 by row, and the kinds of its rows give the counters. A first offset above the position is a gap, which is normal.
+
+What rows change in the store depends on the view: `LatestRows` puts them as they are, and `aggregate_slices.py` folds them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
+from queryable_app.aggregates.states import StateError
 from queryable_app.config.topic_spec import OnBadRecord
+from queryable_app.errors import Failure
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
+from queryable_app.serve.store.store import Store
 from queryable_app.wire import row_frames
 from queryable_app.wire.disk_format import TOMBSTONE, ReplicaState
 from queryable_app.wire.partitioners import (
@@ -44,6 +49,30 @@ class DeadLetters(Protocol):
     async def send_dead_letters(self, letters: Sequence[DeadLetter]) -> None: ...
 
 
+class Changes(NamedTuple):
+    """What the rows of a slice change in the store, in the batch that moves the position."""
+
+    puts: Iterable[tuple[bytes, bytes]]
+    tombstones: int
+    """How many of the rows have no value."""
+    deletes: Iterable[bytes] = ()
+    meta: Iterable[tuple[bytes, bytes]] = ()
+
+
+class View(Protocol):
+    """Decide what rows change in the store."""
+
+    def changes(self, store: Store, rows: Sequence[tuple[bytes, bytes]]) -> Changes:
+        """Return the changes for rows of kinds ROW and DROPPED, in offset order, that the store does not have yet."""
+
+
+class LatestRows:
+    """Keep the latest row of each key."""
+
+    def changes(self, _store: Store, rows: Sequence[tuple[bytes, bytes]]) -> Changes:
+        return Changes(rows, sum([stored[0] & TOMBSTONE for _, stored in rows]))
+
+
 class Slices:
     """Apply slices to this node's replicas."""
 
@@ -53,7 +82,9 @@ class Slices:
         codec: KeyCodec,
         on_bad_record: OnBadRecord,
         dead_letters: DeadLetters | None = None,
+        view: View | None = None,
     ) -> None:
+        self._view = view or LatestRows()
         self._replicas = replicas
         self._codec = codec
         self._fail_on_bad = on_bad_record == "Fail"
@@ -101,22 +132,27 @@ class Slices:
         return header, replica if replica is not None and replica.accepts_slices else None
 
     def _apply_whole(self, replica: Replica, header: SliceHeader, payload: bytes) -> None:
-        puts = row_frames.puts(payload, header)
-        tombstones = sum([stored[0] & TOMBSTONE for _, stored in puts])
+        rows = row_frames.puts(payload, header)
+        changes = self._changes(replica, rows)
+        if changes is None:
+            return
         state = replica.state
         replica.apply(
-            puts,
+            changes.puts,
             ReplicaState(
                 position=header.last_offset + 1,
                 complete=state.complete,
-                rows=state.rows + len(puts) - tombstones,
-                deletes=state.deletes + tombstones - header.dropped,
+                rows=state.rows + len(rows) - changes.tombstones,
+                deletes=state.deletes + changes.tombstones - header.dropped,
                 null_keys=state.null_keys,
                 bad=state.bad,
                 dropped=state.dropped + header.dropped,
                 last_timestamp_ms=header.last_timestamp_ms,
                 mismatches=_mismatches_of_all(state, header),
             ),
+            None,
+            changes.deletes,
+            changes.meta,
         )
 
     def _apply_row_by_row(self, replica: Replica, header: SliceHeader, payload: bytes) -> None:
@@ -127,18 +163,20 @@ class Slices:
         if stopped:  # the position stays at the bad record, so later rows do not count
             position = bad[0].offset
             new = [row for row in new if row.offset < position]
-        puts = [(row.disk_key, row.stored) for row in new if row.kind in _PUT]
+        rows = [(row.disk_key, row.stored) for row in new if row.kind in _PUT]
+        changes = self._changes(replica, rows)
+        if changes is None:
+            return
         kinds = Counter(row.kind for row in new)
-        tombstones = sum(stored[0] & TOMBSTONE for _, stored in puts)
         last_bad = _shown(bad[0 if stopped else -1], header) if bad else None
         whole = header.first_offset >= state.position and not stopped
         replica.apply(
-            puts,
+            changes.puts,
             replace(
                 state,
                 position=max(position, state.position),
-                rows=state.rows + len(puts) - tombstones,
-                deletes=state.deletes + tombstones - kinds[row_frames.DROPPED],
+                rows=state.rows + len(rows) - changes.tombstones,
+                deletes=state.deletes + changes.tombstones - kinds[row_frames.DROPPED],
                 null_keys=state.null_keys + kinds[row_frames.NULL_KEY],
                 bad=state.bad + kinds[row_frames.BAD],
                 dropped=state.dropped + kinds[row_frames.DROPPED],
@@ -148,12 +186,26 @@ class Slices:
                 else self._mismatches(state, new, header.partition),
             ),
             last_bad,
+            changes.deletes,
+            changes.meta,
         )
         if stopped and last_bad is not None and replica.writable:
             replica.fail(
                 f"the record at offset {position} cannot be decoded ({last_bad['reason']}) and onBadRecord is Fail; "
                 f"set it to Skip or DeadLetter, or repair the producer and make a new revision"
             )
+
+    def _changes(self, replica: Replica, rows: Sequence[tuple[bytes, bytes]]) -> Changes | None:
+        """Return what the rows change, or None if the replica fails: its stored rows do not take these."""
+        try:
+            return self._view.changes(replica.store, rows)
+        except Failure as failure:
+            replica.fail(failure.detail)
+        except StateError as error:
+            replica.fail(
+                f"the stored aggregates do not fit this view ({error}); make a new revision of the view"
+            )
+        return None
 
     def _mismatches(self, state: ReplicaState, rows: Sequence[SliceRow], partition: int) -> MismatchCounts:
         """Add the mismatches of some of a slice's rows; the header counts those of all rows."""

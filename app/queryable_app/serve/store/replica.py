@@ -153,13 +153,18 @@ class Replica:
         return "caught-up" if 0 <= now_ms - self.fresh_as_of_ms <= BEHIND_MS else "behind"
 
     def apply(
-        self, puts: Iterable[tuple[bytes, bytes]], state: ReplicaState, last_bad: dict[str, Any] | None = None
+        self,
+        puts: Iterable[tuple[bytes, bytes]],
+        state: ReplicaState,
+        last_bad: dict[str, Any] | None = None,
+        deletes: Iterable[bytes] = (),
+        meta: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
         """Write rows with their state, then wake the reads that wait for the position. If the write fails, only this replica
         stops; nothing is raised."""
         if 0 <= self.end_offset <= max(0, state.position) and not state.complete:
             state = replace(state, complete=True)
-        if self.write(lambda store: store.apply(puts, state, last_bad)):
+        if self.write(lambda store: store.apply(puts, state, last_bad, deletes, meta)):
             self._position_changed()
 
     def write(self, change: Callable[[Store], None]) -> bool:

@@ -65,6 +65,7 @@ class Store:
         """The estimate of the number of keys. A store that opens with rows has none until the sweeper has walked them."""
         self._db = db
         self._meta = db.get_column_family_handle(META)
+        self._meta_family = db.get_column_family(META)
         self._closed = False
         self._iterators = 0
         self._unreadable_logged = False
@@ -187,17 +188,35 @@ class Store:
         except Exception as error:
             raise StoreDamaged(f"{self.path} is damaged ({error})") from error
 
+    def get_meta(self, key: bytes) -> bytes | None:
+        """Return what `apply` has last written under a key of the family `meta`, or None."""
+        try:
+            stored: bytes | None = self._meta_family.get(key)
+        except Exception as error:
+            raise self._unreadable(error) from error
+        return stored
+
     def apply(
-        self, puts: Iterable[tuple[bytes, bytes]], state: ReplicaState, last_bad: dict[str, Any] | None = None
+        self,
+        puts: Iterable[tuple[bytes, bytes]],
+        state: ReplicaState,
+        last_bad: dict[str, Any] | None = None,
+        deletes: Iterable[bytes] = (),
+        meta: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Write rows and the matching state in one batch."""
+        """Write rows and the matching state in one batch: `deletes`, then `puts`, and more entries of the family `meta`."""
         batch = WriteBatch(raw_mode=True)
+        for key in deletes:
+            batch.delete(key)
+            self.keys.forget(key)
         put, note, mask = batch.put, self.keys.note, self.keys.mask
         for key, stored in puts:
             put(key, stored)
             if not hash(key) & mask:
                 note(key, stored)
         put(META_STATE_KEY, state.encode(), self._meta)
+        for key, content in meta:
+            put(key, content, self._meta)
         if last_bad is not None:
             put(META_LAST_BAD_KEY, json.dumps(last_bad).encode(), self._meta)
         self._write(batch)
@@ -293,7 +312,7 @@ class Store:
         self._closed = True
         with suppress(Exception):  # then the next start reads the write-ahead log
             self._db.flush()
-        del self._meta
+        del self._meta, self._meta_family
         with suppress(Exception):  # RocksDB raises that it is shutting down, and closes
             self._db.close()
 

@@ -1,0 +1,120 @@
+"""Encode and decode the states of a group: the row that a store keeps for it.
+
+Strategy: after the row header come the number of columns, a code for the function of each, the fixed part of each state, and the
+bytes of the states whose length varies. So a row describes itself, and is rendered without ingest. One `struct` for each code
+string packs and unpacks header and fixed parts in one call.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from queryable_app.aggregates.catalog import UnknownFunction, function_of
+from queryable_app.config.aggregate_spec import AggregateColumn
+from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE
+
+_FIRST_FIELD: Final = 5  # after the row header and the prefix
+
+
+class StateError(Exception):
+    """Report stored bytes that are no state of this view."""
+
+
+class Group:
+    """Hold the states of one group while records are folded into it, and of which record the last was."""
+
+    __slots__ = ("expiry_ms", "offset", "states", "timestamp_ms")
+
+    def __init__(self, states: list[Any], offset: int, timestamp_ms: int, expiry_ms: int = 0) -> None:
+        self.states = states
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+        self.expiry_ms = expiry_ms
+
+
+class StateCodec:
+    """Encode and decode rows whose functions have one string of codes."""
+
+    def __init__(self, columns: Sequence[AggregateColumn], codes: bytes) -> None:
+        if len(codes) != len(columns):
+            raise StateError(f"a state of {len(codes)} columns in a view with {len(columns)}")
+        self.codes = codes
+        self.prefix = bytes((len(codes),)) + codes
+        try:
+            self.functions = tuple(
+                [function_of(column, code) for column, code in zip(columns, codes, strict=True)]
+            )
+        except UnknownFunction as error:
+            raise StateError(str(error)) from None
+        layouts = [function.layout for function in self.functions]
+        self._struct = struct.Struct(f"{ROW_HEADER.format}{len(self.prefix)}s{''.join(layouts)}")
+        self._places: list[tuple[int, int]] = []  # of each column's fields
+        field = _FIRST_FIELD
+        for layout in layouts:
+            self._places.append((field, field + len(layout)))
+            field += len(layout)
+        self._is_variable = [layout == "I" for layout in layouts]
+        self._any_variable = any(self._is_variable)
+
+    def new(self, offset: int = -1, timestamp_ms: int = -1, expiry_ms: int = 0) -> Group:
+        """Return a group without records."""
+        return Group([function.new() for function in self.functions], offset, timestamp_ms, expiry_ms)
+
+    def decode(self, stored: bytes) -> Group:
+        """Decode a row, with its header."""
+        try:
+            fields = self._struct.unpack_from(stored)
+        except struct.error:
+            raise StateError(f"a state of {len(stored)} bytes is cut off") from None
+        if fields[4] != self.prefix:
+            raise StateError(f"a state with the functions {fields[4]!r} where {self.prefix!r} are expected")
+        end = self._struct.size
+        states: list[Any] = []
+        for function, (first, last), variable in zip(
+            self.functions, self._places, self._is_variable, strict=True
+        ):
+            if variable:
+                start, end = end, end + fields[first]
+                states.append(function.load(stored[start:end]))
+            else:
+                states.append(function.load(fields[first:last]))
+        if end != len(stored):
+            raise StateError(f"a state of {len(stored)} bytes whose content ends at {end}")
+        return Group(states, fields[1], fields[2], fields[3])
+
+    def encode(self, group: Group) -> bytes:
+        """Encode a row, with its header."""
+        fields: list[Any] = []
+        variable: list[bytes] = []
+        for function, state, is_variable in zip(self.functions, group.states, self._is_variable, strict=True):
+            dumped = function.dump(state)
+            if is_variable:
+                fields.append(len(dumped))
+                variable.append(dumped)
+            else:
+                fields += dumped
+        head = self._struct.pack(0, group.offset, group.timestamp_ms, group.expiry_ms, self.prefix, *fields)
+        return head + b"".join(variable) if variable else head
+
+    def merge(self, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
+        """Return the states of the records of both, of which those of `later` have the higher offsets."""
+        return [
+            function.merge(one, other)
+            for function, one, other in zip(self.functions, earlier, later, strict=True)
+        ]
+
+
+@lru_cache(maxsize=64)
+def state_codec(columns: tuple[AggregateColumn, ...], codes: bytes) -> StateCodec:
+    return StateCodec(columns, codes)
+
+
+def codes_of(stored: bytes) -> bytes:
+    """Return the codes of a row's functions."""
+    try:
+        return stored[ROW_HEADER_SIZE + 1 : ROW_HEADER_SIZE + 1 + stored[ROW_HEADER_SIZE]]
+    except IndexError:
+        raise StateError(f"a state of {len(stored)} bytes") from None
