@@ -29,7 +29,7 @@ from queryable_app.ingest.failures import DescriptorsTooFew, permanent_failure
 from queryable_app.ingest.session import Profile, prepare_jvm, start_session
 from queryable_app.ingest.stream import view_of
 from queryable_app.ingest.supervisor import Supervisor, first_line, report_failed
-from queryable_app.ingest.transform import check_sql
+from queryable_app.ingest.transform import check_view
 from queryable_app.ingest.warm_up import warm_up
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
 from queryable_app.placement.assignment import Placement
@@ -144,7 +144,7 @@ def read(
         session = start_session(profile)
         process.handle_end_signals()  # Spark has replaced the handlers with its own
         check_writer(session, run_dir)
-        reads_headers = check_sql(session, view_of(spec))
+        reads_headers = check_view(session, view_of(spec)).reads_headers
         event("spark", version=session.version, partitions=partitions)
         rehearsal = threading.Lock()
         supervise(

@@ -16,10 +16,11 @@ from pathlib import Path
 
 from queryable_app.config.topic_spec import SpecError
 from queryable_app.contract import NodeSettings, SettingsError
+from queryable_app.ingest.catalyst import SqlError
 from queryable_app.ingest.jvm import jvm_process
 from queryable_app.ingest.session import Profile, start_session
 from queryable_app.ingest.stream import view_of
-from queryable_app.ingest.transform import SqlError, check_sql
+from queryable_app.ingest.transform import check_view
 from queryable_app.platform.jars import JarsError, cache_dir
 from queryable_app.platform.mounted_files import read_spec
 
@@ -34,7 +35,7 @@ def main() -> int:
             with _muted_stderr():
                 session = start_session(profile)
             try:
-                check_sql(session, view_of(spec))
+                check_view(session, view_of(spec))
             finally:
                 jvm_process().kill()
     except SqlError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from queryable_app.ingest.transform import SqlError
+from queryable_app.ingest.catalyst import SqlError
 from queryable_app.ingest.writer_check import WriterBroken
 from queryable_app.platform.jars import JavaMissing
 from queryable_app.wire.ingest_failures import IngestFailure, one_line

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from queryable_app.config.topic_spec import IngestMode, TopicSpec
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS
-from queryable_app.ingest.transform import View, rows
+from queryable_app.ingest.transform import Projection, View, project
 
 # In Real-Time Mode a task that waits for records has one fetch request pending at the broker, which costs nothing. In
 # micro-batches each task waits for its response, so there the broker must not wait for records.
@@ -48,7 +48,7 @@ class QueryStart:
 
 
 def view_of(spec: TopicSpec) -> View:
-    return View(spec.key_format, spec.value_format, spec.value_schema, spec.sql or None)
+    return View(spec.key_format, spec.value_format, spec.value_schema, spec.sql or None, spec.aggregate)
 
 
 def start_query(session: SparkSession, start: QueryStart, checkpoints: Path) -> StreamingQuery:
@@ -56,21 +56,26 @@ def start_query(session: SparkSession, start: QueryStart, checkpoints: Path) -> 
     shutil.rmtree(checkpoints, ignore_errors=True)
     checkpoint = checkpoints / str(start.generation)
     checkpoint.mkdir(parents=True)
-    frame = rows(session, _source(session, start), view_of(start.spec))
+    projection = project(session, _source(session, start), view_of(start.spec))
     ingest = start.spec.ingest
-    writer = frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
+    writer = projection.frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
     if start.mode == "realtime":
         writer = writer.trigger(realTime=f"{ingest.batch_ms} milliseconds")  # type: ignore[call-overload]
     else:
         writer = writer.trigger(processingTime=f"{ingest.trigger_ms} milliseconds")
     # PySpark offers foreach for Python only, so the Java writer is attached to the JVM object below.
-    writer._jwrite = writer._jwrite.foreach(row_writer(session, start))
+    writer._jwrite = writer._jwrite.foreach(row_writer(session, start, projection))
     return writer.start()
 
 
-def row_writer(session: SparkSession, start: QueryStart) -> Any:
+def row_writer(session: SparkSession, start: QueryStart, projection: Projection) -> Any:
     jvm: Any = session._jvm
     spec = start.spec
+    contribution = None
+    if inputs := projection.inputs:
+        types = "".join(each.type for each in inputs)
+        filtered = "".join("0" if each.input.filter is None else "1" for each in inputs)
+        contribution = jvm.io.queryabletopics.Contribution(types, filtered)
     return jvm.io.queryabletopics.RowWriter(
         str(start.row_socket),
         start.generation,
@@ -78,7 +83,8 @@ def row_writer(session: SparkSession, start: QueryStart) -> Any:
         spec.key_format,
         spec.value_format,
         spec.ttl_ms or 0,
-        bool(spec.sql),
+        bool(spec.sql or inputs),
+        contribution,
     )
 
 

@@ -31,7 +31,7 @@ from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.session import Profile, start_session
 from queryable_app.ingest.sink import Sink
 from queryable_app.ingest.stream import QueryStart, row_writer, view_of
-from queryable_app.ingest.transform import rows
+from queryable_app.ingest.transform import project
 from queryable_app.platform.file_lock import locked
 from queryable_app.platform.jars import JarsError, cache_dir, connector_jars
 from queryable_app.platform.kafka_clients import KafkaUnavailable
@@ -123,9 +123,10 @@ def _stream(session: SparkSession, scratch: Path) -> None:
     value = {"format": "json", "schema": _SCHEMA}
     spec = parse_spec({"kafka": kafka, "topic": "none", "value": value, "transform": {"sql": _SQL}})
     start = QueryStart(spec, _UNREACHABLE_BROKER, 1, {0: -2}, 1, scratch / "rows.sock", "microbatch")
-    writer = rows(session, records, view_of(spec)).writeStream.outputMode("update")
+    projection = project(session, records, view_of(spec))
+    writer = projection.frame.writeStream.outputMode("update")
     writer = writer.option("checkpointLocation", str(scratch / "checkpoint"))
-    writer._jwrite = writer._jwrite.foreach(row_writer(session, start))
+    writer._jwrite = writer._jwrite.foreach(row_writer(session, start, projection))
     with Sink(scratch / "rows.sock", lambda payload: received.append(payload[0])):
         query = writer.start()
         deadline = time.monotonic() + _STREAM_SECONDS_MAX

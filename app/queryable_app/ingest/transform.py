@@ -8,23 +8,38 @@ out of the analysed plan and put into projections of our own, so that
 * a tombstone or a record that cannot be decoded never reaches the user's expressions;
 * the query runs in Real-Time Mode, which supports projections and little else.
 
+An aggregate view has the inputs of its columns in place of the stored JSON; aggregate_inputs.py compiles them.
+
 Each projection reads what the one below it computed, which also keeps Spark from parsing a record's JSON twice.
 """
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from py4j.java_gateway import is_instance_of
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.types import DataType, StructField, StructType
+
+from queryable_app.config.aggregate_spec import AggregateSpec
+from queryable_app.ingest.aggregate_inputs import ResolvedInput, compile_inputs
+from queryable_app.ingest.catalyst import (
+    SqlError,
+    analysed,
+    check_expression,
+    column,
+    each,
+    java_function,
+    message,
+    name_of,
+    nodes,
+    output,
+    references,
+)
 
 RELATION: Final = "records"
 _relation_lock: Final = threading.Lock()  # the queries of a pod's workers share the session, and so this name
@@ -38,9 +53,7 @@ _NUMBERS: Final = {"int": "int", "long": "bigint", "double": "double"}
 _ONE_SELECT: Final = (
     "write one SELECT … FROM records with an optional WHERE: it gives one row for each record"
 )
-_AGGREGATES: Final = (
-    "counts, sums and the like will be a feature of their own, view.aggregate; " + _ONE_SELECT
-)
+_AGGREGATES: Final = "counts, sums and the like are computed by view.aggregate; " + _ONE_SELECT
 _REFUSED: Final = {
     "Aggregate": ("aggregates (GROUP BY, count, sum, …)", _AGGREGATES),
     "UnresolvedHaving": ("HAVING", _AGGREGATES),
@@ -61,15 +74,6 @@ _REFUSED: Final = {
     "Sample": ("TABLESAMPLE", _ONE_SELECT),
     "Pivot": ("PIVOT", _ONE_SELECT),
 }
-_SUBQUERY: Final = "org.apache.spark.sql.catalyst.expressions.SubqueryExpression"
-# Every replica of a partition must compute the same rows, whenever it reads the records.
-_CLOCKS: Final = {"CurrentTimestamp", "CurrentDate", "CurrentTime", "Now", "LocalTimestamp"}
-
-
-class SqlError(Exception):
-    """The view's SQL is refused; the message names the field and says what is allowed."""
-
-    reason = "TransformRefused"
 
 
 class SchemaError(SqlError):
@@ -86,39 +90,49 @@ class View:
     value_format: str
     value_schema: str | None = None
     sql: str | None = None
+    aggregate: AggregateSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Hold the columns that RowWriter expects, computed from those of the Kafka source."""
+
+    frame: DataFrame
+    reads_headers: bool
+    inputs: tuple[ResolvedInput, ...] = ()
+    """What an aggregate view computes; their columns follow the event time."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Select:
     """Hold the user's SELECT as expressions over the columns of a decoded source."""
 
-    outputs: tuple[tuple[str, Any], ...]  # name and Catalyst expression, without the key
+    outputs: tuple[tuple[str, Any], ...]  # name and Catalyst expression
+    keys: frozenset[int]  # the places of the record's key in the outputs
     condition: Any | None
     reads_headers: bool
 
-
-def check_sql(session: SparkSession, view: View) -> bool:
-    """Refuse SQL that cannot be run, before a query starts. Return True if the view reads headers."""
-    if view.sql is None:  # the schema can be parsed without a query
-        _value_schema(view)
-        return False
-    return _rows(session, session.createDataFrame([], _SOURCE_SCHEMA), view)[1]
+    @property
+    def values(self) -> list[tuple[str, Any]]:
+        """Return the outputs without the key."""
+        return [each for place, each in enumerate(self.outputs) if place not in self.keys]
 
 
-def rows(session: SparkSession, source: DataFrame, view: View) -> DataFrame:
+def check_view(session: SparkSession, view: View) -> Projection:
+    """Refuse SQL that cannot be run, before a query starts. Return the projection of no records."""
+    return project(session, session.createDataFrame([], _SOURCE_SCHEMA), view)
+
+
+def project(session: SparkSession, source: DataFrame, view: View) -> Projection:
     """Return the columns that RowWriter expects, computed from those of the Kafka source."""
-    return _rows(session, source, view)[0]
-
-
-def _rows(session: SparkSession, source: DataFrame, view: View) -> tuple[DataFrame, bool]:
+    if view.aggregate is not None:
+        return _aggregate_rows(session, source, view, view.aggregate)
     timestamp_ms = f.unix_millis("timestamp").alias("timestamp_ms")
     if view.sql is None:
-        _value_schema(view)
-        return source.select("partition", "offset", timestamp_ms, "key", "value"), False
+        _value_schema(view)  # it can be parsed without a query
+        return Projection(source.select("partition", "offset", timestamp_ms, "key", "value"), False)
     decoded = _decoded(session, source, view)
     select = _select(session, decoded, view.sql)
-    condition = f.lit(True) if select.condition is None else _column(session, select.condition)
-    passes = f.when(f.col("_live"), f.coalesce(condition, f.lit(False))).otherwise(False)
     value = f.when(f.col("_kept"), _json(session, select, view).cast("binary"))
     columns = (
         "partition",
@@ -130,15 +144,63 @@ def _rows(session: SparkSession, source: DataFrame, view: View) -> tuple[DataFra
         f.col("_problem").alias("problem"),
     )
     try:
-        return decoded.withColumn("_kept", passes).select(*columns), select.reads_headers
+        return Projection(_with_kept(session, decoded, select).select(*columns), select.reads_headers)
     except AnalysisException as error:
-        raise SqlError(f"spec.transform.sql: {_message(error)}") from error
+        raise SqlError(f"spec.transform.sql: {message(error)}") from error
+
+
+def _aggregate_rows(
+    session: SparkSession, source: DataFrame, view: View, aggregate: AggregateSpec
+) -> Projection:
+    """Return the columns of an aggregate view. Tombstones and records that the filter drops add nothing."""
+    decoded = _decoded(session, source, view)
+    select = None if view.sql is None else _select(session, decoded, view.sql)
+    own = ("partition", "offset", "timestamp", "_key", "_value", "_problem", "_kept")
+    if select is None:
+        outputs = [f.col(name) for name in COLUMNS]
+    else:
+        outputs = [
+            f.when(f.col("_kept"), column(session, expression)).alias(name)
+            for name, expression in select.outputs
+        ]
+    frame = _with_kept(session, decoded, select).select(*own, *outputs)
+    attributes = output(frame)  # names that the user chose may equal names of our own
+    columns = [column(session, attribute) for attribute in attributes]
+    partition, offset, timestamp, key, value, undecodable, kept = columns[: len(own)]
+    visible = frame.select(*columns[len(own) :])
+    timestamp_ms = f.unix_millis(timestamp)
+    compiled = compile_inputs(session, visible, aggregate, kept, timestamp_ms)
+    timeless = f.when(kept & compiled.event_ms.isNull(), "event time is null")
+    problem = f.coalesce(undecodable, timeless)
+    reads_headers = (
+        select.reads_headers if select else attributes[len(own) + 2].exprId().id() in compiled.reads
+    )
+    rows = frame.select(
+        partition,
+        offset,
+        timestamp_ms.alias("timestamp_ms"),
+        key.alias("key"),
+        f.when(problem.isNotNull(), value).alias("value"),
+        (problem.isNull() & ~kept).alias("dropped"),
+        problem.alias("problem"),
+        f.coalesce(compiled.event_ms, f.lit(0)).alias("event_ms"),
+        *compiled.columns,
+    )
+    return Projection(rows, reads_headers, compiled.inputs)
+
+
+def _with_kept(session: SparkSession, decoded: DataFrame, select: _Select | None) -> DataFrame:
+    """Add the column `_kept`: the record has a value that can be decoded, and passes the filter."""
+    if select is None or select.condition is None:
+        return decoded.withColumn("_kept", f.col("_live"))
+    passes = f.coalesce(column(session, select.condition), f.lit(False))
+    return decoded.withColumn("_kept", f.when(f.col("_live"), passes).otherwise(False))
 
 
 def _decoded(session: SparkSession, source: DataFrame, view: View) -> DataFrame:
     """Return the six columns that the user sees, and columns of our own, whose names begin with _."""
     schema = _value_schema(view)
-    problem = _java(session, "Problem", (view.key_format, view.value_format), "string")
+    problem = java_function(session, "Problem", (view.key_format, view.value_format), "string")
     headers = f.col("headers") if "headers" in source.columns else f.lit(None).cast(_HEADERS_TYPE)
     raw = source.select(
         "partition",
@@ -180,10 +242,10 @@ def _parsed(schema: StructType | None) -> Column:
     return f.from_json(f.col("value").cast("string"), whole, {"columnNameOfCorruptRecord": "_corrupt"})
 
 
-def _typed(session: SparkSession, column: str, format: str) -> Column:
+def _typed(session: SparkSession, name: str, format: str) -> Column:
     if format in _NUMBERS:
-        return _java(session, "Number", (format,), _NUMBERS[format])(f.col(column))
-    return f.col(column) if format == "bytes" else f.col(column).cast("string")
+        return java_function(session, "Number", (format,), _NUMBERS[format])(f.col(name))
+    return f.col(name) if format == "bytes" else f.col(name).cast("string")
 
 
 def _value_schema(view: View) -> StructType | None:
@@ -192,7 +254,7 @@ def _value_schema(view: View) -> StructType | None:
     try:
         schema = DataType.fromDDL(view.value_schema)
     except PySparkException as error:
-        raise SchemaError(f"spec.value.schema: {_message(error)}") from error
+        raise SchemaError(f"spec.value.schema: {message(error)}") from error
     if not isinstance(schema, StructType) or not schema.fields:
         raise SchemaError(
             "spec.value.schema: name columns and their types, like `user STRING, amount DOUBLE`"
@@ -208,37 +270,37 @@ def _select(session: SparkSession, decoded: DataFrame, sql: str) -> _Select:
         with _relation_lock:
             records.createOrReplaceTempView(RELATION)
             try:
-                plan = session.sql(sql)._jdf.queryExecution().analyzed()
+                plan = analysed(session.sql(sql))
             finally:
                 session.catalog.dropTempView(RELATION)
     except (ParseException, AnalysisException) as error:
-        raise SqlError(f"spec.transform.sql: {_message(error)}") from error
+        raise SqlError(f"spec.transform.sql: {message(error)}") from error
     # An alias that a later column uses makes a second projection; merge the two.
     collapse = getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "CollapseProject$")
     plan = collapse.__getattr__("MODULE$").apply(plan, True)
     _check_analysed(plan)
     below = plan.child()
-    condition = below.condition() if _name(below) == "Filter" else None
-    outputs = [(expression.name(), expression) for expression in _each(plan.projectList())]
-    for expression in [e for _, e in outputs] + ([] if condition is None else [condition]):
-        _check_expression(session, expression)
-    ids = {a.name(): a.exprId().id() for a in _each(records._jdf.queryExecution().analyzed().output())}
-    values = [(name, e) for name, e in outputs if not _is_key(name, e, ids["key"])]
-    _check_names([name for name, _ in values])
-    used = [reference for _, e in values for reference in _references(e)]
-    used += [] if condition is None else _references(condition)
-    return _Select(tuple(values), condition, any(r.exprId().id() == ids["headers"] for r in used))
+    condition = below.condition() if name_of(below) == "Filter" else None
+    outputs = [(expression.name(), expression) for expression in each(plan.projectList())]
+    used = [] if condition is None else [condition]
+    for expression in [e for _, e in outputs] + used:
+        check_expression(session, expression, "spec.transform.sql", _ONE_SELECT)
+    ids = {a.name(): a.exprId().id() for a in output(records)}
+    keys = frozenset(place for place, (name, e) in enumerate(outputs) if _is_key(name, e, ids["key"]))
+    _check_names([name for place, (name, _) in enumerate(outputs) if place not in keys])
+    reads = [reference for e in [*(e for _, e in outputs), *used] for reference in references(e)]
+    return _Select(tuple(outputs), keys, condition, ids["headers"] in reads)
 
 
 def _json(session: SparkSession, select: _Select, view: View) -> Column:
     """Return one JSON object of all columns, or the value itself if `value` is the only column."""
-    if not select.outputs:
+    if not select.values:
         return f.lit("{}")
-    columns = [_column(session, expression) for _, expression in select.outputs]
+    columns = [column(session, expression) for _, expression in select.values]
     options = {"ignoreNullFields": "false"}
-    if [name for name, _ in select.outputs] != ["value"]:
+    if [name for name, _ in select.values] != ["value"]:
         return f.to_json(f.struct(*columns), options)
-    untouched = _name(select.outputs[0][1]) == "AttributeReference"
+    untouched = name_of(select.values[0][1]) == "AttributeReference"
     if untouched and view.value_format == "json" and view.value_schema is None:
         return columns[0]  # it is JSON already
     # to_json takes no bare numbers and texts, so encode an array of one element and cut off the brackets.
@@ -250,7 +312,7 @@ def _check_parsed(plan: Any) -> None:
     """Check the parsed plan before Spark analyses it, because Spark runs a command during the analysis."""
     node, allowed = plan, ["Project", "Filter", "SubqueryAlias", "UnresolvedRelation"]
     while True:
-        name = _name(node)
+        name = name_of(node)
         if name not in allowed:
             what, advice = _REFUSED.get(name, ("anything but a SELECT", _ONE_SELECT))
             if name == "Project":
@@ -263,27 +325,14 @@ def _check_parsed(plan: Any) -> None:
 
 
 def _check_analysed(plan: Any) -> None:
-    for node in _nodes(plan):
-        if (refused := _REFUSED.get(_name(node))) is not None:
+    for node in nodes(plan):
+        if (refused := _REFUSED.get(name_of(node))) is not None:
             raise SqlError(f"spec.transform.sql: {refused[0]} cannot be used here; {refused[1]}")
-    below = plan.child() if _name(plan) == "Project" else None
-    if below is not None and _name(below) == "Filter":
+    below = plan.child() if name_of(plan) == "Project" else None
+    if below is not None and name_of(below) == "Filter":
         below = below.child()
-    if below is None or _name(below) != "SubqueryAlias":
+    if below is None or name_of(below) != "SubqueryAlias":
         raise SqlError(f"spec.transform.sql: this is more than a projection; {_ONE_SELECT}")
-
-
-def _check_expression(session: SparkSession, expression: Any) -> None:
-    gateway: Any = session.sparkContext._gateway
-    for node in _nodes(expression):
-        if is_instance_of(gateway, node, _SUBQUERY):
-            raise SqlError(f"spec.transform.sql: a SELECT within a SELECT cannot be used here; {_ONE_SELECT}")
-        random = not node.deterministic() and all(child.deterministic() for child in _each(node.children()))
-        if random or _name(node) in _CLOCKS:
-            raise SqlError(
-                f"spec.transform.sql: {node.prettyName()} gives another value each time, and every replica of a "
-                "partition must compute the same rows; use the column timestamp"
-            )
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -302,46 +351,5 @@ def _check_names(names: Sequence[str]) -> None:
 
 def _is_key(name: str, expression: Any, key_id: int) -> bool:
     """Tell whether a column is the record's key under its own name, which the row has anyway."""
-    inner = expression.child() if _name(expression) == "Alias" else expression
-    return name.lower() == "key" and _name(inner) == "AttributeReference" and inner.exprId().id() == key_id
-
-
-def _java(
-    session: SparkSession, name: str, arguments: tuple[str, ...], returns: str
-) -> Callable[..., Column]:
-    """Return one of the writer's functions for use in a projection."""
-    jvm: Any = session._jvm
-    function = getattr(jvm.io.queryabletopics, f"Decoding${name}")(*arguments)
-    registered = "_".join(("qt", name, *arguments))
-    type_ = jvm.org.apache.spark.sql.types.DataType.fromDDL(returns)
-    session._jsparkSession.udf().register(registered, function, type_)
-    return lambda *columns: f.call_function(registered, *columns)
-
-
-def _column(session: SparkSession, expression: Any) -> Column:
-    jvm: Any = session._jvm
-    return ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
-
-
-def _nodes(tree: Any) -> Iterator[Any]:
-    """Yield a plan or an expression, and everything below it."""
-    yield tree
-    for child in _each(tree.children()):
-        yield from _nodes(child)
-
-
-def _references(expression: Any) -> list[Any]:
-    return [node for node in _nodes(expression) if _name(node) == "AttributeReference"]
-
-
-def _each(sequence: Any) -> list[Any]:
-    return [sequence.apply(i) for i in range(sequence.size())]
-
-
-def _name(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
-
-
-def _message(error: PySparkException) -> str:
-    """Return Spark's message with its position, without the plan and the Java stack trace."""
-    return re.split(r";\n\s*'?\w|JVM stacktrace:", str(error), maxsplit=1)[0].strip()
+    inner = expression.child() if name_of(expression) == "Alias" else expression
+    return name.lower() == "key" and name_of(inner) == "AttributeReference" and inner.exprId().id() == key_id

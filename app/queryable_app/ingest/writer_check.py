@@ -46,7 +46,7 @@ def check_writer(session: SparkSession, run_dir: Path) -> None:
 
 def _write(session: SparkSession, path: Path) -> None:
     jvm: Any = session._jvm
-    writer = jvm.io.queryabletopics.RowWriter(str(path), 1, 1, "string", "json", 0, False)
+    writer = jvm.io.queryabletopics.RowWriter(str(path), 1, 1, "string", "json", 0, False, None)
     writer.open(0, 0)
     for row in _ROWS:
         writer.process(jvm.io.queryabletopics.SampleRow.of(*row))

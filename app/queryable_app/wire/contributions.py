@@ -138,7 +138,7 @@ class Layout:
                 fixed.append(len(value or b""))
                 variable.append(value or b"")
             elif each != "-":
-                fixed.append(value or 0)
+                fixed.append(0 if value is None else value)  # -0.0 keeps its sign
         head = self._struct.pack(0, offset, timestamp_ms, 0, self.prefix, event_time_ms, *fixed)
         return head + b"".join(variable)
 

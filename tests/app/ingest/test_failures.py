@@ -19,7 +19,7 @@ from queryable_app.ingest.failures import PermanentFailure, permanent_failure
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.stream import QueryStart, start_query
 from queryable_app.ingest.supervisor import Supervisor
-from queryable_app.ingest.transform import View, check_sql
+from queryable_app.ingest.transform import View, check_view
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
 from queryable_app.platform.jars import JarsError, JavaMissing
 from queryable_app.platform.kafka_clients import KafkaUnavailable
@@ -61,7 +61,7 @@ def test_refused_sql_is_permanent(
     spark: SparkSession, sql: str | None, schema: str | None, reason: str, sentence: str
 ) -> None:
     """Refused SQL is permanent; the message is Spark's own, in one line, with the position."""
-    failure = failure_of(lambda: check_sql(spark, View("string", "json", schema, sql)))
+    failure = failure_of(lambda: check_view(spark, View("string", "json", schema, sql)))
 
     assert failure is not None
     assert (failure.reason, failure.caused_by_spec) == (reason, True)

@@ -7,12 +7,13 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from queryable_app.config.topic_spec import parse_spec_json
 from queryable_app.ingest import stream, transform
@@ -60,12 +61,13 @@ def too_short_batches(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> I
 @contextmanager
 def an_operator_too_many(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Add an operator to the plan that is not on Spark's list."""
-    rows = transform.rows
+    project = transform.project
 
-    def more(*arguments: Any) -> DataFrame:
-        return rows(*arguments).coalesce(1)
+    def more(*arguments: Any) -> transform.Projection:
+        projection = project(*arguments)
+        return replace(projection, frame=projection.frame.coalesce(1))
 
-    monkeypatch.setattr(stream, "rows", more)
+    monkeypatch.setattr(stream, "project", more)
     yield
 
 

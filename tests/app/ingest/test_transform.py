@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from queryable_app.ingest.transform import SqlError, View, check_sql, rows
+from queryable_app.ingest.catalyst import SqlError
+from queryable_app.ingest.transform import View, check_view, project
 
 SCHEMA = "user STRING, page STRING, bot BOOLEAN, at STRUCT<city: STRING>"
 SOURCE = (
@@ -28,7 +29,7 @@ def transformed(spark: SparkSession, of: View, *records: tuple[bytes | None, byt
     source = spark.createDataFrame(
         [(0, offset, None, key, value, [("h", b"x")]) for offset, (key, value) in enumerate(records)], SOURCE
     )
-    return rows(spark, source, of).collect()
+    return project(spark, source, of).frame.collect()
 
 
 def value_of(spark: SparkSession, of: View, value: bytes, key: bytes = b"k") -> Any:
@@ -53,7 +54,7 @@ def value_of(spark: SparkSession, of: View, value: bytes, key: bytes = b"k") -> 
 )
 def test_projection_with_a_filter_is_accepted(spark: SparkSession, sql: str) -> None:
     """One SELECT over records with an optional WHERE is accepted, whatever its expressions."""
-    check_sql(spark, view(sql))
+    check_view(spark, view(sql))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_projection_with_a_filter_is_accepted(spark: SparkSession, sql: str) -> 
 def test_other_sql_is_refused_with_a_reason(spark: SparkSession, sql: str, reason: str) -> None:
     """The refusal has Spark's own words with the position, or advice; never the plan or a stack trace."""
     with pytest.raises(SqlError) as refused:
-        check_sql(spark, view(sql))
+        check_view(spark, view(sql))
     message = str(refused.value)
     assert message.startswith("spec.transform.sql: ")
     assert reason in message
@@ -105,21 +106,21 @@ def test_other_sql_is_refused_with_a_reason(spark: SparkSession, sql: str, reaso
 def test_invalid_schema_is_refused(spark: SparkSession, schema: str) -> None:
     """A schema that is not a list of columns is refused by the field's name, also without SQL."""
     with pytest.raises(SqlError, match=r"^spec\.value\.schema: "):
-        check_sql(spark, view(None, schema=schema))
+        check_view(spark, view(None, schema=schema))
 
 
 def test_refused_command_is_not_executed(spark: SparkSession) -> None:
     """A command is refused before Spark analyses it, since analysis would execute it."""
     with pytest.raises(SqlError):
-        check_sql(spark, view("SET spark.sql.session.timeZone = 'Asia/Tokyo'"))
+        check_view(spark, view("SET spark.sql.session.timeZone = 'Asia/Tokyo'"))
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
 def test_headers_are_requested_only_if_read(spark: SparkSession) -> None:
     """A view requests headers only if its columns or its filter read them."""
-    assert not check_sql(spark, view("SELECT key, value FROM records"))
-    assert check_sql(spark, view("SELECT size(headers) AS n FROM records"))
-    assert check_sql(spark, view("SELECT key FROM records WHERE size(headers) > 0"))
+    assert not check_view(spark, view("SELECT key, value FROM records")).reads_headers
+    assert check_view(spark, view("SELECT size(headers) AS n FROM records")).reads_headers
+    assert check_view(spark, view("SELECT key FROM records WHERE size(headers) > 0")).reads_headers
 
 
 def test_columns_become_one_json_object_with_nulls(spark: SparkSession) -> None:
@@ -214,7 +215,7 @@ def test_json_is_parsed_once(spark: SparkSession) -> None:
         "SELECT value.user AS a, value.page AS b, value.at.city AS c FROM records WHERE value.bot AND value.user > ''"
     )
     source = spark.createDataFrame([], SOURCE)
-    plan = rows(spark, source, of)._jdf.queryExecution().optimizedPlan().toString()
+    plan = project(spark, source, of).frame._jdf.queryExecution().optimizedPlan().toString()
     assert plan.count("from_json") == 1
     assert plan.count("qt_Problem") == 1
 
@@ -225,7 +226,7 @@ def test_queries_of_one_session_are_analysed_side_by_side(spark: SparkSession) -
 
     def analyse() -> list[str]:
         source = spark.createDataFrame([], SOURCE)
-        return [rows(spark, source, of).columns[0] for _ in range(10)]
+        return [project(spark, source, of).frame.columns[0] for _ in range(10)]
 
     with ThreadPoolExecutor(4) as threads:
         calls = [threads.submit(analyse) for _ in range(4)]

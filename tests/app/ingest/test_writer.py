@@ -47,7 +47,7 @@ def new_writer(
     partitions: int = 1,
 ) -> Any:
     return jvm(spark).io.queryabletopics.RowWriter(
-        str(sink.path), generation, partitions, key, value, ttl_ms, decoded
+        str(sink.path), generation, partitions, key, value, ttl_ms, decoded, None
     )
 
 

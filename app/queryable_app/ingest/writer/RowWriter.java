@@ -23,7 +23,8 @@ import org.apache.spark.sql.Row;
  * sent together. Any failure ends the task and the query, and ingest's supervisor starts a new one at the store's position.
  *
  * Columns: partition int, offset long, timestamp ms long, key binary, value binary; and after the user's SQL also dropped
- * boolean and problem string (null: none). The language is what Janino compiles: no generics, no lambdas.
+ * boolean and problem string (null: none). An aggregate view has those seven, and then the columns of Contribution; its value
+ * is null unless there is a problem. The language is what Janino compiles: no generics, no lambdas.
  */
 public final class RowWriter extends ForeachWriter {
   private static final long serialVersionUID = 1L;
@@ -36,6 +37,7 @@ public final class RowWriter extends ForeachWriter {
   private static final int SLICE_HEADER = 4 + 1 + 4 + 3 * 8 + 7 * 4; // with the frame's length and type
   private static final int ROW_PREFIX = 4 + 4 + 1 + 8;
   private static final int ROW_HEADER = 1 + 8 + 8 + 8; // disk_format.ROW_HEADER
+  private static final int CONTRIBUTION = 7; // the column of the event time
   private static final int ROWS_MAX = 1000;
   private static final int BYTES_MAX = 256 * 1024;
   private static final long SEND_AFTER_NANOS = 1000000L;
@@ -50,6 +52,7 @@ public final class RowWriter extends ForeachWriter {
   private final String valueFormat;
   private final long ttlMs;
   private final boolean decoded;
+  private final Contribution contribution; // null: rows hold values
 
   private transient SocketChannel channel;
   private transient ByteBuffer buffer;
@@ -73,9 +76,10 @@ public final class RowWriter extends ForeachWriter {
    * @param partitions among which reads look for keys, for the partitioner's check
    * @param ttlMs      how long a row lives after its record's timestamp; 0: for ever
    * @param decoded    the rows come out of the user's SQL, which has checked them
+   * @param contribution encodes the rows of an aggregate view, which are also decoded; null: rows hold values
    */
   public RowWriter(String socketPath, long generation, int partitions, String keyFormat, String valueFormat, long ttlMs,
-      boolean decoded) {
+      boolean decoded, Contribution contribution) {
     this.socketPath = socketPath;
     this.generation = generation;
     this.partitions = partitions;
@@ -83,6 +87,7 @@ public final class RowWriter extends ForeachWriter {
     this.valueFormat = valueFormat;
     this.ttlMs = ttlMs;
     this.decoded = decoded;
+    this.contribution = contribution;
   }
 
   public boolean open(long partitionId, long epochId) {
@@ -209,17 +214,22 @@ public final class RowWriter extends ForeachWriter {
     String problem = decoded ? (row.isNullAt(6) ? null : row.getString(6)) : Checks.problem(keyFormat, key, valueFormat, value);
     boolean isDropped = decoded && row.getBoolean(5);
     if (problem == null) {
-      int stored = ROW_HEADER + (value == null ? 0 : value.length);
+      boolean contributes = contribution != null && !isDropped;
+      boolean empty = contribution == null ? value == null : isDropped;
+      int stored = ROW_HEADER + (contributes ? contribution.measure(row, CONTRIBUTION) : empty ? 0 : value.length);
       makeRoom(key.length + stored);
       cover(row.getInt(0), offset, timestampMs);
       buffer.putInt(key.length).putInt(stored).put(isDropped ? DROPPED : ROW).putLong(offset);
       putOrdered(key);
       buffer.order(ByteOrder.BIG_ENDIAN);
-      buffer.put(value == null ? TOMBSTONE : (byte) 0).putLong(offset).putLong(timestampMs);
-      buffer.putLong(value == null || ttlMs == 0 ? 0 : expiry(timestampMs)).order(ByteOrder.LITTLE_ENDIAN);
-      if (value != null) {
+      buffer.put(empty ? TOMBSTONE : (byte) 0).putLong(offset).putLong(timestampMs);
+      buffer.putLong(empty || ttlMs == 0 ? 0 : expiry(timestampMs));
+      if (contributes) {
+        contribution.put(buffer);
+      } else if (!empty) {
         buffer.put(value);
       }
+      buffer.order(ByteOrder.LITTLE_ENDIAN);
       if (isDropped) {
         dropped++;
       }

@@ -1,0 +1,154 @@
+package io.queryabletopics;
+
+import java.io.Serializable;
+import java.math.BigDecimal;
+import java.nio.ByteBuffer;
+import org.apache.spark.sql.Row;
+
+/**
+ * Encode what a record adds to the aggregates of its group: wire/contributions.py has the layout, and docs/protocols.md
+ * describes it. Tests compare both with tests/golden/contributions.json.
+ *
+ * Columns of a row, from the event time on: event time ms long; and for each input first, if it has a filter, whether that is
+ * true boolean, and then the value: long (l t D), double (d f), boolean (b and -), binary (s x) or decimal (n). Call `measure`
+ * and then `put`, with the same row.
+ */
+public final class Contribution implements Serializable {
+  private static final long serialVersionUID = 1L;
+  private static final byte ABSENT = 0, NULL = 1, VALUE = 2;
+
+  private final String types;
+  private final String filtered;
+
+  private transient byte[] presence;
+  private transient long[] numbers; // integers, the bits of doubles, and the scales of decimals
+  private transient byte[][] contents;
+  private transient long eventMs;
+
+  /**
+   * @param types    one character for each input
+   * @param filtered for each input 1 if it has a filter, else 0
+   */
+  public Contribution(String types, String filtered) {
+    if (types.length() == 0 || types.length() > 255 || filtered.length() != types.length()) {
+      throw new IllegalArgumentException("inputs of the types " + types + " with the filters " + filtered);
+    }
+    this.types = types;
+    this.filtered = filtered;
+  }
+
+  /** Read the columns of a row, and return the size of the contribution in bytes. */
+  public int measure(Row row, int column) {
+    int inputs = types.length();
+    if (presence == null) {
+      presence = new byte[inputs];
+      numbers = new long[inputs];
+      contents = new byte[inputs][];
+    }
+    eventMs = row.getLong(column);
+    int size = 1 + inputs + 8;
+    for (int i = 0; i < inputs; i++) {
+      char type = types.charAt(i);
+      boolean counts = filtered.charAt(i) == '0' || row.getBoolean(++column);
+      Object value = row.get(++column);
+      presence[i] = !counts ? ABSENT : value == null ? NULL : VALUE;
+      numbers[i] = 0;
+      contents[i] = null;
+      size += 1 + width(type);
+      if (presence[i] == VALUE) {
+        read(i, type, value);
+        size += contents[i] == null ? 0 : contents[i].length;
+      }
+    }
+    return size;
+  }
+
+  /** Append the measured contribution to a buffer in big-endian order. */
+  public void put(ByteBuffer buffer) {
+    int inputs = types.length();
+    buffer.put((byte) inputs);
+    for (int i = 0; i < inputs; i++) {
+      buffer.put((byte) types.charAt(i));
+    }
+    buffer.putLong(eventMs);
+    for (int i = 0; i < inputs; i++) {
+      buffer.put(presence[i]);
+      int length = contents[i] == null ? 0 : contents[i].length;
+      switch (types.charAt(i)) {
+        case '-':
+          break;
+        case 'b':
+          buffer.put((byte) numbers[i]);
+          break;
+        case 's':
+        case 'x':
+          buffer.putInt(length);
+          break;
+        case 'n':
+          buffer.put((byte) numbers[i]).putInt(length);
+          break;
+        default:
+          buffer.putLong(numbers[i]);
+      }
+    }
+    for (int i = 0; i < inputs; i++) {
+      if (contents[i] != null) {
+        buffer.put(contents[i]);
+      }
+    }
+  }
+
+  /** Return the contribution of a row, with its columns from the event time on. */
+  public byte[] encoded(Row row, int column) {
+    ByteBuffer buffer = ByteBuffer.allocate(measure(row, column));
+    put(buffer);
+    return buffer.array();
+  }
+
+  private void read(int i, char type, Object value) {
+    switch (type) {
+      case '-':
+        break;
+      case 'b':
+        numbers[i] = ((Boolean) value).booleanValue() ? 1 : 0;
+        break;
+      case 'd':
+      case 'f':
+        numbers[i] = Double.doubleToLongBits(((Double) value).doubleValue());
+        break;
+      case 's':
+      case 'x':
+        contents[i] = (byte[]) value;
+        break;
+      case 'n':
+        BigDecimal decimal = (BigDecimal) value;
+        numbers[i] = decimal.scale();
+        contents[i] = decimal.unscaledValue().toByteArray();
+        break;
+      default:
+        numbers[i] = ((Long) value).longValue();
+    }
+  }
+
+  private static int width(char type) {
+    switch (type) {
+      case '-':
+        return 0;
+      case 'b':
+        return 1;
+      case 's':
+      case 'x':
+        return 4;
+      case 'n':
+        return 5;
+      case 'l':
+      case 't':
+      case 'D':
+      case 'd':
+      case 'f':
+        return 8;
+      default:
+        throw new IllegalArgumentException("an input of the type " + type);
+    }
+  }
+}
