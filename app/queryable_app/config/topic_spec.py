@@ -79,6 +79,9 @@ class TopicSpec:
     ttl_ms: int | None = None
     aggregate: AggregateSpec | None = None
     """What an aggregate view computes. None: the view has the latest value of each key."""
+    source_topic: str = ""
+    """The topic whose records the rekey job writes to `topic`, in the spec of a rekeyed view's nodes. Empty: the view is not
+    rekeyed."""
     replicas: int = 1
     standby_replicas: int = 0
     read: Read = Read()

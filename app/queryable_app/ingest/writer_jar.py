@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from queryable_app.platform.jars import JarsError, find_java, locked, pyspark_jars
+from queryable_app.platform.jars import JarsError, connector_jars, find_java, locked, pyspark_jars
 
 _COMPILE_SECONDS_MAX: Final = 120
 REPACKED: Final = ("janino-", "commons-compiler-")
@@ -43,11 +43,11 @@ def writer_jar(cache: Path) -> Path:
     if not jar.exists():
         with locked(cache, "row-writer"), tempfile.TemporaryDirectory(dir=cache) as scratch:
             if not jar.exists():  # another process may have compiled it meanwhile
-                _compile(sources, Path(scratch)).rename(jar)
+                _compile(sources, Path(scratch), connector_jars(cache)).rename(jar)
     return jar
 
 
-def _compile(sources: dict[str, bytes], scratch: Path) -> Path:
+def _compile(sources: dict[str, bytes], scratch: Path, connector: Sequence[Path]) -> Path:
     written = []
     for name, text in sources.items():
         written.append(scratch / name)
@@ -58,7 +58,7 @@ def _compile(sources: dict[str, bytes], scratch: Path) -> Path:
     classes.mkdir()
     command = [str(find_java()), "-XX:TieredStopAtLevel=1", "-cp", _class_path(janino)]
     command += ["org.codehaus.commons.compiler.samples.CompilerDemo", "-g", "-encoding", "UTF-8"]
-    command += ["-d", str(classes), "-classpath", _class_path(sorted(libraries.glob("*.jar")))]
+    command += ["-d", str(classes), "-classpath", _class_path([*connector, *sorted(libraries.glob("*.jar"))])]
     command += [str(path) for path in written]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS_MAX)

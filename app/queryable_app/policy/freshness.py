@@ -51,6 +51,12 @@ class ReadOptions:
     min_positions: Mapping[int, int] = field(default_factory=dict)  # partition → next offset
     deadline_ms: int = 2000
     route: str = "forward"
+    min_sources: Mapping[int, int] = field(default_factory=dict)
+    """The positions that a read of a rekeyed view names: source partition → next offset. `min_positions` is empty there."""
+
+
+NeededPosition = int | tuple[int, ...]
+"""What a replica must have reached: the offset of the next record, or in a rekeyed view that of each source partition."""
 
 
 class ReplicaFreshness(Protocol):
@@ -67,6 +73,12 @@ class ReplicaFreshness(Protocol):
     @property
     def fresh_as_of_ms(self) -> int: ...  # when it last had every record of the log; -1: never
     @property
+    def source_offsets(
+        self,
+    ) -> tuple[int, ...]: ...  # of a rekeyed view: the next offset of each source partition
+    @property
+    def source_ends(self) -> tuple[int, ...]: ...  # their end offsets; empty: unknown, or not a rekeyed view
+    @property
     def failed(self) -> str | None: ...  # why it stopped
     @property
     def absent(self) -> str | None: ...  # why the node has none of its data
@@ -78,12 +90,27 @@ def next_offset(replica: ReplicaFreshness) -> int:
 
 
 def position_text(replica: ReplicaFreshness) -> str:
-    """Return `<partition>:<next offset>`, as in `Qt-Position` and `min-position`."""
+    """Return `<partition>:<next offset>`, as in `Qt-Position` and `min-position`. A rekeyed view speaks of its source."""
+    if replica.source_offsets:
+        return source_positions_text(replica.source_offsets)
     return f"{replica.partition}:{next_offset(replica)}"
+
+
+def source_positions_text(offsets: Sequence[int]) -> str:
+    return ",".join([f"{partition}:{offset}" for partition, offset in enumerate(offsets)])
+
+
+def records_short(replica: ReplicaFreshness, needed: NeededPosition) -> int:
+    """Return how many records the replica must still apply to reach a position."""
+    if isinstance(needed, int):
+        return max(0, needed - next_offset(replica))
+    return sum([max(0, end - offset) for offset, end in zip(replica.source_offsets, needed, strict=True)])
 
 
 def lag_records(replica: ReplicaFreshness) -> int:
     """Return the records between the position and the end offset; -1 if the end offset is unknown."""
+    if replica.source_ends:
+        return records_short(replica, replica.source_ends)
     return -1 if replica.end_offset < 0 else max(0, replica.end_offset - next_offset(replica))
 
 
@@ -96,7 +123,7 @@ def lag_ms(replica: ReplicaFreshness, now_ms: int) -> int:
 
 
 def freshness_failure(
-    replica: ReplicaFreshness, options: ReadOptions, now_ms: int, needed_position: int | None
+    replica: ReplicaFreshness, options: ReadOptions, now_ms: int, needed_position: NeededPosition | None
 ) -> Failure | None:
     """Return why the replica cannot answer, or None. `needed_position` is from `min-position`, or the end offset for strong."""
     if options.consistency is Consistency.ANY:
@@ -107,11 +134,13 @@ def freshness_failure(
         return _not_available(replica)
     if needed_position is None and options.consistency is Consistency.STRONG:
         return _not_fresh(replica, "was assigned to this node after its request for end offsets")
-    if needed_position is not None and next_offset(replica) < needed_position:
-        short = needed_position - next_offset(replica)
-        return _not_fresh(
-            replica, f"is {short} records short of the position {replica.partition}:{needed_position}"
+    if needed_position is not None and (short := records_short(replica, needed_position)):
+        position = (
+            f"{replica.partition}:{needed_position}"
+            if isinstance(needed_position, int)
+            else source_positions_text(needed_position)
         )
+        return _not_fresh(replica, f"is {short} records short of the position {position}")
     for bound, lag, unit in (
         (options.max_lag_ms, lag_ms(replica, now_ms), "ms"),
         (options.max_lag_records, lag_records(replica), "records"),
@@ -140,11 +169,8 @@ def absent(replica: ReplicaFreshness, why: str) -> Failure:
 
 
 def _not_available(replica: ReplicaFreshness) -> Failure:
-    progress = (
-        f"{next_offset(replica)} of {replica.end_offset}"
-        if replica.end_offset >= 0
-        else str(next_offset(replica))
-    )
+    applied = replica.end_offset - lag_records(replica) if replica.source_ends else next_offset(replica)
+    progress = f"{applied} of {replica.end_offset}" if replica.end_offset >= 0 else str(applied)
     detail = f"the replica of partition {replica.partition} is still being built, at offset {progress}"
     return _failure(replica, Reason.NOT_AVAILABLE, detail, _RETRY_INCOMPLETE_MS)
 
@@ -170,7 +196,7 @@ def _failure(replica: ReplicaFreshness, reason: Reason, detail: str, retry_after
 
 
 def parse_read_options(
-    values: Mapping[str, Sequence[str]], defaults: ReadOptions, partitions: int
+    values: Mapping[str, Sequence[str]], defaults: ReadOptions, partitions: int, rekeyed: bool = False
 ) -> ReadOptions:
     """Parse the query's parameters, or the `Qt-` headers without their prefix. Other names are ignored.
 
@@ -208,9 +234,10 @@ def parse_read_options(
         consistency,
         (defaults.max_lag_ms if max_lag_ms is None else max_lag_ms) if has_bounds else None,
         (defaults.max_lag_records if max_lag_records is None else max_lag_records) if has_bounds else None,
-        min_positions,
+        {} if rekeyed else min_positions,
         defaults.deadline_ms if deadline_ms is None else deadline_ms,
         optional_choice(values, "route", ROUTES) or defaults.route,
+        min_positions if rekeyed else {},
     )
 
 

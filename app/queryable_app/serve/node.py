@@ -42,7 +42,7 @@ from queryable_app.serve.feed.ingest_status import IngestStatus
 from queryable_app.serve.feed.row_socket import RowSocket
 from queryable_app.serve.feed.slices import Slices
 from queryable_app.serve.feed.watchdog import Watchdog
-from queryable_app.serve.kafka.end_offsets import EndOffsets
+from queryable_app.serve.kafka.end_offsets import EndOffsets, SourceEndOffsets
 from queryable_app.serve.kafka.gaps import OffsetGaps
 from queryable_app.serve.kafka.group_offsets import GroupOffsets
 from queryable_app.serve.kafka.producer import Producer
@@ -54,6 +54,7 @@ from queryable_app.serve.replication.hydration import PeerHydration
 from queryable_app.serve.replication.replica_builder import role_of, store_path
 from queryable_app.serve.store.disk_guard import DiskGuard
 from queryable_app.serve.store.partitioner_in_use import PartitionerInUse
+from queryable_app.serve.store.rekeyed_replica import new_replica
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.shared_memory import SharedMemory
@@ -110,7 +111,10 @@ class Node:
         kafka = client_arguments(kafka_connection(settings.bootstrap_servers, spec.kafka_config))
         self.producer = Producer(kafka, spec.topic)
         self.dead_letters = DeadLetterTopic(kafka, spec.topic, settings.application_id)
-        self.end_offsets = EndOffsets(kafka, spec.topic, replicas, settings.log_end_interval_ms)
+        ends = SourceEndOffsets if spec.source_topic else EndOffsets
+        self.end_offsets = ends(
+            kafka, spec.source_topic or spec.topic, replicas, settings.log_end_interval_ms
+        )
         self._gaps = OffsetGaps(kafka, spec.topic, replicas)
         self._group_offsets = GroupOffsets(kafka, spec.topic, settings.application_id, replicas)
 
@@ -166,7 +170,8 @@ class Node:
         replicas = [_open_replica(settings, spec, placement, partition, memory) for partition in assigned]
         mismatches_path = Path(settings.data_dir, settings.application_id, PARTITIONER_MISMATCHES_FILE)
         partitioner = PartitionerInUse(spec.partitioner, placement.partitions, mismatches_path)
-        return Node(settings, spec, Replicas(placement, replicas, partitioner), memory, descriptors)
+        sources = _source_partitions(spec, placement)
+        return Node(settings, spec, Replicas(placement, replicas, partitioner, sources), memory, descriptors)
 
     @property
     def placement(self) -> Placement:
@@ -295,19 +300,25 @@ def load_placement(settings: NodeSettings) -> Placement:
     return stored if refusal(stored, initial) is None and stored.epoch > initial.epoch else initial
 
 
+def _source_partitions(spec: TopicSpec, placement: Placement) -> int:
+    """Return the partitions of the source of a rekeyed view, which are as many as those of its internal topic; 0 for others."""
+    return placement.partitions if spec.source_topic else 0
+
+
 def _open_replica(
     settings: NodeSettings, spec: TopicSpec, placement: Placement, partition: int, memory: SharedMemory
 ) -> Replica:
     role = role_of(placement, partition, settings.ordinal)
     identity = Identity(settings.application_id, spec.topic, partition)
     path = store_path(Path(settings.data_dir), settings.application_id, partition)
+    sources = _source_partitions(spec, placement)
     try:
-        return Replica(partition, role, Store.open(path, identity, memory))
+        return new_replica(partition, role, Store.open(path, identity, memory), sources)
     except (StoreUnavailable, OSError) as error:
-        replica = Replica(partition, role, None)
+        replica = new_replica(partition, role, None, sources)
         replica.absent = f"cannot be opened at present: {error}"
         replica.suspend(str(error))
         return replica
     except StoreError as error:
         event("failed", partition=partition, reason=str(error))
-        return Replica(partition, role, None, failed=str(error))
+        return new_replica(partition, role, None, sources, failed=str(error))

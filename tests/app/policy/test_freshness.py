@@ -34,6 +34,8 @@ class Replica:
     fresh_as_of_ms: int = NOW_MS
     failed: str | None = None
     absent: str | None = None
+    source_offsets: tuple[int, ...] = ()
+    source_ends: tuple[int, ...] = ()
 
 
 ANY, STRONG, AT_LEAST = (ReadOptions(c) for c in (Consistency.ANY, Consistency.STRONG, Consistency.AT_LEAST))
@@ -389,3 +391,25 @@ def test_any_text_is_an_option_or_invalid(values: dict[str, list[str]]) -> None:
     except Failure as failure:
         answer = failure.reason
     assert isinstance(answer, ReadOptions) or answer is Reason.INVALID_REQUEST
+
+
+def test_rekeyed_replica_lags_by_the_records_of_its_source() -> None:
+    """Its lag is the sum over the source partitions, and its position names each of them."""
+    replica = Replica(position=7, end_offset=30, source_offsets=(10, 12), source_ends=(10, 20))
+    assert lag_records(replica) == 8
+    assert position_text(replica) == "0:10,1:12"
+
+
+def test_rekeyed_replica_must_reach_every_source_position() -> None:
+    """A replica beyond one needed position and before another one is not fresh enough, and says by how much."""
+    replica = Replica(source_offsets=(10, 12), source_ends=(10, 20))
+    assert freshness_failure(replica, STRONG, NOW_MS, (10, 12)) is None
+    failure = refused(replica, STRONG, (3, 20))
+    assert failure.reason is Reason.NOT_FRESH_ENOUGH
+    assert "is 8 records short of the position 0:3,1:20" in failure.detail
+
+
+def test_positions_of_a_rekeyed_view_are_those_of_its_source() -> None:
+    """`min-position` does not name partitions of the view, so it does not add them to the read."""
+    options = parse_read_options({"min-position": ["1:5"]}, ReadOptions(), 4, rekeyed=True)
+    assert (options.min_positions, options.min_sources) == ({}, {1: 5})

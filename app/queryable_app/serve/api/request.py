@@ -132,7 +132,7 @@ def key_parameter(values: Parameters, name: str, codec: KeyCodec) -> bytes | Non
 
 def read_options(request: Request, values: Parameters, reads: Reads) -> tuple[ReadOptions, float]:
     """Return the options of a read and its deadline (loop time). Refuse a request whose deadline has passed."""
-    options = parse_read_options(values, reads.defaults, reads.replicas.partitions)
+    options = parse_read_options(values, reads.defaults, reads.replicas.partitions, reads.rekeyed)
     deadline: float = request.scope[ARRIVED_AT] + options.deadline_ms / 1000
     if asyncio.get_running_loop().time() >= deadline:
         raise Failure(

@@ -65,6 +65,9 @@ def read_options_to_json(options: ReadOptions, remaining_ms: int) -> dict[str, A
         "maxLagRecords": options.max_lag_records,
         "minPositions": {str(partition): offset for partition, offset in options.min_positions.items()},
         "deadlineMs": remaining_ms,
+        **(
+            {"minSources": {str(p): o for p, o in options.min_sources.items()}} if options.min_sources else {}
+        ),
     }
 
 
@@ -77,6 +80,7 @@ def read_options_from_json(raw: Any) -> ReadOptions:
         field(raw, "minPositions", by_partition(offset)),
         field(raw, "deadlineMs", whole(0, DEADLINE_MS_MAX)),
         "local",
+        field(raw, "minSources", by_partition(offset)) if "minSources" in raw else {},
     )
 
 

@@ -20,8 +20,10 @@ from aiokafka.errors import KafkaError
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
+from queryable_app.policy.freshness import NeededPosition
 from queryable_app.serve.base.background import Background
 from queryable_app.serve.base.kafka_client import LazyKafkaClient
+from queryable_app.serve.store.rekeyed_replica import RekeyedReplica
 from queryable_app.serve.store.replicas import Replicas
 
 _RETRY_SECONDS_MIN: Final = 0.2  # between lookups while Kafka is unavailable, doubled up to the maximum
@@ -38,8 +40,12 @@ class EndOffsets(Background):
         self._consumer = LazyKafkaClient(
             lambda: AIOKafkaConsumer(**arguments, group_id=None, isolation_level="read_committed")
         )
-        self._next: asyncio.Future[dict[int, int]] | None = None  # of reads that wait for the next lookup
-        self._running_lookup: asyncio.Future[dict[int, int]] | None = None  # of reads that it answers
+        self._next: asyncio.Future[dict[int, NeededPosition]] | None = (
+            None  # of reads that wait for the next lookup
+        )
+        self._running_lookup: asyncio.Future[dict[int, NeededPosition]] | None = (
+            None  # of reads that it answers
+        )
         self._wake = asyncio.Event()
         self.unavailable: str | None = None
         """Why Kafka does not answer; None while it does."""
@@ -48,7 +54,7 @@ class EndOffsets(Background):
         self._fail_waiting("the node is stopping")
         await self._consumer.drop()
 
-    async def latest(self, partitions: Iterable[int]) -> dict[int, int]:
+    async def latest(self, partitions: Iterable[int]) -> dict[int, NeededPosition]:
         """Return the end offsets as of now or later, or raise KafkaUnavailable. The caller sets the deadline."""
         if self._running is None:
             raise KafkaUnavailable("this node does not ask Kafka")
@@ -89,6 +95,13 @@ class EndOffsets(Background):
     async def _look_up(self) -> None:
         consumer = await self._consumer.connected()
         self._running_lookup, self._next = self._next, None
+        ends = await self._ends(consumer)
+        if self._running_lookup is not None:
+            self._running_lookup.set_result(ends)
+            self._running_lookup = None
+
+    async def _ends(self, consumer: AIOKafkaConsumer) -> dict[int, NeededPosition]:
+        """Look up the end offsets of the replicas, and note them there."""
         # Replicas are added, removed and started over during the lookup. A partition that the topic does not have is left out,
         # because Kafka would refuse the whole lookup.
         partitions = self._replicas.topic_partitions or self._replicas.partitions
@@ -104,9 +117,7 @@ class EndOffsets(Background):
             replica, incarnation = incarnations[partition]
             if replica.incarnation is incarnation:
                 replica.note_end_offset(as_of_ms, end)
-        if self._running_lookup is not None:
-            self._running_lookup.set_result(ends)
-            self._running_lookup = None
+        return ends
 
     def _fail_waiting(self, why: str) -> None:
         for waiting in (self._running_lookup, self._next):
@@ -114,3 +125,22 @@ class EndOffsets(Background):
                 waiting.set_exception(KafkaUnavailable(why))
                 waiting.exception()  # mark it as retrieved, even if every read was cancelled
         self._running_lookup = self._next = None
+
+
+class SourceEndOffsets(EndOffsets):
+    """Look up the end offsets of the source of a rekeyed view. Every replica is measured against all of them."""
+
+    async def _ends(self, consumer: AIOKafkaConsumer) -> dict[int, NeededPosition]:
+        replicas = {
+            partition: (replica, replica.incarnation)
+            for partition, replica in self._replicas.by_partition.items()
+            if isinstance(replica, RekeyedReplica)
+        }
+        as_of_ms = monotonic_ms()
+        requested = [TopicPartition(self._topic, p) for p in range(self._replicas.partitions)]
+        found = await consumer.end_offsets(requested)
+        ends = tuple([found[where] for where in requested])
+        for replica, incarnation in replicas.values():
+            if replica.incarnation is incarnation:
+                replica.note_source_ends(as_of_ms, ends)
+        return dict.fromkeys(replicas, ends)

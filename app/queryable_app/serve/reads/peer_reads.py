@@ -218,10 +218,22 @@ def _cover_answer(head: dict[str, Any], _: list[RawRow]) -> CoverAnswer:
 
 
 def _progress(
-    partition: Any, position: Any, role: Any, lag_records: Any, lag_ms: Any, complete: Any
+    partition: Any,
+    position: Any,
+    role: Any,
+    lag_records: Any,
+    lag_ms: Any,
+    complete: Any,
+    sources: Any = (),  # a node of an earlier version does not send it
 ) -> ReplicaProgress:
     return ReplicaProgress(
-        int(partition), int(position), str(role), int(lag_records), int(lag_ms), bool(complete)
+        int(partition),
+        int(position),
+        str(role),
+        int(lag_records),
+        int(lag_ms),
+        bool(complete),
+        tuple([int(offset) for offset in sources]),
     )
 
 

@@ -22,10 +22,11 @@ from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.policy.freshness import (
     Consistency,
+    NeededPosition,
     ReadOptions,
     freshness_failure,
     lag_ms,
-    next_offset,
+    records_short,
 )
 from queryable_app.serve.base.answer_reservation import SMALL_ANSWER_BYTES
 from queryable_app.serve.node import Node
@@ -42,7 +43,7 @@ from queryable_app.wire.serde import value_to_json
 _SHARED_MS: Final = 5
 _STREAMING_LAG_MS_MAX: Final = 2000  # the lag of a replica that streams is measured as a second at most
 _REPLY_RESERVE_SECONDS: Final = 0.01  # the position of a replica is a better answer than "deadline exceeded"
-_NO_POSITIONS: Final[Mapping[int, int]] = {}
+_NO_POSITIONS: Final[Mapping[int, NeededPosition]] = {}
 
 
 class _CacheEntry(NamedTuple):
@@ -65,6 +66,7 @@ class Reads:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.replicas = node.replicas
+        self.rekeyed = bool(node.spec.source_topic)
         self.answers = PointAnswers(node)
         self.identity = self.answers.identity
         self._partitioner = node.replicas.partitioner
@@ -105,7 +107,7 @@ class Reads:
         self,
         record_key: bytes,
         options: ReadOptions,
-        needed: Mapping[int, int] = _NO_POSITIONS,
+        needed: Mapping[int, NeededPosition] = _NO_POSITIONS,
         form: str = JSON,
         if_none_match: str | None = None,
     ) -> Answer:
@@ -226,7 +228,7 @@ class Reads:
         self,
         record_key: bytes,
         options: ReadOptions,
-        needed: Mapping[int, int],
+        needed: Mapping[int, NeededPosition],
         form: str,
         if_none_match: str | None,
         now_ms: int,
@@ -254,7 +256,7 @@ class Reads:
         self.node.last_read_ms = monotonic_ms()
 
     def readable_replica(
-        self, partition: int, options: ReadOptions, needed: Mapping[int, int], now_ms: int
+        self, partition: int, options: ReadOptions, needed: Mapping[int, NeededPosition], now_ms: int
     ) -> Replica:
         """Return the replica of a partition on this node. Raises the Failure that says why it may not answer."""
         replica = self.replicas.by_partition.get(partition)
@@ -267,7 +269,7 @@ class Reads:
 
     async def wait_until_fresh_for_key(
         self, record_key: bytes, options: ReadOptions, deadline: float, last: bool
-    ) -> Mapping[int, int]:
+    ) -> Mapping[int, NeededPosition]:
         """Wait as `wait_until_fresh` does, for the key's partitions and for those whose positions the read names.
 
         The records that arrive meanwhile may change which partition holds the key; then it waits for that one too. Raises
@@ -284,7 +286,7 @@ class Reads:
 
     async def wait_until_fresh(
         self, options: ReadOptions, partitions: Collection[int], deadline: float, last: bool
-    ) -> Mapping[int, int]:
+    ) -> Mapping[int, NeededPosition]:
         """Wait until the replicas here reach what `options` ask for, or until shortly before the deadline (loop time).
 
         Return the positions to reach; the caller checks whether they are reached. `last` says that no other node is tried
@@ -292,7 +294,7 @@ class Reads:
         """
         deadline -= _REPLY_RESERVE_SECONDS
         if options.consistency is Consistency.AT_LEAST:
-            needed: Mapping[int, int] = {p: o for p, o in options.min_positions.items() if p in partitions}
+            needed: Mapping[int, NeededPosition] = self._named_positions(options, partitions)
         elif options.consistency is Consistency.STRONG:
             needed = await self._end_offsets(partitions, deadline)
         else:
@@ -306,10 +308,19 @@ class Reads:
         await asyncio.gather(*waits)
         return needed
 
-    def _waiting_share(self, partition: int, position: int, last: bool) -> float:
+    def _named_positions(
+        self, options: ReadOptions, partitions: Collection[int]
+    ) -> Mapping[int, NeededPosition]:
+        """Return the positions that the read names. In a rekeyed view they are of the source, so each replica must reach all."""
+        if not self.rekeyed:
+            return {p: o for p, o in options.min_positions.items() if p in partitions}
+        offsets = tuple([options.min_sources.get(p, 0) for p in range(self.replicas.partitions)])
+        return dict.fromkeys(partitions, offsets)
+
+    def _waiting_share(self, partition: int, position: NeededPosition, last: bool) -> float:
         """Return the share of the time to wait for a replica here, given that another node may have reached the position."""
         replica = self.replicas.by_partition.get(partition)
-        if replica is None or next_offset(replica) >= position:
+        if replica is None or not records_short(replica, position):
             return 0
         if len(self.replicas.placement.serving[partition]) < 2:
             return 1
@@ -321,7 +332,9 @@ class Reads:
             return 0.5
         return 0 if self.node.peers.another_is_fresh(partition, _STREAMING_LAG_MS_MAX) else 0.5
 
-    async def _end_offsets(self, partitions: Collection[int], deadline: float) -> Mapping[int, int]:
+    async def _end_offsets(
+        self, partitions: Collection[int], deadline: float
+    ) -> Mapping[int, NeededPosition]:
         """Fetch the end offsets of those partitions that this node hosts. Raises Failure if Kafka does not answer."""
         hosted = [partition for partition in partitions if partition in self.replicas.by_partition]
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from queryable_app.policy.freshness import lag_ms, lag_records, next_offset
+from queryable_app.policy.freshness import lag_ms, lag_records, next_offset, source_positions_text
 from queryable_app.serve.store.replica import Replica
 
 
@@ -18,6 +18,8 @@ class ReplicaProgress(NamedTuple):
     lag_records: int
     lag_ms: int
     complete: bool
+    sources: tuple[int, ...] = ()
+    """The next offset of each source partition, in a rekeyed view."""
 
 
 def progress_of(replica: Replica, now_ms: int) -> ReplicaProgress:
@@ -29,9 +31,14 @@ def progress_of(replica: Replica, now_ms: int) -> ReplicaProgress:
         lag_records(replica),
         lag_ms(replica, now_ms),
         replica.complete,
+        replica.source_offsets,
     )
 
 
 def positions_text(progress: Sequence[ReplicaProgress]) -> str:
     """Return the positions as `Qt-Position` has them and `min-position` takes them."""
+    if progress and progress[0].sources:  # what all of them have
+        return source_positions_text(
+            [min(offsets) for offsets in zip(*(each.sources for each in progress), strict=True)]
+        )
     return ",".join(f"{replica.partition}:{replica.position}" for replica in progress)

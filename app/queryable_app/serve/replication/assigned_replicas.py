@@ -189,7 +189,7 @@ class AssignedReplicas:
             del self._replicas.removing[partition]
             replica.require_catch_up()
         else:
-            replica = unopened_replica(partition, "hydrating")
+            replica = unopened_replica(partition, "hydrating", self._replicas.source_partitions)
         self._replicas.by_partition[partition] = replica
 
     async def _remove(self, replica: Replica, before: Sequence[asyncio.Task[None]]) -> None:

@@ -20,6 +20,7 @@ from queryable_app.platform.log import event
 from queryable_app.serve.base.background import in_thread
 from queryable_app.serve.store.closing import close_when_unused, delete_directory
 from queryable_app.serve.store.disk_probe import PROBE_SUFFIX, probe
+from queryable_app.serve.store.rekeyed_replica import new_replica
 from queryable_app.serve.store.replica import Replica, Role
 from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.shared_memory import SharedMemory
@@ -107,7 +108,7 @@ class ReplicaBuilder:
     async def replace_damaged(self, damaged: Replica) -> None:
         """Replace a damaged replica by a peer's. A read that uses the damaged one never sees the new one, which may be behind."""
         why = damaged.damaged
-        replica = unopened_replica(damaged.partition, damaged.role)
+        replica = unopened_replica(damaged.partition, damaged.role, self._replicas.source_partitions)
         self._replicas.by_partition[replica.partition] = replica
         if store := damaged.detach_store("on this node is damaged"):
             event("copy-damaged", partition=replica.partition, reason=why)
@@ -160,8 +161,8 @@ class ReplicaBuilder:
         return any(ordinal != self._own for ordinal in self._replicas.placement.serving[partition])
 
 
-def unopened_replica(partition: int, role: Role) -> Replica:
-    replica = Replica(partition, role, None)
+def unopened_replica(partition: int, role: Role, source_partitions: int) -> Replica:
+    replica = new_replica(partition, role, None, source_partitions)
     replica.detach_store(_OPENING)
     return replica
 

@@ -16,8 +16,9 @@ from typing import Any, Final, Literal
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.platform.log import event
-from queryable_app.policy.freshness import absent, next_offset
+from queryable_app.policy.freshness import NeededPosition, absent, lag_records, next_offset, records_short
 from queryable_app.policy.retries import Retry, next_retry
+from queryable_app.policy.source_positions import SourcePositions
 from queryable_app.serve.store.store import Store
 from queryable_app.serve.store.store_errors import StoreError, StoreUnavailable
 from queryable_app.wire.disk_format import ReplicaState
@@ -62,10 +63,9 @@ class Replica:
         self.incarnation = object()
         """Changes whenever the replica starts over. Lookups that began before the change do not apply to it."""
         self._store = store
-        self._waiting: list[tuple[int, asyncio.Future[bool]]] = []
-        self._samples: list[
-            tuple[int, int]
-        ] = []  # (moment in ms, end offset) that the position has not reached
+        self._waiting: list[tuple[NeededPosition, asyncio.Future[bool]]] = []
+        # (moment in ms, end offset) that the position has not reached
+        self._samples: list[tuple[int, NeededPosition]] = []
         self._measured: tuple[float, int] | None = None  # (monotonic time, position)
         self._last_retry: Retry | None = None
         self._recovered_at: float | None = None  # monotonic
@@ -100,6 +100,16 @@ class Replica:
     @property
     def position(self) -> int:
         return self._store.state.position if self._store else -1
+
+    @property
+    def source_offsets(self) -> tuple[int, ...]:
+        """Return the next offset of each source partition, in a rekeyed view."""
+        return ()
+
+    @property
+    def source_ends(self) -> tuple[int, ...]:
+        """Return the end offset of each source partition, in a rekeyed view; empty while they are unknown."""
+        return ()
 
     @property
     def complete(self) -> bool:
@@ -141,7 +151,7 @@ class Replica:
         """Estimate the time to reach the end offset, or None while that is unknown."""
         if self.end_offset < 0 or self.records_per_second < 1:
             return None
-        return max(0, self.end_offset - next_offset(self)) / self.records_per_second
+        return lag_records(self) / self.records_per_second
 
     def phase(self, now_ms: int) -> Phase:
         if self.failed is not None:
@@ -159,13 +169,18 @@ class Replica:
         last_bad: dict[str, Any] | None = None,
         deletes: Iterable[bytes] = (),
         meta: Iterable[tuple[bytes, bytes]] = (),
+        sources: SourcePositions | None = None,
     ) -> None:
         """Write rows with their state, then wake the reads that wait for the position. If the write fails, only this replica
-        stops; nothing is raised."""
-        if 0 <= self.end_offset <= max(0, state.position) and not state.complete:
+        stops; nothing is raised. `sources` replaces the source positions of a rekeyed view."""
+        if not state.complete and self._reaches_end(state, sources):
             state = replace(state, complete=True)
-        if self.write(lambda store: store.apply(puts, state, last_bad, deletes, meta)):
+        if self.write(lambda store: store.apply(puts, state, last_bad, deletes, meta, sources)):
             self._position_changed()
+
+    def _reaches_end(self, state: ReplicaState, sources: SourcePositions | None) -> bool:
+        """Return whether a replica with this state has all records of the log."""
+        return 0 <= self.end_offset <= max(0, state.position)
 
     def write(self, change: Callable[[Store], None]) -> bool:
         """Change the store. Return False if the write fails: the replica then fails, or waits for its next attempt."""
@@ -205,7 +220,10 @@ class Replica:
     def note_end_offset(self, as_of_ms: int, end_offset: int) -> None:
         """Record that the log ended at `end_offset` at `as_of_ms`, a moment of `platform/clock.py`."""
         self.end_offset = end_offset
-        if next_offset(self) >= end_offset:
+        self._note_end(as_of_ms, end_offset)
+
+    def _note_end(self, as_of_ms: int, end_offset: NeededPosition) -> None:
+        if not records_short(self, end_offset):
             self._samples.clear()
             self.fresh_as_of_ms = as_of_ms
             if self.writable and not self.complete:
@@ -217,7 +235,7 @@ class Replica:
 
     def update_rate(self, now: float) -> None:
         """Update the rate. Called at intervals with the monotonic time."""
-        position = next_offset(self)
+        position = sum(self.source_offsets) if self.source_offsets else next_offset(self)
         if self._measured is not None:
             then, before = self._measured
             if now <= then:
@@ -258,17 +276,18 @@ class Replica:
         self.incarnation = object()
         self.position_changed_at = time.monotonic()
 
-    async def wait_for_position(self, position: int, deadline: float) -> bool:
+    async def wait_for_position(self, position: NeededPosition, deadline: float) -> bool:
         """Return whether the replica reaches `position` before the deadline (loop time)."""
-        if next_offset(self) >= position or not self.writable:
-            return next_offset(self) >= position
-        waiter: tuple[int, asyncio.Future[bool]] = (position, asyncio.get_running_loop().create_future())
+        if not records_short(self, position) or not self.writable:
+            return not records_short(self, position)
+        reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        waiter = (position, reached)
         self._waiting.append(waiter)
         try:
             async with asyncio.timeout_at(deadline):
-                return await waiter[1]
+                return await reached
         except TimeoutError:
-            return next_offset(self) >= position
+            return not records_short(self, position)
         finally:
             self._waiting.remove(waiter)
 
@@ -283,10 +302,9 @@ class Replica:
                 reached.set_result(False)
 
     def _position_changed(self) -> None:
-        position = self.position
         self.position_changed_at = time.monotonic()
-        while self._samples and position >= self._samples[0][1]:
+        while self._samples and not records_short(self, self._samples[0][1]):
             self.fresh_as_of_ms = self._samples.pop(0)[0]
         for needed, reached in self._waiting:
-            if position >= needed and not reached.done():
+            if not reached.done() and not records_short(self, needed):
                 reached.set_result(True)

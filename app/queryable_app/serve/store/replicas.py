@@ -9,6 +9,7 @@ from queryable_app.placement.assignment import Placement
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.log import event
 from queryable_app.policy.disk_mark import Pause
+from queryable_app.policy.freshness import NeededPosition
 from queryable_app.serve.store.partitioner_in_use import PartitionerInUse
 from queryable_app.serve.store.replica import Phase, Replica
 from queryable_app.wire.partitioners import MismatchCounts, Partitioning, sum_of_mismatches
@@ -22,7 +23,10 @@ class Replicas:
         placement: Placement,
         assigned: Iterable[Replica],
         partitioner: PartitionerInUse,
+        source_partitions: int = 0,
     ) -> None:
+        """`source_partitions` are those of the source of a rekeyed view; 0: the view is not rekeyed."""
+        self.source_partitions = source_partitions
         self.placement = placement
         self.by_partition = {replica.partition: replica for replica in assigned}
         self.removing: dict[int, Replica] = {}
@@ -72,7 +76,7 @@ class Replicas:
         """Report the mismatches of this node's replicas, after rows or replicas have been added."""
         self.partitioner.note_counts("this node", self.mismatches)
 
-    async def wait_for(self, partition: int, position: int, deadline: float) -> bool:
+    async def wait_for(self, partition: int, position: NeededPosition, deadline: float) -> bool:
         """Return True once the replica reaches `position`; False when the deadline (loop time) passes, or the replica fails or
         is removed."""
         replica = self.by_partition.get(partition)

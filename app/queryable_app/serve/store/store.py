@@ -22,6 +22,7 @@ from rocksdict import Checkpoint, Rdict, ReadOptions, WriteBatch
 
 from queryable_app.errors import Failure, Reason
 from queryable_app.platform.log import event
+from queryable_app.policy.source_positions import SourcePositions
 from queryable_app.serve.store.key_sample import KeySample
 from queryable_app.serve.store.shared_memory import SharedMemory, rocksdb_options
 from queryable_app.serve.store.store_errors import (
@@ -37,6 +38,7 @@ from queryable_app.wire.disk_format import (
     META_FORMAT_KEY,
     META_IDENTITY_KEY,
     META_LAST_BAD_KEY,
+    META_SOURCES_KEY,
     META_STATE_KEY,
     ROWS,
     Identity,
@@ -54,11 +56,21 @@ _VERIFY_STEP_SECONDS: Final = 0.0005  # for this long RocksDB holds the interpre
 class Store:
     """Read and write one store. Use `Store.open`. Call it only from the event loop's thread; calls are synchronous and short."""
 
-    def __init__(self, path: Path, db: Rdict, identity: Identity, state: ReplicaState, last_bad: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        db: Rdict,
+        identity: Identity,
+        state: ReplicaState,
+        last_bad: Any,
+        sources: SourcePositions | None = None,
+    ) -> None:
         self.path = path
         self.identity = identity
         self.state = state
         self.last_bad: dict[str, Any] | None = last_bad
+        self.sources = sources
+        """How far the rows of a rekeyed view are in its source topic. None: no row of one is applied."""
         self.damaged: str | None = None
         """Why some rows are unreadable for good; None if no damage is known."""
         self.keys = KeySample(whole=state == ReplicaState())
@@ -203,6 +215,7 @@ class Store:
         last_bad: dict[str, Any] | None = None,
         deletes: Iterable[bytes] = (),
         meta: Iterable[tuple[bytes, bytes]] = (),
+        sources: SourcePositions | None = None,
     ) -> None:
         """Write rows and the matching state in one batch: `deletes`, then `puts`, and more entries of the family `meta`."""
         batch = WriteBatch(raw_mode=True)
@@ -219,8 +232,12 @@ class Store:
             put(key, content, self._meta)
         if last_bad is not None:
             put(META_LAST_BAD_KEY, json.dumps(last_bad).encode(), self._meta)
+        if sources is not None:
+            put(META_SOURCES_KEY, sources.encode(), self._meta)
         self._write(batch)
         self.state = state
+        if sources is not None:
+            self.sources = sources
         if last_bad is not None:
             self.last_bad = last_bad
 
@@ -242,7 +259,9 @@ class Store:
         batch.put(META_STATE_KEY, state.encode(), self._meta)
         batch.put(META_IDENTITY_KEY, _identity_json(identity), self._meta)
         batch.delete(META_LAST_BAD_KEY, self._meta)
+        batch.delete(META_SOURCES_KEY, self._meta)
         self._write(batch)
+        self.sources = None
         self.identity, self.state, self.last_bad = identity, state, None
         self.keys = KeySample(whole=True)
 
@@ -354,6 +373,8 @@ def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
         state = ReplicaState.decode(raw_state)
         raw_bad = meta.get(META_LAST_BAD_KEY)
         last_bad = json.loads(raw_bad) if raw_bad else None
+        raw_sources: Any = meta.get(META_SOURCES_KEY)
+        sources = SourcePositions.decode(raw_sources) if raw_sources else None
     except Exception as error:
         raise open_failure(path, f"Corruption: its own state is unreadable, {error!r}") from error
     if replace(owner, topic_id=identity.topic_id) != identity:
@@ -362,7 +383,7 @@ def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
             f"partition {identity.partition} of {identity.topic!r} for {identity.application_id}: use another data "
             f"directory, or delete this one"
         )
-    return Store(path, db, owner, state, last_bad)
+    return Store(path, db, owner, state, last_bad, sources)
 
 
 def _raw(items: Any) -> Iterator[tuple[bytes, bytes]]:
