@@ -12,6 +12,7 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.policy.freshness import (
     READ_OPTION_NAMES,
     Consistency,
+    NeededPosition,
     ReadOptions,
     freshness_failure,
     lag_ms,
@@ -48,7 +49,7 @@ HYDRATING = Replica(position=40, complete=False, fresh_as_of_ms=-1)
 END_UNKNOWN = Replica(end_offset=-1, fresh_as_of_ms=-1)
 
 
-def refused(replica: Replica, options: ReadOptions, needed_position: int | None = None) -> Failure:
+def refused(replica: Replica, options: ReadOptions, needed_position: NeededPosition | None = None) -> Failure:
     failure = freshness_failure(replica, options, NOW_MS, needed_position)
     assert failure is not None
     return failure

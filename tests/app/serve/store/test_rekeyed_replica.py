@@ -45,9 +45,9 @@ def test_replica_is_complete_when_it_reaches_the_end_of_every_source_partition(t
     """One source partition that is ahead does not make up for another one that is behind."""
     replica = RekeyedReplica(0, "active", _store(tmp_path), 2)
     replica.note_source_ends(1000, (5, 7))
-    _apply(replica, (9, 6))
-    assert not replica.complete
-    _apply(replica, (9, 7))
-    assert replica.complete
-    assert replica.fresh_as_of_ms == 1000
+    seen = []
+    for offsets in ((9, 6), (9, 7)):
+        _apply(replica, offsets)
+        seen.append((replica.complete, replica.fresh_as_of_ms))
+    assert seen == [(False, -1), (True, 1000)]
     replica.close()
