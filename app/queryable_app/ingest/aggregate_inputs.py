@@ -31,6 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from queryable_app.aggregates.catalog import takes
 from queryable_app.config.aggregate_spec import AggregateColumn, AggregateInput, AggregateSpec
 from queryable_app.ingest.catalyst import (
     SqlError,
@@ -64,7 +65,6 @@ _TYPES: Final[dict[type[DataType], str]] = {
     BinaryType: "x",
     DecimalType: "n",
 }
-_NUMBERS: Final = "ldfn"
 _NUMERIC_OPS: Final = ("sum", "avg", "approx_quantiles")
 _ONE_VALUE: Final = "write one expression over the columns {columns}"
 _REFUSED: Final = {
@@ -213,11 +213,14 @@ def _check_type(of: DataType, user: AggregateColumn) -> None:
             f"{path}: {user.of} has the type {name}, which {user.op} does not take; "
             "give a number, a text, a boolean, a date, a timestamp or bytes, for example one of its fields or a CAST"
         )
-    if user.op in _NUMERIC_OPS and type_ not in _NUMBERS:
-        raise SqlError(
-            f"{path}: {user.op} of {user.of}, which has the type {name}; "
-            f"{user.op} needs a number, so CAST it to one: text that is none becomes NULL"
-        )
+    if takes(user.op, type_):
+        return
+    if user.op not in _NUMERIC_OPS:
+        raise SqlError(f"{path}: {user.of} has the type {name}, which {user.op} does not take")
+    raise SqlError(
+        f"{path}: {user.op} of {user.of}, which has the type {name}; "
+        f"{user.op} needs a number, so CAST it to one: text that is none becomes NULL"
+    )
 
 
 def _carried(value: Column, type_: str) -> Column:

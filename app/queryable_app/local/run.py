@@ -161,7 +161,7 @@ class _Run:
 
     def _check_sql(self) -> None:
         spec = self._resource.spec
-        if not spec.sql and not spec.value_schema:
+        if not spec.sql and not spec.value_schema and spec.aggregate is None:
             return
         front, application_id = self._urls[0], f"local.{self._resource.name}.check"
         settings = pod_settings("check", 0, self._spec(), application_id, front, [front], self._data)
@@ -169,7 +169,7 @@ class _Run:
         log.unlink(missing_ok=True)
         command = [sys.executable, "-m", "queryable_app.ingest.check"]
         with (
-            self._progress.waiting("Checking transform.sql and value.schema"),
+            self._progress.waiting("Checking the view with Spark"),
             contextlib.ExitStack() as stack,
         ):
             with self._stop_request.deferred():

@@ -214,22 +214,24 @@ public final class RowWriter extends ForeachWriter {
     String problem = decoded ? (row.isNullAt(6) ? null : row.getString(6)) : Checks.problem(keyFormat, key, valueFormat, value);
     boolean isDropped = decoded && row.getBoolean(5);
     if (problem == null) {
-      boolean contributes = contribution != null && !isDropped;
-      boolean empty = contribution == null ? value == null : isDropped;
-      int stored = ROW_HEADER + (contributes ? contribution.measure(row, CONTRIBUTION) : empty ? 0 : value.length);
+      boolean empty = contribution != null && isDropped; // it adds nothing to its group
+      int stored = empty ? 0 : ROW_HEADER + contentLength(row, value);
       makeRoom(key.length + stored);
       cover(row.getInt(0), offset, timestampMs);
       buffer.putInt(key.length).putInt(stored).put(isDropped ? DROPPED : ROW).putLong(offset);
       putOrdered(key);
-      buffer.order(ByteOrder.BIG_ENDIAN);
-      buffer.put(empty ? TOMBSTONE : (byte) 0).putLong(offset).putLong(timestampMs);
-      buffer.putLong(empty || ttlMs == 0 ? 0 : expiry(timestampMs));
-      if (contributes) {
-        contribution.put(buffer);
-      } else if (!empty) {
-        buffer.put(value);
+      if (!empty) {
+        boolean tombstone = contribution == null && value == null;
+        buffer.order(ByteOrder.BIG_ENDIAN);
+        buffer.put(tombstone ? TOMBSTONE : (byte) 0).putLong(offset).putLong(timestampMs);
+        buffer.putLong(tombstone || ttlMs == 0 ? 0 : expiry(timestampMs));
+        if (contribution != null) {
+          contribution.put(buffer);
+        } else if (value != null) {
+          buffer.put(value);
+        }
+        buffer.order(ByteOrder.LITTLE_ENDIAN);
       }
-      buffer.order(ByteOrder.LITTLE_ENDIAN);
       if (isDropped) {
         dropped++;
       }
@@ -248,6 +250,10 @@ public final class RowWriter extends ForeachWriter {
     notMurmur2 += Partitioners.murmur2(key, partitions) == partition ? 0 : 1;
     notCrc32 += Partitioners.crc32(key, partitions) == partition ? 0 : 1;
     notFnv1a += Partitioners.fnv1a(key, partitions) == partition ? 0 : 1;
+  }
+
+  private int contentLength(Row row, byte[] value) {
+    return contribution != null ? contribution.measure(row, CONTRIBUTION) : value == null ? 0 : value.length;
   }
 
   /** An expiry of 0 means none, so a row from before 1970 expires at the first millisecond after it. */
