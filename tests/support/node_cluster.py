@@ -78,6 +78,13 @@ class NodeCluster:
         for ordinal in self.placement.serving[partition]:
             self.nodes[ordinal].put(key, value, partition=partition, **more)
 
+    def contribute(self, key: bytes, types: str, inputs: Sequence[Any], partition: int | None = None) -> None:
+        """Write a record of an aggregated view to every serving replica of the partition."""
+        if partition is None:
+            partition = partition_for(key, "murmur2", self.placement.partitions)
+        for ordinal in self.placement.serving[partition]:
+            self.nodes[ordinal].contribute(key, types, inputs, partition=partition)
+
     def algorithms(self) -> set[str]:
         """Return the algorithms by which the nodes find a key's partition."""
         return {node.node.replicas.partitioning.algorithm for node in self.nodes}

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +26,8 @@ from queryable_app.serve.http.fast_lane import FastLane, protocol_class
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import count_mismatches, partition_for, sum_of_mismatches
+from tests.support.aggregates import contribution_row
+from tests.support.node import slice_payload
 
 T = TypeVar("T")
 
@@ -124,6 +126,31 @@ class Served:
             return where, offset
 
         return self.on_loop(write)
+
+    def contribute(
+        self,
+        key: bytes,
+        types: str,
+        inputs: Sequence[Any],
+        *,
+        partition: int | None = None,
+        timestamp_ms: int = 1,
+    ) -> tuple[int, int]:
+        """Apply the next record of the key's partition to an aggregated view; return its partition and offset."""
+        partitions = self.node.replicas.partitions
+        where = partition_for(key, "murmur2", partitions) if partition is None else partition
+
+        def apply() -> tuple[int, int]:
+            replica = self.node.replicas.by_partition[where]
+            offset = max(0, replica.position)
+            row = contribution_row(offset, self.node.codec.to_disk(key), types, inputs, timestamp_ms)
+            murmur2, crc32, fnv1a = count_mismatches([key], where, partitions)
+            header = {"mismatches_murmur2": murmur2, "mismatches_crc32": crc32, "mismatches_fnv1a": fnv1a}
+            self.node.slices.apply(slice_payload(row, partition=where, **header))
+            replica.note_end_offset(monotonic_ms(), replica.position)
+            return where, offset
+
+        return self.on_loop(apply)
 
     def fill(self, rows: int, value: Callable[[int], bytes] = lambda n: b'{"n":%d}' % n) -> None:
         """Put `key-000000` and on, in one batch per partition."""

@@ -1,22 +1,36 @@
-"""Render the stored state of a group as one JSON object, with a member for each column."""
+"""Render stored values as JSON: those of an aggregated view as one object, with a member for each column."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from queryable_app.aggregates.states import codes_of, state_codec
 from queryable_app.config.aggregate_spec import AggregateSpec
+from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.wire.disk_format import ROW_HEADER_SIZE
+from queryable_app.wire.serde import value_to_json
 
 _NO_HEADER: Final = bytes(ROW_HEADER_SIZE)
 _ERRORS: Final = "_errors"
 _to_json: Final = json.JSONEncoder(ensure_ascii=False).encode
 
+Render = Callable[[bytes], bytes]
+"""From a stored value, without its row header, to JSON."""
 
-def state_renderer(spec: AggregateSpec) -> Callable[[bytes], bytes]:
-    """Return the function from a stored state without its row header to JSON.
+
+def value_renderer(spec: TopicSpec) -> Render | None:
+    """Return what renders the stored values of a view; None if they are JSON already."""
+    if spec.aggregate is not None:
+        return state_renderer(spec.aggregate)
+    format = spec.stored_format
+    return None if format == "json" else partial(value_to_json, format=format)
+
+
+def state_renderer(spec: AggregateSpec) -> Render:
+    """Return what renders the stored states of a view.
 
     The last member of the object names the problems of columns, if there are any.
     """

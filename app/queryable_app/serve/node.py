@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from queryable_app.aggregates.merging import state_merger
+from queryable_app.aggregates.rendering import value_renderer
 from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.config.topic_spec import Read, TopicSpec
 from queryable_app.contract import (
@@ -34,6 +36,7 @@ from queryable_app.policy.descriptor_plan import DescriptorPlan, plan_descriptor
 from queryable_app.serve.base.admission import ReadAdmission
 from queryable_app.serve.base.background import supervise
 from queryable_app.serve.base.byte_budget import ByteBudget
+from queryable_app.serve.base.combining import merged_row, newer_row
 from queryable_app.serve.base.counters import Counters
 from queryable_app.serve.feed.aggregate_slices import AggregateRows
 from queryable_app.serve.feed.control_socket import ControlSocket
@@ -85,6 +88,9 @@ class Node:
             Callable[[], None]
         ] = []  # called when the read settings change, and when the node drains
         self.codec = key_codec(spec.key_format)
+        self.render = value_renderer(spec)
+        self.combine = newer_row if spec.aggregate is None else merged_row(state_merger(spec.aggregate))
+        """Makes one row of the two that a key has in two partitions."""
         self.replicas = replicas
         self.memory = memory
         self.ingest_status = IngestStatus(since_ms=monotonic_ms())

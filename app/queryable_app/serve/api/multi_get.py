@@ -50,7 +50,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         reservation = answer_reservation(request)
         lookups, rows, covered = await find_rows(reads, keys, options, deadline, partial, reservation)
         unknown = unknown_partitions(reads, options, covered)
-        items = await items_json(lookups, rows, unknown, node.codec, node.spec.stored_format, reservation)
+        items = await items_json(lookups, rows, unknown, node.codec, node.render, reservation)
         return PiecedResponse([b'{"items":[', *items, b"]", covered.fields()], covered.headers)
 
     return router

@@ -121,12 +121,12 @@ class _Scan:
         everything = range(reads.replicas.partitions)
         covered = await coverage(reads, everything, self._options, self._deadline, self._partial)
         batches = covered_rows(reads, covered, self._bounds, self._deadline, None, self._limit)
-        text = to_text(node.codec, node.spec.stored_format)
+        text = to_text(node.codec, node.render)
         return RowStream(ndjson(batches, text, self._limit), covered.headers)
 
     async def _page(self) -> Response:
         node, reads = self._reads.node, self._reads
-        lines = to_lines(node.codec, node.spec.stored_format)
+        lines = to_lines(node.codec, node.render)
         reservation = answer_reservation(self._request)
 
         async def read_page(covered: Coverage) -> Page:

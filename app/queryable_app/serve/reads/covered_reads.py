@@ -17,7 +17,7 @@ from queryable_app.serve.reads.multi_get import (
     KeyLookup,
     Keys,
     Rows,
-    merge_newest,
+    add_rows,
     plan_lookups,
     rows_of_keys,
     values_too_large,
@@ -31,7 +31,7 @@ from queryable_app.serve.reads.scans import (
     gather_or_cancel,
     local_rows,
     merge_sources,
-    newest_of_each_key,
+    one_row_of_each_key,
     within_budget,
 )
 from queryable_app.serve.reads.stored_row import stored_row
@@ -83,19 +83,19 @@ def covered_rows(
     if reservation is not None:
         sources = [within_budget(source, reservation) for source in sources]
     batches = sources[0] if len(sources) == 1 else merge_sources(sources, bounds.reverse)
-    return newest_of_each_key(batches) if reads.partitioning.scattered else batches
+    return one_row_of_each_key(batches, reads.node.combine) if reads.partitioning.scattered else batches
 
 
 async def look_up_keys(
     reads: Reads, covered: Coverage, keys: Keys, deadline: float, reservation: AnswerReservation
 ) -> Rows:
-    """Return the newest row of each key, from all covered partitions at once. Raises Failure if the values are too large."""
+    """Return one row of each key, from all covered partitions at once. Raises Failure if the values are too large."""
     rows: Rows = {}
     size = 0
 
     def add(batch: list[RawRow]) -> None:
         nonlocal size
-        grown = merge_newest(rows, batch)
+        grown = add_rows(rows, batch, reads.node.combine)
         reservation.take(grown)
         size += grown
         if size > VALUE_BYTES_MAX:

@@ -22,7 +22,6 @@ from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTON
 from queryable_app.wire.http_text import JSON, Answer, body_answer
 from queryable_app.wire.json_text import BadJson, decoded, parse_text
 from queryable_app.wire.partitioners import partitions_for
-from queryable_app.wire.serde import value_to_json
 
 BODY_BYTES_MAX: Final = 16 * 1024  # its values are few enough to be parsed in one step
 
@@ -38,7 +37,7 @@ class LocalMultiGets:
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
         self._codec = reads.node.codec
-        self._format = reads.node.spec.stored_format
+        self._render = reads.node.render
         self._keys_max = min(KEYS_BETWEEN_YIELDS, reads.node.settings.multi_get_keys_max)
 
     def answer(self, body: bytes) -> Answer | None:
@@ -89,7 +88,7 @@ class LocalMultiGets:
     ) -> bytes | None:
         """Return the items with commas between them, or None if they are large."""
         now_ms = time_ns() // 1_000_000
-        codec, format, unpack = self._codec, self._format, ROW_HEADER.unpack_from
+        codec, render, unpack = self._codec, self._render, ROW_HEADER.unpack_from
         if are_plain_keys(codec, record_keys):
             shown, found, absent = record_keys, _FOUND_PLAIN, _ABSENT_PLAIN
         else:
@@ -105,8 +104,8 @@ class LocalMultiGets:
                     size += len(value)
                     if size > SMALL_ANSWER_BYTES:
                         return None
-                    if format != "json":
-                        value = value_to_json(value, format)
+                    if render is not None:
+                        value = render(value)
                     templates.append(found)
                     fields += (key, value, partition, offset, timestamp_ms)
                     continue

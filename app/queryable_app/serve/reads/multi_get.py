@@ -10,10 +10,11 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from time import time_ns
 from typing import Final, NamedTuple
 
-from queryable_app.config.topic_spec import StoredFormat
+from queryable_app.aggregates.rendering import Render
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.admission import YieldSlot
 from queryable_app.serve.base.answer_reservation import AnswerReservation
+from queryable_app.serve.base.combining import Combine
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
 from queryable_app.serve.reads.partitions_in_steps import partitions_in_steps
@@ -22,7 +23,7 @@ from queryable_app.serve.reads.stored_row import StoredRow, stored_row
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ROW_HEADER_SIZE
 from queryable_app.wire.partitioners import Partitioning
-from queryable_app.wire.serde import KeyCodec, value_to_json
+from queryable_app.wire.serde import KeyCodec
 
 VALUE_BYTES_MAX: Final = 64 << 20
 """The bound of one answer's values, over all nodes."""
@@ -33,7 +34,7 @@ _BATCH_BYTES: Final = 1 << 20  # the target for later batches
 _COPIED_BYTES_MAX: Final = 4096  # a larger value is a piece of its own
 
 Rows = dict[bytes, tuple[int, bytes]]
-"""On-disk key → partition and stored bytes of its newest row, which may be a tombstone."""
+"""On-disk key → partition and stored bytes of its row, which may be a tombstone."""
 Piece = bytes | memoryview
 """A part of an answer's body."""
 Keys = Mapping[int, Sequence[bytes]]
@@ -70,14 +71,17 @@ async def plan_lookups(
     return lookups, {partition: list(distinct) for partition, distinct in keys.items()}
 
 
-def merge_newest(rows: Rows, batch: Sequence[RawRow]) -> int:
-    """Add the rows that are newer than those of `rows`, and return by how many bytes `rows` has grown."""
+def add_rows(rows: Rows, batch: Sequence[RawRow], combine: Combine) -> int:
+    """Add rows, combine each with the one that its key has already, and return by how many bytes `rows` has grown."""
     grown = 0
-    for disk_key, partition, stored in batch:
+    for row in batch:
+        disk_key, partition, stored = row
         before = rows.get(disk_key)
-        if before is None or stored_row(*before) < stored_row(partition, stored):
-            rows[disk_key] = partition, stored
-            grown += len(stored) - (0 if before is None else len(before[1]))
+        if before is not None:
+            _, partition, stored = combine((disk_key, *before), row)
+            grown -= len(before[1])
+        rows[disk_key] = partition, stored
+        grown += len(stored)
     return grown
 
 
@@ -119,7 +123,7 @@ async def items_json(
     rows: Rows,
     unknown: Collection[int],
     codec: KeyCodec,
-    format: StoredFormat,
+    render: Render | None,
     reservation: AnswerReservation,
 ) -> list[Piece]:
     """Return one JSON item for each lookup, with commas between them.
@@ -139,8 +143,8 @@ async def items_json(
             pieces.append(start + _not_found(lookup.partition, unknown))
             continue
         value: Piece = memoryview(row.stored)[ROW_HEADER_SIZE:]
-        if format != "json":
-            value = value_to_json(bytes(value), format)
+        if render is not None:
+            value = render(bytes(value))
             await steps.spend(len(value))
             reservation.take(len(value))
         size += len(value)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Set
+from functools import reduce
 from time import time_ns
 from typing import Final, NamedTuple
 
@@ -38,7 +39,6 @@ from queryable_app.serve.store.store import Store
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE, ReplicaState
 from queryable_app.wire.http_text import JSON, Answer
 from queryable_app.wire.partitioners import Partitioning
-from queryable_app.wire.serde import value_to_json
 
 _SHARED_MS: Final = 5
 _STREAMING_LAG_MS_MAX: Final = 2000  # the lag of a replica that streams is measured as a second at most
@@ -73,7 +73,7 @@ class Reads:
         self._counters = node.counters
         self._to_disk = node.codec.to_disk
         self._keys_need_conversion = node.codec.format not in ("string", "bytes")
-        self._format = node.spec.stored_format
+        self._render = node.render
         self._revision = self.answers.revision
         self._cache: dict[int, _CacheEntry] = {}  # by partition
         self._not_hosted: dict[int, Failure] = {}  # by partition
@@ -207,8 +207,8 @@ class Reads:
         if flags or (expiry_ms and expiry_ms <= time_ns() // 1_000_000):
             return None
         body = stored[ROW_HEADER_SIZE:]
-        if self._format != "json":
-            body = value_to_json(body, self._format)
+        if self._render is not None:
+            body = self._render(body)
         self._counters.keys_found += 1
         return FOUND_AT_ONCE % (
             server_lines,
@@ -238,12 +238,13 @@ class Reads:
         replicas = [self.readable_replica(partition, options, needed, now_ms) for partition in partitions]
         disk_key = self._to_disk(record_key)
         rows = [
-            stored_row(replica.partition, stored)
+            (disk_key, replica.partition, stored)
             for replica in replicas
             if (stored := replica.store.get(disk_key)) is not None
         ]
+        newest = stored_row(*reduce(self.node.combine, rows)[1:]) if rows else None
         progress = [progress_of(replica, now_ms) for replica in replicas]
-        return self.answers.of_newest(max(rows, default=None), progress, 0, form, if_none_match)
+        return self.answers.of_newest(newest, progress, 0, form, if_none_match)
 
     def _cache_entry(self, replica: Replica, until_ms: int) -> _CacheEntry:
         headers = self.answers.shared_lines((progress_of(replica, until_ms),), 0)

@@ -15,7 +15,6 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.reads.replica_progress import ReplicaProgress, positions_text
 from queryable_app.serve.reads.stored_row import StoredRow
 from queryable_app.wire.http_text import JSON, Answer, header_text, matches_etag, problem_answer
-from queryable_app.wire.serde import value_to_json
 
 _FRESHNESS: Final = b"qt-position: %b\r\nqt-role: %b\r\nqt-lag-records: %d\r\nqt-lag-ms: %d\r\nqt-epoch: %d\r\nqt-hops: %d\r\n"
 _ETAG: Final = b'"%b-%d-%d-%x%b"'
@@ -42,7 +41,8 @@ class PointAnswers:
         self.revision = b"%08x" % crc32(application.encode())
         self._replicas = node.replicas
         self._counters = node.counters
-        self._format = node.spec.stored_format
+        self._render = node.render
+        self._is_aggregated = node.spec.aggregate is not None
         self._caching = b"cache-control: no-cache\r\nvary: accept\r\n" + self.identity
 
     def shared_lines(self, progress: Sequence[ReplicaProgress], hops: int) -> bytes:
@@ -61,8 +61,19 @@ class PointAnswers:
         headers = self.shared_lines(progress, hops)
         if newest is None or not newest.is_live(time_ns() // 1_000_000):
             return self.absent(progress, headers)
+        value = newest.value
+        merged = (
+            b"-%08x" % crc32(value) if self._is_aggregated and self._replicas.partitioning.scattered else b""
+        )
         return self.found(
-            newest.partition, newest.offset, newest.timestamp_ms, newest.value, headers, form, if_none_match
+            newest.partition,
+            newest.offset,
+            newest.timestamp_ms,
+            value,
+            headers,
+            form,
+            if_none_match,
+            merged,
         )
 
     def found(
@@ -74,15 +85,19 @@ class PointAnswers:
         headers: bytes,
         form: str,
         if_none_match: str | None,
+        merged: bytes = b"",
     ) -> Answer:
-        """Return 200 with the value, or 304 if the caller has it."""
+        """Return 200 with the value, or 304 if the caller has it.
+
+        `merged` is a digest of states merged over partitions, which the record alone does not identify.
+        """
         self._counters.keys_found += 1
         if form == JSON:
-            body = value if self._format == "json" else value_to_json(value, self._format)
-            variant = b""
+            body = value if self._render is None else self._render(value)
+            variant = merged
         else:
-            body = value
-            variant = b"-b"  # another representation is another entity
+            body = self._render(value) if self._render is not None and self._is_aggregated else value
+            variant = merged + b"-b"  # another representation is another entity
         tag = (self.revision, partition, offset, timestamp_ms, variant)
         if if_none_match is not None and matches_etag(if_none_match, (_ETAG % tag).decode()):
             return Answer(304, _RECORD % (*tag, partition, offset, timestamp_ms, headers), b"")

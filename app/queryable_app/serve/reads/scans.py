@@ -5,7 +5,7 @@ between. Each partition yields its rows in the order of on-disk keys, so all par
 JSON already, or becomes JSON by itself, and is copied into the answer as text: nothing is parsed.
 
 If the partitioning is scattered, a key may come from several partitions. Its rows are neighbours in the merge, and the newest
-one counts, a tombstone too.
+one counts, a tombstone too; aggregated states are merged.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from operator import itemgetter
 from time import time_ns
 from typing import Final, NamedTuple, TypeVar
 
-from queryable_app.config.topic_spec import StoredFormat
+from queryable_app.aggregates.rendering import Render
 from queryable_app.errors import Failure, Reason
 from queryable_app.serve.base.admission import YieldSlot
 from queryable_app.serve.base.answer_reservation import AnswerReservation
+from queryable_app.serve.base.combining import Combine
 from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
-from queryable_app.wire.serde import KeyCodec, value_to_json
+from queryable_app.wire.serde import KeyCodec
 
 BATCH_ROWS: Final = 512
 BATCH_BYTES: Final = 1 << 20
@@ -207,8 +208,8 @@ async def gather_or_cancel(work: Iterable[Awaitable[T]]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def newest_of_each_key(batches: Batches) -> Batches:
-    """Yield the newest row of each key; rows with the same key are neighbours."""
+async def one_row_of_each_key(batches: Batches, combine: Combine) -> Batches:
+    """Yield one row of each key; rows with the same key are neighbours."""
     newest: RawRow | None = None
     async with aclosing(batches):
         async for batch in batches:
@@ -218,17 +219,11 @@ async def newest_of_each_key(batches: Batches) -> Batches:
                     if newest is not None:
                         complete.append(newest)
                     newest = row
-                elif _age(row) > _age(newest):
-                    newest = row
+                else:
+                    newest = combine(newest, row)
             yield complete
     if newest is not None:
         yield [newest]
-
-
-def _age(row: RawRow) -> tuple[int, int, int]:
-    """Return what rows of one key are compared by: timestamp, offset and partition."""
-    _, offset, timestamp_ms, _ = ROW_HEADER.unpack_from(row[2])
-    return timestamp_ms, offset, row[1]
 
 
 class _Columns(NamedTuple):
@@ -248,7 +243,7 @@ class _Columns(NamedTuple):
         return zip(self.keys, self.values, self.partitions, self.offsets, self.timestamps, strict=True)
 
 
-def _columns(batch: Sequence[RawRow], codec: KeyCodec, format: StoredFormat) -> _Columns | None:
+def _columns(batch: Sequence[RawRow], codec: KeyCodec, render: Render | None) -> _Columns | None:
     """Return the rows that are neither tombstones nor expired; None if there are none."""
     if not batch:
         return None
@@ -257,10 +252,10 @@ def _columns(batch: Sequence[RawRow], codec: KeyCodec, format: StoredFormat) -> 
     if any(flags) or any(expiries):
         live = _live(batch)
         if len(live) < len(batch):
-            return _columns(live, codec, format)
+            return _columns(live, codec, render)
     values = [each[ROW_HEADER_SIZE:] for each in stored]
-    if format != "json":
-        values = [value_to_json(value, format) for value in values]
+    if render is not None:
+        values = [render(value) for value in values]
     if are_plain_keys(codec, disk_keys):
         return _Columns(_PLAIN_KEY_ITEM, disk_keys, disk_keys, values, partitions, offsets, timestamps)
     keys = [key_json(codec, codec.to_record(disk_key)) for disk_key in disk_keys]
@@ -278,11 +273,11 @@ def _live(batch: Sequence[RawRow]) -> list[RawRow]:
     ]
 
 
-def to_lines(codec: KeyCodec, format: StoredFormat) -> ToLines:
+def to_lines(codec: KeyCodec, render: Render | None) -> ToLines:
     """Return a function from rows to JSON objects, without tombstones and expired rows."""
 
     def lines(batch: list[RawRow]) -> list[Line]:
-        columns = _columns(batch, codec, format)
+        columns = _columns(batch, codec, render)
         if columns is None:
             return []
         items = [columns.template % fields for fields in columns.fields()]
@@ -291,17 +286,17 @@ def to_lines(codec: KeyCodec, format: StoredFormat) -> ToLines:
     return lines
 
 
-def to_text(codec: KeyCodec, format: StoredFormat) -> ToText:
+def to_text(codec: KeyCodec, render: Render | None) -> ToText:
     """Return a function from rows to lines of JSON objects, without tombstones and expired rows, and the number of lines.
 
     Each object is on one line, whatever white space the producer sent.
     """
 
     def text(batch: Sequence[RawRow], limit: int) -> tuple[bytes, int]:
-        columns = _columns(batch, codec, format)
+        columns = _columns(batch, codec, render)
         if columns is None:
             return b"", 0
-        if format == "json":
+        if render is None:
             values = b"".join(columns.values)
             if b"\n" in values or b"\r" in values:  # JSON has them between tokens alone
                 single = [value.replace(b"\n", b" ").replace(b"\r", b" ") for value in columns.values]

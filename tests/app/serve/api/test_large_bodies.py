@@ -57,7 +57,7 @@ async def value(body: bytes) -> object:
 async def items() -> object:
     reservation: Any = None
     lookups, _ = await plan_lookups(KEYS, CODEC, PARTITIONING)
-    return await items_json(lookups, {}, (), CODEC, "json", reservation)
+    return await items_json(lookups, {}, (), CODEC, None, reservation)
 
 
 TEXT = b'"%b"' % (b"a" * 2 * MIB)

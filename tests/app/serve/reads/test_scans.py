@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Generator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from queryable_app.serve.base.peer_frames import RawRow
 from queryable_app.serve.reads import scans
 from queryable_app.serve.reads.scans import Bounds, local_rows, merge_sources, to_lines
 from queryable_app.wire.disk_format import Row, encode_row
-from queryable_app.wire.serde import key_codec
+from queryable_app.wire.serde import key_codec, value_to_json
 
 
 class Away(Exception):
@@ -124,7 +125,7 @@ def test_lines_have_live_rows_only() -> None:
         (b"c", 0, encode_row(Row(3, 2, 1, b"x"))),
         (b'"\xc3\xa9', 1, encode_row(Row(4, 2, 0, b"\n"))),
     ]
-    lines = to_lines(key_codec("string"), "string")(rows)
+    lines = to_lines(key_codec("string"), partial(value_to_json, format="string"))(rows)
     assert [(key, json.loads(line)["key"], json.loads(line)["value"]) for key, line in lines] == [
         (b"a", "a", ""),
         (b'"\xc3\xa9', '"\u00e9', "\n"),
