@@ -50,10 +50,9 @@ class HedgeBudget:
         self._tokens = burst
         self.requests = self.hedges = 0
 
-    def note_request(self) -> None:
-        self.requests += 1
-        if self._tokens < self._burst:
-            self._tokens = min(self._burst, self._tokens + self._share)
+    def note_requests(self, count: int) -> None:
+        self.requests += count
+        self._tokens = min(self._burst, self._tokens + count * self._share)
 
     def take(self) -> bool:
         if self._tokens < 1:
@@ -102,7 +101,7 @@ class Attempts:
         self._last_at = 0.0
         self._refusal: tuple[int, Any] | None = None
         if sent is None:
-            budget.note_request()
+            budget.note_requests(1)
         else:
             self._last, self._last_at = sent
             self._left.remove(self._last)

@@ -54,7 +54,7 @@ def test_request_that_was_sent_already_goes_on_like_any_other(now: float) -> Non
     sent_at_once, sent_before = HedgeBudget(), HedgeBudget()
     request = attempts(nodes(), sent_at_once)
     request.step(0)
-    sent_before.note_request()
+    sent_before.note_requests(1)
     late = Attempts([0, 1, 2], 2.0, nodes(), sent_before, sent=(0, 0.0))
 
     assert late.step(now) == request.step(now)

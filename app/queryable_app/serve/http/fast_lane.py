@@ -168,7 +168,9 @@ class FastLane(MultiGetLane):
         return True
 
     def _forward(self, key: bytes, refusal: Failure) -> bool:
-        forward = self.node.forwarded_reads.plain(self, key, refusal, self.reads.defaults.deadline_ms)
+        forward = self.node.forwarded_reads.plain(
+            self, key, refusal, self.loop.time() + self.reads.defaults.deadline_ms / 1000
+        )
         if forward is None:
             return False
         self.forward, self.idle_since = forward, None

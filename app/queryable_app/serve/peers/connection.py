@@ -19,6 +19,9 @@ _HEAD_BYTES_MAX: Final = 16 * 1024
 _VERSION: Final = b"HTTP/1.1 "
 _OK: Final = _VERSION + b"200 "
 _LENGTH: Final = b"\r\ncontent-length: "
+_LENGTH_BYTES: Final = len(_LENGTH)
+_LINE_END: Final = b"\r\n"
+_HEAD_END: Final = b"\r\n\r\n"
 _CLOSE: Final = b"\r\nconnection: close\r\n"
 
 Request = TypeVar("Request")
@@ -102,12 +105,12 @@ class PeerConnection(asyncio.Protocol, Generic[Request]):
 
     def _hand_over(self, data: bytes) -> int:
         """Hand the complete responses to the owner, and return where the first incomplete one begins. Raises ValueError."""
-        at = 0
-        while at < len(data):
+        at, until, find, index = 0, len(data), data.find, data.index
+        while at < until:
             ok = data.startswith(_OK, at)
             if not ok and not data.startswith(_VERSION, at) and not _VERSION.startswith(data[at:]):
                 raise ValueError("the response is not HTTP/1.1")
-            head_end = data.find(b"\r\n\r\n", at) + 4
+            head_end = find(_HEAD_END, at) + 4
             if head_end < 4:
                 if len(data) - at > _HEAD_BYTES_MAX:
                     raise ValueError("the head of the response is too large")
@@ -116,12 +119,12 @@ class PeerConnection(asyncio.Protocol, Generic[Request]):
             status = 200 if ok else int(data[at + 9 : at + 12])
             end = head_end
             if status != 304:
-                length_at = data.index(_LENGTH, at, head_end) + len(_LENGTH)
-                length = int(data[length_at : data.index(b"\r\n", length_at)])
+                length_at = index(_LENGTH, at, head_end) + _LENGTH_BYTES
+                length = int(data[length_at : index(_LINE_END, length_at)])
                 if not 0 <= length <= RESPONSE_BYTES_MAX:
                     raise ValueError(f"a response of {length} bytes is out of bounds")
                 end += length
-                if end > len(data):
+                if end > until:
                     self._needed = end - at
                     return at
             if not self.unanswered:

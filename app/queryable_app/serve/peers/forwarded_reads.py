@@ -11,6 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 from typing import Final, Protocol
 
 from queryable_app.errors import Failure, Reason
@@ -21,6 +22,7 @@ from queryable_app.serve.peers.client import PeerResponse, PeerUnavailable
 from queryable_app.serve.peers.peers import TOKEN_REFUSED_STATUSES, Peers
 
 _SWEEP_SECONDS: Final = 0.005
+_NEVER: Final = -inf
 _NO_HOPS: Final = b"\r\nqt-hops: 0\r\n"
 _ONE_HOP: Final = b"\r\nqt-hops: 1\r\n"
 
@@ -38,18 +40,23 @@ class ResponseSink(Protocol):
 class ForwardedRead(ABC):
     """One client's read on its way to other nodes."""
 
-    __slots__ = ("_attempts", "_deadline", "_overloaded", "_reads", "_refusal", "_sink", "due")
+    __slots__ = ("_attempts", "_overloaded", "_reads", "_refusal", "_sink", "deadline", "due")
 
     def __init__(
-        self, reads: ForwardedReads, sink: ResponseSink, attempts: Attempts, refusal: Failure, deadline: float
+        self,
+        reads: ForwardedReads,
+        sink: ResponseSink,
+        attempts: Attempts | None,
+        refusal: Failure,
+        deadline: float,
     ) -> None:
         self._reads = reads
         self._sink: ResponseSink | None = sink
         self._attempts = attempts
         self._refusal = refusal
-        self._deadline = deadline
+        self.deadline = deadline
         self._overloaded = False
-        self.due = 0.0
+        self.due = deadline
 
     def start(self) -> None:
         """Send the first request. The sink may be called before this returns."""
@@ -59,6 +66,7 @@ class ForwardedRead(ABC):
     def advance(self, now: float) -> None:
         """Send to the nodes that are due."""
         attempts, peers = self._attempts, self._reads.peers
+        assert attempts is not None
         while isinstance(step := attempts.step(now), SendTo):
             if not self._send(step.ordinal, now):
                 self._overloaded = self._overloaded or not peers.is_not_a_peer(step.ordinal)
@@ -87,6 +95,7 @@ class ForwardedRead(ABC):
             self.on_failure(ordinal)
             return
         head = head.replace(_NO_HOPS, _ONE_HOP, 1)
+        assert self._attempts is not None
         if not self._attempts.answered(ordinal, status, (head, body)):
             self.advance(self._reads.time())
         elif (sink := self.abandon()) is not None:
@@ -94,6 +103,7 @@ class ForwardedRead(ABC):
 
     def on_failure(self, ordinal: int) -> None:
         if self._sink is not None:
+            assert self._attempts is not None
             self._attempts.failed(ordinal)
             self.advance(self._reads.time())
 
@@ -105,63 +115,56 @@ class ForwardedRead(ABC):
 
 
 class _PlainRead(ForwardedRead):
-    """A read without options, sent on the peer's pipeline. Unless its first node fails or takes long, it has no `Attempts`."""
+    """A read without options, sent on the peer's pipeline. It gets its `Attempts` if its first node fails or takes long."""
 
-    __slots__ = ("_begun_at", "_candidates", "_first_answers", "key")
+    __slots__ = ("candidates", "content", "is_late", "is_resent", "key", "sent_at")
 
     def __init__(
         self,
         reads: ForwardedReads,
         sink: ResponseSink,
-        candidates: Sequence[int],
         refusal: Failure,
-        now: float,
         deadline: float,
+        candidates: Sequence[int],
         key: bytes,
     ) -> None:
         self._reads = reads
         self._sink = sink
-        self._candidates = candidates
+        self._attempts = None
         self._refusal = refusal
-        self._begun_at = now
-        self._deadline = deadline
+        self.deadline = self.due = deadline
         self._overloaded = False
-        self._first_answers = True
+        self.candidates = candidates
         self.key = key  # as it stands in the path
+        self.is_late = self.is_resent = False
+        self.content = b""
+        self.sent_at = _NEVER
 
     def start(self) -> None:
-        reads, now = self._reads, self._begun_at
-        reads.add(self)
-        self.due = now + _SWEEP_SECONDS
-        if not reads.peers.send_first(self._candidates[0], self.key, self, now, self._deadline):
-            self._first_answers = False
-            self._attempts = reads.peers.attempts_of(self._candidates, self._deadline)
-            self.advance(now)
+        self._reads.send_soon(self)
 
     def advance(self, now: float) -> None:
         self._need_attempts()
         super().advance(now)
 
     def on_response(self, ordinal: int, status: int, head: bytes, body: bytes) -> None:
-        if status == 200 and self._first_answers:
-            sink = self.abandon()
-            if sink is not None:
-                sink.on_forwarded_response(head.replace(_NO_HOPS, _ONE_HOP, 1), body)
-            return
-        self._need_attempts()
-        super().on_response(ordinal, status, head, body)
+        if status != 200 or self._attempts is not None:
+            self._need_attempts()
+            super().on_response(ordinal, status, head, body)
+        elif (sink := self.abandon()) is not None:
+            sink.on_forwarded_response(head.replace(_NO_HOPS, _ONE_HOP, 1), body)
 
     def on_failure(self, ordinal: int) -> None:
         self._need_attempts()
         super().on_failure(ordinal)
 
     def _need_attempts(self) -> None:
-        if self._first_answers:
-            self._first_answers = False
-            self._attempts = self._reads.peers.attempts_of(self._candidates, self._deadline, self._begun_at)
+        if self._attempts is None:
+            first_sent_at = self.sent_at if self.sent_at != _NEVER else None
+            self._attempts = self._reads.peers.attempts_of(self.candidates, self.deadline, first_sent_at)
 
     def _send(self, ordinal: int, now: float) -> bool:
-        return self._reads.peers.send_plain_read(ordinal, self.key, self, now, self._deadline)
+        return self._reads.peers.send_plain_read(ordinal, self.key, self, now, self.deadline)
 
 
 class _ReadWithOptions(ForwardedRead):
@@ -188,7 +191,7 @@ class _ReadWithOptions(ForwardedRead):
 
     def _send(self, ordinal: int, now: float) -> bool:
         request = asyncio.create_task(
-            self._reads.peers.send_read(ordinal, self._target, self._headers, self._options, self._deadline)
+            self._reads.peers.send_read(ordinal, self._target, self._headers, self._options, self.deadline)
         )
         request.add_done_callback(partial(self._on_done, ordinal))
         self._requests.append(request)
@@ -218,21 +221,21 @@ class ForwardedReads:
         self.running: dict[ForwardedRead, None] = {}
         """In the order of their arrival."""
         self._sweep_scheduled = False
+        self._unsent: list[_PlainRead] = []
 
     @staticmethod
     def time() -> float:
         return asyncio.get_running_loop().time()
 
     def plain(
-        self, sink: ResponseSink, key: bytes, refusal: Failure, deadline_ms: int
+        self, sink: ResponseSink, key: bytes, refusal: Failure, deadline: float
     ) -> ForwardedRead | None:
         """Prepare a plain read of a key, as it stands in the path. None: no other node has the partition."""
         assert refusal.partition is not None
         candidates = self.peers.candidates(refusal.partition)
         if not candidates:
             return None
-        now = self.time()
-        return _PlainRead(self, sink, candidates, refusal, now, now + deadline_ms / 1000, key)
+        return _PlainRead(self, sink, refusal, deadline, candidates, key)
 
     async def with_options(
         self,
@@ -254,6 +257,29 @@ class ForwardedReads:
             return await sink.response
         finally:
             read.abandon()
+
+    def send_soon(self, read: _PlainRead) -> None:
+        """Send a read to its first node, together with the other reads of this turn of the event loop."""
+        self.add(read)
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._send_unsent)
+        self._unsent.append(read)
+
+    def _send_unsent(self) -> None:
+        reads, self._unsent = self._unsent, []
+        by_node: dict[int, list[_PlainRead]] = {}
+        for read in reads:
+            if read in self.running:
+                by_node.setdefault(read.candidates[0], []).append(read)
+        now = self.time()
+        for ordinal, to_node in by_node.items():
+            if self.peers.send_first(ordinal, to_node, now, to_node[0].deadline - now):
+                for read in to_node:
+                    read.due = now + _SWEEP_SECONDS
+                continue
+            for read in to_node:
+                with guarded("ForwardedReads.send"):
+                    read.advance(now)
 
     def add(self, read: ForwardedRead) -> None:
         self.running[read] = None

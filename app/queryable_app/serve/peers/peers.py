@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, NodeSettings
 from queryable_app.placement.assignment import Placement
@@ -41,9 +41,10 @@ from queryable_app.serve.peers.client import (
 )
 from queryable_app.serve.peers.connection import host_line
 from queryable_app.serve.peers.heartbeats import Heartbeats
-from queryable_app.serve.peers.pipeline import ReadPipeline, ResponseHandler
+from queryable_app.serve.peers.pipeline import PlainRead, ReadPipeline, ResponseHandler
 from queryable_app.serve.store.replicas import Replicas
 
+PLAIN_READ: Final = b"GET /v1/keys/"
 FORWARDED_HEADER: Final = "qt-forwarded"
 DEADLINE_HEADER: Final = "qt-deadline-ms"
 HEARTBEAT: Final = "/internal/v1/heartbeat"
@@ -60,6 +61,13 @@ _PLAIN_DEADLINE_STEP_MS: Final = (
 )
 
 
+class FirstSend(PlainRead, Protocol):
+    """A plain read that no node has got yet."""
+
+    key: bytes
+    """As it stands in the path."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Peer:
     """Another node, and the connections to it."""
@@ -70,17 +78,17 @@ class _Peer:
     client: PeerClient
     pipeline: ReadPipeline
     plain_lines: bytes  # of a plain read, between the key and the remaining milliseconds
-    plain_tails: dict[int, bytes] = field(default_factory=dict)
-    """What stands behind the key, by the remaining milliseconds."""
+    plain_tails: dict[int, bytes] = field(default_factory=dict)  # by the remaining milliseconds
     movable: dict[asyncio.Timeout, Collection[int]] = field(default_factory=dict)
     """Running requests that other nodes could serve, and the partitions that they read."""
 
-    def plain_request(self, key: bytes, seconds: float) -> bytes:
+    def plain_tail(self, seconds: float) -> bytes:
+        """Return what stands behind the key in a plain read that has so much time left."""
         left_ms = int(seconds * 1000 + 0.5) // _PLAIN_DEADLINE_STEP_MS * _PLAIN_DEADLINE_STEP_MS
         tail = self.plain_tails.get(left_ms)
         if tail is None:
             tail = self.plain_tails[left_ms] = b"%b%d\r\n\r\n" % (self.plain_lines, left_ms or 1)
-        return b"GET /v1/keys/" + key + tail
+        return tail
 
 
 class Peers(Background):
@@ -363,18 +371,17 @@ class Peers(Background):
 
     # Requests.
 
-    def send_first(
-        self, ordinal: int, key: bytes, handler: ResponseHandler, now: float, deadline: float
-    ) -> bool:
-        """Send a plain read to a healthy node. False: let `attempts` decide."""
+    def send_first(self, ordinal: int, reads: Sequence[FirstSend], now: float, seconds: float) -> bool:
+        """Send plain reads, which have so much time left, to a healthy node. False: let `attempts_of` decide."""
         peer = self._peers.get(ordinal)
-        if (
-            peer is None
-            or peer.health.unhealthy
-            or not peer.pipeline.send(peer.plain_request(key, deadline - now), handler, now)
-        ):
+        if peer is None or peer.health.unhealthy or not peer.pipeline.has_room(len(reads)):
             return False
-        self.hedges.note_request()
+        tail = peer.plain_tail(seconds)
+        for read in reads:
+            read.content = PLAIN_READ + read.key + tail
+            read.sent_at = now
+        peer.pipeline.send_now(reads)
+        self.hedges.note_requests(len(reads))
         return True
 
     def send_plain_read(
@@ -385,7 +392,7 @@ class Peers(Background):
         if peer is None:
             return False
         peer.health.asked(now)
-        return peer.pipeline.send(peer.plain_request(key, deadline - now), handler, now)
+        return peer.pipeline.send(PLAIN_READ + key + peer.plain_tail(deadline - now), handler, now)
 
     async def send_read(
         self, ordinal: int, target: bytes, headers: bytes, options: ReadOptions, deadline: float

@@ -8,6 +8,7 @@ reads fail. The node's health gets the latency of each response, each failure, a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from math import inf
 from typing import Final, Protocol, TypeAlias
 
@@ -31,20 +32,29 @@ class ResponseHandler(Protocol):
     def on_failure(self, ordinal: int) -> None: ...
 
 
-class _PlainRead:
-    """One request."""
+class PlainRead(ResponseHandler, Protocol):
+    """One request, which receives its own outcome."""
 
-    __slots__ = ("content", "handler", "is_late", "is_resent", "sent_at")
+    content: bytes
+    sent_at: float
+    is_late: bool  # and the node's health was told so
+    is_resent: bool
+
+
+class _ReadOf:
+    """A request of a handler that may send several."""
+
+    __slots__ = ("content", "is_late", "is_resent", "on_failure", "on_response", "sent_at")
 
     def __init__(self, content: bytes, handler: ResponseHandler, sent_at: float) -> None:
         self.content = content
-        self.handler = handler
+        self.on_response = handler.on_response
+        self.on_failure = handler.on_failure
         self.sent_at = sent_at
-        self.is_late = False  # and the node's health was told so
-        self.is_resent = False
+        self.is_late = self.is_resent = False
 
 
-_Connection: TypeAlias = PeerConnection[_PlainRead]
+_Connection: TypeAlias = PeerConnection[PlainRead]
 
 
 class ReadPipeline:
@@ -58,7 +68,7 @@ class ReadPipeline:
         self._connecting: asyncio.Task[None] | None = None
         self._connect_at = 0.0
         self._connected_at = -inf
-        self._unsent: list[_PlainRead] = []
+        self._unsent: list[PlainRead] = []
         self._unfinished = 0  # sent or not
         self._flush_scheduled = False
         self._closed = False
@@ -67,13 +77,22 @@ class ReadPipeline:
 
     def send(self, content: bytes, handler: ResponseHandler, now: float) -> bool:
         """Send a request, or return False if too many are unanswered already."""
-        if self._closed or self._unfinished >= _UNANSWERED_MAX:
+        if not self.has_room(1):
             return False
         self._unfinished += 1
-        self._unsent.append(_PlainRead(content, handler, now))
+        self._unsent.append(_ReadOf(content, handler, now))
         if not self._flush_scheduled:
             self._flush_soon()
         return True
+
+    def has_room(self, reads: int) -> bool:
+        return not self._closed and self._unfinished + reads <= _UNANSWERED_MAX
+
+    def send_now(self, reads: Sequence[PlainRead]) -> None:
+        """Send requests for which there is room, with one write."""
+        self._unfinished += len(reads)
+        self._unsent += reads
+        self._flush()
 
     def check(self, now: float) -> None:
         """Report late reads to the node's health, and close stuck connections. The caller calls it periodically."""
@@ -99,10 +118,13 @@ class ReadPipeline:
 
     def _flush_soon(self) -> None:
         self._flush_scheduled = True
-        asyncio.get_running_loop().call_soon(self._flush)
+        asyncio.get_running_loop().call_soon(self._flush_scheduled_reads)
+
+    def _flush_scheduled_reads(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
         if not self._unsent:
             return
         usable = [connection for connection in self._connections if connection.usable]
@@ -135,7 +157,7 @@ class ReadPipeline:
             self._connecting = None
         self._flush()
 
-    def _on_response(self, read: _PlainRead, status: int, head: bytes, body: bytes) -> None:
+    def _on_response(self, read: PlainRead, status: int, head: bytes, body: bytes) -> None:
         self._unfinished -= 1
         now = self._time()
         if (
@@ -143,7 +165,7 @@ class ReadPipeline:
         ):  # one that arrived together with others tells no more about the node
             self._last_response_at = now
             self._health.answered(now - read.sent_at)
-        read.handler.on_response(self._ordinal, status, head, body)
+        read.on_response(self._ordinal, status, head, body)
 
     def _on_lost(self, connection: _Connection, _: str) -> None:
         if connection in self._connections:
@@ -174,7 +196,7 @@ class ReadPipeline:
             else:
                 self._unsent.append(read)
 
-    def _fail(self, read: _PlainRead) -> None:
+    def _fail(self, read: PlainRead) -> None:
         self._unfinished -= 1
         self._health.failed(self._time())
-        read.handler.on_failure(self._ordinal)
+        read.on_failure(self._ordinal)
