@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, get_args
 
-from queryable_app.aggregates import functions
+from queryable_app.aggregates import functions, sets, sketches
 from queryable_app.aggregates.functions import Function
 from queryable_app.config.aggregate_spec import AggregateColumn, AggregateOp
 from queryable_app.wire.contributions import TYPES
@@ -33,8 +33,16 @@ _BY_OP: Final[Mapping[str, Mapping[str, type[Any]]]] = {
     "max": dict.fromkeys(_VALUES, functions.Max),
     "first": dict.fromkeys(_VALUES, functions.First),
     "last": dict.fromkeys(_VALUES, functions.Last),
+    "collect_set": dict.fromkeys(_VALUES, sets.CollectSet),
+    "approx_count_distinct": dict.fromkeys(_VALUES, sketches.ApproxCountDistinct),
+    "approx_quantiles": dict.fromkeys("ldfn", sketches.ApproxQuantiles),
+    "top_k": dict.fromkeys(_VALUES, sketches.TopK),
 }
 """By operation: the types of input that it takes, and the class of its function."""
+
+
+SKETCHES: Final = frozenset(("approx_count_distinct", "approx_quantiles", "top_k"))
+"""The operations that need the library of sketches."""
 
 
 class UnknownFunction(Exception):
@@ -43,7 +51,7 @@ class UnknownFunction(Exception):
 
 def takes(op: AggregateOp, type: str) -> bool:
     """Return whether an operation takes inputs of this type."""
-    return type in _BY_OP.get(op, {})
+    return type in _BY_OP[op]
 
 
 def code_of(op: AggregateOp, type: str) -> int:

@@ -1,9 +1,9 @@
 """Define the aggregate functions whose state is a number, a value, or a few of them.
 
-Strategy: a function is a value without data of groups. It makes a state, folds one value into it, and renders the result; a
-state is immutable, so `fold` returns the next one. `fold` is called in offset order for each record whose filter is true, with
-None for a null. So every replica computes the same state, bit for bit, sums of doubles too. A state whose result would be wrong,
-for example a sum beyond 64 bits, has a problem instead of a result. It stays exact inside, so a later record can mend it.
+Strategy: a function is a value without data of groups. It makes a state, folds one value into it, and renders the result. The
+states here are immutable; `fold` returns the next one. It is called in offset order for each record whose filter is true, with
+None for a null. So every replica computes the same state, bit for bit, sums of doubles too. A state whose result would be
+wrong, for example a sum beyond 64 bits, has a problem instead of a result. It stays exact inside, so a later record can mend it.
 """
 
 from __future__ import annotations

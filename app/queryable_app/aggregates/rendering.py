@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from queryable_app.aggregates.catalog import SKETCHES
+from queryable_app.aggregates.sketches import load_library
 from queryable_app.aggregates.states import codes_of, state_codec
 from queryable_app.config.aggregate_spec import AggregateSpec
 from queryable_app.config.topic_spec import TopicSpec
@@ -35,6 +37,8 @@ def state_renderer(spec: AggregateSpec) -> Render:
     The last member of the object names the problems of columns, if there are any.
     """
     columns = spec.columns
+    if any(column.op in SKETCHES for column in columns):
+        load_library()  # now, because a read should not wait for it
     heads = [f"{',' if n else '{'}{_to_json(column.name)}:" for n, column in enumerate(columns)]
 
     def render(state: bytes) -> bytes:

@@ -73,14 +73,17 @@ class StateCodec:
             raise StateError(f"a state with the functions {fields[4]!r} where {self.prefix!r} are expected")
         end = self._struct.size
         states: list[Any] = []
-        for function, (first, last), variable in zip(
-            self.functions, self._places, self._is_variable, strict=True
-        ):
-            if variable:
-                start, end = end, end + fields[first]
-                states.append(function.load(stored[start:end]))
-            else:
-                states.append(function.load(fields[first:last]))
+        try:
+            for function, (first, last), variable in zip(
+                self.functions, self._places, self._is_variable, strict=True
+            ):
+                if variable:
+                    start, end = end, end + fields[first]
+                    states.append(function.load(stored[start:end]))
+                else:
+                    states.append(function.load(fields[first:last]))
+        except (struct.error, IndexError) as error:
+            raise StateError(f"a state of {len(stored)} bytes is malformed: {error}") from None
         if end != len(stored):
             raise StateError(f"a state of {len(stored)} bytes whose content ends at {end}")
         return Group(states, fields[1], fields[2], fields[3])
