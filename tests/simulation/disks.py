@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from queryable_app.aggregates.clock import Clock
 from queryable_app.errors import Failure, Reason
+from queryable_app.policy.source_positions import SourcePositions
 from queryable_app.serve.store.key_sample import KeySample
 from queryable_app.serve.store.shared_memory import SharedMemory
 from queryable_app.serve.store.store_errors import StoreDamaged, StoreUnavailable
@@ -113,6 +115,8 @@ class SimulatedStore:
         self.last_bad: dict[str, Any] | None = None
         self.damaged: str | None = None
         self.keys = KeySample(whole=True)
+        self.clock = Clock()
+        self.sources: SourcePositions | None = None
         self.on_disk = rows
         self._iterators = 0
         self._closed = False
@@ -157,8 +161,16 @@ class SimulatedStore:
             raise StoreDamaged(f"{self.path} is damaged (Corruption)")
 
     def apply(
-        self, puts: Iterable[tuple[bytes, bytes]], state: ReplicaState, last_bad: dict[str, Any] | None = None
+        self,
+        puts: Iterable[tuple[bytes, bytes]],
+        state: ReplicaState,
+        last_bad: dict[str, Any] | None = None,
+        deletes: Iterable[bytes] = (),
+        meta: Iterable[tuple[bytes, bytes]] = (),
+        sources: SourcePositions | None = None,
     ) -> None:
+        if any(True for _ in deletes) or any(True for _ in meta) or sources is not None:
+            raise AssertionError("no view of this world aggregates or is rekeyed")
         self._must_be_open()
         if self._refused or self._disks.refuses(self.path):
             self._refused = True  # as RocksDB: every later write too, until it is opened again

@@ -26,6 +26,7 @@ from queryable_app.serve.http.fast_lane import FastLane, protocol_class
 from queryable_app.serve.node import Node
 from queryable_app.wire.disk_format import ReplicaState, Row, encode_row
 from queryable_app.wire.partitioners import count_mismatches, partition_for, sum_of_mismatches
+from queryable_app.wire.row_frames import SliceRow
 from tests.support.aggregates import contribution_row
 from tests.support.node import slice_payload
 
@@ -151,6 +152,16 @@ class Served:
             return where, offset
 
         return self.on_loop(apply)
+
+    def put_slice(self, *rows: SliceRow, partition: int = 0) -> None:
+        """Apply rows of one partition in one slice, as ingest sends them."""
+
+        def write() -> None:
+            self.node.slices.apply(slice_payload(*rows, partition=partition))
+            replica = self.node.replicas.by_partition[partition]
+            replica.note_end_offset(monotonic_ms(), replica.position)
+
+        self.on_loop(write)
 
     def fill(self, rows: int, value: Callable[[int], bytes] = lambda n: b'{"n":%d}' % n) -> None:
         """Put `key-000000` and on, in one batch per partition."""

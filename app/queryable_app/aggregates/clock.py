@@ -19,7 +19,9 @@ TIME_MIN_MS: Final = -62_135_596_800_000
 TIME_MAX_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999. Later times belong to no window."""
 
-_UNSET: Final = -(1 << 63)
+NO_TIME_MS: Final = -(1 << 63)
+"""What a clock shows before it shows a time: no window is final then."""
+
 _CLOCK: Final = struct.Struct(">qQqQ")
 
 
@@ -29,7 +31,7 @@ class Clock:
     __slots__ = ("ahead_count", "ahead_min_ms", "late", "max_event_ms")
 
     def __init__(
-        self, max_event_ms: int = _UNSET, ahead_count: int = 0, ahead_min_ms: int = 0, late: int = 0
+        self, max_event_ms: int = NO_TIME_MS, ahead_count: int = 0, ahead_min_ms: int = 0, late: int = 0
     ) -> None:
         self.max_event_ms = max_event_ms
         """The greatest event time, except for those far ahead."""
@@ -57,7 +59,7 @@ class Clock:
     @property
     def shows_time(self) -> bool:
         """Return whether enough records have been read for the clock to show a time."""
-        return self.max_event_ms != _UNSET
+        return self.max_event_ms != NO_TIME_MS
 
     def copy(self) -> Clock:
         return Clock(self.max_event_ms, self.ahead_count, self.ahead_min_ms, self.late)

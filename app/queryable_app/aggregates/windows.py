@@ -16,8 +16,6 @@ from queryable_app.aggregates.clock import AHEAD_MS_MIN, TIME_MAX_MS, TIME_MIN_M
 from queryable_app.config.aggregate_spec import WindowSpec
 
 _SIGN: Final = 1 << 63
-NO_WATERMARK: Final = -(1 << 65)
-"""Below every time: no window is final."""
 
 
 class Window(NamedTuple):
@@ -41,9 +39,9 @@ class Windows:
         # A session may grow until its end is a gap in the past, so it stays at least as long.
         self._kept_ms = max(spec.retention_ms, spec.gap_ms)
 
-    def watermark(self, clock: Clock) -> int:
-        """Return the time before which every window is final."""
-        return clock.max_event_ms - self._grace_ms if clock.shows_time else NO_WATERMARK
+    def watermark(self, max_event_ms: int) -> int:
+        """Return the time before which every window is final, given the time that a partition's clock shows."""
+        return max_event_ms - self._grace_ms
 
     def take(self, clock: Clock, event_ms: int) -> Sequence[int]:
         """Advance the clock by a record, and return the starts of the windows that take it. None: it is late, and is counted.
@@ -53,7 +51,7 @@ class Windows:
         """
         if TIME_MIN_MS <= event_ms <= TIME_MAX_MS:
             clock.advance(event_ms, self._ahead_ms)
-            starts = self._open_starts(event_ms, self.watermark(clock))
+            starts = self._open_starts(event_ms, clock.max_event_ms - self._grace_ms)
             if starts:
                 return starts
         clock.late += 1

@@ -16,6 +16,9 @@ from typing import Final
 
 from queryable_app.aggregates.merging import state_merger
 from queryable_app.aggregates.rendering import value_renderer
+from queryable_app.aggregates.session_states import session_merger
+from queryable_app.aggregates.windows import Windows
+from queryable_app.config.aggregate_spec import AggregateSpec
 from queryable_app.config.kafka_settings import kafka_connection
 from queryable_app.config.topic_spec import Read, TopicSpec
 from queryable_app.contract import (
@@ -38,13 +41,13 @@ from queryable_app.serve.base.background import supervise
 from queryable_app.serve.base.byte_budget import ByteBudget
 from queryable_app.serve.base.combining import merged_row, newer_row
 from queryable_app.serve.base.counters import Counters
-from queryable_app.serve.feed.aggregate_slices import AggregateRows
 from queryable_app.serve.feed.control_socket import ControlSocket
 from queryable_app.serve.feed.dead_letters import DeadLetterTopic
 from queryable_app.serve.feed.ingest_status import IngestStatus
 from queryable_app.serve.feed.row_socket import RowSocket
 from queryable_app.serve.feed.slices import Slices
 from queryable_app.serve.feed.watchdog import Watchdog
+from queryable_app.serve.feed.window_slices import aggregate_view
 from queryable_app.serve.kafka.end_offsets import EndOffsets, SourceEndOffsets
 from queryable_app.serve.kafka.gaps import OffsetGaps
 from queryable_app.serve.kafka.group_offsets import GroupOffsets
@@ -89,8 +92,10 @@ class Node:
         ] = []  # called when the read settings change, and when the node drains
         self.codec = key_codec(spec.key_format)
         self.render = value_renderer(spec)
-        self.combine = newer_row if spec.aggregate is None else merged_row(state_merger(spec.aggregate))
+        self.combine = newer_row if spec.aggregate is None else merged_row(_row_merger(spec.aggregate))
         """Makes one row of the two that a key has in two partitions."""
+        window = None if spec.aggregate is None else spec.aggregate.window
+        self.windows = None if window is None else Windows(window)
         self.replicas = replicas
         self.memory = memory
         self.ingest_status = IngestStatus(since_ms=monotonic_ms())
@@ -109,7 +114,8 @@ class Node:
         self.disk_guard = DiskGuard(
             Path(settings.data_dir), spec.high_water_percent, self.assigned_replicas.pause
         )
-        self._sweeper = Sweeper(replicas, spec.ttl_ms)
+        retention_ms = None if window is None else window.retention_ms
+        self.sweeper = Sweeper(replicas, spec.ttl_ms or retention_ms, self.windows)
         self._measuring: asyncio.Task[None] | None = None
 
     def _create_kafka_parts(self) -> None:
@@ -138,7 +144,7 @@ class Node:
 
     def _create_ingest_parts(self) -> None:
         settings, spec, replicas = self.settings, self.spec, self.replicas
-        view = None if spec.aggregate is None else AggregateRows(spec.aggregate)
+        view = None if spec.aggregate is None else aggregate_view(spec.aggregate, self.windows)
         self.slices = Slices(replicas, self.codec, spec.on_bad_record, self.dead_letters, view)
         run_dir = Path(settings.run_dir)
         self._rows = RowSocket(run_dir / ROW_SOCKET, self.slices, lambda: self.last_read_ms)
@@ -217,7 +223,7 @@ class Node:
             self._gaps,
             self.watchdog,
             self._group_offsets,
-            self._sweeper,
+            self.sweeper,
             self.checkpoints,
         ):
             await part.start()
@@ -232,7 +238,7 @@ class Node:
             self.checkpoints,
             self._control,
             self._rows,
-            self._sweeper,
+            self.sweeper,
             self._group_offsets,
             self.watchdog,
             self._gaps,
@@ -267,6 +273,11 @@ class Node:
                     seconds=round(time.monotonic() - self._opened_at, 3),
                 )
             await asyncio.sleep(_MEASURE_SECONDS)
+
+
+def _row_merger(spec: AggregateSpec) -> Callable[[bytes, bytes], bytes]:
+    has_sessions = spec.window is not None and spec.window.gap_ms > 0
+    return session_merger(spec) if has_sessions else state_merger(spec)
 
 
 def _descriptor_plan(settings: NodeSettings, placement: Placement, stores: int) -> DescriptorPlan:

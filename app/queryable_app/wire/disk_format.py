@@ -23,6 +23,7 @@ META_FORMAT_KEY: Final = b"format"  # decimal text of FORMAT_VERSION
 META_IDENTITY_KEY: Final = b"identity"  # JSON of Identity
 META_STATE_KEY: Final = b"state"  # ReplicaState, rewritten with every slice
 META_SOURCES_KEY: Final = b"sources"  # SourcePositions of a rekeyed view, rewritten with every slice
+META_CLOCK_KEY: Final = b"clock"  # the Clock of a view with windows, rewritten with every slice
 META_LAST_BAD_KEY: Final = b"last-bad"  # JSON of the newest record that could not be decoded
 
 TOMBSTONE: Final = 1

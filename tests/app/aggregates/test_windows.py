@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queryable_app.aggregates.clock import AHEAD_RECORDS, TIME_MAX_MS, TIME_MIN_MS, Clock
-from queryable_app.aggregates.windows import NO_WATERMARK, Windows
+from queryable_app.aggregates.windows import Windows
 from queryable_app.config.aggregate_spec import WindowSpec
 from queryable_app.wire.disk_format import ROW_HEADER
 
@@ -43,7 +43,7 @@ def test_record_belongs_to_every_open_window_over_its_time(
 
     starts = windows.take(clock, event_ms)
 
-    watermark = windows.watermark(clock)
+    watermark = windows.watermark(clock.max_event_ms)
     near = range(event_ms - spec.size_ms + 1, event_ms + 1) if spec.size_ms < 100 else starts
     expected = [s for s in near if s % spec.slide_ms == 0 and s + spec.size_ms > watermark]
     assert list(starts) == expected
@@ -96,7 +96,7 @@ def test_final_window_takes_no_later_record(spec: WindowSpec, times: list[int]) 
                 assert not any(start <= last and first <= end for first, last in final)
             else:
                 assert (start, end) not in final
-        watermark = windows.watermark(clock)
+        watermark = windows.watermark(clock.max_event_ms)
         for event in times:
             size = spec.size_ms or spec.gap_ms
             start = event if spec.gap_ms else event - event % spec.slide_ms
@@ -135,6 +135,6 @@ def test_window_is_readable_until_the_watermark_passes_its_retention() -> None:
 def test_no_window_is_final_before_the_clock_shows_a_time() -> None:
     """Without a watermark no window is final and none has expired."""
     windows = Windows(WindowSpec(10, 10))
-    assert windows.watermark(Clock()) == NO_WATERMARK
-    assert not windows.window(TIME_MIN_MS, windows.expiry(TIME_MIN_MS), NO_WATERMARK).final
-    assert windows.live_from(NO_WATERMARK) == 0
+    watermark = windows.watermark(Clock().max_event_ms)
+    assert not windows.window(TIME_MIN_MS, windows.expiry(TIME_MIN_MS), watermark).final
+    assert windows.live_from(watermark) == 0

@@ -14,20 +14,35 @@ from queryable_app.serve.api import (
     peer_reads,
     records,
     scans,
+    windows,
 )
 from queryable_app.serve.api.guard import Guard, router_error_handlers
 from queryable_app.serve.api.openapi import PROBLEMS
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.reads.window_rows import WindowRows
 
 _DESCRIPTION = """Every answer says how fresh it is (`Qt-` headers), and every failure is `application/problem+json`
 with one of a closed set of reasons."""
 
 
+def window_rows(node: Node) -> WindowRows | None:
+    """Return what writes rows of windows, or None if the view has none."""
+    if node.spec.aggregate is None or node.windows is None:
+        return None
+    return WindowRows(node.codec, node.spec.aggregate, node.windows)
+
+
 def create_app(node: Node) -> FastAPI:
     """Return the application that uvicorn serves behind the protocol of `fast_lane.protocol_class`."""
     reads = Reads(node)
-    public = [module.routes(node, reads) for module in (keys, multi_get, scans, records, node_info)]
+    rows = window_rows(node)
+    keyed = (
+        [module.routes(node, reads) for module in (keys, multi_get, scans)]
+        if rows is None
+        else [windows.routes(node, reads, rows)]
+    )
+    public = [*keyed, *(module.routes(node, reads) for module in (records, node_info))]
     between_nodes = [internal.routes(node), peer_reads.routes(node, reads), checkpoints.routes(node)]
     paths = [route.path for router in public for route in router.routes if isinstance(route, APIRoute)]
     app = FastAPI(
@@ -39,7 +54,9 @@ def create_app(node: Node) -> FastAPI:
         responses=PROBLEMS,
         generate_unique_id_function=lambda route: route.name,
         redirect_slashes=False,
-        exception_handlers=router_error_handlers([*paths, "/openapi.json"]),
+        exception_handlers=router_error_handlers(
+            [*paths, "/openapi.json"], windows.failures_elsewhere(rows is not None)
+        ),
     )
     for router in (*public, *between_nodes):
         app.include_router(router)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import secrets
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -158,13 +159,20 @@ def to_failure(error: Exception, path: str) -> Failure:
     )
 
 
-def router_error_handlers(paths: Sequence[str]) -> dict[Any, Any]:
-    """Return the `exception_handlers` for requests that match no route. `paths` are the public ones."""
+def router_error_handlers(paths: Sequence[str], elsewhere: Mapping[str, Failure]) -> dict[Any, Any]:
+    """Return the `exception_handlers` for requests that match no route.
+
+    `paths` are the public ones, and `elsewhere` has the failures of paths that other views have, by the path's beginning.
+    """
 
     async def refuse(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "GET")
             raise invalid("method", f"{shown(request.method)} is not allowed at this path", f"use {allowed}")
-        raise no_such_resource(request.scope["path"], paths)
+        path: str = request.scope["path"]
+        for begin, failure in elsewhere.items():
+            if path == begin or path.startswith(begin + "/"):
+                raise replace(failure)
+        raise no_such_resource(path, paths)
 
     return {HTTPException: refuse}

@@ -15,6 +15,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from queryable_app.aggregates.clock import NO_TIME_MS
+from queryable_app.aggregates.windows import Windows
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import lag_ms, lag_records
 from queryable_app.serve.base.background import FAILURES
@@ -227,6 +229,27 @@ class _NodeCollector(Collector):
             for kind in ("rows", "deletes", "null_keys", "bad", "dropped"):
                 records.add_metric([str(replica.partition), kind], getattr(replica.state, kind))
         yield records
+        if self._node.windows is not None:
+            yield from self._windows(self._node.windows)
+
+    def _windows(self, windows: Windows) -> Iterator[Metric]:
+        replicas = self._node.replicas.by_partition.values()
+        yield _counters(
+            "qt_late_records",
+            "Records that came after all of their windows were final, and are in none.",
+            "partition",
+            ((str(replica.partition), replica.late_records) for replica in replicas),
+        )
+        yield _gauges(
+            "qt_watermark_seconds",
+            "Event time before which every window is final; no sample until ten records have been read.",
+            "partition",
+            (
+                (replica.partition, windows.watermark(replica.max_event_ms) / 1000)
+                for replica in replicas
+                if replica.max_event_ms != NO_TIME_MS
+            ),
+        )
 
 
 def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:

@@ -6,6 +6,7 @@ tests check real answers against these schemas.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from queryable_app.errors import Reason
@@ -45,6 +46,7 @@ def _answer(description: str, schema: Schema, media_type: str = JSON) -> dict[st
 
 _ENCODING: Final[Schema] = {"const": "base64url", "description": "The key cannot be written in its format."}
 _WHERE: Final[Schema] = {"partition": _COUNT, "offset": _COUNT, "timestamp": {"type": "integer"}}
+_TIME: Final[Schema] = {"type": "string", "description": "ISO 8601, UTC, with milliseconds."}
 _COVERAGE: Final[Schema] = {
     "complete": {"type": "boolean"},
     "missing": _list_of(_COUNT),
@@ -56,6 +58,16 @@ _ITEM: Final = _object(
 )
 _CURSOR: Final[Schema] = {"type": ["string", "null"]}
 _PAGE: Final = _object({"items": _list_of(_ROW), "cursor": _CURSOR, **_COVERAGE})
+_WINDOW: Final = _object(
+    {
+        "key": _KEY,
+        "window": _object({"start": _TIME, "end": _TIME, "final": {"type": "boolean"}}),
+        "value": _ANY,
+        **_WHERE,
+    },
+    keyEncoding=_ENCODING,
+)
+_WINDOWS_PAGE: Final = _object({"items": _list_of(_WINDOW), "cursor": _CURSOR, **_COVERAGE})
 _ITEMS: Final = _object({"items": _list_of(_ITEM), **_COVERAGE})
 _COUNTED: Final = _object({"count": _COUNT, "approximate": {"type": "boolean"}, **_COVERAGE})
 _POSITION: Final = _object({"partition": _COUNT, "offset": _COUNT, "position": {"type": "string"}})
@@ -111,6 +123,13 @@ PAGE: Final[Responses] = {
         "content": {JSON: {"schema": _PAGE}, NDJSON: {"schema": _ROW}},
     }
 }
+WINDOWS: Final[Responses] = {
+    200: {
+        "description": "A page of windows, or a stream with one window a line.",
+        "content": {JSON: {"schema": _WINDOWS_PAGE}, NDJSON: {"schema": _WINDOW}},
+    }
+}
+WINDOW: Final[Responses] = {200: _answer("The window.", _WINDOW)}
 COUNTED: Final[Responses] = {200: _answer("The number of keys.", _COUNTED)}
 WRITTEN: Final[Responses] = {
     200: _answer(
@@ -189,8 +208,20 @@ _PARAMETERS: Final[dict[str, tuple[str, Schema]]] = {
 }
 
 
-def openapi_parameters(*names: str, path: str = "") -> Schema:
-    """Return `openapi_extra` for a route's parameters. `path` names the part of its path that is a key."""
+_AS_ELSEWHERE: Final[dict[str, tuple[str, Schema]]] = {}
+WINDOW_TIMES: Final[dict[str, tuple[str, Schema]]] = {
+    "from": ("The earliest start of a window: ISO 8601, or milliseconds since 1970.", _TEXT),
+    "to": ("The first start after those: ISO 8601, or milliseconds since 1970.", _TEXT),
+    "order": ("The order of keys and starts.", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}),
+}
+"""How reads of windows understand parameters that other reads have too."""
+
+
+def openapi_parameters(
+    *names: str, path: str = "", start: bool = False, about: Mapping[str, tuple[str, Schema]] = _AS_ELSEWHERE
+) -> Schema:
+    """Return `openapi_extra` for a route's parameters. `path` names the part of its path that is a key, and `start` says that
+    the start of a window follows. `about` describes parameters that mean something else than elsewhere."""
     in_path = (
         [
             {
@@ -204,8 +235,18 @@ def openapi_parameters(*names: str, path: str = "") -> Schema:
         if path
         else []
     )
+    if start:
+        in_path.append(
+            {
+                "name": "start",
+                "in": "path",
+                "required": True,
+                "schema": _TEXT,
+                "description": "When the window starts: ISO 8601, or milliseconds since 1970.",
+            }
+        )
     in_query = [
-        {"name": name, "in": "query", "required": False, "description": about, "schema": schema}
-        for name, (about, schema) in ((name, _PARAMETERS[name]) for name in names)
+        {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
+        for name, (description, schema) in ((name, about.get(name, _PARAMETERS[name])) for name in names)
     ]
     return {"parameters": in_path + in_query}

@@ -14,6 +14,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from queryable_app.aggregates.window_keys import START_MAX_MS, START_MIN_MS
 from queryable_app.errors import invalid, shown
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import DEADLINE_MS_MAX, next_offset
@@ -27,7 +28,7 @@ from queryable_app.serve.reads.coverage import readable_local_replicas, within_d
 from queryable_app.serve.reads.multi_get import VALUE_BYTES_MAX, rows_of_keys, values_too_large
 from queryable_app.serve.reads.peer_reads import COUNT, COVER, KEYS, ROWS, ROWS_MAX, refusal_to_json
 from queryable_app.serve.reads.point import Reads, not_hosted_here
-from queryable_app.serve.reads.replica_progress import progress_of
+from queryable_app.serve.reads.replica_progress import progress_of, progress_to_json
 from queryable_app.serve.reads.scans import Bounds, count_local, local_rows
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.checked import (
@@ -76,7 +77,9 @@ class _PeerReads:
         now_ms = monotonic_ms()
         return _frames(
             {
-                "standings": [progress_of(replica, now_ms) for replica in replicas.values()],
+                "standings": [
+                    progress_to_json(progress_of(replica, now_ms)) for replica in replicas.values()
+                ],
                 "refused": [refusal_to_json(partition, refusal) for partition, refusal in refusals.items()],
                 "contradicted": sorted(self._node.replicas.partitioner.mismatched),
             }
@@ -88,7 +91,8 @@ class _PeerReads:
         with refuse_malformed_body():
             positions = field(body, "positions", by_partition(offset))
             start, stop = (field(body, name, optional(base64_bytes)) for name in ("start", "stop"))
-            bounds = Bounds(start, stop, field(body, "reverse", flag))
+            starts = field(body, "starts", _starts) if "starts" in body else None
+            bounds = Bounds(start, stop, field(body, "reverse", flag), starts)
             # A node of an earlier version sets no limit.
             rows_max = field(body, "rowsMax", whole(1, ROWS_MAX)) if "rowsMax" in body else ROWS_MAX
         replicas = self._replicas_at(positions)
@@ -173,6 +177,12 @@ async def decoded_keys(encoded: Mapping[int, Sequence[str]]) -> dict[int, list[b
             decoded += field({"keys": portion}, "keys", list_of(base64_bytes))
             await steps.spend(len(portion) * ITEM_BYTES + sum(map(len, portion)))
     return wanted
+
+
+def _starts(value: object) -> tuple[int, int]:
+    """Return the first start of the windows that are wanted, and the first that is not."""
+    first, after = list_of(whole(START_MIN_MS, START_MAX_MS + 1))(value)
+    return first, after
 
 
 def _deadline(request: Request) -> float:

@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 # Names in the scope.
 RAW_KEY: Final = "qt.key"
+RAW_START: Final = "qt.start"
 IS_HEAD: Final = "qt.head"
 ARRIVED_AT: Final = "qt.arrived"  # loop time
 RESERVATION: Final = "qt.reservation"
@@ -49,12 +50,15 @@ _PORTION_BYTES: Final = 64 * 1024
 SMALL_BODY_BYTES: Final = 64 * 1024
 """Up to this size a body counts neither against the node's budget for bodies nor as a large body."""
 _KEYED_PATHS: Final = ((b"v1", b"keys"), (b"v1", b"prefix"), (b"v1", b"records"))
+_WINDOWS_PATH: Final = (b"v1", b"windows")
 
 Parameters = dict[str, list[str]]
 
 
 def router_scope(scope: Scope) -> dict[str, Any]:
     """Return a copy of the scope whose path has a placeholder for the key, and the key's bytes beside it.
+
+    A path of windows may have a start behind the key, and then a slash in the key is written as %2F.
 
     In a path without a key an encoded slash is part of a name, not a separator; no route matches it.
     """
@@ -64,6 +68,10 @@ def router_scope(scope: Scope) -> dict[str, Any]:
         first, second = unquote_to_bytes(pieces[1]), unquote_to_bytes(pieces[2])
         if (first, second) in _KEYED_PATHS:
             return {**scope, "path": f"/v1/{second.decode()}/key", RAW_KEY: unquote_to_bytes(pieces[3])}
+        if (first, second) == _WINDOWS_PATH:
+            key, slash, start = map(unquote_to_bytes, pieces[3].partition(b"/"))
+            path = "/v1/windows/key" + ("/start" if slash else "")
+            return {**scope, "path": path, RAW_KEY: key, RAW_START: start}
     if b"%2f" in raw_path.lower():
         return {**scope, "path": raw_path.decode("latin-1")}
     return dict(scope)

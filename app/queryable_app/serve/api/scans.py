@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import aclosing
 from typing import Final, cast
 
@@ -27,7 +28,19 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.reads.coverage import Coverage, coverage, read_partitions
 from queryable_app.serve.reads.covered_reads import count_covered, covered_rows
 from queryable_app.serve.reads.point import Reads
-from queryable_app.serve.reads.scans import BATCH_ROWS, Bounds, Page, count, ndjson, page, to_lines, to_text
+from queryable_app.serve.reads.scans import (
+    BATCH_ROWS,
+    Bounds,
+    Page,
+    ToLines,
+    ToText,
+    count,
+    ndjson,
+    page,
+    to_lines,
+    to_text,
+)
+from queryable_app.serve.reads.window_rows import WindowRows
 from queryable_app.wire.cursors import Cursor, Order, decode_cursor
 from queryable_app.wire.http_text import JSON, NDJSON, body_answer, choice, negotiate, single, whole_number
 
@@ -44,7 +57,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     async def scan(request: Request) -> Response:
         """Return all rows in key order. `Accept: application/x-ndjson` streams them, one row a line."""
         values = parse_parameters(request, MANY_OPTIONS, *_SCAN)
-        return await _Scan(reads, request, values, Bounds(), "scan").respond()
+        return await RowRequest(reads, request, values, Bounds(), "scan").respond()
 
     @router.get(
         "/v1/range", openapi_extra=openapi_parameters(*MANY_OPTIONS, "from", "to", *_SCAN), responses=PAGE
@@ -56,7 +69,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         if start is not None and stop is not None and stop < start:
             raise invalid("to", "comes before `from`", "swap them; order=desc gives the rows in reverse")
         bounds = Bounds(start, stop)
-        return await _Scan(reads, request, values, bounds, f"range {start!r} {stop!r}").respond()
+        return await RowRequest(reads, request, values, bounds, f"range {start!r} {stop!r}").respond()
 
     @router.get(
         "/v1/prefix/{prefix}",
@@ -69,7 +82,7 @@ def routes(node: Node, reads: Reads) -> APIRouter:
         if node.codec.width:
             raise invalid("prefix", f"{node.codec.format} keys are numbers", "use /v1/range with from and to")
         head = prefix_in_path(request, values, node.codec)
-        return await _Scan(reads, request, values, Bounds.of_prefix(head), f"prefix {head!r}").respond()
+        return await RowRequest(reads, request, values, Bounds.of_prefix(head), f"prefix {head!r}").respond()
 
     @router.get(
         "/v1/count", openapi_extra=openapi_parameters(*MANY_OPTIONS, "approximate"), responses=COUNTED
@@ -81,13 +94,22 @@ def routes(node: Node, reads: Reads) -> APIRouter:
     return router
 
 
-class _Scan:
+class RowRequest:
     """Parse one request for rows, and answer it with a page or a stream."""
 
     def __init__(
-        self, reads: Reads, request: Request, values: Parameters, bounds: Bounds, scope: str
+        self,
+        reads: Reads,
+        request: Request,
+        values: Parameters,
+        bounds: Bounds,
+        scope: str,
+        record_key: bytes | None = None,
+        windows: WindowRows | None = None,
     ) -> None:
         self._reads = reads
+        self._record_key = record_key  # None: the rows of all keys
+        self._windows = windows
         self._request = request
         self._scope = scope  # what a cursor belongs to
         self._form = negotiate(accept_header(request), (JSON, NDJSON))
@@ -95,7 +117,7 @@ class _Scan:
         self._limit = whole_number(values, "limit", 1, rows_max)
         self._order = cast(Order, choice(values, "order", _ORDERS))
         self._bounds = self._after_cursor(
-            single(values, "cursor"), Bounds(bounds.start, bounds.stop, self._order == "desc")
+            single(values, "cursor"), Bounds(bounds.start, bounds.stop, self._order == "desc", bounds.starts)
         )
         self._options, self._deadline = multi_read_options(request, values, reads)
         self._partial = allows_partial(values)
@@ -117,33 +139,51 @@ class _Scan:
         return await self._stream() if is_stream else await self._page()
 
     async def _stream(self) -> Response:
-        node, reads = self._reads.node, self._reads
-        everything = range(reads.replicas.partitions)
-        covered = await coverage(reads, everything, self._options, self._deadline, self._partial)
+        reads = self._reads
+        covered = await coverage(reads, self._partitions(), self._options, self._deadline, self._partial)
         batches = covered_rows(reads, covered, self._bounds, self._deadline, None, self._limit)
-        text = to_text(node.codec, node.render)
-        return RowStream(ndjson(batches, text, self._limit), covered.headers)
+        return RowStream(ndjson(batches, self._to_text(covered), self._limit), covered.headers)
 
     async def _page(self) -> Response:
-        node, reads = self._reads.node, self._reads
-        lines = to_lines(node.codec, node.render)
+        reads = self._reads
         reservation = answer_reservation(self._request)
 
         async def read_page(covered: Coverage) -> Page:
             limit = self._limit or _PAGE_ROWS
             batches = covered_rows(reads, covered, self._bounds, self._deadline, reservation, limit + 1)
-            return await page(batches, lines, limit, reservation)
+            return await page(batches, self._to_lines(covered), limit, reservation)
 
-        everything = range(reads.replicas.partitions)
-        found, covered = await read_partitions(
-            reads, everything, self._options, self._deadline, self._partial, read_page
-        )
+        while True:
+            partitioning = reads.partitioning
+            found, covered = await read_partitions(
+                reads, self._partitions(), self._options, self._deadline, self._partial, read_page
+            )
+            if self._record_key is None or reads.partitioning == partitioning:
+                break
+            reservation.end()  # the search has learnt that the key may be in another partition
         cursor = b"null"
         if found.last_key is not None:
             cursor = b'"%b"' % Cursor(found.last_key, self._order, self._scope).encode().encode()
         items = [item for line in found.items for item in (b",", line)][1:]
         end = b'],"cursor":%b%b' % (cursor, covered.fields())
         return PiecedResponse([b'{"items":[', *items, end], covered.headers)
+
+    def _partitions(self) -> Collection[int]:
+        if self._record_key is None:
+            return range(self._reads.replicas.partitions)
+        return self._reads.partitions_of(self._record_key, self._options)
+
+    def _to_lines(self, covered: Coverage) -> ToLines:
+        if self._windows is not None:
+            return self._windows.lines(covered.progress, self._reads.partitioning.scattered)
+        node = self._reads.node
+        return to_lines(node.codec, node.render)
+
+    def _to_text(self, covered: Coverage) -> ToText:
+        if self._windows is not None:
+            return self._windows.text(covered.progress, self._reads.partitioning.scattered)
+        node = self._reads.node
+        return to_text(node.codec, node.render)
 
 
 async def _count_rows(reads: Reads, request: Request) -> Response:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from time import monotonic, time_ns
 from typing import Any
 
+from queryable_app.aggregates.clock import NO_TIME_MS
+from queryable_app.aggregates.windows import Windows
 from queryable_app.platform.clock import monotonic_ms
 from queryable_app.policy.freshness import lag_ms, lag_records, next_offset
 from queryable_app.policy.retries import Retry
@@ -14,6 +16,7 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.checkpoint_files import FetchProgress
 from queryable_app.wire.partitioners import counts_by_algorithm
+from queryable_app.wire.times import to_iso
 
 
 def status_json(node: Node) -> dict[str, Any]:
@@ -119,6 +122,16 @@ def _replica_status(node: Node, replica: Replica, now_ms: int) -> dict[str, Any]
         "mismatches": counts_by_algorithm(state.mismatches),
         "estimatedKeys": replica.store.keys.count(now_ms) if replica.opened else None,
         "sizeBytes": replica.store.size_bytes() if replica.opened else 0,
+        **({} if node.windows is None else _event_time(node.windows, replica)),
+    }
+
+
+def _event_time(windows: Windows, replica: Replica) -> dict[str, Any]:
+    """Return the time before which every window is final, and how many records came too late for theirs."""
+    shown = replica.max_event_ms != NO_TIME_MS
+    return {
+        "watermark": to_iso(windows.watermark(replica.max_event_ms)) if shown else None,
+        "lateRecords": replica.late_records,
     }
 
 

@@ -56,7 +56,7 @@ class Changes(NamedTuple):
     tombstones: int
     """How many of the rows have no value."""
     deletes: Iterable[bytes] = ()
-    meta: Iterable[tuple[bytes, bytes]] = ()
+    meta: Sequence[tuple[bytes, bytes]] = ()
 
 
 class View(Protocol):

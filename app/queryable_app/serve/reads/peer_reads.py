@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from queryable_app.aggregates.clock import NO_TIME_MS
 from queryable_app.errors import REASONS_TO_TRY_ELSEWHERE, Failure, Reason
 from queryable_app.policy.freshness import ReadOptions
 from queryable_app.serve.base.peer_frames import PeerFrameError, RawRow, decode_rows, read_options_to_json
@@ -105,6 +106,7 @@ async def rows(
             "stop": _base64(bounds.stop),
             "reverse": bounds.reverse,
             **limit,  # a node of an earlier version ignores it
+            **({} if bounds.starts is None else {"starts": bounds.starts}),
         }
         deadline = asyncio.get_running_loop().time() + seconds
         elsewhere = positions if may_retry_elsewhere else None
@@ -225,6 +227,7 @@ def _progress(
     lag_ms: Any,
     complete: Any,
     sources: Any = (),  # a node of an earlier version does not send it
+    max_event_ms: Any = NO_TIME_MS,
 ) -> ReplicaProgress:
     return ReplicaProgress(
         int(partition),
@@ -234,6 +237,7 @@ def _progress(
         int(lag_ms),
         bool(complete),
         tuple([int(offset) for offset in sources]),
+        int(max_event_ms),
     )
 
 

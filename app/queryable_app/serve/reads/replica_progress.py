@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from queryable_app.aggregates.clock import NO_TIME_MS
 from queryable_app.policy.freshness import lag_ms, lag_records, next_offset, source_positions_text
 from queryable_app.serve.store.replica import Replica
 
@@ -20,6 +21,8 @@ class ReplicaProgress(NamedTuple):
     complete: bool
     sources: tuple[int, ...] = ()
     """The next offset of each source partition, in a rekeyed view."""
+    max_event_ms: int = NO_TIME_MS
+    """What the replica's clock of event time shows, where the view has windows."""
 
 
 def progress_of(replica: Replica, now_ms: int) -> ReplicaProgress:
@@ -32,7 +35,16 @@ def progress_of(replica: Replica, now_ms: int) -> ReplicaProgress:
         lag_ms(replica, now_ms),
         replica.complete,
         replica.source_offsets,
+        replica.max_event_ms,
     )
+
+
+def progress_to_json(progress: ReplicaProgress) -> Sequence[object]:
+    """Return the progress as other nodes parse it. One of an earlier version knows neither sources nor event time, and no view
+    that has them."""
+    if progress.max_event_ms != NO_TIME_MS:
+        return progress
+    return progress[:-1] if progress.sources else progress[:-2]
 
 
 def positions_text(progress: Sequence[ReplicaProgress]) -> str:

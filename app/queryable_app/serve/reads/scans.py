@@ -29,6 +29,7 @@ from queryable_app.serve.base.admission import YieldSlot
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.combining import Combine
 from queryable_app.serve.base.peer_frames import RawRow
+from queryable_app.serve.reads.window_seeks import PASSED_OVER, rows_of_starts
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE, TOMBSTONE
 from queryable_app.wire.serde import KeyCodec
@@ -62,6 +63,8 @@ class Bounds:
     start: bytes | None = None
     stop: bytes | None = None
     reverse: bool = False
+    starts: tuple[int, int] | None = None
+    """Of a view with windows: the first start, and the first after the last. None: all rows."""
 
     def contain(self, key: bytes) -> bool:
         return (self.start is None or key >= self.start) and (self.stop is None or key < self.stop)
@@ -69,8 +72,8 @@ class Bounds:
     def after(self, last_key: bytes) -> Bounds:
         """Return the rest of the range once `last_key` has been read."""
         if self.reverse:
-            return Bounds(self.start, last_key, True)
-        return Bounds(last_key + b"\0", self.stop)
+            return Bounds(self.start, last_key, True, self.starts)
+        return Bounds(last_key + b"\0", self.stop, False, self.starts)
 
     @staticmethod
     def of_prefix(prefix: bytes) -> Bounds:
@@ -104,10 +107,12 @@ async def local_rows(
                 _ = replica.store  # raises once the replica has been removed from the node
             for source in sources:
                 source.read(rows, BATCH_BYTES // share)
-            batch = _due_rows(sources, bounds.reverse)
-            if not batch:
+            due = _due_rows(sources, bounds.reverse)
+            if not due:
                 return
-            yield batch
+            batch = due if bounds.starts is None else [row for row in due if row[2] is not PASSED_OVER]
+            if batch:
+                yield batch
             await yield_slot()
     finally:
         for source in sources:
@@ -122,7 +127,11 @@ class _ReplicaRows:
         self.ended = False
         self._large = False  # the last read ended at `bytes_max`
         self._partition = replica.partition
-        self._rows = replica.store.rows(bounds.start, bounds.stop, bounds.reverse)
+        rows = replica.store.rows
+        if bounds.starts is None:
+            self._rows = rows(bounds.start, bounds.stop, bounds.reverse)
+        else:
+            self._rows = rows_of_starts(rows, bounds.start, bounds.stop, bounds.reverse, *bounds.starts)
         self.close = self._rows.close
 
     def read(self, rows_max: int, bytes_max: int) -> None:

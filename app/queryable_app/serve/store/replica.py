@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import random
 from typing import Any, Final, Literal
 
+from queryable_app.aggregates.clock import NO_TIME_MS
 from queryable_app.errors import Failure, Reason
 from queryable_app.platform.log import event
 from queryable_app.policy.freshness import NeededPosition, absent, lag_records, next_offset, records_short
@@ -116,6 +117,16 @@ class Replica:
         return self._store is not None and self._store.state.complete
 
     @property
+    def max_event_ms(self) -> int:
+        """Return the event time that the replica has reached, where the view has windows."""
+        return self._store.clock.max_event_ms if self._store else NO_TIME_MS
+
+    @property
+    def late_records(self) -> int:
+        """Return how many records came too late for every window, where the view has windows."""
+        return self._store.clock.late if self._store else 0
+
+    @property
     def damaged(self) -> str | None:
         """Return why some rows are unreadable for good, or None. The other rows stay readable."""
         return None if self._store is None else self._store.damaged
@@ -168,7 +179,7 @@ class Replica:
         state: ReplicaState,
         last_bad: dict[str, Any] | None = None,
         deletes: Iterable[bytes] = (),
-        meta: Iterable[tuple[bytes, bytes]] = (),
+        meta: Sequence[tuple[bytes, bytes]] = (),
         sources: SourcePositions | None = None,
     ) -> None:
         """Write rows with their state, then wake the reads that wait for the position. If the write fails, only this replica

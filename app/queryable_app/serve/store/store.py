@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from itertools import islice
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from rocksdict import Checkpoint, Rdict, ReadOptions, WriteBatch
 
+from queryable_app.aggregates.clock import Clock
 from queryable_app.errors import Failure, Reason
 from queryable_app.platform.log import event
 from queryable_app.policy.source_positions import SourcePositions
@@ -35,6 +36,7 @@ from queryable_app.serve.store.store_errors import (
 from queryable_app.wire.disk_format import (
     FORMAT_VERSION,
     META,
+    META_CLOCK_KEY,
     META_FORMAT_KEY,
     META_IDENTITY_KEY,
     META_LAST_BAD_KEY,
@@ -62,8 +64,9 @@ class Store:
         db: Rdict,
         identity: Identity,
         state: ReplicaState,
-        last_bad: Any,
+        last_bad: Any = None,
         sources: SourcePositions | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.path = path
         self.identity = identity
@@ -71,6 +74,8 @@ class Store:
         self.last_bad: dict[str, Any] | None = last_bad
         self.sources = sources
         """How far the rows of a rekeyed view are in its source topic. None: no row of one is applied."""
+        self.clock = clock or Clock()
+        """The event time of the records up to the position, where the view has windows. Do not change it; `apply` replaces it."""
         self.damaged: str | None = None
         """Why some rows are unreadable for good; None if no damage is known."""
         self.keys = KeySample(whole=state == ReplicaState())
@@ -214,7 +219,7 @@ class Store:
         state: ReplicaState,
         last_bad: dict[str, Any] | None = None,
         deletes: Iterable[bytes] = (),
-        meta: Iterable[tuple[bytes, bytes]] = (),
+        meta: Sequence[tuple[bytes, bytes]] = (),
         sources: SourcePositions | None = None,
     ) -> None:
         """Write rows and the matching state in one batch: `deletes`, then `puts`, and more entries of the family `meta`."""
@@ -238,6 +243,9 @@ class Store:
         self.state = state
         if sources is not None:
             self.sources = sources
+        for key, content in meta:
+            if key == META_CLOCK_KEY:
+                self.clock = Clock.decode(content)
         if last_bad is not None:
             self.last_bad = last_bad
 
@@ -250,7 +258,7 @@ class Store:
         self._write(batch)
 
     def clear(self) -> None:
-        """Delete all rows, and reset the counters, the position and the topic id."""
+        """Delete all rows, and reset the counters, the position, the clock and the topic id."""
         batch = WriteBatch(raw_mode=True)
         last = next(self.rows(reverse=True), None)
         if last is not None:
@@ -260,8 +268,9 @@ class Store:
         batch.put(META_IDENTITY_KEY, _identity_json(identity), self._meta)
         batch.delete(META_LAST_BAD_KEY, self._meta)
         batch.delete(META_SOURCES_KEY, self._meta)
+        batch.delete(META_CLOCK_KEY, self._meta)
         self._write(batch)
-        self.sources = None
+        self.sources, self.clock = None, Clock()
         self.identity, self.state, self.last_bad = identity, state, None
         self.keys = KeySample(whole=True)
 
@@ -375,6 +384,8 @@ def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
         last_bad = json.loads(raw_bad) if raw_bad else None
         raw_sources: Any = meta.get(META_SOURCES_KEY)
         sources = SourcePositions.decode(raw_sources) if raw_sources else None
+        raw_clock: Any = meta.get(META_CLOCK_KEY)
+        clock = Clock.decode(raw_clock) if raw_clock else None
     except Exception as error:
         raise open_failure(path, f"Corruption: its own state is unreadable, {error!r}") from error
     if replace(owner, topic_id=identity.topic_id) != identity:
@@ -383,7 +394,7 @@ def _checked(path: Path, db: Rdict, identity: Identity) -> Store:
             f"partition {identity.partition} of {identity.topic!r} for {identity.application_id}: use another data "
             f"directory, or delete this one"
         )
-    return Store(path, db, owner, state, last_bad, sources)
+    return Store(path, db, owner, state, last_bad, sources, clock)
 
 
 def _raw(items: Any) -> Iterator[tuple[bytes, bytes]]:

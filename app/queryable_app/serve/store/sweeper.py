@@ -4,6 +4,8 @@ Strategy: a pass walks every store in steps of at most 2 ms and rests nine times
 of the event loop. A step deletes rows without yielding to the loop, so no newer row of a key can arrive between the check and the
 delete. After a pass that deleted many rows, a thread compacts the range and frees the space.
 
+Windows expire by the event time of their partition, so that a replica that hydrates late deletes no window that still counts.
+
 A pass sees every key. So right after a store was opened, one pass completes the estimate of its keys.
 
 While keys may be in several partitions, tombstones stay: without its tombstone an older record in another partition would become
@@ -17,6 +19,7 @@ import time
 from typing import Final
 from weakref import WeakSet
 
+from queryable_app.aggregates.windows import Windows
 from queryable_app.errors import Failure
 from queryable_app.serve.base.background import Background, guarded
 from queryable_app.serve.store.replica import Replica
@@ -36,8 +39,10 @@ _PASS_SECONDS_MAX: Final = 600.0
 class Sweeper(Background):
     """Sweep all replicas from `start` to `stop`."""
 
-    def __init__(self, replicas: Replicas, ttl_ms: int | None) -> None:
+    def __init__(self, replicas: Replicas, ttl_ms: int | None, windows: Windows | None = None) -> None:
+        """`ttl_ms` is the time to live of rows, or how long windows are retained; None: rows do not expire."""
         self._replicas = replicas
+        self._windows = windows
         # Expired rows are invisible at once. Their space may stay for another quarter of their time to live.
         wanted = _PASS_SECONDS_MAX if ttl_ms is None else ttl_ms / 4000
         self._pass_seconds = min(max(wanted, _PASS_SECONDS_MIN), _PASS_SECONDS_MAX)
@@ -69,7 +74,7 @@ class Sweeper(Background):
         try:
             while next_key is not None:
                 started = time.monotonic()
-                dead, next_key = self._step(replica.store, next_key)
+                dead, next_key = self.delete_dead_rows(replica, next_key)
                 if dead:
                     first, last = (first if deleted else dead[0]), dead[-1]
                     deleted += len(dead)
@@ -85,9 +90,17 @@ class Sweeper(Background):
                 await _compact(replica.store, first, last + b"\0")
         return deleted
 
-    def _step(self, store: Store, start: bytes) -> tuple[list[bytes], bytes | None]:
+    def delete_dead_rows(self, replica: Replica, start: bytes) -> tuple[list[bytes], bytes | None]:
         """Delete dead rows from `start` on. Return their keys and the next key to look at, or None at the end."""
-        now_ms = time.time_ns() // 1_000_000
+        store, now_ms = replica.store, time.time_ns() // 1_000_000
+        windows = self._windows
+        live_from = (
+            now_ms + 1
+            if windows is None
+            else windows.live_from(
+                windows.watermark(replica.max_event_ms)
+            )  # the event time of this partition
+        )
         tombstones_before_ms = 0 if self._replicas.partitioning.scattered else now_ms - TOMBSTONE_RETENTION_MS
         deadline = time.monotonic() + STEP_SECONDS
         dead: list[bytes] = []
@@ -96,7 +109,7 @@ class Sweeper(Background):
         for key, stored in store.rows(start):
             note(key, stored)
             flags, _, timestamp_ms, expiry_ms = ROW_HEADER.unpack_from(stored)
-            if 0 < expiry_ms <= now_ms or (flags & TOMBSTONE and timestamp_ms < tombstones_before_ms):
+            if 0 < expiry_ms < live_from or (flags & TOMBSTONE and timestamp_ms < tombstones_before_ms):
                 dead.append(key)
             if time.monotonic() > deadline:
                 next_key = key + b"\0"

@@ -1,0 +1,166 @@
+"""Serve reads of windows: `GET /v1/windows`, `/v1/windows/{key}` and `/v1/windows/{key}/{start}`.
+
+Strategy: the windows of a key are neighbours on disk, in order of their starts, so each of these reads is a range of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from queryable_app.aggregates.window_keys import START_MAX_MS, START_MIN_MS, first_key, key_after, window_key
+from queryable_app.errors import Failure, Reason, invalid, shown
+from queryable_app.serve.api.openapi import (
+    MANY_OPTIONS,
+    POINT_OPTIONS,
+    WINDOW,
+    WINDOW_TIMES,
+    WINDOWS,
+    openapi_parameters,
+)
+from queryable_app.serve.api.request import (
+    RAW_START,
+    Parameters,
+    accept_header,
+    answer_reservation,
+    key_in_path,
+    multi_read_options,
+    parse_parameters,
+    to_response,
+)
+from queryable_app.serve.api.scans import RowRequest
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads.coverage import Coverage, read_partitions
+from queryable_app.serve.reads.covered_reads import covered_rows
+from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.reads.scans import Bounds, Page, page
+from queryable_app.serve.reads.window_rows import WindowRows
+from queryable_app.wire.http_text import JSON, body_answer, negotiate, single
+from queryable_app.wire.times import parse_time
+
+_LIST: Final = ("from", "to", "limit", "order", "cursor", "key-encoding")
+_TIME_ADVICE: Final = "write it like 2026-11-22T10:00:00Z, or as milliseconds since 1970"
+
+OTHER_PATHS: Final = ("/v1/keys", "/v1/multi-get", "/v1/scan", "/v1/range", "/v1/prefix", "/v1/count")
+"""The reads that a view with windows does not have."""
+
+
+def routes(node: Node, reads: Reads, windows: WindowRows) -> APIRouter:
+    router = APIRouter(tags=["reads"])
+
+    @router.get(
+        "/v1/windows",
+        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_LIST, about=WINDOW_TIMES),
+        responses=WINDOWS,
+    )
+    async def all_windows(request: Request) -> Response:
+        """Return the windows of all keys that start in a time, by key and start."""
+        values = parse_parameters(request, MANY_OPTIONS, *_LIST)
+        times = _times(values)
+        first, after = times
+        whole = (first, after) == (START_MIN_MS, START_MAX_MS + 1)
+        bounds = Bounds(starts=None if whole else times)
+        return await RowRequest(reads, request, values, bounds, f"windows {times}", windows=windows).respond()
+
+    @router.get(
+        "/v1/windows/{key}",
+        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_LIST, path="key", about=WINDOW_TIMES),
+        responses=WINDOWS,
+    )
+    async def windows_of_key(request: Request) -> Response:
+        """Return the windows of a key that start in a time. A slash that is part of the key is written %2F."""
+        values = parse_parameters(request, MANY_OPTIONS, *_LIST)
+        record_key = key_in_path(request, values, node.codec)
+        times = _times(values)
+        bounds = _bounds(node.codec.to_disk(record_key), *times)
+        scope = f"windows of {record_key!r} {times}"
+        return await RowRequest(reads, request, values, bounds, scope, record_key, windows).respond()
+
+    @router.get(
+        "/v1/windows/{key}/{start}",
+        openapi_extra=openapi_parameters(*POINT_OPTIONS, "key-encoding", path="key", start=True),
+        responses=WINDOW,
+    )
+    async def one_window(request: Request) -> Response:
+        """Return the window of a key that starts at this time."""
+        values = parse_parameters(request, POINT_OPTIONS, "key-encoding")
+        negotiate(accept_header(request), (JSON,))
+        record_key = key_in_path(request, values, node.codec)
+        raw_start: bytes = request.scope[RAW_START]
+        start_ms = _time("start", raw_start.decode("latin-1"), "; write a slash in a key as %2F")
+        return await _one(reads, request, values, windows, record_key, start_ms)
+
+    return router
+
+
+async def _one(
+    reads: Reads, request: Request, values: Parameters, windows: WindowRows, record_key: bytes, start_ms: int
+) -> Response:
+    node = reads.node
+    options, deadline = multi_read_options(request, values, reads)
+    reservation = answer_reservation(request)
+    disk_key = window_key(node.codec.to_disk(record_key), start_ms)
+    bounds = Bounds(disk_key, disk_key + b"\0")
+
+    async def read_window(covered: Coverage) -> Page:
+        batches = covered_rows(reads, covered, bounds, deadline, reservation, 1)
+        return await page(
+            batches, windows.lines(covered.progress, reads.partitioning.scattered), 1, reservation
+        )
+
+    while True:
+        partitioning = reads.partitioning
+        partitions = reads.partitions_of(record_key, options)
+        found, covered = await read_partitions(reads, partitions, options, deadline, None, read_window)
+        if reads.partitioning == partitioning:
+            break
+        reservation.end()
+    if not found.items:
+        return to_response(reads.answers.absent(covered.progress, covered.headers))
+    return to_response(body_answer(found.items[0], JSON, covered.headers))
+
+
+def _bounds(group: bytes, first_ms: int, after_ms: int) -> Bounds:
+    """Return the range of the windows of a group that start in a time."""
+    start = first_key(group) if first_ms == START_MIN_MS else window_key(group, first_ms)
+    stop = key_after(group) if after_ms > START_MAX_MS else window_key(group, after_ms)
+    return Bounds(start, stop)
+
+
+def _times(values: Parameters) -> tuple[int, int]:
+    """Return the parameters `from` and `to`: the first start, and the first after the last."""
+    first, after = single(values, "from"), single(values, "to")
+    first_ms = START_MIN_MS if first is None else _time("from", first)
+    after_ms = START_MAX_MS + 1 if after is None else _time("to", after)
+    if after_ms < first_ms:
+        raise invalid("to", "comes before `from`", "swap them; order=desc gives the newest windows first")
+    return first_ms, after_ms
+
+
+def _time(field: str, text: str, more_advice: str = "") -> int:
+    time_ms = parse_time(text)
+    if time_ms is None:
+        raise invalid(field, f"{shown(text)} is not a time", _TIME_ADVICE + more_advice)
+    return time_ms
+
+
+def failures_elsewhere(has_windows: bool) -> Mapping[str, Failure]:
+    """Return what requests of paths get that only a view with windows has, or only one without; by the path's beginning."""
+    if not has_windows:
+        failure = Failure(
+            Reason.NO_SUCH_RESOURCE,
+            "this view has no windows",
+            "read a key at /v1/keys/{key}, or all rows at /v1/scan",
+        )
+        return {"/v1/windows": failure}
+    failure = Failure(
+        Reason.NO_SUCH_RESOURCE,
+        "this view has windows of each key, and no single value",
+        "read the windows of a key at /v1/windows/{key}, one of them at /v1/windows/{key}/{start}, "
+        "or those of all keys at /v1/windows",
+    )
+    return dict.fromkeys(OTHER_PATHS, failure)

@@ -1,0 +1,132 @@
+"""Compute windows in the simplest way, record by record: the oracle that tests compare a view with windows with.
+
+The view counts records, and adds up, and keeps the first and the last of, one number of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from queryable_app.wire import contributions
+from queryable_app.wire.contributions import ABSENT
+from queryable_app.wire.row_frames import ROW, SliceRow
+
+TYPES = "-l"
+COLUMNS = [
+    {"name": "n", "op": "count"},
+    {"name": "total", "op": "sum", "of": "v"},
+    {"name": "first", "op": "first", "of": "v"},
+    {"name": "last", "op": "last", "of": "v"},
+]
+PRESENT = 2  # of an input without a value
+HOUR_MS = 3_600_000
+AHEAD_RECORDS = 10
+
+
+class Record(NamedTuple):
+    key: bytes
+    event_ms: int
+    value: int | None
+    """None: the filter of the number is not true."""
+
+
+def view(**window: str) -> dict[str, Any]:
+    """Return `spec.view` with a window."""
+    return {"kind": "aggregate", "aggregate": {"window": window, "columns": COLUMNS}}
+
+
+def row_of(offset: int, record: Record) -> SliceRow:
+    """Return the row of a record as the writer sends it."""
+    inputs = [PRESENT, ABSENT if record.value is None else record.value]
+    stored = contributions.encode(TYPES, offset, record.event_ms, record.event_ms, inputs)
+    return SliceRow(record.key, stored, ROW, offset)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The windows of a view: a size and a slide, or a gap."""
+
+    size: int
+    slide: int
+    grace: int
+    retention: int
+    gap: int = 0
+
+
+@dataclass
+class Expected:
+    """What a view must have after some records."""
+
+    windows: dict[tuple[bytes, int, int], list[tuple[int, Record]]]
+    """Key, start and end → the records, with their offsets."""
+    watermark: int | None
+    late: int
+
+    def items(self, rules: Rules) -> dict[tuple[bytes, int, int], tuple[bool, dict[str, Any]]]:
+        """Return what is readable: whether it is final, and its value."""
+        mark = self.watermark if self.watermark is not None else -(1 << 70)
+        return {
+            window: (window[2] + rules.gap <= mark, _value(records))
+            for window, records in self.windows.items()
+            if mark <= window[2] + max(rules.retention, rules.gap)
+        }
+
+
+def _value(records: list[tuple[int, Record]]) -> dict[str, Any]:
+    values = [record.value for _, record in sorted(records) if record.value is not None]
+    return {
+        "n": len(records),
+        "total": sum(values) if values else None,
+        "first": values[0] if values else None,
+        "last": values[-1] if values else None,
+    }
+
+
+def expected(records: Sequence[Record], rules: Rules) -> Expected:
+    """Return what a view of these records, which are in offset order, must have."""
+    far = max(HOUR_MS, (rules.size or rules.gap) + rules.grace)
+    clock: int | None = None
+    ahead: list[int] = []
+    late = 0
+    windows: dict[tuple[bytes, int, int], list[tuple[int, Record]]] = {}
+    for offset, record in enumerate(records):
+        if clock is None or record.event_ms > clock + far:
+            ahead.append(record.event_ms)
+            if len(ahead) == AHEAD_RECORDS:
+                clock, ahead = min(ahead), []
+        else:
+            clock, ahead = max(clock, record.event_ms), []
+        open_after = -(1 << 70) if clock is None else clock - rules.grace
+        if rules.gap:
+            late += not _join_session(windows, offset, record, rules.gap, open_after)
+            continue
+        starts = [
+            start
+            for start in range(record.event_ms - rules.size + 1, record.event_ms + 1)
+            if start % rules.slide == 0 and start + rules.size > open_after
+        ]
+        late += not starts
+        for start in starts:
+            windows.setdefault((record.key, start, start + rules.size), []).append((offset, record))
+    return Expected(windows, None if clock is None else clock - rules.grace, late)
+
+
+def _join_session(
+    windows: dict[tuple[bytes, int, int], list[tuple[int, Record]]],
+    offset: int,
+    record: Record,
+    gap: int,
+    open_after: int,
+) -> bool:
+    """Add a record to the sessions, and return whether it was in time."""
+    start, end = record.event_ms, record.event_ms + gap
+    if end <= open_after:
+        return False
+    joined = [(offset, record)]
+    for window in [each for each in windows if each[0] == record.key and each[1] <= end and start <= each[2]]:
+        joined += windows.pop(window)
+    times = [each.event_ms for _, each in joined]
+    windows[record.key, min(times), max(times) + gap] = joined
+    return True
