@@ -30,7 +30,7 @@ from queryable_app.client.exceptions import (
 )
 from queryable_app.client.keys import Key
 from queryable_app.client.options import ReadOptions
-from queryable_app.client.rows import UNKNOWN, Row, Unknown, Written
+from queryable_app.client.rows import UNKNOWN, Row, Unknown, Window, Written
 from queryable_app.client.sync_client import QueryableTopic, Rows, Session
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ __all__ = [
     "Unauthenticated",
     "Unknown",
     "Unreachable",
+    "Window",
     "Written",
     "WrongOwner",
 ]

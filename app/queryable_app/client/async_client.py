@@ -37,6 +37,7 @@ from queryable_app.client.transport import (
     timeouts,
     transport_failure,
 )
+from queryable_app.client.windows import Time
 
 T = TypeVar("T")
 Outcome = Response | TransportFailure
@@ -174,6 +175,13 @@ class _Reads(Reads[AsyncRows]):
         """
         settings = self._settings(options)
         return await self._run(self._operations.multi_get(keys, settings, self._positions, partial))
+
+    async def window(self, key: Key, start: Time, **options: Unpack[ReadOptions]) -> Row | None:
+        """Return the window of a key that starts at `start`; None if a complete replica says that there is none.
+
+        row = await views.window("/cart", "2026-11-22T10:00:00Z")
+        """
+        return await self._run(self._operations.window(key, start, self._settings(options), self._positions))
 
     async def count(self, *, approximate: bool = False, **options: Unpack[ReadOptions]) -> int:
         """Return the number of keys. The exact number reads every row.

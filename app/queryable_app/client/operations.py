@@ -33,11 +33,13 @@ from queryable_app.client.rows import (
     parsed,
     point_row,
     positions_of,
+    window_row,
     written_of,
 )
 from queryable_app.client.scan import Scan, new_scan
 from queryable_app.client.sender import Targets
 from queryable_app.client.session import SessionPositions, behind_session, reports_missing_key
+from queryable_app.client.windows import Time, window_target, windows_target
 from queryable_app.errors import shown
 from queryable_app.wire.cursors import Order
 from queryable_app.wire.json_text import BadJson, parse_json
@@ -49,6 +51,7 @@ _KEY_BYTES_MAX: Final = 16 * 1024  # a longer key goes in a body
 _TARGET_BYTES_MAX: Final = 60 * 1024  # nodes accept heads of 64 KiB
 _JSON: Final = "application/json"
 _BYTES: Final = "application/octet-stream"
+_NDJSON: Final = "application/x-ndjson"
 
 # Seconds before which no hedge is sent: such reads may take long on a healthy node.
 _WAITING_PATIENCE: Final = 0.1
@@ -126,6 +129,24 @@ class Operations:
                 rows[index] = row
         return rows
 
+    def window(
+        self, key: Key, start: Time, settings: ReadSettings, session: SessionPositions | None
+    ) -> Operation[Row | None]:
+        """Return the window of a key that starts at a time, or None."""
+        deadline = self._deadline(settings, DEADLINE_MS)
+        placement = yield from self._placements.placement(deadline)
+        record = record_key(key, placement.codec)
+        path, encoding = window_target(record, start, placement)
+
+        def make(wanted: ReadSettings, left_ms: int) -> Request:
+            return Request("GET", _target(path, encoding + wanted.parameters(left_ms)))
+
+        targets = partial(self._placements.owners, record, deadline)
+        response = yield from self._read(make, targets, deadline, settings, session, _WAITING_PATIENCE)
+        if response.status == 404:
+            return None
+        return parsed(response, lambda response: window_row(key, response))
+
     def count(
         self, approximate: bool, settings: ReadSettings, session: SessionPositions | None
     ) -> Operation[int]:
@@ -199,6 +220,38 @@ class Operations:
             raise InvalidRequest(f"prefix: {shown(prefix)} is no text", "give a str, or bytes") from None
         path = f"/v1/prefix/{text.replace('.', '%2E') if text in ('.', '..') else text}"
         return new_scan(lambda _: (path, []), settings, order, limit, page_rows, partial)
+
+    def windows(
+        self,
+        key: Key | None,
+        start: Time | None,
+        stop: Time | None,
+        settings: ReadSettings,
+        order: Order,
+        limit: int | None,
+        page_rows: int,
+        partial: bool = False,
+    ) -> Scan:
+        """Return a scan of the windows that start from `start` up to, and without, `stop`: of a key, or of all keys."""
+        return new_scan(windows_target(key, start, stop), settings, order, limit, page_rows, partial)
+
+    def windows_response(
+        self,
+        key: Key | None,
+        start: Time | None,
+        stop: Time | None,
+        settings: ReadSettings,
+        more: Sequence[str],
+    ) -> Operation[Response]:
+        """Return a node's own response: a window on each line, as the node writes it."""
+        deadline = self._deadline(settings, PAGE_DEADLINE_MS)
+        path, bounds = windows_target(key, start, stop)((yield from self._placements.placement(deadline)))
+
+        def make(wanted: ReadSettings, left_ms: int) -> Request:
+            return Request("GET", _target(path, [*bounds, *more, *wanted.parameters(left_ms)]), _NDJSON)
+
+        targets = partial(self._placements.any_node, (), deadline)
+        return (yield from self._read(make, targets, deadline, settings, None, _MANY_PATIENCE))
 
     def next_page(self, scan: Scan, session: SessionPositions | None) -> Operation[None]:
         """Read the scan's next page into `ready`. After a failure, another call reads the same page."""

@@ -12,6 +12,7 @@ from queryable_app.client.options import ReadOptions, ReadSettings, parse_option
 from queryable_app.client.placement_map import checked_address
 from queryable_app.client.scan import PAGE_ROWS, Scan
 from queryable_app.client.session import SessionPositions
+from queryable_app.client.windows import Time
 from queryable_app.wire.cursors import Order
 
 RowsT = TypeVar("RowsT")
@@ -103,6 +104,28 @@ class Reads(ABC, Generic[RowsT]):
         """
         settings = self._settings(options)
         scan = self._operations.prefix(prefix, settings, order, limit, page_rows, partial)
+        return self._from_cursor(scan, cursor)
+
+    def windows(
+        self,
+        key: Key | None = None,
+        start: Time | None = None,
+        stop: Time | None = None,
+        *,
+        order: Order = "asc",
+        limit: int | None = None,
+        page_rows: int = PAGE_ROWS,
+        cursor: str | None = None,
+        partial: bool = False,
+        **options: Unpack[ReadOptions],
+    ) -> RowsT:
+        """Iterate over the windows that start from `start` up to, and without, `stop`: of a key, or of all keys by key and
+        start. For views with windows.
+
+        for row in views.windows("/cart", "2026-11-22T10:00:00Z"): print(row.window, row.value)  # with asyncio: async for
+        """
+        settings = self._settings(options)
+        scan = self._operations.windows(key, start, stop, settings, order, limit, page_rows, partial)
         return self._from_cursor(scan, cursor)
 
     @abstractmethod

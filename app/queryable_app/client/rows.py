@@ -14,6 +14,7 @@ from queryable_app.client.exceptions import InvalidRequest, NotAvailable, Unreac
 from queryable_app.client.keys import Key
 from queryable_app.wire.http_text import parse_positions
 from queryable_app.wire.json_text import read_array, read_document, read_object, read_stored
+from queryable_app.wire.times import parse_time
 
 T = TypeVar("T")
 
@@ -31,8 +32,18 @@ class Freshness:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """The time `[start_ms, end_ms)` of a window, in ms since 1970."""
+
+    start_ms: int
+    end_ms: int
+    final: bool
+    """No later record changes what the window holds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """The newest record of a key, and how fresh the replica was that it came from."""
+    """The newest record of a key, or what a window of it holds, and how fresh the replica was that it came from."""
 
     key: Key
     value: Any  # decoded JSON; bytes when the read was raw, or when it is nested too deep for Python's parser
@@ -40,6 +51,8 @@ class Row:
     offset: int
     timestamp: int | None  # of the record, ms; None if the node does not send it
     freshness: Freshness
+    window: Window | None = None
+    """The window of the row, in a view with windows."""
 
     @property
     def position(self) -> str:
@@ -182,8 +195,26 @@ def item_row(item: Mapping[str, Any], freshness: Freshness, key: Key | None = No
             text = str(key)
             key = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     return Row(
-        key, item["value"], int(item["partition"]), int(item["offset"]), int(item["timestamp"]), freshness
+        key,
+        item["value"],
+        int(item["partition"]),
+        int(item["offset"]),
+        int(item["timestamp"]),
+        freshness,
+        _window(item["window"]) if "window" in item else None,
     )
+
+
+def _window(window: Mapping[str, Any]) -> Window:
+    start_ms, end_ms = parse_time(window["start"]), parse_time(window["end"])
+    if start_ms is None or end_ms is None or not isinstance(window["final"], bool):
+        raise ValueError(window)
+    return Window(start_ms, end_ms, window["final"])
+
+
+def window_row(key: Key, response: Response) -> Row:
+    """Return the row of a read of one window. Raises KeyError, TypeError or ValueError."""
+    return item_row(rows_of(response), freshness_of(response), key)
 
 
 def page_of(response: Response) -> Page:

@@ -44,6 +44,7 @@ from queryable_app.client.transport import (
     timeouts,
     transport_failure,
 )
+from queryable_app.client.windows import Time
 
 T = TypeVar("T")
 Outcome = Response | TransportFailure
@@ -215,6 +216,13 @@ class _Reads(Reads[Rows]):
         """
         settings = self._settings(options)
         return self._run(self._operations.multi_get(keys, settings, self._positions, partial))
+
+    def window(self, key: Key, start: Time, **options: Unpack[ReadOptions]) -> Row | None:
+        """Return the window of a key that starts at `start`; None if a complete replica says that there is none.
+
+        row = views.window("/cart", "2026-11-22T10:00:00Z")
+        """
+        return self._run(self._operations.window(key, start, self._settings(options), self._positions))
 
     def count(self, *, approximate: bool = False, **options: Unpack[ReadOptions]) -> int:
         """Return the number of keys. The exact number reads every row.

@@ -86,7 +86,7 @@ def get_command(
         with view_at(urls, data) as view:
             response = view.get(key, settings)
     except QueryableTopicError as error:
-        _fail(error, as_json)
+        fail_read(error, as_json)
     if response.status == 404:
         _fail_not_found(response, as_json)
     click.echo(_described(key, response) if as_json else response.body)
@@ -119,7 +119,7 @@ def _fail_not_found(response: Response, as_json: bool) -> NoReturn:
     fail(NOT_FOUND, f"{problem['detail']}: {problem['advice']}")
 
 
-def _fail(error: QueryableTopicError, as_json: bool) -> NoReturn:
+def fail_read(error: QueryableTopicError, as_json: bool) -> NoReturn:
     """End with the words of the node, or of the client, and the exit code of the reason."""
     if isinstance(error, Unreachable):
         fail(

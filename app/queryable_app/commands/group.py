@@ -16,6 +16,7 @@ _MODULES: Final = {
     "scale": "scale",
     "standby": "scale",
     "status": "status",
+    "windows": "windows",
 }
 
 
@@ -42,6 +43,7 @@ class _Commands(click.Group):
         \b
         qtopic run -f examples/demo.yaml     start everything on this machine
         qtopic get user-1                    read one key
+        qtopic windows user-1                read the windows of one key
         qtopic status                        show the position and the lag of each replica
         qtopic scale 3                       change the number of nodes while they answer
         """

@@ -49,6 +49,18 @@ class View:
                 raise Unreachable(error.detail, error.advice) from error
             raise
 
+    def windows(
+        self,
+        key: str | None,
+        start: str | None,
+        stop: str | None,
+        more: Sequence[str],
+        settings: ReadSettings,
+    ) -> Response:
+        """Return a node's own response to a read of windows, one on each line. Raises QueryableTopicError."""
+        typed = None if key is None else typed_key(key)
+        return self._run(self._operations.windows_response(typed, start, stop, settings, more))
+
     def statuses(self, timeout_ms: int = SILENCE_MS) -> Mapping[str, dict[str, Any] | None]:
         """Return the status of the node at each address, None if it does not answer."""
         settings = parse_options({"deadline_ms": timeout_ms}, ReadSettings())

@@ -1,0 +1,100 @@
+"""`qtopic windows`: read windows of one key, or of all keys."""
+
+from __future__ import annotations
+
+import json
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from queryable_app.client.exceptions import QueryableTopicError
+from queryable_app.client.options import ReadSettings, parse_options
+from queryable_app.commands.common import DATA, JSON, URL, with_exit_codes
+from queryable_app.commands.get import fail_read
+from queryable_app.commands.view import view_at
+
+_WIDTH_ELSEWHERE: Final = 10_000
+
+
+@click.command(
+    name="windows",
+    short_help="Read the windows of one key, or of all keys.",
+    help=with_exit_codes(
+        """Read the windows of KEY, or of all keys, and print them as a table.
+
+        A window that is final does not change any more. Times are ISO 8601 or milliseconds since 1970.
+
+        \b
+        qtopic windows /cart
+        qtopic windows /cart --from 2026-11-22T10:00:00Z --to 2026-11-22T11:00:00Z
+        qtopic windows /cart --desc --limit 1         the newest window
+        qtopic windows --json                         all keys, one JSON object a line
+        """
+    ),
+)
+@click.argument("key", required=False)
+@URL
+@DATA
+@click.option("--from", "start", metavar="TIME", help="The earliest start of a window.")
+@click.option("--to", "stop", metavar="TIME", help="The first start after those.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The most windows.")
+@click.option("--desc", is_flag=True, help="The last key and start first.")
+@click.option("--deadline-ms", type=click.IntRange(1), help="How long the read may take.")
+@JSON
+def windows_command(
+    key: str | None,
+    urls: tuple[str, ...],
+    data: Path | None,
+    start: str | None,
+    stop: str | None,
+    limit: int,
+    desc: bool,
+    deadline_ms: int | None,
+    as_json: bool,
+) -> None:
+    more = [f"limit={limit}", f"order={'desc' if desc else 'asc'}"]
+    try:
+        settings = parse_options({"deadline_ms": deadline_ms}, ReadSettings())
+        with view_at(urls, data) as view:
+            response = view.windows(key, start, stop, more, settings)
+    except QueryableTopicError as error:
+        fail_read(error, as_json)
+    lines = response.body.decode(errors="replace")
+    if as_json:
+        click.echo(lines, nl=False)
+    else:
+        # No column is cut in a file or a pipe.
+        console = Console() if sys.stdout.isatty() else Console(width=_WIDTH_ELSEWHERE)
+        console.print(_table([json.loads(line, parse_float=Decimal) for line in lines.splitlines()]))
+
+
+def _table(items: list[dict[str, Any]]) -> Table:
+    """Return a row for each window, with a column for each aggregate."""
+    values = [
+        item["value"] if isinstance(item["value"], dict) else {"value": item["value"]} for item in items
+    ]
+    names = list(dict.fromkeys(name for value in values for name in value))
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("KEY", "START", "END", "FINAL"):
+        table.add_column(name, no_wrap=True)
+    for name in names:
+        table.add_column(Text(name), justify="right")
+    for item, value in zip(items, values, strict=True):
+        window = item["window"]
+        final = "yes" if window["final"] else "no"
+        texts = (_shown(item["key"]), window["start"], window["end"], final)
+        table.add_row(*map(Text, (*texts, *(_shown(value.get(name)) for name in names))))
+    return table
+
+
+def _shown(value: Any) -> str:
+    """Return a value as its JSON, and a text as it is. A number keeps its digits."""
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, default=str)
