@@ -57,7 +57,8 @@ def _double(dice: random.Random) -> float:
 
 def _any_double(dice: random.Random) -> float | str:
     """Return NaN and the infinities, too, which few sums survive."""
-    return dice.choice(["NaN", "Infinity", "-Infinity", 1.7976931348623157e308, _double(dice), _double(dice)])
+    special: list[float | str] = ["NaN", "Infinity", "-Infinity", 1.7976931348623157e308]
+    return dice.choice([*special, _double(dice), _double(dice)])
 
 
 def _date(dice: random.Random) -> str:
@@ -205,15 +206,19 @@ def batch(spark: SparkSession, source: DataFrame, of: Case) -> dict[str, dict[st
         f"SELECT CAST(key AS STRING) AS key, from_json(CAST(value AS STRING), '{of.schema}') AS value, "
         "partition, offset, timestamp FROM source WHERE value IS NOT NULL"
     ).coalesce(1).createOrReplaceTempView("records")
-    members = ", ".join(f"{_sql(column)} AS {column.name}" for column in of.columns)
+    columns = zip(of.columns, of.types, strict=True)
+    members = ", ".join(f"{_sql(column, type_)} AS {column.name}" for column, type_ in columns)
     query = f"SELECT key, to_json(struct({members}), map('ignoreNullFields', 'false')) AS answer "
     query += f"FROM ({of.sql or 'SELECT * FROM records'}) GROUP BY key"
     return {row.key: parsed(row.answer) for row in spark.sql(query).collect()}
 
 
-def _sql(column: AggregateColumn) -> str:
-    call = f"{column.op}({column.of or '*'})"
-    return call if column.filter is None else f"{call} FILTER (WHERE {column.filter})"
+def _sql(column: AggregateColumn, type_: str) -> str:
+    condition = "" if column.filter is None else f" FILTER (WHERE {column.filter})"
+    if column.op == "avg" and type_ == "l":  # Spark's own adds integers as doubles, which rounds
+        total = f"sum(CAST({column.of} AS DECIMAL(38,0))){condition}"
+        return f"CAST({total} AS DOUBLE) / count({column.of}){condition}"
+    return f"{column.op}({column.of or '*'}){condition}"
 
 
 def parsed(text: str) -> dict[str, Any]:
@@ -236,14 +241,16 @@ def assert_equal(column: AggregateColumn, type_: str, got: Any, error: str | Non
         assert got is None
         assert type_ == "l" or expected is None
         return
+    if type_ == "n" and column.op in ("sum", "avg") and expected is None and got is not None:
+        return  # Spark gives up when a partial sum needs more than 38 digits; the view's sum is exact
     if column.op == "collect_set":
         got, expected = sorted(map(str, got)), sorted(map(str, expected))
     elif type_ in "dfl" and isinstance(got, Decimal) and isinstance(expected, Decimal):
         got, expected = float(got), float(expected)
         if type_ == "f" and column.op not in ("sum", "avg"):
             got, expected = struct.pack("f", got), struct.pack("f", expected)
-        elif type_ == "l" and column.op == "avg":  # Spark adds integers as doubles, which rounds
-            assert math.isclose(got, expected, rel_tol=1e-12, abs_tol=1e-3), (column, got, expected)
+        elif type_ == "l" and column.op == "avg":  # one rounding here, two there
+            assert math.isclose(got, expected, rel_tol=1e-15), (column, got, expected)
             return
     assert got == expected, column
 
