@@ -22,6 +22,7 @@ NAMES = (
     "startup",
     "failover",
     "hydration",
+    "fold",
     "peer_hydration",
     "freshness",
     "freshness_doors",
