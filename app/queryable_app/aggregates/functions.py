@@ -31,13 +31,18 @@ _BEYOND_DECIMAL: Final = 10**_DIGITS_MAX
 _DIVISION_SCALE: Final = 39  # Spark divides decimals with this scale, and then rounds to that of the result
 _COUNT: Final = struct.Struct(">Q")
 
+VARIABLE: Final = "I"
+"""The layout of states that are bytes of any length."""
+COUNT: Final = "Q"
+"""The layout of states that are their only field."""
+
 Fields = tuple[Any, ...]
 
 
 class Function(Protocol):
     """Compute one column. It is made of the column and the type of its input.
 
-    A state is packed as `layout`, or as bytes of any length if `layout` is "I".
+    A state is packed as `layout`, or as bytes if `layout` is VARIABLE.
     """
 
     layout: str
@@ -79,7 +84,7 @@ class _Exact(_Base):
 class Count(_Exact):
     """Count records, or those whose value is not null."""
 
-    layout = "Q"
+    layout = COUNT
 
     def new(self) -> int:
         return 0
@@ -91,7 +96,8 @@ class Count(_Exact):
         return earlier + later
 
     def load(self, fields: Fields) -> int:
-        return int(fields[0])
+        count: int = fields[0]
+        return count
 
     def dump(self, state: int) -> Fields:
         return (state,)
@@ -157,7 +163,7 @@ class DoubleSum(_Exact):
 class DecimalSum(_Base):
     """Add decimals exactly. The result has up to 38 digits."""
 
-    layout = "I"
+    layout = VARIABLE
 
     def new(self) -> Decimal | None:
         return None
@@ -235,7 +241,7 @@ class DoubleAvg(_Exact):
 class DecimalAvg(_Base):
     """Divide the exact sum of decimals by their number. The result has four more decimal places than the values."""
 
-    layout = "I"
+    layout = VARIABLE
 
     def new(self) -> tuple[int, Decimal]:
         return 0, Decimal(0, 0)
@@ -276,7 +282,7 @@ class _Kept(_Exact):
     def __init__(self, column: AggregateColumn, type: str) -> None:
         super().__init__(column, type)
         fixed = FIXED.get(type)
-        self.layout = "I" if fixed is None else "B" + fixed
+        self.layout = VARIABLE if fixed is None else "B" + fixed
         self._variable = fixed is None
 
     def new(self) -> tuple[Any] | None:

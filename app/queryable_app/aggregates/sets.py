@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from queryable_app.aggregates.functions import VARIABLE
 from queryable_app.aggregates.values import from_bytes, to_bytes, value_json
 from queryable_app.config.aggregate_spec import AggregateColumn
 
@@ -27,7 +28,7 @@ class _Set:
 class CollectSet:
     """Keep the first `limit` distinct values, of a mebibyte together at most."""
 
-    layout = "I"
+    layout = VARIABLE
 
     def __init__(self, column: AggregateColumn, type: str) -> None:
         self._type = type

@@ -20,6 +20,7 @@ from hashlib import blake2b
 from heapq import nsmallest
 from typing import Any, Final
 
+from queryable_app.aggregates.functions import VARIABLE
 from queryable_app.aggregates.values import double_json, from_bytes, to_bytes, value_json
 from queryable_app.config.aggregate_spec import AggregateColumn
 from queryable_app.wire.contributions import Decimal
@@ -64,7 +65,7 @@ class _State:
 class _Buffered(ABC):
     """Fold values into a buffer, and full buffers into a sketch. States are changed in place."""
 
-    layout = "I"
+    layout = VARIABLE
     buffer_max: int
 
     def __init__(self, _column: AggregateColumn, type: str) -> None:

@@ -8,11 +8,12 @@ string packs and unpacks header and fixed parts in one call.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from queryable_app.aggregates.catalog import UnknownFunction, function_of
+from queryable_app.aggregates.functions import COUNT, VARIABLE
 from queryable_app.config.aggregate_spec import AggregateColumn
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE
 
@@ -51,13 +52,16 @@ class StateCodec:
             raise StateError(str(error)) from None
         layouts = [function.layout for function in self.functions]
         self._struct = struct.Struct(f"{ROW_HEADER.format}{len(self.prefix)}s{''.join(layouts)}")
-        self._places: list[tuple[int, int]] = []  # of each column's fields
+        self._size = self._struct.size
+        self._loads: list[tuple[Callable[[Any], Any], slice]] = []  # with the place of each column's fields
         field = _FIRST_FIELD
-        for layout in layouts:
-            self._places.append((field, field + len(layout)))
-            field += len(layout)
-        self._is_variable = [layout == "I" for layout in layouts]
+        for function in self.functions:
+            self._loads.append((function.load, slice(field, field + len(function.layout))))
+            field += len(function.layout)
+        self._dumps = [function.dump for function in self.functions]
+        self._is_variable = [layout == VARIABLE for layout in layouts]
         self._any_variable = any(self._is_variable)
+        self._states_are_fields = layouts == [COUNT] * len(layouts)
 
     def new(self, offset: int = -1, timestamp_ms: int = -1, expiry_ms: int = 0) -> Group:
         """Return a group without records."""
@@ -71,34 +75,46 @@ class StateCodec:
             raise StateError(f"a state of {len(stored)} bytes is cut off") from None
         if fields[4] != self.prefix:
             raise StateError(f"a state with the functions {fields[4]!r} where {self.prefix!r} are expected")
-        end = self._struct.size
+        if self._any_variable:
+            states = self._load_variable(stored, fields)
+        elif len(stored) != self._size:
+            raise StateError(f"a state of {len(stored)} bytes where {self._size} are expected")
+        elif self._states_are_fields:
+            states = list(fields[_FIRST_FIELD:])
+        else:
+            states = [load(fields[place]) for load, place in self._loads]
+        return Group(states, fields[1], fields[2], fields[3])
+
+    def _load_variable(self, stored: bytes, fields: tuple[Any, ...]) -> list[Any]:
+        end = self._size
         states: list[Any] = []
         try:
-            for function, (first, last), variable in zip(
-                self.functions, self._places, self._is_variable, strict=True
-            ):
+            for (load, place), variable in zip(self._loads, self._is_variable, strict=True):
                 if variable:
-                    start, end = end, end + fields[first]
-                    states.append(function.load(stored[start:end]))
+                    start, end = end, end + fields[place.start]
+                    states.append(load(stored[start:end]))
                 else:
-                    states.append(function.load(fields[first:last]))
+                    states.append(load(fields[place]))
         except (struct.error, IndexError) as error:
             raise StateError(f"a state of {len(stored)} bytes is malformed: {error}") from None
         if end != len(stored):
             raise StateError(f"a state of {len(stored)} bytes whose content ends at {end}")
-        return Group(states, fields[1], fields[2], fields[3])
+        return states
 
     def encode(self, group: Group) -> bytes:
         """Encode a row, with its header."""
-        fields: list[Any] = []
         variable: list[bytes] = []
-        for function, state, is_variable in zip(self.functions, group.states, self._is_variable, strict=True):
-            dumped = function.dump(state)
-            if is_variable:
-                fields.append(len(dumped))
-                variable.append(dumped)
-            else:
-                fields += dumped
+        if self._states_are_fields:
+            fields = group.states
+        else:
+            fields = []
+            for dump, state, is_variable in zip(self._dumps, group.states, self._is_variable, strict=True):
+                dumped = dump(state)
+                if is_variable:
+                    fields.append(len(dumped))
+                    variable.append(dumped)
+                else:
+                    fields += dumped
         head = self._struct.pack(0, group.offset, group.timestamp_ms, group.expiry_ms, self.prefix, *fields)
         return head + b"".join(variable) if variable else head
 

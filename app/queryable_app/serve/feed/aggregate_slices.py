@@ -15,7 +15,10 @@ from queryable_app.aggregates.states import Group
 from queryable_app.config.aggregate_spec import AggregateSpec
 from queryable_app.serve.feed.slices import Changes
 from queryable_app.serve.store.store import Store
-from queryable_app.wire.contributions import types_of
+from queryable_app.wire.contributions import Contribution, types_of
+
+Record = tuple[bytes, Contribution]
+"""On-disk key and what the record adds."""
 
 
 class Grouping(Protocol):
@@ -40,40 +43,49 @@ class AggregateRows:
 
     def changes(self, store: Store, rows: Sequence[tuple[bytes, bytes]]) -> Changes:
         """Return the new states. Raises Failure if groups cannot be read, StateError if they are of another view."""
-        records = [(key, stored) for key, stored in rows if stored]
-        dropped = len(rows) - len(records)
-        if not records:
-            return Changes((), dropped)
-        folding = self._folding(types_of(records[0][1]))
-        decode, fold = folding.layout.decode, folding.fold
+        first = next((stored for _, stored in rows if stored), None)
+        if first is None:
+            return Changes((), len(rows))
+        folding = self._folding(types_of(first))
+        decode = folding.layout.decode
+        records = [(key, decode(stored)) for key, stored in rows if stored]
         meta: Sequence[tuple[bytes, bytes]] = ()
         if self._begin_grouping is None:
-            added = [(key, decode(stored)) for key, stored in records]
-            groups = _load(store, folding, [key for key, _ in added])
-            for key, (offset, timestamp_ms, _, inputs) in added:
-                fold(groups[key], offset, timestamp_ms, inputs)
+            groups = _fold_by_key(store, folding, records)
         else:
             grouping = self._begin_grouping(store)
-            contributions = [decode(stored) for _, stored in records]
-            taken = [
-                grouping.take(key, contribution[2])
-                for (key, _), contribution in zip(records, contributions, strict=True)
-            ]
-            groups = _load(store, folding, [key for targets in taken for key, _ in targets])
-            for targets, (offset, timestamp_ms, _, inputs) in zip(taken, contributions, strict=True):
-                for key, expiry_ms in targets:
-                    group = groups[key]
-                    group.expiry_ms = expiry_ms
-                    fold(group, offset, timestamp_ms, inputs)
+            groups = _fold_grouped(store, folding, records, grouping)
             meta = grouping.meta()
         encode = folding.codec.encode
-        return Changes([(key, encode(group)) for key, group in groups.items()], dropped, meta=meta)
+        puts = [(key, encode(group)) for key, group in groups.items()]
+        return Changes(puts, len(rows) - len(records), meta=meta)
 
     def _folding(self, types: bytes) -> Folding:
         folding = self._foldings.get(types)
         if folding is None:
             folding = self._foldings[types] = Folding(self._spec, types)
         return folding
+
+
+def _fold_by_key(store: Store, folding: Folding, records: Sequence[Record]) -> dict[bytes, Group]:
+    groups = _load(store, folding, [key for key, _ in records])
+    fold = folding.fold
+    for key, (offset, timestamp_ms, _, inputs) in records:
+        fold(groups[key], offset, timestamp_ms, inputs)
+    return groups
+
+
+def _fold_grouped(
+    store: Store, folding: Folding, records: Sequence[Record], grouping: Grouping
+) -> dict[bytes, Group]:
+    taken = [grouping.take(key, contribution[2]) for key, contribution in records]
+    groups = _load(store, folding, [key for targets in taken for key, _ in targets])
+    for targets, (_, (offset, timestamp_ms, _, inputs)) in zip(taken, records, strict=True):
+        for key, expiry_ms in targets:
+            group = groups[key]
+            group.expiry_ms = expiry_ms
+            folding.fold(group, offset, timestamp_ms, inputs)
+    return groups
 
 
 def _load(store: Store, folding: Folding, keys: Iterable[bytes]) -> dict[bytes, Group]:
