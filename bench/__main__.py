@@ -26,6 +26,7 @@ NAMES = (
     "peer_hydration",
     "freshness",
     "freshness_doors",
+    "rekey",
     "boundaries",
     "assignment",
     "memory",

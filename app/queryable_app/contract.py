@@ -30,12 +30,16 @@ NODE_HEADER: Final = "qt-node"  # its value is the revision's token
 PLACEMENT_PATH: Final = (
     "/internal/v1/placement"  # PUT: Placement.to_json → {"epoch": the newest that the node has}
 )
+REKEY_PATH: Final = (
+    "/internal/v1/rekey"  # PUT: the state of the rekey job → the source positions of the replicas here
+)
 READ_PATH: Final = "/internal/v1/read"  # PUT: spec.read → the settings that the node applies
 
 # Files inside NodeSettings.data_dir.
 GENERATION_FILE: Final = "generation"
 PLACEMENT_FILE: Final = "placement.json"
 PARTITIONER_MISMATCHES_FILE: Final = "contradicted-partitioners.json"  # below the application's directory
+GROUP_KEY_FORMAT_FILE: Final = "group-key-format"  # inside NodeSettings.run_dir: what the check found
 CHECKPOINTS_DIRECTORY: Final = "checkpoints"  # below the application's directory
 
 WORKERS_MAX: Final = 64
@@ -121,6 +125,10 @@ class NodeSettings:
 
     internal_token_path: str = ""
     """A file with the revision's token for /internal. Empty: nodes do not call each other."""
+
+    group_key_format: str = ""
+    """The format of group keys, where the view groups by other columns than the record key: `string`, `long` or `json`. Spark's
+    types decide it, so what starts the nodes must have asked Spark. Empty: the view has no such groups."""
 
     cache_dir: str = ""
     """The cache of jars and class archives. Empty: `$XDG_CACHE_HOME/queryable-topics`."""

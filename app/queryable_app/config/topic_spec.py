@@ -33,7 +33,6 @@ _BATCH_MS_MIN: Final = 5000
 # In the schema, and not implemented yet.
 _LATER: Final = {
     ("view", "keyBy"): "re-keying",
-    ("view", "aggregate", "groupBy"): "grouping by other columns than the record key",
     ("view", "history"): "history",
     ("view", "indexes"): "secondary indexes",
     ("view", "changes"): "the change feed",
@@ -113,7 +112,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
     _refuse_later_features(spec)
     value_format, value_schema = _value(spec.get("value", {}))
     replicas, standby_replicas = _node_counts(spec)
-    return TopicSpec(
+    parsed = TopicSpec(
         bootstrap_servers=spec["kafka"]["bootstrapServers"],
         topic=spec["topic"],
         kafka_config={name: str(value) for name, value in spec["kafka"].get("config", {}).items()},
@@ -133,6 +132,29 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         on_data_loss=one_of(OnDataLoss, spec.get("onDataLoss", "Fail"), "spec.onDataLoss"),
         high_water_percent=spec.get("storage", {}).get("highWaterPercent", 85),
     )
+    if parsed.aggregate is not None and parsed.aggregate.group_by:
+        _check_groups(parsed, parsed.aggregate)
+    return parsed
+
+
+def _check_groups(spec: TopicSpec, aggregate: AggregateSpec) -> None:
+    """Refuse what a view that groups by other columns than the record key does not have in this version."""
+    if len(set(aggregate.group_by)) < len(aggregate.group_by):
+        raise SpecError("spec.view.aggregate.groupBy: a column is there twice; name each once")
+    if aggregate.window is not None:
+        raise SpecError(
+            "spec.view.aggregate.window: windows of groups by other columns than the record key are not in this version; "
+            "leave out window or groupBy"
+        )
+    if spec.read.ingest:
+        raise SpecError(
+            "spec.read.ingest: a view that groups by other columns takes no writes, since its keys are not record keys; "
+            "leave the field out"
+        )
+    if spec.on_bad_record == "DeadLetter":
+        raise SpecError(
+            "spec.onBadRecord: DeadLetter is not in this version for a view that groups by other columns; use Skip or Fail"
+        )
 
 
 def _refuse_later_features(spec: Mapping[str, Any]) -> None:

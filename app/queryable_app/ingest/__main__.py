@@ -36,7 +36,7 @@ from queryable_app.placement.assignment import Placement
 from queryable_app.platform.descriptors import descriptor_limit, raise_descriptor_limit
 from queryable_app.platform.jars import JarsError, cache_dir
 from queryable_app.platform.log import add_to_events, configure, event
-from queryable_app.platform.mounted_files import read_spec
+from queryable_app.platform.mounted_files import read_node_spec
 from queryable_app.policy.descriptor_plan import descriptor_shortage
 
 JVM_DIED: Final = 3
@@ -103,7 +103,7 @@ def main() -> int:
     try:
         settings = NodeSettings.from_env()
         nodes = worker_settings(settings)
-        spec = read_spec(settings)
+        spec = read_node_spec(settings)
         placement = Placement.from_json(Path(settings.placement_path).read_text())
         process = IngestProcess(Path(settings.run_dir), settings.drain_seconds)
     except (SettingsError, SpecError, OSError) as error:

@@ -1,7 +1,7 @@
 """Check the view's SQL and schema with Spark before a node starts: `python -m queryable_app.ingest.check`.
 
 It is configured like a node. Exit code 0: Spark accepts both. 2: Spark refuses one, and standard error has Spark's message.
-1: the check itself failed.
+1: the check itself failed. The format of group keys is left in a file of `run_dir`, where the view has such keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from queryable_app.config.topic_spec import SpecError
-from queryable_app.contract import NodeSettings, SettingsError
+from queryable_app.contract import GROUP_KEY_FORMAT_FILE, NodeSettings, SettingsError
 from queryable_app.ingest.catalyst import SqlError
 from queryable_app.ingest.jvm import jvm_process
 from queryable_app.ingest.session import Profile, start_session
@@ -35,7 +35,9 @@ def main() -> int:
             with _muted_stderr():
                 session = start_session(profile)
             try:
-                check_view(session, view_of(spec))
+                checked = check_view(session, view_of(spec))
+                if checked.group_key_format:
+                    Path(settings.run_dir, GROUP_KEY_FORMAT_FILE).write_text(checked.group_key_format)
             finally:
                 jvm_process().kill()
     except SqlError as error:

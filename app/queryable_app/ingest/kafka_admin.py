@@ -18,6 +18,7 @@ WITHOUT_METRICS: Final = {"auto.include.jmx.reporter": "false", "enable.metrics.
 """Settings of every Kafka client: its metrics have no reader, and registering them costs CPU at every start."""
 
 _MISSING: Final = "UnknownTopicOrPartitionException"
+_EXISTS: Final = "TopicExistsException"
 
 
 class KafkaAdmin:
@@ -62,6 +63,23 @@ class KafkaAdmin:
         except Py4JJavaError as error:
             raise KafkaUnavailable(_reason(_cause(error))) from error
         return ObservedTopic(id, count, earliest, latest)
+
+    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Create a topic with the brokers' default replication. An existing topic stays as it is."""
+        optional = self._jvm.java.util.Optional
+        wanted = self._jvm.org.apache.kafka.clients.admin.NewTopic(
+            topic, optional.of(self._jvm.java.lang.Integer.valueOf(partitions)), optional.empty()
+        )
+        settings = self._jvm.java.util.HashMap()
+        for name, value in config.items():
+            settings.put(name, value)
+        topics = self._jvm.java.util.ArrayList()
+        topics.add(wanted.configs(settings))
+        try:
+            self._get(self._client.createTopics(topics).all())
+        except Py4JJavaError as error:
+            if _cause(error).getClass().getSimpleName() != _EXISTS:
+                raise KafkaUnavailable(_reason(_cause(error))) from error
 
     def _spec(self, which: str) -> Any:
         return getattr(self._jvm.org.apache.kafka.clients.admin.OffsetSpec, which)()

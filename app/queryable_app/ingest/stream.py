@@ -48,6 +48,8 @@ class QueryStart:
 
 
 def view_of(spec: TopicSpec) -> View:
+    if spec.source_topic:  # envelopes, which serve decodes
+        return View(spec.key_format, "bytes")
     return View(spec.key_format, spec.value_format, spec.value_schema, spec.sql or None, spec.aggregate)
 
 
@@ -56,7 +58,7 @@ def start_query(session: SparkSession, start: QueryStart, checkpoints: Path) -> 
     shutil.rmtree(checkpoints, ignore_errors=True)
     checkpoint = checkpoints / str(start.generation)
     checkpoint.mkdir(parents=True)
-    projection = project(session, _source(session, start), view_of(start.spec))
+    projection = project(session, kafka_source(session, start), view_of(start.spec))
     ingest = start.spec.ingest
     writer = projection.frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
     if start.mode == "realtime":
@@ -71,21 +73,30 @@ def start_query(session: SparkSession, start: QueryStart, checkpoints: Path) -> 
 def row_writer(session: SparkSession, start: QueryStart, projection: Projection) -> Any:
     jvm: Any = session._jvm
     spec = start.spec
-    contribution = None
-    if inputs := projection.inputs:
-        types = "".join(each.type for each in inputs)
-        filtered = "".join("0" if each.input.filter is None else "1" for each in inputs)
-        contribution = jvm.io.queryabletopics.Contribution(types, filtered)
+    contribution = contribution_of(session, projection)
+    # A marker's key is no JSON.
+    key_format = "bytes" if spec.source_topic and spec.key_format != "long" else spec.key_format
     return jvm.io.queryabletopics.RowWriter(
         str(start.row_socket),
         start.generation,
         start.partitions,
-        spec.key_format,
+        key_format,
         spec.value_format,
         spec.ttl_ms or 0,
-        bool(spec.sql or inputs),
+        bool(spec.sql or projection.inputs),
         contribution,
     )
+
+
+def contribution_of(session: SparkSession, projection: Projection) -> Any:
+    """Return the encoder of an aggregate view's rows, or None for other views."""
+    jvm: Any = session._jvm
+    inputs = projection.inputs
+    if not inputs:
+        return None
+    types = "".join(each.type for each in inputs)
+    filtered = "".join("0" if each.input.filter is None else "1" for each in inputs)
+    return jvm.io.queryabletopics.Contribution(types, filtered)
 
 
 def refused_real_time(error: BaseException) -> bool:
@@ -93,7 +104,7 @@ def refused_real_time(error: BaseException) -> bool:
     return _REAL_TIME_REFUSED in str(error)
 
 
-def _source(session: SparkSession, start: QueryStart) -> DataFrame:
+def kafka_source(session: SparkSession, start: QueryStart) -> DataFrame:
     spec = start.spec
     options = dict(_REAL_TIME_FETCH if start.mode == "realtime" else _MICRO_BATCH_FETCH)
     options |= {f"kafka.{name}": value for name, value in {**WITHOUT_METRICS, **spec.kafka_config}.items()}

@@ -40,6 +40,7 @@ from queryable_app.ingest.catalyst import (
     output,
     references,
 )
+from queryable_app.ingest.group_keys import group_key
 
 RELATION: Final = "records"
 _relation_lock: Final = threading.Lock()  # the queries of a pod's workers share the session, and so this name
@@ -101,6 +102,8 @@ class Projection:
     reads_headers: bool
     inputs: tuple[ResolvedInput, ...] = ()
     """What an aggregate view computes; their columns follow the event time."""
+    group_key_format: str = ""
+    """The format of the key, where it is that of a group of other columns than the record key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,9 @@ def _aggregate_rows(
     columns = [column(session, attribute) for attribute in attributes]
     partition, offset, timestamp, key, value, undecodable, kept = columns[: len(own)]
     visible = frame.select(*columns[len(own) :])
+    key_format = ""
+    if aggregate.group_by:
+        key, key_format = group_key(session, visible, aggregate.group_by)
     timestamp_ms = f.unix_millis(timestamp)
     compiled = compile_inputs(session, visible, aggregate, kept, timestamp_ms)
     timeless = f.when(kept & compiled.event_ms.isNull(), "event time is null")
@@ -186,7 +192,7 @@ def _aggregate_rows(
         f.coalesce(compiled.event_ms, f.lit(0)).alias("event_ms"),
         *compiled.columns,
     )
-    return Projection(rows, reads_headers, compiled.inputs)
+    return Projection(rows, reads_headers, compiled.inputs, key_format)
 
 
 def _with_kept(session: SparkSession, decoded: DataFrame, select: _Select | None) -> DataFrame:

@@ -36,10 +36,12 @@ class LocalCluster:
         port: int,
         fronts: Sequence[str] = (),
         workers: int = 1,
+        group_key_format: str = "",
     ) -> None:
         """`fronts` are the addresses of the pods. A pod of one node needs none: it has the node's."""
         self._name, self._spec, self._data, self._port = name, spec, data, port
         self._fronts, self._workers = list(fronts or placement.addresses), workers
+        self._group_key_format = group_key_format
         self.desired = desired
         self.pods: list[Pod] = []
         self._announced = 0
@@ -110,6 +112,7 @@ class LocalCluster:
                 self._fronts[ordinal],
                 placement.addresses[ordinal * workers : (ordinal + 1) * workers],
                 self._data,
+                self._group_key_format,
             )
             self.pods.append(Pod(settings, self._data))
 

@@ -62,6 +62,12 @@ class DataDirectory:
         directory.mkdir(exist_ok=True)
         return directory
 
+    def job_sockets(self, name: str) -> Path:
+        """Return the directory of a process that is no pod, such as the rekey job."""
+        directory = self._sockets / name
+        directory.mkdir(exist_ok=True)
+        return directory
+
     def internal_token(self) -> Path:
         """Return the file with the token of the requests between nodes. Only its owner can read it."""
         file = self.path / "internal-token"

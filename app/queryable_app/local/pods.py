@@ -100,6 +100,7 @@ def pod_settings(
     front: str,
     nodes: Sequence[str],
     data: DataDirectory,
+    group_key_format: str = "",
 ) -> NodeSettings:
     """Write the spec's file, and return the settings of a pod: this machine's, `QT_` variables, and defaults.
 
@@ -120,6 +121,7 @@ def pod_settings(
         "http_port": httpx.URL(front).port,
         "worker_ports": ",".join(str(httpx.URL(url).port) for url in workers),
         "internal_token_path": data.internal_token(),
+        "group_key_format": group_key_format,
     }
     variables = {ENV_PREFIX + field.upper(): str(value) for field, value in own.items()}
     return NodeSettings.from_env({**os.environ, **variables})

@@ -19,6 +19,8 @@ from urllib.parse import quote
 import httpx
 
 from queryable_app.config.kafka_settings import kafka_connection
+from queryable_app.config.rekey import is_rekeyed
+from queryable_app.contract import GROUP_KEY_FORMAT_FILE
 from queryable_app.local import data_directory, revision, topics
 from queryable_app.local.class_training import ClassTraining
 from queryable_app.local.cluster import LocalCluster
@@ -35,6 +37,7 @@ from queryable_app.local.pods import (
     start_placement,
 )
 from queryable_app.local.progress import Progress
+from queryable_app.local.rekey_job import delete_internal_topics, start_rekey_job
 from queryable_app.local.resource_file import Resource
 from queryable_app.local.stopping import Stopped, StopRequest
 from queryable_app.platform import jars
@@ -125,6 +128,8 @@ class _Run:
         self._cluster: LocalCluster | None = None
         self._training: ClassTraining | None = None
         self._described: dict[str, Any] = {}
+        self._group_key_format = ""
+        self._rekey_job: SupervisedProcess | None = None
 
     def start(self) -> None:
         cache = jars.cache_dir(os.environ.get("QT_CACHE_DIR", ""))
@@ -181,6 +186,8 @@ class _Run:
             raise SpecRefused(_tail(log))
         if check.exit_code:
             raise RunError(f"the SQL could not be checked:\n{_tail(log)}")
+        if is_rekeyed(spec):
+            self._group_key_format = Path(settings.run_dir, GROUP_KEY_FORMAT_FILE).read_text()
 
     def _start_kafka(self, broker_jars: Path, java: Path) -> int:
         """Start the broker and create the topic. Return the topic's number of partitions."""
@@ -246,20 +253,25 @@ class _Run:
         kafka = "embedded" if self._broker else self._bootstrap
         workers = self._workers(partitions)
         view = revision.view_digests(self._spec(), kafka, partitions, workers)
-        number, changed = revision.next_revision(self._data.read(_VIEW_FILE), view)
+        earlier = self._data.read(_VIEW_FILE)
+        number, changed = revision.next_revision(earlier, view)
         if changed:
             self._progress.say(
                 f"Changed since the last run: {', '.join(changed)}. The nodes read the topic again."
             )
             self._data.remove_pods_from(0)
+        if earlier is None or changed:
+            config = {} if self._broker else self._resource.spec.kafka_config
+            kafka_now = kafka_connection(self._bootstrap, config)
+            delete_internal_topics(kafka_now, self._resource.name, number)
         self._data.write(_VIEW_FILE, {"revision": number, "view": view})
         self._data.write(RESOURCE_FILE, self._resource.document)
         name, pods = f"{self._resource.name}-r{number}", len(self._urls)
         desired = DesiredScale(pods, min(self._resource.spec.standby_replicas, pods - 1))
         stored = self._data.read(PLACEMENT_FILE)
         # A pod of an earlier run that is too many now is stopped only once it hosts no replicas.
-        earlier = -(-len(stored["addresses"]) // workers) if stored else 0
-        fronts = [*self._urls, *(new_address(self._options.port, pod) for pod in range(pods, earlier))]
+        pods_before = -(-len(stored["addresses"]) // workers) if stored else 0
+        fronts = [*self._urls, *(new_address(self._options.port, pod) for pod in range(pods, pods_before))]
         urls = node_addresses(fronts, workers)
         application_id = f"local.{self._resource.name}.r{number}"
         placement = start_placement(stored, application_id, partitions, urls, desired, workers)
@@ -267,8 +279,23 @@ class _Run:
         _check_descriptors(max(sum(assigned[pod * workers :][:workers]) for pod in range(pods)))
         with self._stop_request.deferred():
             self._cluster = LocalCluster(
-                name, self._spec(), self._data, placement, desired, self._options.port, fronts, workers
+                name,
+                self._spec(),
+                self._data,
+                placement,
+                desired,
+                self._options.port,
+                fronts,
+                workers,
+                self._group_key_format,
             )
+        if self._group_key_format:
+            with self._stop_request.deferred():
+                job = start_rekey_job(
+                    f"{name}-rekey", self._spec(), application_id, self._urls[0], self._data
+                )
+                self._supervised.append(job)
+                self._rekey_job = job
         return self._cluster
 
     def _spec(self) -> dict[str, Any]:
@@ -369,7 +396,8 @@ class _Run:
 
     def _describe(self, cluster: LocalCluster) -> None:
         """Write `run.json` when it changes, once every node has answered."""
-        described = {"kafka": self._bootstrap, **cluster.describe()}
+        jobs = {"rekeyJob": self._rekey_job.process.pid} if self._rekey_job else {}
+        described = {"kafka": self._bootstrap, **jobs, **cluster.describe()}
         if described != self._described and (self._described or not cluster.starting):
             self._described = described
             self._data.write_run(described)

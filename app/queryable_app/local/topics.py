@@ -44,6 +44,11 @@ def create_topic(
     asyncio.run(_create_topic(kafka, topic, partitions, dict(config or {})))
 
 
+def delete_topic(kafka: KafkaConnection, topic: str) -> None:
+    """Delete the topic, if it exists, and return when it is gone."""
+    asyncio.run(_delete_topic(kafka, topic))
+
+
 @asynccontextmanager
 async def producing(kafka: KafkaConnection, topic: str, partitioner: str) -> AsyncIterator[Send]:
     """Yield a function that writes one record, and returns its partition and offset once the broker has it."""
@@ -88,6 +93,17 @@ async def _create_topic(kafka: KafkaConnection, topic: str, partitions: int, con
         while not await _ready_partitions(admin, topic):
             if time.monotonic() > deadline:
                 raise TopicRefused(f"the topic {topic!r} was created, but its partitions got no leader")
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _delete_topic(kafka: KafkaConnection, topic: str) -> None:
+    admin = AIOKafkaAdminClient(**client_arguments(kafka))
+    async with _connected(admin, kafka):
+        deadline = time.monotonic() + _LEADERS_SECONDS
+        while any(found["topic"] == topic for found in await admin.describe_topics()):
+            await admin.delete_topics([topic])
+            if time.monotonic() > deadline:
+                raise TopicRefused(f"the topic {topic!r} cannot be deleted")
             await asyncio.sleep(_POLL_SECONDS)
 
 

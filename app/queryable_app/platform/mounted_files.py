@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, get_args
 
+from queryable_app.config.rekey import GroupKeyFormat, is_rekeyed, spec_of_nodes
 from queryable_app.config.topic_spec import TopicSpec, parse_spec_json
 from queryable_app.contract import NodeSettings, SettingsError
 
@@ -30,6 +31,20 @@ def read_spec(settings: NodeSettings) -> TopicSpec:
     if not settings.kafka_secret_dir:
         return spec
     return replace(spec, kafka_config={**spec.kafka_config, **kafka_secret(Path(settings.kafka_secret_dir))})
+
+
+def read_node_spec(settings: NodeSettings) -> TopicSpec:
+    """Return the spec that a node follows: that of a rekeyed view is a view of the internal topic. Raise as `read_spec`."""
+    spec = read_spec(settings)
+    if not is_rekeyed(spec):
+        return spec
+    key_format: Any = settings.group_key_format
+    if key_format not in get_args(GroupKeyFormat):
+        raise SettingsError(
+            f"QT_GROUP_KEY_FORMAT is {key_format!r}; a view with spec.view.aggregate.groupBy needs "
+            f"{', '.join(get_args(GroupKeyFormat))}, and runs with `qtopic run` only in this version"
+        )
+    return spec_of_nodes(spec, settings.application_id, key_format)
 
 
 def kafka_secret(directory: Path) -> Mapping[str, str]:

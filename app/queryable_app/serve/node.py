@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -34,24 +35,27 @@ from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.descriptors import descriptor_limit
 from queryable_app.platform.kafka_clients import client_arguments
 from queryable_app.platform.log import event
-from queryable_app.platform.mounted_files import read_spec
+from queryable_app.platform.mounted_files import read_node_spec
 from queryable_app.policy.descriptor_plan import DescriptorPlan, plan_descriptors
 from queryable_app.serve.base.admission import ReadAdmission
-from queryable_app.serve.base.background import supervise
+from queryable_app.serve.base.background import Background, supervise
 from queryable_app.serve.base.byte_budget import ByteBudget
 from queryable_app.serve.base.combining import merged_row, newer_row
 from queryable_app.serve.base.counters import Counters
 from queryable_app.serve.feed.control_socket import ControlSocket
 from queryable_app.serve.feed.dead_letters import DeadLetterTopic
 from queryable_app.serve.feed.ingest_status import IngestStatus
+from queryable_app.serve.feed.rekey_job_status import RekeyJobStatus
+from queryable_app.serve.feed.rekeyed_rows import RekeyedRows
 from queryable_app.serve.feed.row_socket import RowSocket
-from queryable_app.serve.feed.slices import Slices
+from queryable_app.serve.feed.slices import Slices, View
 from queryable_app.serve.feed.watchdog import Watchdog
 from queryable_app.serve.feed.window_slices import aggregate_view
 from queryable_app.serve.kafka.end_offsets import EndOffsets, SourceEndOffsets
 from queryable_app.serve.kafka.gaps import OffsetGaps
 from queryable_app.serve.kafka.group_offsets import GroupOffsets
 from queryable_app.serve.kafka.producer import Producer
+from queryable_app.serve.kafka.source_gaps import SourceGaps
 from queryable_app.serve.peers.forwarded_reads import ForwardedReads
 from queryable_app.serve.peers.peers import Peers
 from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
@@ -127,7 +131,8 @@ class Node:
         self.end_offsets = ends(
             kafka, spec.source_topic or spec.topic, replicas, settings.log_end_interval_ms
         )
-        self._gaps = OffsetGaps(kafka, spec.topic, replicas)
+        gaps = SourceGaps if spec.source_topic else OffsetGaps
+        self._gaps = gaps(kafka, spec.source_topic or spec.topic, replicas)
         self._group_offsets = GroupOffsets(kafka, spec.topic, settings.application_id, replicas)
 
     def _create_peer_parts(self) -> None:
@@ -144,7 +149,11 @@ class Node:
 
     def _create_ingest_parts(self) -> None:
         settings, spec, replicas = self.settings, self.spec, self.replicas
-        view = None if spec.aggregate is None else aggregate_view(spec.aggregate, self.windows)
+        view: View | None = None
+        if spec.aggregate is not None:
+            view = aggregate_view(spec.aggregate, self.windows)
+            if spec.source_topic:
+                view = RekeyedRows(view, replicas.source_partitions)
         self.slices = Slices(replicas, self.codec, spec.on_bad_record, self.dead_letters, view)
         run_dir = Path(settings.run_dir)
         self._rows = RowSocket(run_dir / ROW_SOCKET, self.slices, lambda: self.last_read_ms)
@@ -158,6 +167,7 @@ class Node:
             self.ingest_status,
             settings.topic_wait_seconds,
         )
+        self.rekey_job = RekeyJobStatus()
         self.assigned_replicas = AssignedReplicas(
             settings, spec.topic, replicas, self.memory, self.peers, self.hydration, self._control.announce
         )
@@ -168,7 +178,7 @@ class Node:
     @staticmethod
     def open(settings: NodeSettings) -> Node:
         """Open the stores of this node's assigned partitions. A store that cannot be opened fails alone."""
-        spec = read_spec(settings)
+        spec = read_node_spec(settings)
         placement = load_placement(settings)
         run_dir = Path(settings.run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -204,7 +214,8 @@ class Node:
         self._call_listeners()
 
     def apply_read_settings(self, read: Read) -> None:
-        self.read_settings = read
+        # The record key of a write would be another one than the group key of a read.
+        self.read_settings = replace(read, ingest=False) if self.spec.source_topic else read
         self._call_listeners()
 
     def _call_listeners(self) -> None:
@@ -220,17 +231,18 @@ class Node:
             self.assigned_replicas,
             self._control,
             self.end_offsets,
-            self._gaps,
-            self.watchdog,
-            self._group_offsets,
             self.sweeper,
             self.checkpoints,
         ):
             await part.start()
+        for follower in self._log_parts:
+            await follower.start()
         self._measuring = asyncio.create_task(supervise("Node.measure", self._measure))
 
     async def stop(self) -> None:
         """Stop every part, and close the stores."""
+        for follower in self._log_parts:
+            await follower.stop()
         for part in (
             self.assigned_replicas,
             self.disk_guard,
@@ -239,9 +251,6 @@ class Node:
             self._control,
             self._rows,
             self.sweeper,
-            self._group_offsets,
-            self.watchdog,
-            self._gaps,
             self.end_offsets,
             self.producer,
             self.dead_letters,
@@ -250,6 +259,11 @@ class Node:
         if self._measuring is not None:
             self._measuring.cancel()
         self.replicas.close()
+
+    @property
+    def _log_parts(self) -> Sequence[Background]:
+        """Return the parts that follow the log. The internal topic of a rekeyed view has no gaps, and no reader of its lag."""
+        return (self._gaps,) if self.spec.source_topic else (self._gaps, self.watchdog, self._group_offsets)
 
     def _update_descriptor_plan(self) -> None:
         """Divide the descriptors again between stores, other nodes and clients, as replicas and nodes come and go."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from queryable_app.config.kafka_settings import KafkaSettingsError, kafka_connection, refuse_paths
+from queryable_app.config.rekey import is_rekeyed
 from queryable_app.config.topic_spec import SpecError, TopicSpec, duration_ms, parse_spec
 from queryable_operator.spec import names
 from queryable_operator.spec.defaults import with_defaults
@@ -99,6 +100,11 @@ def _view(identity: Identity, given: Mapping[str, Any]) -> View:
         raise SpecError(f"spec: {size} characters as JSON, and the limit is {SPEC_CHARACTERS_MAX}")
     raw = with_defaults(given)
     spec = parse_spec(raw)
+    if is_rekeyed(spec):  # no pod runs its rekey job, and without one it would stay empty
+        raise SpecError(
+            "spec.view.aggregate.groupBy: grouping by other columns than the record key runs with `qtopic run` only in this "
+            "version; leave the field out"
+        )
     _check_kafka(raw["kafka"])
     check_nodes(spec.replicas, PodLayout.of(raw))
     check_requirements(raw)

@@ -88,12 +88,22 @@ def test_aggregate_view_stores_states() -> None:
     assert parsed({"columns": [COUNT]}).stored_format == "aggregate"
 
 
-def test_grouping_by_other_columns_is_refused() -> None:
-    """Groups of other columns than the record key need a stage that this version does not have."""
-    refused = mistake({"columns": [COUNT], "groupBy": ["page"]})
-
-    assert refused.startswith("spec.view.aggregate.groupBy: ")
-    assert "leave the field out" in refused
+@pytest.mark.parametrize(
+    ("aggregate", "fields", "path"),
+    [
+        ({"groupBy": ["page", "page"]}, {}, "spec.view.aggregate.groupBy"),
+        ({"groupBy": ["page"], "window": {"size": "1m"}}, {}, "spec.view.aggregate.window"),
+        ({"groupBy": ["page"]}, {"read": {"ingest": True}}, "spec.read.ingest"),
+        ({"groupBy": ["page"]}, {"onBadRecord": "DeadLetter"}, "spec.onBadRecord"),
+    ],
+)
+def test_groups_of_other_columns_have_limits(
+    aggregate: dict[str, Any], fields: dict[str, Any], path: str
+) -> None:
+    """What a view with groupBy does not have in this version is refused, with the path of the field."""
+    view = {"kind": "aggregate", "aggregate": {"columns": [COUNT], **aggregate}}
+    with pytest.raises(SpecError, match=rf"^{path}: "):
+        parse_spec({"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "t", "view": view, **fields})
 
 
 @pytest.mark.parametrize(

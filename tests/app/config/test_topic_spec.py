@@ -87,7 +87,6 @@ def test_full_spec_sets_every_field() -> None:
         ({"view": {"kind": "history"}}, "spec.view.kind"),
         ({"view": {"kind": "aggregate"}}, "spec.view.aggregate"),
         ({"view": {"keyBy": ["user"]}}, "spec.view.keyBy"),
-        ({"view": {"aggregate": {"groupBy": ["page"]}}}, "spec.view.aggregate.groupBy"),
         ({"view": {"history": {"retention": "7d"}}}, "spec.view.history"),
         ({"view": {"indexes": [{"name": "by-user"}]}}, "spec.view.indexes"),
         ({"view": {"changes": True}}, "spec.view.changes"),

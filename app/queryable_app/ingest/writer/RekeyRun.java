@@ -25,6 +25,7 @@ public final class RekeyRun {
   private static final byte VERSION = 1;
   private static final int HEADER = 1 + 4 + 8 + 2 + 2 + 8 + 8 + 8;
   private static final byte[] MARKER_KEY = new byte[8];
+  private static final byte[] NO_ROW = new byte[0];
   private static final long MARKER_NANOS = 50000000L;
   private static final HashMap RUNS = new HashMap(); // run → RekeyRun
 
@@ -147,7 +148,7 @@ public final class RekeyRun {
     for (int i = 0; i < covered.length; i++) {
       sources[i] = new Source(partitions, covered[i], starts[i]);
       for (int to = 0; to < partitions; to++) {
-        send(sources[i], i, to, MARKER_KEY, covered[i], 0, 0, System.currentTimeMillis(), null, 0);
+        send(sources[i], i, to, MARKER_KEY, covered[i], 0, 0, System.currentTimeMillis(), NO_ROW);
       }
     }
     advanced = true;
@@ -159,14 +160,14 @@ public final class RekeyRun {
     markers.setDaemon(true);
   }
 
-  /** Write a row: `size` bytes of `contribution`. */
-  void row(int from, long offset, int row, int rows, long timestampMs, byte[] key, byte[] contribution, int size) {
+  /** Write a row: what it adds to its group. */
+  void row(int from, long offset, int row, int rows, long timestampMs, byte[] key, byte[] contribution) {
     check();
     Source source = sources[from];
     synchronized (source) {
       require(source, from, offset);
       int to = Partitioners.murmur2(key, partitions);
-      send(source, from, to, key, offset, row, rows, timestampMs, contribution, size);
+      send(source, from, to, key, offset, row, rows, timestampMs, contribution);
       source.rows++;
       if (row + 1 == rows) {
         source.next = offset + 1;
@@ -239,7 +240,7 @@ public final class RekeyRun {
           synchronized (source) {
             for (int to = 0; to < partitions; to++) {
               if (source.told[to] < source.next) {
-                send(source, from, to, MARKER_KEY, source.next, 0, 0, System.currentTimeMillis(), null, 0);
+                send(source, from, to, MARKER_KEY, source.next, 0, 0, System.currentTimeMillis(), NO_ROW);
                 source.told[to] = source.next;
               }
             }
@@ -254,13 +255,11 @@ public final class RekeyRun {
 
   /** The caller holds the monitor of the source, so that sequences are in the order of the sends. */
   private void send(Source source, int from, int to, byte[] key, long offset, int row, int rows, long timestampMs,
-      byte[] contribution, int size) {
-    ByteBuffer value = ByteBuffer.allocate(HEADER + size);
+      byte[] contribution) {
+    ByteBuffer value = ByteBuffer.allocate(HEADER + contribution.length);
     value.put(VERSION).putInt(from).putLong(offset).putShort((short) row).putShort((short) rows);
     value.putLong(run).putLong(source.sequence[to]++).putLong(timestampMs);
-    if (size > 0) {
-      value.put(contribution, 0, size);
-    }
+    value.put(contribution);
     // The record's own time is now: brokers refuse times that are far ahead, which a source record may have.
     producer.send(new ProducerRecord(topic, Integer.valueOf(to), key, value.array()), callback);
   }

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from queryable_app.config.topic_spec import READ_FIELDS, SpecError, parse_read
-from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, READ_PATH
+from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, READ_PATH, REKEY_PATH
 from queryable_app.errors import Failure, Reason, invalid
 from queryable_app.placement.assignment import Placement
+from queryable_app.platform.clock import monotonic_ms
 from queryable_app.serve.api.request import internal_json_body, to_response
 from queryable_app.serve.api.status import read_settings_json
 from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import HEARTBEAT
 from queryable_app.serve.replication.assigned_replicas import PlacementRefused
-from queryable_app.wire.checked import Malformed, field
+from queryable_app.serve.store.rekeyed_replica import RekeyedReplica
+from queryable_app.wire.checked import OFFSET_MAX, Malformed, field, text, whole
 from queryable_app.wire.http_text import JSON, body_answer, json_answer
+
+_STATE_CHARS_MAX: Final = 40
+_DETAIL_CHARS_MAX: Final = 2000
 
 
 def routes(node: Node) -> APIRouter:
@@ -59,6 +64,17 @@ def routes(node: Node) -> APIRouter:
             raise invalid("body", str(error), "send spec.read of the resource") from None
         return to_response(json_answer(read_settings_json(node)))
 
+    @router.put(REKEY_PATH)
+    async def note_rekey_job(request: Request) -> Response:
+        """Take the state of the rekey job, and answer how far each replica here is in the source topic."""
+        body = await internal_body(request, node)
+        with refuse_malformed_body():
+            node.rekey_job.state = field(body, "state", text)[:_STATE_CHARS_MAX]
+            node.rekey_job.detail = field(body, "detail", text)[:_DETAIL_CHARS_MAX]
+            node.rekey_job.run = field(body, "run", whole(0, OFFSET_MAX))
+            node.rekey_job.reported_at_ms = monotonic_ms()
+        return to_response(json_answer({"replicas": rekey_positions(node)}))
+
     @router.get(HEARTBEAT)
     async def heartbeat(request: Request) -> Response:
         """Answer a heartbeat whose header lines the fast lane does not take."""
@@ -66,6 +82,19 @@ def routes(node: Node) -> APIRouter:
         return to_response(body_answer(node.peers.heartbeat_body(), JSON))
 
     return router
+
+
+def rekey_positions(node: Node) -> list[dict[str, Any]]:
+    """Return the source positions of the replicas that take rows."""
+    return [
+        {
+            "partition": replica.partition,
+            "sources": replica.sources.offsets,
+            "refused": sorted(replica.sources.refused_runs),
+        }
+        for replica in node.replicas.by_partition.values()
+        if isinstance(replica, RekeyedReplica) and replica.writable
+    ]
 
 
 async def internal_body(request: Request, node: Node) -> Any:

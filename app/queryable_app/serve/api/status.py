@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic, time_ns
-from typing import Any
+from typing import Any, Final
 
 from queryable_app.aggregates.clock import NO_TIME_MS
 from queryable_app.aggregates.windows import Windows
@@ -13,10 +13,13 @@ from queryable_app.policy.retries import Retry
 from queryable_app.policy.stalls import StallWatch
 from queryable_app.serve.feed.ingest_status import IngestStatus
 from queryable_app.serve.node import Node
+from queryable_app.serve.store.rekeyed_replica import RekeyedReplica
 from queryable_app.serve.store.replica import Replica
 from queryable_app.wire.checkpoint_files import FetchProgress
 from queryable_app.wire.partitioners import counts_by_algorithm
 from queryable_app.wire.times import to_iso
+
+_JOB_SILENT_MS: Final = 10_000
 
 
 def status_json(node: Node) -> dict[str, Any]:
@@ -40,6 +43,7 @@ def status_json(node: Node) -> dict[str, Any]:
             "inUse": replicas.partitioning.algorithm,
             "mismatches": counts_by_algorithm(replicas.mismatches),
         },
+        **rekey_job_status(node, moment),
         "kafka": {"away": node.end_offsets.unavailable},
         "ingest": {
             "state": ingest.state,
@@ -99,6 +103,7 @@ def _replica_status(node: Node, replica: Replica, now_ms: int) -> dict[str, Any]
         "phase": replica.phase(now_ms),
         "position": replica.position,
         "end": replica.end_offset,
+        **_source_status(replica),
         "lagRecords": lag_records(replica),
         "lagMs": lag_ms(replica, now_ms),
         "complete": replica.complete,
@@ -132,6 +137,34 @@ def _event_time(windows: Windows, replica: Replica) -> dict[str, Any]:
     return {
         "watermark": to_iso(windows.watermark(replica.max_event_ms)) if shown else None,
         "lateRecords": replica.late_records,
+    }
+
+
+def _source_status(replica: Replica) -> dict[str, Any]:
+    """Return how far a replica of a rekeyed view is in each source partition. Its `end` is the sum of their end offsets."""
+    if not isinstance(replica, RekeyedReplica):
+        return {}
+    return {
+        "sources": replica.source_offsets,
+        "sourceEnds": replica.source_ends,
+        "refusedRuns": len(replica.sources.refused_runs),
+    }
+
+
+def rekey_job_status(node: Node, moment_ms: int) -> dict[str, Any]:
+    """Return what the rekey job last reported. It reports every second while it runs."""
+    if not node.spec.source_topic:
+        return {}
+    job = node.rekey_job
+    reported = moment_ms - job.reported_at_ms if job.reported_at_ms >= 0 else None
+    state = "absent" if reported is None or reported > _JOB_SILENT_MS else job.state
+    return {
+        "rekey": {
+            "state": state,
+            "detail": job.detail,
+            "source": node.spec.source_topic,
+            "reportedMs": reported,
+        }
     }
 
 
@@ -213,6 +246,8 @@ def progress(replica: Replica) -> float:
         return 1.0
     if replica.end_offset < 0:
         return 0.0
+    if replica.source_ends and replica.end_offset:
+        return round(1 - lag_records(replica) / replica.end_offset, 4)
     return 1.0 if replica.end_offset == 0 else round(min(1.0, next_offset(replica) / replica.end_offset), 4)
 
 

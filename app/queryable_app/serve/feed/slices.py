@@ -17,11 +17,13 @@ from typing import Any, Final, NamedTuple, Protocol
 from queryable_app.aggregates.states import StateError
 from queryable_app.config.topic_spec import OnBadRecord
 from queryable_app.errors import Failure
+from queryable_app.policy.source_positions import SourcePositions
 from queryable_app.serve.store.replica import Replica
 from queryable_app.serve.store.replicas import Replicas
 from queryable_app.serve.store.store import Store
 from queryable_app.wire import row_frames
 from queryable_app.wire.disk_format import TOMBSTONE, ReplicaState
+from queryable_app.wire.envelopes import EnvelopeError
 from queryable_app.wire.partitioners import (
     MismatchCounts,
     count_mismatches,
@@ -57,6 +59,10 @@ class Changes(NamedTuple):
     """How many of the rows have no value."""
     deletes: Iterable[bytes] = ()
     meta: Sequence[tuple[bytes, bytes]] = ()
+    sources: SourcePositions | None = None
+    """How far a rekeyed view then is in its source topic."""
+    skipped: int = 0
+    """How many of the rows change nothing: markers and duplicates of a rekeyed view."""
 
 
 class View(Protocol):
@@ -124,6 +130,8 @@ class Slices:
     def _addressed(self, payload: bytes) -> tuple[SliceHeader, Replica | None]:
         """Return the header and the replica, or None if it was removed or opened since the query started."""
         header = row_frames.decode_slice_header(payload)
+        if self._replicas.source_partitions:  # markers go to every partition, whatever their key is
+            header = header._replace(mismatches_murmur2=0, mismatches_crc32=0, mismatches_fnv1a=0)
         if not 0 <= header.partition < self._replicas.partitions:
             raise FrameError(
                 f"a slice of partition {header.partition}, and there are {self._replicas.partitions}"
@@ -142,7 +150,7 @@ class Slices:
             ReplicaState(
                 position=header.last_offset + 1,
                 complete=state.complete,
-                rows=state.rows + len(rows) - changes.tombstones,
+                rows=state.rows + len(rows) - changes.skipped - changes.tombstones,
                 deletes=state.deletes + changes.tombstones - header.dropped,
                 null_keys=state.null_keys,
                 bad=state.bad,
@@ -153,6 +161,7 @@ class Slices:
             None,
             changes.deletes,
             changes.meta,
+            changes.sources,
         )
 
     def _apply_row_by_row(self, replica: Replica, header: SliceHeader, payload: bytes) -> None:
@@ -175,7 +184,7 @@ class Slices:
             replace(
                 state,
                 position=max(position, state.position),
-                rows=state.rows + len(rows) - changes.tombstones,
+                rows=state.rows + len(rows) - changes.skipped - changes.tombstones,
                 deletes=state.deletes + changes.tombstones - kinds[row_frames.DROPPED],
                 null_keys=state.null_keys + kinds[row_frames.NULL_KEY],
                 bad=state.bad + kinds[row_frames.BAD],
@@ -188,6 +197,7 @@ class Slices:
             last_bad,
             changes.deletes,
             changes.meta,
+            changes.sources,
         )
         if stopped and last_bad is not None and replica.writable:
             replica.fail(
@@ -205,10 +215,16 @@ class Slices:
             replica.fail(
                 f"the stored aggregates do not fit this view ({error}); make a new revision of the view"
             )
+        except EnvelopeError as error:
+            replica.fail(
+                f"the internal topic has a record that the rekey job did not write ({error}); make a new revision of the view"
+            )
         return None
 
     def _mismatches(self, state: ReplicaState, rows: Sequence[SliceRow], partition: int) -> MismatchCounts:
         """Add the mismatches of some of a slice's rows; the header counts those of all rows."""
+        if self._replicas.source_partitions:
+            return state.mismatches
         keys = [
             row.disk_key if row.kind == row_frames.BAD else self._codec.to_record(row.disk_key)
             for row in rows

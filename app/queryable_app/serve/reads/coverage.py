@@ -20,7 +20,7 @@ from queryable_app.policy.freshness import ReadOptions, absent
 from queryable_app.serve.reads.peer_reads import Positions, ReplicasLost
 from queryable_app.serve.reads.point import Reads, not_hosted_here
 from queryable_app.serve.reads.remote_search import RemoteSearch
-from queryable_app.serve.reads.replica_progress import ReplicaProgress, progress_of
+from queryable_app.serve.reads.replica_progress import ReplicaProgress, positions_of, progress_of
 from queryable_app.serve.reads.scans import gather_or_cancel
 from queryable_app.serve.store.replica import Replica
 
@@ -51,7 +51,7 @@ class Coverage:
 
     def fields(self) -> bytes:
         """Return the end of the answer's JSON object."""
-        positions = {replica.partition: replica.position for replica in self.progress}
+        positions = positions_of(self.progress)
         about = {"complete": not self.missing, "missing": self.missing, "positions": positions}
         return b"," + json.dumps(about, separators=(",", ":")).encode()[1:]
 

@@ -47,10 +47,15 @@ def progress_to_json(progress: ReplicaProgress) -> Sequence[object]:
     return progress[:-1] if progress.sources else progress[:-2]
 
 
+def positions_of(progress: Sequence[ReplicaProgress]) -> dict[int, int]:
+    """Return the positions by partition: in a rekeyed view the source positions that all of the replicas have reached."""
+    if progress and progress[0].sources:
+        return dict(enumerate(map(min, zip(*(each.sources for each in progress), strict=True))))
+    return {replica.partition: replica.position for replica in progress}
+
+
 def positions_text(progress: Sequence[ReplicaProgress]) -> str:
     """Return the positions as `Qt-Position` has them and `min-position` takes them."""
     if progress and progress[0].sources:  # what all of them have
-        return source_positions_text(
-            [min(offsets) for offsets in zip(*(each.sources for each in progress), strict=True)]
-        )
+        return source_positions_text([*positions_of(progress).values()])
     return ",".join(f"{replica.partition}:{replica.position}" for replica in progress)

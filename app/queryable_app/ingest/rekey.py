@@ -1,0 +1,68 @@
+"""Run a view's rekey job: `python -m queryable_app.ingest.rekey`, configured by the variables of `contract.NodeSettings`.
+
+The application, the spec, the placement and the token are those of the view's nodes. `run_dir` is the job's own.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Final, NoReturn
+
+from queryable_app.config.rekey import is_rekeyed
+from queryable_app.config.topic_spec import SpecError, TopicSpec
+from queryable_app.contract import NodeSettings, SettingsError
+from queryable_app.ingest.__main__ import IngestProcess
+from queryable_app.ingest.rekey_job import RekeyJob
+from queryable_app.ingest.session import Profile, prepare_jvm, start_session
+from queryable_app.ingest.supervisor import first_line
+from queryable_app.ingest.warm_up import warm_up
+from queryable_app.placement.assignment import Placement
+from queryable_app.platform.descriptors import raise_descriptor_limit
+from queryable_app.platform.jars import JarsError, cache_dir
+from queryable_app.platform.log import configure, event
+from queryable_app.platform.mounted_files import read_spec
+
+_JVM_EXIT_SECONDS: Final = 2.0
+
+
+def main() -> int:
+    raise_descriptor_limit()
+    configure()
+    try:
+        settings = NodeSettings.from_env()
+        spec = read_spec(settings)
+        placement = Placement.from_json(Path(settings.placement_path).read_text())
+        if not is_rekeyed(spec):
+            raise SettingsError("the view has no spec.view.aggregate.groupBy, so it needs no rekey job")
+        process = IngestProcess(Path(settings.run_dir), 0)
+    except (SettingsError, SpecError, OSError) as error:
+        event("failed", reason=str(error))
+        return 1
+    process.handle_end_signals()
+    try:
+        event("starting", job="rekey", application=settings.application_id)
+        _run(settings, spec, placement.partitions, process)
+    except JarsError as error:
+        process.end(1, "failed", reason=str(error))
+    except Exception as error:
+        threading.Event().wait(_JVM_EXIT_SECONDS)  # if the JVM has died, its watcher reports that instead
+        process.end(1, "failed", reason=first_line(error))
+
+
+def _run(settings: NodeSettings, spec: TopicSpec, partitions: int, process: IngestProcess) -> NoReturn:
+    profile = Profile(
+        partitions + 1, spec.ingest.driver_memory, process.scratch, cache_dir(settings.cache_dir)
+    )
+    gateway = prepare_jvm(profile)
+    process.watch(gateway.proc)
+    warm_up(gateway.jvm, settings.bootstrap_servers, spec.kafka_config, spec.topic)
+    session = start_session(profile)
+    process.handle_end_signals()  # Spark has replaced the handlers with its own
+    event("spark", version=session.version, partitions=partitions)
+    RekeyJob(session, spec, settings, partitions, process.scratch).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

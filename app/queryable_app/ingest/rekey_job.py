@@ -1,0 +1,240 @@
+"""Keep one run of the rekey job alive: source topic → groups' keys → internal topic.
+
+Strategy: one loop without threads, and no state on disk. Each run begins at the least source positions that the nodes name.
+A run ends when its query or its producer fails, when a replica refuses it, or when a topic changes. Then the next one begins.
+What a run writes again is a duplicate for the replicas, so it does not matter when a run ends, nor how many jobs there are.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from queryable_app.config.rekey import INTERNAL_TOPIC_CONFIG, internal_topic
+from queryable_app.config.topic_spec import TopicSpec
+from queryable_app.contract import NodeSettings, ObservedTopic
+from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin
+from queryable_app.ingest.rekey_nodes import RekeyNodes
+from queryable_app.ingest.stream import QueryStart, contribution_of, kafka_source, refused_real_time, view_of
+from queryable_app.ingest.supervisor import (
+    HEALTHY_SECONDS,
+    RETRY_SECONDS,
+    RETRY_SECONDS_MAX,
+    TOPIC_CHECK_SECONDS,
+    first_line,
+    query_error,
+)
+from queryable_app.ingest.transform import check_view, project
+from queryable_app.platform.kafka_clients import KafkaUnavailable
+from queryable_app.platform.log import event
+from queryable_app.policy.source_positions import least_offsets
+
+_LOOK_SECONDS: Final = 0.2
+_REPORT_SECONDS: Final = 1.0
+_FAILURES_MAX: Final = 5  # the doublings of the delay
+
+
+class _RunEnded(Exception):
+    """The present run has ended; the message says why. The next one begins after the delay."""
+
+    def __init__(self, state: str, why: str) -> None:
+        super().__init__(why)
+        self.state = state
+
+
+class RekeyJob:
+    def __init__(
+        self, session: SparkSession, spec: TopicSpec, settings: NodeSettings, partitions: int, scratch: Path
+    ) -> None:
+        """`partitions` are those of the source topic that the view reads, and of the internal topic."""
+        self._session = session
+        self._jvm: Any = session._jvm
+        self._spec = spec
+        self._settings = settings
+        self._partitions = partitions
+        self._topic = internal_topic(settings.application_id)
+        self._checkpoints = scratch / "checkpoints"
+        self._nodes = RekeyNodes(settings)
+        self._admin: KafkaAdmin | None = None
+        self._reads_headers = check_view(session, view_of(spec)).reads_headers
+        self._mode = spec.ingest.mode
+        self._run = 0
+        self._failures = 0  # in a row
+        self._state = ""
+
+    def run(self) -> NoReturn:
+        """Run until the process ends."""
+        while True:
+            began = time.monotonic()
+            try:
+                self._run_once()
+            except _RunEnded as ended:
+                state, why = ended.state, str(ended)
+            except (KafkaUnavailable, PySparkException, Py4JError) as error:
+                state, why = "restarting", first_line(error)
+                if self._mode == "realtime" and refused_real_time(error):
+                    self._mode = "microbatch"
+            self._failures = 0 if time.monotonic() - began > HEALTHY_SECONDS else self._failures + 1
+            if state != self._state:
+                event("rekey-run-ended", state=state, reason=why)
+            self._state = state
+            self._nodes.report(state, why, self._run)
+            time.sleep(min(RETRY_SECONDS * 2 ** (min(self._failures, _FAILURES_MAX) - 1), RETRY_SECONDS_MAX))
+
+    def _run_once(self) -> NoReturn:
+        if self._admin is None:
+            self._admin = KafkaAdmin(self._jvm, self._settings.bootstrap_servers, self._spec.kafka_config)
+        admin = self._admin
+        source = admin.describe(self._spec.topic, range(self._partitions))
+        if source is None:
+            raise _RunEnded("waiting-for-topic", f"there is no topic {self._spec.topic}")
+        if source.partitions < self._partitions:
+            raise _RunEnded(
+                "failed", f"the topic {self._spec.topic} has lost partitions; make a new revision"
+            )
+        internal = self._internal_topic(admin)
+        reported = self._nodes.report("starting", "", self._run)
+        least = least_offsets(
+            [(each.partition, each.offsets, self._run in each.refused) for each in reported], self._partitions
+        )
+        if least is None:
+            raise _RunEnded(
+                "waiting-for-nodes", "some partition has no replica that answers and can be written"
+            )
+        starts = _start_offsets(least, source)
+        self._run = secrets.randbits(62) + 1
+        query = None
+        try:
+            self._start_run(least, starts)
+            query = self._start_query(starts)
+            event("rekey-run", run=self._run, starts=starts, mode=self._mode)
+            self._watch(admin, query, (source.id, internal))
+        finally:
+            if query is not None and query.isActive:
+                query.stop()
+            self._jvm.io.queryabletopics.RekeyRun.end(self._run)
+
+    def _internal_topic(self, admin: KafkaAdmin) -> str:
+        """Return the id of the internal topic, which is created if it does not exist."""
+        found = admin.identity(self._topic)
+        if found is None:
+            admin.create(self._topic, self._partitions, INTERNAL_TOPIC_CONFIG)
+            event("internal-topic-created", topic=self._topic, partitions=self._partitions)
+            found = admin.identity(self._topic)
+        if found is None:
+            raise _RunEnded("restarting", f"the topic {self._topic} is not there yet")
+        if found[1] < self._partitions:
+            raise _RunEnded(
+                "failed",
+                f"the topic {self._topic} has {found[1]} partitions and the view needs {self._partitions}; "
+                "delete the topic and make a new revision of the view",
+            )
+        return found[0]
+
+    def _start_run(self, covered: Sequence[int], starts: Sequence[int]) -> None:
+        settings = self._jvm.java.util.HashMap()
+        for name, value in {**WITHOUT_METRICS, **self._spec.kafka_config}.items():
+            settings.put(name, value)
+        settings.put("bootstrap.servers", self._settings.bootstrap_servers)
+        self._jvm.io.queryabletopics.RekeyRun.start(
+            self._run, self._topic, self._partitions, settings, self._longs(covered), self._longs(starts)
+        )
+
+    def _start_query(self, starts: Sequence[int]) -> StreamingQuery:
+        shutil.rmtree(self._checkpoints, ignore_errors=True)
+        checkpoint = self._checkpoints / str(self._run)
+        checkpoint.mkdir(parents=True)
+        positions = dict(enumerate(starts))
+        start = QueryStart(
+            self._spec,
+            self._settings.bootstrap_servers,
+            self._partitions,
+            positions,
+            self._run,
+            Path(),
+            self._mode,
+            self._reads_headers,
+        )
+        projection = project(self._session, kafka_source(self._session, start), view_of(self._spec))
+        writer = projection.frame.writeStream.outputMode("update").option(
+            "checkpointLocation", str(checkpoint)
+        )
+        if self._mode == "realtime":
+            writer = writer.trigger(realTime=f"{self._spec.ingest.batch_ms} milliseconds")  # type: ignore[call-overload]
+        else:
+            writer = writer.trigger(processingTime=f"{self._spec.ingest.trigger_ms} milliseconds")
+        sink = self._jvm.io.queryabletopics.RekeyWriter(
+            self._run, self._spec.on_bad_record == "Fail", contribution_of(self._session, projection)
+        )
+        writer._jwrite = writer._jwrite.foreach(sink)
+        return writer.start()
+
+    def _watch(self, admin: KafkaAdmin, query: StreamingQuery, topics: tuple[str, str]) -> NoReturn:
+        """Report the run until it ends."""
+        runs = self._jvm.io.queryabletopics.RekeyRun
+        report_at = check_at = time.monotonic()
+        while True:
+            if not query.isActive:
+                error = query_error(query)
+                if self._mode == "realtime" and refused_real_time(error):
+                    self._mode = "microbatch"
+                raise _RunEnded("restarting", first_line(error))
+            if failure := runs.failure(self._run):
+                raise _RunEnded("restarting", f"the internal topic cannot be written: {failure}")
+            now = time.monotonic()
+            if now >= report_at:
+                report_at = now + _REPORT_SECONDS
+                self._state = "streaming"
+                replicas = self._nodes.report("streaming", runs.counts(self._run), self._run)
+                if any(self._run in replica.refused for replica in replicas):
+                    raise _RunEnded("restarting", "a replica needs earlier records than this run has")
+            if now >= check_at:
+                check_at = now + TOPIC_CHECK_SECONDS
+                self._check_topics(admin, topics)
+            time.sleep(_LOOK_SECONDS)
+
+    def _check_topics(self, admin: KafkaAdmin, topics: tuple[str, str]) -> None:
+        try:
+            seen = [admin.identity(self._spec.topic), admin.identity(self._topic)]
+        except KafkaUnavailable:
+            return  # the producer fails if that lasts
+        for found, id, name in zip(seen, topics, (self._spec.topic, self._topic), strict=True):
+            if found is None or found[0] != id:
+                raise _RunEnded("restarting", f"the topic {name} was deleted")
+
+    def _longs(self, numbers: Sequence[int]) -> Any:
+        gateway: Any = self._session.sparkContext._gateway
+        array = gateway.new_array(self._jvm.long, len(numbers))
+        for place, number in enumerate(numbers):
+            array[place] = number
+        return array
+
+
+def _start_offsets(least: Sequence[int], source: ObservedTopic) -> list[int]:
+    """Return where the query begins: at the nodes' positions, and for a partition without one at the earliest record."""
+    starts = []
+    for partition, offset in enumerate(least):
+        earliest, latest = source.earliest[partition], source.latest[partition]
+        if 0 < offset < earliest:
+            raise _RunEnded(
+                "failed",
+                f"records {offset} to {earliest} of partition {partition} are gone from the source topic; "
+                "make a new revision of the view",
+            )
+        if offset > latest:
+            raise _RunEnded(
+                "failed",
+                f"the source topic ends at {latest} in partition {partition}, before the view's position {offset}; "
+                "it was deleted and made again: make a new revision of the view",
+            )
+        starts.append(max(offset, earliest))
+    return starts

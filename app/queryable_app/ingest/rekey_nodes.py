@@ -1,0 +1,50 @@
+"""Report the rekey job's state to the nodes of the view, and learn how far their replicas are in the source topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import httpx
+
+from queryable_app.contract import NODE_HEADER, REKEY_PATH, NodeSettings
+from queryable_app.placement.assignment import Placement
+
+_REQUEST_SECONDS: Final = 2.0
+
+
+class ReplicaSources(NamedTuple):
+    """The source positions of a replica, and the runs that it refused last."""
+
+    partition: int
+    offsets: tuple[int, ...]
+    refused: frozenset[int]
+
+
+class RekeyNodes:
+    """Call the nodes of the newest placement in the placement file. An unreachable node is left out."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self._placement_path = Path(settings.placement_path)
+        token = Path(settings.internal_token_path).read_text().strip() if settings.internal_token_path else ""
+        self._http = httpx.Client(timeout=_REQUEST_SECONDS, trust_env=False, headers={NODE_HEADER: token})
+
+    def report(self, state: str, detail: str, run: int) -> Sequence[ReplicaSources]:
+        """Report the state, and return the replicas of all nodes that answer."""
+        placement = Placement.from_json(self._placement_path.read_text())
+        replicas: list[ReplicaSources] = []
+        for address in placement.addresses:
+            try:
+                answer = self._http.put(
+                    f"{address}{REKEY_PATH}", json={"state": state, "detail": detail, "run": run}
+                )
+                replicas += [_replica(each) for each in answer.raise_for_status().json()["replicas"]]
+            except (httpx.HTTPError, ValueError, KeyError, TypeError):
+                continue
+        return replicas
+
+
+def _replica(raw: Any) -> ReplicaSources:
+    offsets = tuple([int(offset) for offset in raw["sources"]])
+    return ReplicaSources(int(raw["partition"]), offsets, frozenset(int(run) for run in raw["refused"]))

@@ -1,0 +1,208 @@
+"""Test views that group by other columns than the record key, through the rekey job and its internal topic."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from queryable_app.platform.processes import Process
+from tests.integration import topics
+from tests.integration.system import System, resource, running
+from tests.support.fold import LogRecord
+from tests.support.kafka import KafkaForTests, embedded_kafka
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+SEED = 20261122
+VIEW: dict[str, Any] = {
+    "value": {"format": "json", "schema": "page STRING, shop INT, ms BIGINT"},
+    "transform": {
+        "sql": "SELECT value.page AS page, value.shop AS shop, value.ms AS ms FROM records WHERE value.ms >= 0"
+    },
+}
+COLUMNS = [
+    {"name": "views", "op": "count"},
+    {"name": "ms", "op": "sum", "of": "ms"},
+    {"name": "slowest", "op": "max", "of": "ms"},
+]
+
+
+def view(topic: str, bootstrap: str, group_by: list[str], **spec: Any) -> dict[str, Any]:
+    aggregate = {"groupBy": group_by, "columns": COLUMNS}
+    return resource(topic, bootstrap, **VIEW, view={"kind": "aggregate", "aggregate": aggregate}, **spec)
+
+
+def record(dice: random.Random) -> tuple[bytes, bytes | None]:
+    value = {"page": f"/{dice.randrange(30)}", "shop": dice.randrange(-3, 4), "ms": dice.randrange(-50, 1000)}
+    if dice.random() < 0.02:
+        del value["page"]
+    content = (
+        None if dice.random() < 0.05 else b"no json" if dice.random() < 0.02 else json.dumps(value).encode()
+    )
+    return f"user-{dice.randrange(50)}".encode(), content
+
+
+def flood(bootstrap: str, topic: str, stop: threading.Event) -> None:
+    dice = random.Random(SEED)
+    client = topics.producer(bootstrap)
+    while not stop.is_set():
+        for _ in range(20):
+            key, value = record(dice)
+            client.produce(topic, key=key, value=value)
+        client.poll(0)
+        stop.wait(0.02)
+    assert client.flush(90) == 0
+
+
+def folded(log: Iterable[LogRecord], group_by: list[str]) -> dict[str, dict[str, int]]:
+    """Return the aggregates of the groups, in the simplest way."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for each in log:
+        try:
+            value = json.loads(each.value or b"")
+        except ValueError:
+            continue
+        parts = [value.get(name) for name in group_by]
+        if value["ms"] < 0 or parts == [None]:
+            continue
+        key = str(parts[0]) if len(parts) == 1 else json.dumps(parts, separators=(",", ":"))
+        groups[key].append(value["ms"])
+    return {key: {"views": len(ms), "ms": sum(ms), "slowest": max(ms)} for key, ms in groups.items()}
+
+
+def served(system: System, **options: Any) -> dict[str, Any]:
+    answer = system.get("/v1/scan?limit=1000&consistency=strong&deadline-ms=30000", **options)
+    assert answer.status_code == 200, answer.text
+    return {str(item["key"]): item["value"] for item in answer.json()["items"]}
+
+
+def job_pid(system: System) -> int:
+    return int(system.described()["rekeyJob"])
+
+
+@contextmanager
+def another_job(system: System, directory: Path) -> Iterator[Process]:
+    """Run a second job of the same view beside the first one."""
+    own = Path(f"/proc/{job_pid(system)}/environ").read_bytes().split(b"\0")
+    environ = dict(part.decode().split("=", 1) for part in own if part)
+    (directory / "second").mkdir()
+    environ["QT_RUN_DIR"] = str(directory / "second")
+    command = [sys.executable, "-m", "queryable_app.ingest.rekey"]
+    process = Process(command, directory / "second.log", environ)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[KafkaForTests]:
+    with embedded_kafka(tmp_path / "broker") as started:
+        yield started
+
+
+@pytest.mark.parametrize("group_by", [["page"], ["shop"], ["shop", "page"]], ids=["text", "integer", "two"])
+def test_groups_of_other_columns_are_the_fold_of_the_topic(
+    kafka: KafkaForTests, tmp_path: Path, group_by: list[str]
+) -> None:
+    """Text, integers and several columns are keys; positions, lag and strong reads speak of the source topic."""
+    topic = f"grouped-{'-'.join(group_by)}"
+    dice = random.Random(SEED)
+    topics.create(kafka.bootstrap, topic, 3)
+    topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(3000)])
+    with running(view(topic, kafka.bootstrap, group_by), tmp_path) as system:
+        assert served(system) == folded(topics.records(kafka.bootstrap, topic), group_by)
+        ends = topics.ends(kafka.bootstrap, topic)
+        positions = ",".join(f"{partition}:{end}" for partition, end in sorted(ends.items()))
+        key, value = next(iter(folded(topics.records(kafka.bootstrap, topic), group_by).items()))
+        path = f"/v1/keys/{httpx.QueryParams({'k': key})}".replace("k=", "", 1)
+        answer = system.get(f"{path}?min-position={positions}")
+        assert (answer.json(), answer.headers["qt-position"]) == (value, positions)
+        assert answer.headers["qt-lag-records"] == "0"
+        later = system.get(f"{path}?min-position=1:{ends[1] + 1}&deadline-ms=200")
+        assert later.json()["reason"] == "not_fresh_enough"
+        assert system.status()["rekey"]["state"] == "streaming"
+        _write_in_transactions(kafka.bootstrap, topic)
+        expected = folded(topics.records(kafka.bootstrap, topic), group_by)
+        eventually("a strong read is answered", lambda: _strong(system) is not None, 60)
+        assert served(system) == expected
+
+
+def test_example_counts_pages(kafka: KafkaForTests, tmp_path: Path) -> None:
+    """The example counts the page views that `qtopic run` produces for it."""
+    document = yaml.safe_load((ROOT / "examples" / "page-counts.yaml").read_text())
+    document["spec"]["kafka"]["bootstrapServers"] = kafka.bootstrap
+    views = [("ann", "/docs", False), ("bob", "/docs", True), ("bob", "/", False), ("ann", "/docs", False)]
+    topics.create(kafka.bootstrap, document["spec"]["topic"], 2)
+    records = [
+        (user.encode(), json.dumps({"user": user, "page": page, "bot": bot}).encode())
+        for user, page, bot in views
+    ]
+    topics.produce(kafka.bootstrap, document["spec"]["topic"], records)
+    with running(document, tmp_path) as system:
+        assert served(system) == {"/": {"views": 1, "byBots": 0}, "/docs": {"views": 3, "byBots": 1}}
+
+
+def test_every_number_is_the_fold_after_random_kills(broker: KafkaForTests, tmp_path: Path) -> None:
+    """With serve, ingest, the job and the broker killed under load, and two jobs at once, every number is exact."""
+    topic, dice = "killed", random.Random(SEED)
+    topics.create(broker.bootstrap, topic, 4)
+    stop = threading.Event()
+    producing = threading.Thread(target=flood, args=(broker.bootstrap, topic, stop))
+    producing.start()
+    try:
+        with running(view(topic, broker.bootstrap, ["page"]), tmp_path / "run") as system:
+            for victim in ("job", "serve", "broker", "job", "ingest", "job"):
+                stop.wait(dice.uniform(0.2, 3.0))
+                if victim == "broker":
+                    broker.kill()
+                    broker.start()
+                elif victim == "job":
+                    old = job_pid(system)
+                    os.kill(old, signal.SIGKILL)
+                    eventually("the job is replaced", lambda old=old: job_pid(system) != old, 60)  # type: ignore[misc]
+                else:
+                    system.kill(victim)
+            with another_job(system, tmp_path):
+                log = tmp_path / "second.log"
+                eventually("the second job runs", lambda: '"rekey-run"' in log.read_text(), 120)
+                stop.set()
+                producing.join(100)
+                system.wait_ready(seconds=180)
+                expected = folded(topics.records(broker.bootstrap, topic), ["page"])
+                eventually("the view is fresh", lambda: _strong(system) is not None, 180)
+                assert served(system) == expected
+    finally:
+        stop.set()
+        producing.join(100)
+
+
+def _write_in_transactions(bootstrap: str, topic: str) -> None:
+    """Commit one transaction, and abort another one. Their markers, and aborted records, never arrive as records."""
+    dice = random.Random(SEED)
+    client = topics.producer(bootstrap, **{"transactional.id": f"{topic}-tx"})
+    client.init_transactions(20)
+    for committed in (True, False):
+        client.begin_transaction()
+        for _ in range(30):
+            key, value = record(dice)
+            client.produce(topic, key=key, value=value)
+        (client.commit_transaction if committed else client.abort_transaction)(20)
+
+
+def _strong(system: System) -> Any:
+    answer = system.get("/v1/scan?limit=1000&consistency=strong&deadline-ms=10000")
+    return answer.json() if answer.status_code == 200 else None
