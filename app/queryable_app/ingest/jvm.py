@@ -68,7 +68,8 @@ _MODULE_OPTIONS: Final = (
 def class_path(cache: Path) -> list[Path]:
     """Return all jars of the JVM, always in the same order. Fetch or build what the cache lacks."""
     spark = [jar for jar in sorted(pyspark_jars().glob("*.jar")) if not jar.name.startswith(_UNUSED_JARS)]
-    return [writer_jar(cache), *connector_jars(cache), *spark]
+    connector = connector_jars(cache)
+    return [writer_jar(cache, connector), *connector, *spark]
 
 
 def start_jvm(jars: Sequence[Path], heap: str, options: Sequence[str], scratch: Path) -> Any:

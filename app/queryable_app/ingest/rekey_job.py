@@ -194,7 +194,7 @@ class RekeyJob:
             if now >= report_at:
                 report_at = now + _REPORT_SECONDS
                 self._state = "streaming"
-                replicas = self._nodes.report("streaming", runs.counts(self._run), self._run)
+                replicas = self._nodes.report("streaming", _detail(runs.counts(self._run)), self._run)
                 if any(self._run in replica.refused for replica in replicas):
                     raise _RunEnded("restarting", "a replica needs earlier records than this run has")
             if now >= check_at:
@@ -217,6 +217,12 @@ class RekeyJob:
         for place, number in enumerate(numbers):
             array[place] = number
         return array
+
+
+def _detail(counts: str) -> str:
+    """Return a sentence for status, from the counts of a run."""
+    rows, no_group, bad, dropped = counts.split()[:4]
+    return f"{rows} rows since its start; without one: {dropped} dropped, {no_group} in no group, {bad} bad"
 
 
 def _start_offsets(least: Sequence[int], source: ObservedTopic) -> list[int]:

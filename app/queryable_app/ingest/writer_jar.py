@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from queryable_app.platform.jars import JarsError, connector_jars, find_java, locked, pyspark_jars
+from queryable_app.platform.jars import JarsError, find_java, locked, pyspark_jars
 
 _COMPILE_SECONDS_MAX: Final = 120
 REPACKED: Final = ("janino-", "commons-compiler-")
@@ -29,7 +29,8 @@ REPACKED: Final = ("janino-", "commons-compiler-")
 _FIXED_TIME: Final = (2020, 1, 1, 0, 0, 0)  # equal classes make an equal jar
 
 
-def writer_jar(cache: Path) -> Path:
+def writer_jar(cache: Path, connector: Sequence[Path]) -> Path:
+    """Return the jar. `connector` has the Kafka client, which the rekey job's classes use."""
     sources = {
         source.name: source.read_bytes()
         for source in resources.files("queryable_app.ingest").joinpath("writer").iterdir()
@@ -43,7 +44,7 @@ def writer_jar(cache: Path) -> Path:
     if not jar.exists():
         with locked(cache, "row-writer"), tempfile.TemporaryDirectory(dir=cache) as scratch:
             if not jar.exists():  # another process may have compiled it meanwhile
-                _compile(sources, Path(scratch), connector_jars(cache)).rename(jar)
+                _compile(sources, Path(scratch), connector).rename(jar)
     return jar
 
 

@@ -85,6 +85,8 @@ def _not_ready(node: NodeSettings, http: httpx.Client) -> str:
     if ingest["state"] != "streaming":
         state = "not started yet" if ingest["state"] == "absent" else ingest["state"]
         return f"Spark of {node.name} is {state} {ingest['detail']}".rstrip()
+    if (job := status.get("rekey")) is not None and job["state"] != "streaming":
+        return f"the rekey job is {job['state']} {job['detail']}".rstrip()
     if status["ready"]:
         return ""
     percent = 100 * sum(replica["progress"] for replica in replicas) / max(1, len(replicas))

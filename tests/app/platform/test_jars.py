@@ -108,7 +108,8 @@ def test_old_java_is_refused(
 
 def test_parallel_callers_compile_the_writer_once(tmp_path: Path) -> None:
     """Parallel callers wait for the first one and use its jar; no JDK is needed."""
+    connector = jars.connector_jars(jars.cache_dir(os.environ.get("QT_CACHE_DIR", "")))
     with ThreadPoolExecutor(4) as pool:
-        made = set(pool.map(writer_jar, [tmp_path] * 4))
+        made = set(pool.map(lambda _: writer_jar(tmp_path, connector), range(4)))
     assert [path.suffix for path in made] == [".jar"]
     assert [path for path in tmp_path.iterdir() if not path.name.startswith(".")] == list(made)
