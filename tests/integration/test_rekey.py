@@ -190,6 +190,34 @@ def test_every_number_is_the_fold_after_random_kills(broker: KafkaForTests, tmp_
         producing.join(100)
 
 
+@pytest.mark.parametrize("on_data_loss", ["Fail", "Rebuild"])
+def test_deleted_internal_topic_gives_no_wrong_number(
+    kafka: KafkaForTests, tmp_path: Path, on_data_loss: str
+) -> None:
+    """Without its internal topic a view fails with the reason, or builds its rows again from the source topic."""
+    topic, dice = f"deleted-{on_data_loss.lower()}", random.Random(SEED)
+    topics.create(kafka.bootstrap, topic, 2)
+    topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(500)])
+    with running(view(topic, kafka.bootstrap, ["page"], onDataLoss=on_data_loss), tmp_path) as system:
+        before = served(system)
+        client = topics.admin(kafka.bootstrap)
+        client.delete_topics([f"local.{topic}.r1.rekey"])[f"local.{topic}.r1.rekey"].result(20)
+        topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(500)])
+        if on_data_loss == "Fail":
+            eventually(
+                "the replicas fail",
+                lambda: all(
+                    "deleted and made again" in str(p["failed"]) for p in system.status()["partitions"]
+                ),
+                120,
+            )
+            assert {item["key"]: item["value"] for item in system.items("/v1/scan?consistency=any")} == before
+            assert _strong(system) is None
+        else:
+            eventually("the view is fresh", lambda: _strong(system) is not None, 180)
+            assert served(system) == folded(topics.records(kafka.bootstrap, topic), ["page"])
+
+
 def _write_in_transactions(bootstrap: str, topic: str) -> None:
     """Commit one transaction, and abort another one. Their markers, and aborted records, never arrive as records."""
     dice = random.Random(SEED)
