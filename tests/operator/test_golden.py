@@ -1,4 +1,4 @@
-"""Every object of three views, whole, as in `golden/`.
+"""Every object of four views, whole, as in `golden/`.
 
 After a change that is meant: `WRITE_GOLDEN=1 .venv/bin/pytest tests/operator/test_golden.py`, and read the difference.
 """
@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.rekeyed import WORDS, allow_group_by
 from tests.support.view import FULL, objects, view
 
 GOLDEN = Path(__file__).parent / "golden"
 SPECS: Mapping[str, Mapping[str, Any]] = {
     "small": {},
     "full": FULL,
+    "rekeyed": {"view": WORDS},
     "ephemeral": {"storage": {"ephemeral": True, "size": "2Gi"}, "replicas": 2},
 }
 
@@ -31,8 +33,9 @@ class _Plain(yaml.SafeDumper):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_objects_equal_the_golden_files(name: str) -> None:
+def test_objects_equal_the_golden_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change of any applied object shows in a golden file."""
+    allow_group_by(monkeypatch)
     text = yaml.dump_all(objects(view(**SPECS[name])), Dumper=_Plain, sort_keys=False, width=110)
     file = GOLDEN / f"{name}.yaml"
     if os.environ.get("WRITE_GOLDEN"):

@@ -7,6 +7,7 @@ from typing import Any
 
 from queryable_app.placement.assignment import initial_placement
 from queryable_operator.build.policies import disruption_budget, network_policy, service_account
+from queryable_operator.build.rekey_job import rekey_stateful_set, rekey_template
 from queryable_operator.build.services import client, headless
 from queryable_operator.build.settings_map import RevisionRecord, config_map
 from queryable_operator.build.workload import pod_template, stateful_set
@@ -14,6 +15,7 @@ from queryable_operator.spec import names
 from queryable_operator.spec.changes import roll_hash, spec_hash
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.pods import PodIndex
+from queryable_operator.spec.rekeying import is_rekeyed
 from queryable_operator.spec.resource import View, view_of
 from queryable_operator.spec.settings import OperatorSettings
 
@@ -107,7 +109,9 @@ def objects(of: View, pods: int | None = None) -> list[Manifest]:
     image = of.image or SETTINGS.node_image
     roll = roll_hash(of.raw, image, _DIGEST)
     application_id = names.application_id(of.namespace, of.name, 1, of.uid)
-    template = pod_template(of, 1, application_id, image, roll, SETTINGS)
+    inputs = (of, 1, application_id, image, roll, SETTINGS)
+    template = pod_template(*inputs)
+    of_job = rekey_template(*inputs) if is_rekeyed(of.raw) else None
     nodes = range(of.spec.replicas)
     urls = [names.advertised_url(of.namespace, of.name, 1, o, SETTINGS.cluster_domain) for o in nodes]
     record = RevisionRecord(
@@ -120,6 +124,7 @@ def objects(of: View, pods: int | None = None) -> list[Manifest]:
         partitions=4,
         image=image,
         disk_format=1,
+        rekey_template=of_job,
     )
     return [
         config_map(of, 1, record),
@@ -129,4 +134,5 @@ def objects(of: View, pods: int | None = None) -> list[Manifest]:
         network_policy(of, SETTINGS),
         stateful_set(of, 1, template, of.spec.replicas if pods is None else pods),
         client(of, 1),
+        *(() if of_job is None else (rekey_stateful_set(of, 1, of_job, 1),)),
     ]

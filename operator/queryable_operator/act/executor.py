@@ -25,7 +25,7 @@ from queryable_operator.act.topics import CleanupResult, Topics
 from queryable_operator.act.watch_cache import ResourceKey
 from queryable_operator.build.children import WANTED_ANNOTATION
 from queryable_operator.build.policies import token_secret
-from queryable_operator.decide.actions import Event, NodeUpdate, Plan
+from queryable_operator.decide.actions import Event, NodeUpdate, Plan, TopicDeletion
 from queryable_operator.decide.drift import difference
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, Ref
@@ -35,6 +35,7 @@ _TOKEN_BYTES: Final = 32
 _EVENT_CHARACTERS_MAX: Final = 1000
 _FIGHT_SECONDS: Final = 10.0  # a field that a user edits again and again is corrected this often
 _FORBIDDEN: Final = (403, 422)
+_NO_SETTINGS: Final = "the Secret with the Kafka settings does not exist"
 _STATUS: Final = Ref(names.KIND, "status")
 
 
@@ -64,7 +65,12 @@ class Executor:
     async def execute(self, plan: Plan, observation: Observation) -> bool:
         """Execute a plan. Return whether there was anything to do."""
         acted = bool(
-            plan.token_secrets or plan.node_updates or plan.evict or plan.delete or plan.force_delete
+            plan.token_secrets
+            or plan.node_updates
+            or plan.evict
+            or plan.delete
+            or plan.force_delete
+            or plan.delete_topics
         )
         for wanted in plan.apply:
             acted |= await self._apply(wanted, observation, plan.expect_unchanged)
@@ -78,6 +84,8 @@ class Executor:
             await self._delete(ref, observation)
         for ref in plan.force_delete:
             await self._delete(ref, observation, force=True)
+        for topic in plan.delete_topics:
+            await self._delete_topic(topic, observation)
         if plan.clean_kafka:
             await self._clean_kafka(observation)
         resource = observation.observed.resource
@@ -185,6 +193,16 @@ class Executor:
         await self.cluster.delete(self.key[0], ref, uid, force=force)
         if ref.kind == "Secret":
             self.observer.forget_token(ref.name)
+
+    async def _delete_topic(self, deletion: TopicDeletion, observation: Observation) -> None:
+        refused: str | None = _NO_SETTINGS
+        if observation.kafka is not None:
+            result = await self.topics.delete(
+                self.key[0], deletion.bootstrap_servers, observation.kafka, deletion.topic
+            )
+            refused = result.refused
+        self.observer.topic_deletions[deletion.topic] = refused
+        self._log_once(f"delete the topic {deletion.topic}", refused)
 
     async def _clean_kafka(self, observation: Observation) -> None:
         resource = observation.observed.resource

@@ -84,6 +84,9 @@ class Observer:
     name_conflicts: set[Ref] = field(default_factory=set)
     """Names of our children that belong to other owners."""
 
+    topic_deletions: dict[str, str | None] = field(default_factory=dict)
+    """Why the last deletion of each topic failed; None if it has been deleted."""
+
     kafka_cleaned: bool = False
     kafka_retained: tuple[str, ...] = ()
     kafka_cleanup_error: str | None = None
@@ -119,6 +122,7 @@ class Observer:
             kafka_secret_digest=settings.digest,
             node_statuses=node_statuses,
             endpoints=endpoints_of(self.key[1], objects),
+            topic_deletions=dict(self.topic_deletions),
             kafka_cleaned=self.kafka_cleaned,
             kafka_retained=self.kafka_retained,
             kafka_cleanup_error=self.kafka_cleanup_error,
@@ -214,11 +218,11 @@ def _split_by_owner(
         if ref.kind == "EndpointSlice":
             continue
         if ref.kind in _UNOWNED:
-            if _revision_and_pod(view, ref, live) is not None:
+            if _revision_and_pod(view, ref, live) is not None or _is_rekey_pod(view, ref, live):
                 children[ref] = live
         elif is_owned(live, uid):
             children[ref] = live
-        elif ref.name == view or revision_of(view, ref) is not None:
+        elif ref.name == view or revision_of(view, ref) is not None or _is_rekey_job(view, ref):
             name_conflicts.add(ref)
     return children, name_conflicts
 
@@ -232,10 +236,25 @@ def _revision_and_pod(view: str, ref: Ref, live: Manifest) -> tuple[int, PodInde
     make = names.pod if ref.kind == "Pod" else names.volume_claim
     if ref.name != make(view, revision, int(text)):
         return None
-    owners = live["metadata"].get("ownerReferences") or ()
-    if ref.kind == "Pod" and not any(o["kind"] == "StatefulSet" for o in owners):
+    if ref.kind == "Pod" and not _is_of_stateful_set(live):
         return None
     return revision, PodIndex(int(text))
+
+
+def _is_rekey_job(view: str, ref: Ref) -> bool:
+    """Return whether the name is that of the StatefulSet of a rekey job of this view."""
+    return ref.kind == "StatefulSet" and names.revision_of_rekey_job(view, ref.name) is not None
+
+
+def _is_rekey_pod(view: str, ref: Ref, live: Manifest) -> bool:
+    """Return whether this is the pod of a rekey job of this view."""
+    revision = names.revision_number(live["metadata"].get("labels", {}).get(names.REKEY_LABEL))
+    is_named = revision is not None and ref.name == names.rekey_pod(view, revision)
+    return ref.kind == "Pod" and is_named and _is_of_stateful_set(live)
+
+
+def _is_of_stateful_set(pod: Manifest) -> bool:
+    return any(owner["kind"] == "StatefulSet" for owner in pod["metadata"].get("ownerReferences") or ())
 
 
 def _reachable_nodes(view: str, children: Mapping[Ref, Manifest]) -> dict[tuple[int, int], Node]:

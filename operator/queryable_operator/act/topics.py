@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -109,15 +109,39 @@ class Topics:
     async def clean(
         self, identity: Identity, bootstrap_servers: str, config: Mapping[str, str]
     ) -> CleanupResult:
-        """Delete the groups and dead-letter topics of all revisions of the resource, and nothing else."""
+        """Delete the groups, dead-letter topics and internal topics of all revisions of the resource, and nothing else."""
+
+        async def clean(admin: Any) -> CleanupResult:
+            return await _clean(admin, identity)
+
+        return await self._clean_up(identity.namespace, bootstrap_servers, config, clean, _CLEAN_SECONDS)
+
+    async def delete(
+        self, namespace: str, bootstrap_servers: str, config: Mapping[str, str], topic: str
+    ) -> CleanupResult:
+        """Delete a topic. One that does not exist counts as deleted."""
+
+        async def delete(admin: Any) -> CleanupResult:
+            return CleanupResult(await _delete_topics(admin, [topic]))
+
+        return await self._clean_up(namespace, bootstrap_servers, config, delete, _LOOK_SECONDS)
+
+    async def _clean_up(
+        self,
+        namespace: str,
+        bootstrap_servers: str,
+        config: Mapping[str, str],
+        action: Callable[[Any], Awaitable[CleanupResult]],
+        seconds: float,
+    ) -> CleanupResult:
         try:
-            kafka = self._kafka(identity.namespace, bootstrap_servers, config)
+            kafka = self._kafka(namespace, bootstrap_servers, config)
 
-            async def clean() -> CleanupResult:
+            async def run() -> CleanupResult:
                 async with _admin(kafka.connection) as admin:
-                    return await _clean(admin, identity)
+                    return await action(admin)
 
-            return await kafka.calls.run(clean, _CLEAN_SECONDS)
+            return await kafka.calls.run(run, seconds)
         except Exception as error:  # anything may answer at this address
             return CleanupResult(_reason(error, bootstrap_servers))
 
@@ -190,15 +214,21 @@ async def _clean(admin: Any, identity: Identity) -> CleanupResult:
         return names.is_shared_application_of(application_id, identity.namespace, identity.name)
 
     await _delete_groups(admin, await _groups(admin, is_ours))
-    if topics := await _dead_letter_topics(admin, is_ours):
-        answer = await admin.delete_topics(topics)
-        for topic, code, *_ in answer.topic_error_codes:
-            if code not in (0, _UNKNOWN_TOPIC):
-                return CleanupResult(f"the topic {topic} cannot be deleted: {for_code(code).__name__}")
-    if left := await _groups(admin, is_ours) + await _dead_letter_topics(admin, is_ours):
+    if (topics := await _own_topics(admin, is_ours)) and (refused := await _delete_topics(admin, topics)):
+        return CleanupResult(refused)
+    if left := await _groups(admin, is_ours) + await _own_topics(admin, is_ours):
         return CleanupResult(f"not deleted: {', '.join(sorted(left)[:5])}")
-    unproven = await _groups(admin, may_be_ours) + await _dead_letter_topics(admin, may_be_ours)
+    unproven = await _groups(admin, may_be_ours) + await _own_topics(admin, may_be_ours)
     return CleanupResult(unproven=tuple(sorted(unproven)))
+
+
+async def _delete_topics(admin: Any, topics: list[str]) -> str | None:
+    """Delete topics. Return why one cannot be deleted."""
+    answer = await admin.delete_topics(topics)
+    for topic, code, *_ in answer.topic_error_codes:
+        if code not in (0, _UNKNOWN_TOPIC):
+            return f"the topic {topic} cannot be deleted: {for_code(code).__name__}"
+    return None
 
 
 async def _delete_groups(admin: Any, groups: list[str]) -> None:
@@ -214,11 +244,12 @@ async def _groups(admin: Any, wanted: Callable[[str], bool]) -> list[str]:
     return [group for group, *_ in await admin.list_consumer_groups() if wanted(group)]
 
 
-async def _dead_letter_topics(admin: Any, wanted: Callable[[str], bool]) -> list[str]:
-    suffix = names.DEAD_LETTER_SUFFIX
+async def _own_topics(admin: Any, wanted: Callable[[str], bool]) -> list[str]:
+    """Return the dead-letter topics and internal topics of the wanted application ids."""
     return [
         topic
         for topic in await admin.list_topics()
+        for suffix in (names.DEAD_LETTER_SUFFIX, names.REKEY_SUFFIX)
         if topic.endswith(suffix) and wanted(topic.removesuffix(suffix))
     ]
 

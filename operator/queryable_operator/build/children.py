@@ -32,11 +32,13 @@ def child(
     kind: str,
     body: Mapping[str, Any],
     annotations: Mapping[str, str] | None = None,
+    name: str | None = None,
 ) -> Manifest:
-    """Build a child. Without a revision it belongs to the whole view and has the view's name."""
+    """Build a child. Without a revision it belongs to the whole view and has the view's name. `name` is another name."""
     view = identity.name
+    usual = view if revision is None else names.child(view, revision)
     metadata: dict[str, Any] = {
-        "name": view if revision is None else names.child(view, revision),
+        "name": name or usual,
         "namespace": identity.namespace,
         "labels": dict(names.labels(view) if revision is None else names.revision_labels(view, revision)),
         "annotations": dict(annotations or {}),

@@ -23,6 +23,7 @@ from queryable_operator.spec.resource import View
 SPEC_KEY: Final = "spec.json"
 PLACEMENT_KEY: Final = "placement.json"
 _TEMPLATE_KEY: Final = "template.json"
+_REKEY_KEY: Final = "rekey.json"
 _DOMAINS_KEY: Final = "domains.json"
 
 _SPEC_HASH: Final = f"{names.GROUP}/spec-hash"
@@ -51,6 +52,8 @@ class RevisionRecord:
     partitions: int
     image: str
     disk_format: int = FORMAT_VERSION
+    rekey_template: Manifest | None = None
+    """The pod template of the rekey job that was built last. None: the view is not rekeyed."""
 
     @property
     def layout(self) -> PodLayout:
@@ -64,6 +67,8 @@ def config_map(view: View, revision: int, record: RevisionRecord) -> Manifest:
         _TEMPLATE_KEY: _json(record.template),
         _DOMAINS_KEY: _json({str(pod): domain for pod, domain in record.domains.items()}),
     }
+    if record.rekey_template is not None:
+        data[_REKEY_KEY] = _json(record.rekey_template)
     annotations = {
         _SPEC_HASH: record.spec_hash,
         _ROLL_HASH: record.roll_hash,
@@ -91,6 +96,7 @@ def record_of(live: Manifest) -> RevisionRecord:
             partitions=int(annotations[_PARTITIONS]),
             image=annotations[_IMAGE],
             disk_format=int(annotations[_DISK_FORMAT]),
+            rekey_template=_object(data[_REKEY_KEY]) if _REKEY_KEY in data else None,
         )
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise ValueError(f"ConfigMap {live['metadata']['name']} is invalid: {e!r}") from e

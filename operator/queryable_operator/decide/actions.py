@@ -21,6 +21,16 @@ class NodeUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicDeletion:
+    """Delete an internal topic of a retired revision. Its name contains the resource's uid."""
+
+    bootstrap_servers: str
+    """Those of the revision; the spec may name another Kafka by now."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     type: Literal["Normal", "Warning"]
     reason: str
@@ -47,6 +57,7 @@ class Plan:
     force_delete: tuple[Ref, ...] = ()
     """Pods whose host is lost, so that nothing confirms their end."""
 
+    delete_topics: tuple[TopicDeletion, ...] = ()
     clean_kafka: bool = False
     status: Mapping[str, Any] | None = None
     """The whole status. None: it stays as it is."""

@@ -1,7 +1,8 @@
 """Decide how a retired revision is removed, and a deleted resource with everything that it left in Kafka.
 
-The objects that create pods go first, then the pods, and at last the ConfigMap, which identifies the revision. Every deletion
-is repeated until it has happened, and every wait has a limit.
+The objects that create pods go first, then the pods, then the internal topic, which a pod that still runs could create again,
+and at last the ConfigMap, which identifies the revision. Every deletion is repeated until it has happened, and every wait has a
+limit.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from queryable_operator.decide.actions import Event, Plan
+from queryable_operator.decide.actions import Event, Plan, TopicDeletion
 from queryable_operator.report import conditions
-from queryable_operator.rollout.live_revision import LiveRevision, Pod, revisions_of, seconds_of
+from queryable_operator.rollout.live_revision import LiveRevision, revisions_of
+from queryable_operator.rollout.pod import Pod, seconds_of
 from queryable_operator.spec import names
-from queryable_operator.spec.observed import Host, Observed, Ref
+from queryable_operator.spec.observed import Host, KafkaUnreachable, Observed, Ref
+from queryable_operator.spec.rekeying import is_rekeyed
+from queryable_operator.spec.resource import View
 
 _RETIRED_SECONDS: Final = 10.0  # after the cut-over, for requests on connections that are still open
 _STUCK_SECONDS: Final = 300.0  # a pod so long past its deadline has no kubelet that could confirm its end
@@ -32,20 +36,49 @@ def next_deletions(view: str, live: LiveRevision) -> tuple[Ref, ...]:
     """Return the objects of a retired revision that can be deleted now."""
     name = names.child(view, live.number)
     objects = [Ref(kind, name) for kind in sorted(live.objects) if kind != "ConfigMap"]
+    objects += _job_objects(view, live)
     if objects:
         return tuple(objects)
-    if live.pods or live.claims:  # nothing recreates them now
+    if live.all_pods or live.claims:  # nothing recreates them now
         return (*_pods(live), *_claims(view, live))
     return (Ref("ConfigMap", name),)
 
 
+def plan_removal(observed: Observed, view: View, live: LiveRevision, retired: float | None) -> Plan:
+    """Plan the next deletions of a removable revision."""
+    refs = next_deletions(view.name, live)
+    if not any(ref.kind == "ConfigMap" for ref in refs):
+        return Plan(delete=refs, force_delete=tuple(stuck_pods(live, observed.hosts, observed.now)))
+    topic = _internal_topic_left(observed, view, live)
+    if topic is None:
+        return Plan(delete=refs)
+    failed = observed.topic_deletions.get(topic.topic)
+    if isinstance(observed.topic, KafkaUnreachable):
+        failed = observed.topic.reason
+    if failed is None or (retired is not None and observed.now < retired + _KAFKA_SECONDS):
+        tried = () if isinstance(observed.topic, KafkaUnreachable) else (topic,)
+        return Plan(delete_topics=tried)
+    message = f"The internal topic {topic.topic} may be left in Kafka: {failed}"
+    return Plan(delete=refs, events=(Event("Warning", _CLEANUP_FAILED, message),))
+
+
+def _internal_topic_left(observed: Observed, view: View, live: LiveRevision) -> TopicDeletion | None:
+    """Return the internal topic of a revision unless this operator has deleted it. A revision whose ConfigMap was edited had one
+    if the view has one now."""
+    spec = view.raw if live.record is None else live.record.spec
+    topic = names.internal_topic(names.application_id(view.namespace, view.name, live.number, view.uid))
+    if not is_rekeyed(spec) or observed.topic_deletions.get(topic, "") is None:
+        return None
+    return TopicDeletion(spec["kafka"]["bootstrapServers"], topic)
+
+
 def stuck_pods(live: LiveRevision, hosts: Mapping[str, Host] | None, now: float) -> Iterator[Ref]:
     """Yield the deleted pods whose end no kubelet will confirm."""
-    for pod in live.pods.values():
+    for pod in live.all_pods:
         if (
             pod.termination_deadline is not None
             and now >= pod.termination_deadline
-            and (_is_past_deadline(pod, now) or _host_is_down(pod, hosts))
+            and (_is_past_deadline(pod, now) or host_is_down(pod, hosts))
         ):
             yield Ref("Pod", pod.name)
 
@@ -58,7 +91,7 @@ def plan_deletion(observed: Observed) -> Plan:
     view, retain = str(metadata["name"]), spec.get("deletionPolicy") == "Retain"
     live_revisions = revisions_of(observed).values()
     delete = tuple(ref for live in live_revisions for ref in _objects_to_delete(view, live, retain))
-    if any(live.pods or "StatefulSet" in live.objects for live in live_revisions):
+    if any(live.all_pods or _stateful_sets(view, live) for live in live_revisions):
         forced = tuple(
             ref for live in live_revisions for ref in stuck_pods(live, observed.hosts, observed.now)
         )
@@ -72,7 +105,7 @@ def plan_deletion(observed: Observed) -> Plan:
         status = _status(observed, why, refused is not None)
         return Plan(delete=delete, clean_kafka=True, status=status, requeue_seconds=2.0)
     left = names.application_id(metadata["namespace"], view, 1, str(metadata["uid"])).replace(".r1-", ".r*-")
-    message = f"Groups and dead-letter topics named {left} may be left in Kafka: {refused}"
+    message = f"Groups, dead-letter topics and internal topics named {left} may be left in Kafka: {refused}"
     return Plan(delete=delete, events=(Event("Warning", _CLEANUP_FAILED, message),), remove_finalizer=True)
 
 
@@ -98,13 +131,24 @@ def _may_have_revisions(observed: Observed) -> bool:
 
 
 def _objects_to_delete(view: str, live: LiveRevision, retain: bool) -> tuple[Ref, ...]:
-    if "StatefulSet" in live.objects:
-        return (Ref("StatefulSet", names.child(view, live.number)),)
+    if stateful_sets := _stateful_sets(view, live):
+        return stateful_sets
     return (*_pods(live), *(() if retain else _claims(view, live)))
 
 
+def _stateful_sets(view: str, live: LiveRevision) -> tuple[Ref, ...]:
+    nodes = (Ref("StatefulSet", names.child(view, live.number)),) if "StatefulSet" in live.objects else ()
+    return (*nodes, *_job_objects(view, live))
+
+
+def _job_objects(view: str, live: LiveRevision) -> tuple[Ref, ...]:
+    if live.rekey_job.stateful_set is None:
+        return ()
+    return (Ref("StatefulSet", names.rekey_job(view, live.number)),)
+
+
 def _pods(live: LiveRevision) -> Iterator[Ref]:
-    return (Ref("Pod", pod.name) for pod in live.pods.values() if pod.termination_deadline is None)
+    return (Ref("Pod", pod.name) for pod in live.all_pods if pod.termination_deadline is None)
 
 
 def _claims(view: str, live: LiveRevision) -> Iterator[Ref]:
@@ -117,7 +161,8 @@ def _is_past_deadline(pod: Pod, now: float) -> bool:
     return pod.termination_deadline is not None and now >= pod.termination_deadline + _STUCK_SECONDS
 
 
-def _host_is_down(pod: Pod, hosts: Mapping[str, Host] | None) -> bool:
+def host_is_down(pod: Pod, hosts: Mapping[str, Host] | None) -> bool:
+    """Return whether the pod is on a host that is lost, as far as known."""
     if hosts is None or pod.host is None:
         return False
     host = hosts.get(pod.host)

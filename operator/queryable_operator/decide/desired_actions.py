@@ -14,6 +14,7 @@ from queryable_operator.build.workload import larger_claim, stateful_set
 from queryable_operator.decide import deletion
 from queryable_operator.decide.actions import Event, NodeUpdate, Plan
 from queryable_operator.decide.drift import difference
+from queryable_operator.decide.rekey_job import apply_rekey_job
 from queryable_operator.decide.revision_records import (
     TemplateInputs,
     build_inputs,
@@ -161,9 +162,10 @@ def _apply_pods(pass_: ReconcilePass, live: LiveRevision, record: RevisionRecord
     there = live.objects.get("StatefulSet")
     made = stateful_set(view, live.number, record.template, replicas, there if _has_claims(there) else None)
     wanted = _with_build_inputs(made, record)
-    apply = Plan(
+    nodes = Plan(
         apply=(wanted, *_larger_claims(view, live)), node_updates=tuple(_node_updates(view, live, record))
     )
+    apply = _merge([nodes, apply_rekey_job(pass_.observed, view, live, record)])
     if view.suspended or pass_.view.suspended:  # from the first pass after the change on
         return apply
     return _merge(
@@ -262,6 +264,8 @@ def _recreation_events(
     for kind in _REVISION_KINDS:
         if kind not in live.objects:
             yield _recreation_event(Ref(kind, names.child(pass_.view.name, reference.number)))
+    if live.is_rekeyed and live.rekey_job.stateful_set is None:
+        yield _recreation_event(Ref("StatefulSet", names.rekey_job(pass_.view.name, reference.number)))
 
 
 def _recreation_event(ref: Ref) -> Event:
@@ -279,10 +283,7 @@ def _remove_revision(pass_: ReconcilePass, live: LiveRevision) -> Plan:
     retired = previous.since if previous and previous.number == live.number else None
     if not deletion.is_removable(live.number, retired, pass_.service, now):
         return Plan()
-    return Plan(
-        delete=deletion.next_deletions(pass_.view.name, live),
-        force_delete=tuple(deletion.stuck_pods(live, pass_.observed.hosts, now)),
-    )
+    return deletion.plan_removal(pass_.observed, pass_.view, live, retired)
 
 
 def _is_retained(state: RolloutState, live: LiveRevision) -> bool:
@@ -291,7 +292,7 @@ def _is_retained(state: RolloutState, live: LiveRevision) -> bool:
     past = [entry.get("revision") for entry in state.history]
     if state.previous is not None:
         past.append(names.revision_text(state.previous.number))
-    return not live.objects and not live.pods and names.revision_text(live.number) not in past
+    return not live.objects and not live.all_pods and names.revision_text(live.number) not in past
 
 
 def _merge(plans: Iterable[Plan]) -> Plan:

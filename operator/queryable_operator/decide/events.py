@@ -14,6 +14,7 @@ _BY_REASON: Final[Mapping[tuple[str, str], str]] = {
     ("Progressing", "TopicNotFound"): "TopicNotFound",
     ("Degraded", "TopicNotFound"): "TopicNotFound",
     ("Degraded", "DiskHighWater"): "DiskHighWater",
+    ("Degraded", "RekeyJobFailed"): "RekeyJobFailed",
     ("Degraded", "NameTaken"): "NameTaken",
     ("PartitionsInSync", "PartitionsChanged"): "PartitionsChanged",
     ("PartitionerMatches", "PartitionerMismatch"): "PartitionerMismatch",

@@ -13,6 +13,7 @@ from typing import Any
 
 from queryable_app.config.topic_spec import SpecError
 from queryable_app.wire.disk_format import FORMAT_VERSION
+from queryable_operator.build.rekey_job import rekey_template
 from queryable_operator.build.settings_map import RevisionRecord
 from queryable_operator.build.workload import ROLL_HASH_ANNOTATION, pod_template
 from queryable_operator.rollout import placements
@@ -22,6 +23,7 @@ from queryable_operator.rollout.rollout_state import RevisionReference
 from queryable_operator.spec.changes import effective_spec, roll_hash, spec_hash
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.pods import PodLayout
+from queryable_operator.spec.rekeying import is_rekeyed
 from queryable_operator.spec.resource import View
 from queryable_operator.spec.settings import OperatorSettings
 from queryable_operator.spec.workers import desired_workers, with_workers
@@ -72,11 +74,17 @@ def _updated_record(
     if not template_inputs.kafka_secret_is_known:  # pods keep their image, and the field that names it
         spec = _with_image_of(record.spec, spec)
     image, rolled = _image_and_hash(record, spec, template_inputs)
-    template = record.template
+    template, of_job = record.template, record.rekey_template
     if rolled != record.roll_hash:
-        template = pod_template(
-            view_of_revision(view, spec), live.number, application_id, image, rolled, template_inputs.settings
+        inputs = (
+            view_of_revision(view, spec),
+            live.number,
+            application_id,
+            image,
+            rolled,
+            template_inputs.settings,
         )
+        template, of_job = pod_template(*inputs), rekey_template(*inputs) if is_rekeyed(spec) else None
     placement = placements.latest_placement(live, application_id, record.partitions, record.placement)
     if placement is None or placement == record.placement:
         placement = placements.next_placement(view, live, record.placement, template_inputs.placement_inputs)
@@ -88,12 +96,13 @@ def _updated_record(
         domains=placements.domains_seen(live, template_inputs.placement_inputs.hosts),
         roll_hash=rolled,
         image=image,
+        rekey_template=of_job,
     )
 
 
 def template_changes(live: LiveRevision, template_inputs: TemplateInputs) -> bool:
     """Return whether the StatefulSet's template is outdated."""
-    record, there = live.record, _template_of(live)
+    record, there = live.record, _template_of(live.objects.get("StatefulSet"))
     if record is None or there is None:
         return False
     return (
@@ -140,14 +149,19 @@ def _recovered_record(
         placement = placements.new_placement(
             view, number, application_id, reference.partitions, domain, PodLayout.of(spec)
         )
-    there = _template_of(live)
+    there, followed = _template_of(live.objects.get("StatefulSet")), view_of_revision(view, spec)
     if there is None:
         image = view.image or template_inputs.settings.node_image
         rolled = roll_hash(spec, image, template_inputs.kafka_secret_digest)
-        followed = view_of_revision(view, spec)
         template = pod_template(followed, number, application_id, image, rolled, template_inputs.settings)
         there = template, image, rolled
     template, image, rolled = there
+    of_job = None
+    if is_rekeyed(spec):
+        of_job = rekey_template(followed, number, application_id, image, rolled, template_inputs.settings)
+        job = _template_of(live.rekey_job.stateful_set)
+        if job is not None and job[1:] == (image, rolled):
+            of_job = job[0]
     return RevisionRecord(
         spec=spec,
         placement=placement,
@@ -158,6 +172,7 @@ def _recovered_record(
         partitions=reference.partitions,
         image=image,
         disk_format=disk_format,
+        rekey_template=of_job,
     )
 
 
@@ -178,9 +193,9 @@ def _proven_spec(
     return None
 
 
-def _template_of(live: LiveRevision) -> tuple[Manifest, str, str] | None:
-    """Return the StatefulSet's template, its image and its hash."""
-    template = live.objects.get("StatefulSet", {}).get("spec", {}).get("template")
+def _template_of(stateful_set: Manifest | None) -> tuple[Manifest, str, str] | None:
+    """Return a StatefulSet's template, its image and its hash."""
+    template = (stateful_set or {}).get("spec", {}).get("template")
     try:
         return (
             template,

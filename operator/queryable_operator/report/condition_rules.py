@@ -26,6 +26,7 @@ from queryable_operator.spec.observed import (
 
 _NOT_READY_SECONDS: Final = 60.0  # a shorter outage is a restart
 _SHOWN_MAX: Final = 5
+_REKEY_JOB_FAILED: Final = "RekeyJobFailed"
 _PHASES_BEFORE_READY: Final = ("Pending", "Provisioning", "Hydrating", "Failed")
 
 
@@ -50,6 +51,7 @@ _SEVERITY: Final = (
     ("Available", "False", "NodesAway"),
     ("Degraded", "True", "CopyFailed"),
     ("Degraded", "True", "IngestFailed"),
+    ("Degraded", "True", "RekeyJobFailed"),
     ("PartitionerMatches", "False", ""),
     # The operator does not do what the spec asks for.
     ("SpecValid", "False", ""),
@@ -123,7 +125,8 @@ def _current_action(inputs: StatusInputs) -> tuple[str, str] | None:
         return (
             "HydratingCandidate",
             f"{candidate} {progress}: {complete} of {state.candidate.partitions} partitions."
-            + _first_ingest_failure(inputs.live(state.candidate)),
+            + _first_ingest_failure(inputs.live(state.candidate))
+            + _job_problem(inputs, inputs.live(state.candidate)),
         )
     if state.phase == "CuttingOver" and state.candidate:
         return "CuttingOver", f"The Service switches to {names.revision_text(state.candidate.number)}."
@@ -131,7 +134,7 @@ def _current_action(inputs: StatusInputs) -> tuple[str, str] | None:
         return "Provisioning", f"Waiting for the pods of {name}.{_first_pod_problem(active)}"
     if state.phase == "Hydrating" and state.active:
         progress = f"{hydrated_partitions(active)} of {state.active.partitions} partitions are hydrated."
-        return "Hydrating", progress + _first_pod_problem(active)
+        return "Hydrating", progress + _first_pod_problem(active) + _job_problem(inputs, active)
     if state.previous is not None:
         return "Retiring", f"{names.revision_text(state.previous.number)} is being removed."
     if inputs.moving:
@@ -284,6 +287,12 @@ def _ingest_failed(inputs: StatusInputs) -> str | None:
     return None
 
 
+def _rekey_job_failed(inputs: StatusInputs) -> str | None:
+    """Return why the active revision's rekey job does not run. After a restart it counts as failed until it has run for a while,
+    so a job that fails again and again is reported once."""
+    return None if inputs.suspended else _job_problem(inputs, inputs.active).strip() or None
+
+
 def _disk_full(inputs: StatusInputs) -> str | None:
     active, layout = inputs.active, inputs.active.layout
     paused = sorted({layout.pod_of(o) for o, node in active.node_statuses.items() if node.disk_paused})
@@ -326,6 +335,7 @@ _DEGRADED_RULES: Final[tuple[tuple[str, Callable[[StatusInputs], str | None]], .
     ("SettingsWrong", _topic_rule("SettingsWrong")),
     ("TopicNotFound", _topic_rule("TopicNotFound")),
     ("IngestFailed", _ingest_failed),
+    (_REKEY_JOB_FAILED, _rekey_job_failed),
     ("RolloutFailed", _rollout_failed),
     ("DiskHighWater", _disk_full),
     ("NodesNotReady", _nodes_not_ready),
@@ -348,6 +358,16 @@ def _first_ingest_failure(live: LiveRevision) -> str:
         if node.ingest_error is not None:
             return f" Ingest of {live.title(ordinal)} has failed: {node.ingest_error}"
     return ""
+
+
+def _job_problem(inputs: StatusInputs, live: LiveRevision) -> str:
+    """Return why the rekey job of a revision does not run as a sentence that follows another, or an empty text."""
+    job, last = live.rekey_job, conditions_by_type(inputs.status).get("Degraded", {})
+    problem = job.problem(inputs.observed.now)
+    if problem is None and last.get("reason") == _REKEY_JOB_FAILED:
+        problem = job.error
+    name = names.revision_text(live.number)
+    return f" The rekey job of {name} does not run: {problem}" if problem else ""
 
 
 def _reason_and_message(failure: IngestFailure | None) -> tuple[str, str]:

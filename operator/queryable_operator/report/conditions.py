@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queryable_operator.rollout.live_revision import text_of
+from queryable_operator.rollout.pod import text_of
 
 ORDER: Final = (
     "Available",

@@ -15,8 +15,9 @@ from queryable_app.wire.ingest_failures import parse_failure
 from queryable_operator.build.workload import application_id_in
 from queryable_operator.report.condition_rules import evaluate_conditions, worst_message
 from queryable_operator.report.conditions import merge_conditions
-from queryable_operator.rollout.live_revision import LiveRevision, seconds_of, text_of
+from queryable_operator.rollout.live_revision import LiveRevision
 from queryable_operator.rollout.placements import all_nodes_reported
+from queryable_operator.rollout.pod import seconds_of, text_of
 from queryable_operator.rollout.progress import (
     hydrated_partitions,
     lag,

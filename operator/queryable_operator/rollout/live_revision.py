@@ -10,53 +10,22 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from queryable_operator.build.settings_map import RevisionRecord, record_of
+from queryable_operator.rollout.pod import Pod, pod_of
+from queryable_operator.rollout.rekey_job import NO_REKEY_JOB, RekeyJob, rekey_job
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest, NodeStatus, Observed, Ref
 from queryable_operator.spec.pods import PodIndex, PodLayout
+from queryable_operator.spec.rekeying import is_rekeyed
 
 _ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,3})$")
 BUILD_INPUTS_ANNOTATION: Final = f"{names.GROUP}/made-of"
 """On the StatefulSet: the revision's `BuildInputs`, from which a deleted ConfigMap is recovered after the spec has changed."""
 
-_TEMPLATE_LABEL: Final = "controller-revision-hash"
-# the kubelet alternates between two reasons for one cause; report one of them
-_PROBLEMS: Final = {
-    "CrashLoopBackOff": "CrashLoopBackOff",
-    "CreateContainerConfigError": "CreateContainerConfigError",
-    "ErrImagePull": "ImagePullBackOff",
-    "ImagePullBackOff": "ImagePullBackOff",
-    "InvalidImageName": "InvalidImageName",
-}
 _CLAIM: Final = "PersistentVolumeClaim"
 _CLAIM_PREFIX: Final = names.volume_claim("", 1, 0).partition("-")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """Describe one pod: a node, or several."""
-
-    name: str
-    ready: bool
-    changed: float
-    """When it last became ready or unready; its creation if it never was ready."""
-
-    created: float
-    host: str | None
-    template: str | None
-    """The StatefulSet's name for the template that the pod was created from."""
-
-    termination_deadline: float | None
-    """When its graceful termination ends, if it was deleted."""
-
-    volume_is_unreachable: bool = False
-    """Whether no host can run it because of its volume's location."""
-
-    problem: str | None = None
-    """What keeps it from running, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +64,8 @@ class LiveRevision:
     build_inputs: BuildInputs | None = None
     """Parsed from its StatefulSet. Compare it with a hash before use: a user may have edited it."""
 
+    rekey_job: RekeyJob = NO_REKEY_JOB
+
     @property
     def recorded_spec(self) -> Mapping[str, Any] | None:
         """Return the fields that the revision was made with, as far as known."""
@@ -119,6 +90,17 @@ class LiveRevision:
         """Return the ordinals of the nodes in all pods."""
         return self.layout.nodes_in(self.pods)
 
+    @property
+    def all_pods(self) -> tuple[Pod, ...]:
+        """Return the pods of the nodes, and that of the rekey job."""
+        job = self.rekey_job.pod
+        return (*self.pods.values(), *(() if job is None else (job,)))
+
+    @property
+    def is_rekeyed(self) -> bool:
+        """Return whether the revision has a rekey job, as far as known."""
+        return is_rekeyed(self.recorded_spec or {}) or self.rekey_job != NO_REKEY_JOB
+
     def title(self, ordinal: int) -> str:
         """Return how messages name a node."""
         pod = self.pods.get(self.layout.pod_of(ordinal))
@@ -140,7 +122,7 @@ def revisions_of(observed: Observed) -> Mapping[int, LiveRevision]:
         if number is not None:
             by_revision.setdefault(number, {})[ref] = manifest
     return {
-        number: _live(view, number, objects, observed.node_statuses.get(number, {}))
+        number: _live(view, number, objects, observed.node_statuses.get(number, {}), observed.now)
         for number, objects in by_revision.items()
     }
 
@@ -153,53 +135,39 @@ def layout_of(view: str, number: int, objects: Mapping[Ref, Manifest]) -> PodLay
     return LiveRevision(number, record=record, build_inputs=_made_of(stateful_set)).layout
 
 
-def labels(manifest: Manifest) -> Mapping[str, Any]:
-    return manifest.get("metadata", {}).get("labels") or {}
-
-
-def seconds_of(text: Any) -> float | None:
-    """Parse a Kubernetes time. Return None if the text is none."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except (TypeError, ValueError):
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def text_of(seconds: float) -> str:
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def condition(manifest: Manifest, kind: str) -> Mapping[str, Any]:
-    for one in manifest.get("status", {}).get("conditions") or ():
-        if one.get("type") == kind:
-            return dict(one)
-    return {}
-
-
 def _revision_of(view: str, ref: Ref) -> int | None:
     name = ref.name.removeprefix(f"{_CLAIM_PREFIX}-") if ref.kind == _CLAIM else ref.name
     if ref.kind in (_CLAIM, "Pod"):
         name = _ORDINAL.sub("", name)
+    if ref.kind in ("Pod", "StatefulSet") and (number := names.revision_of_rekey_job(view, name)) is not None:
+        return number
     prefix, _, revision = name.rpartition("-")
     return names.revision_number(revision) if prefix == view else None
 
 
 def _live(
-    view: str, number: int, objects: Mapping[Ref, Manifest], node_statuses: Mapping[int, NodeStatus]
+    view: str,
+    number: int,
+    objects: Mapping[Ref, Manifest],
+    node_statuses: Mapping[int, NodeStatus],
+    now: float,
 ) -> LiveRevision:
     pods, claims, single = {}, {}, {}
+    of_job = (Ref("StatefulSet", names.rekey_job(view, number)), Ref("Pod", names.rekey_pod(view, number)))
     for ref, manifest in objects.items():
+        if ref in of_job:
+            continue
         match = _ORDINAL.search(ref.name)
         if ref.kind not in (_CLAIM, "Pod"):
             single[ref.kind] = manifest
         elif match and ref.kind == "Pod":
             claim = objects.get(Ref(_CLAIM, f"{_CLAIM_PREFIX}-{ref.name}"), {})
-            pods[PodIndex(int(match[1]))] = _pod(ref.name, manifest, claim)
+            pods[PodIndex(int(match[1]))] = pod_of(ref.name, manifest, claim)
         elif match:
             claims[PodIndex(int(match[1]))] = manifest
     record, build_inputs = _record(single.get("ConfigMap")), _made_of(single.get("StatefulSet", {}))
-    return LiveRevision(number, single, pods, claims, node_statuses, record, build_inputs)
+    job = rekey_job(objects.get(of_job[0]), of_job[1].name, objects.get(of_job[1]), now)
+    return LiveRevision(number, single, pods, claims, node_statuses, record, build_inputs, job)
 
 
 def _record(config_map: Manifest | None) -> RevisionRecord | None:
@@ -216,53 +184,3 @@ def _made_of(stateful_set: Manifest) -> BuildInputs | None:
         return None
     sound = isinstance(build_inputs.spec, dict) and isinstance(build_inputs.spec_hash, str)
     return build_inputs if sound and isinstance(build_inputs.partitions, int) else None
-
-
-def _pod(name: str, manifest: Manifest, claim: Manifest) -> Pod:
-    metadata, ready_condition = manifest.get("metadata", {}), condition(manifest, "Ready")
-    ending = seconds_of(metadata.get("deletionTimestamp"))
-    created = seconds_of(metadata.get("creationTimestamp")) or 0.0
-    ready, changed = (
-        ready_condition.get("status") == "True",
-        seconds_of(ready_condition.get("lastTransitionTime")),
-    )
-    if ready and ending is not None:  # deletion makes a pod unready at once
-        ready, changed = False, ending - _grace_seconds(metadata)
-    scheduling_problem = _scheduling_problem(manifest)
-    return Pod(
-        name=name,
-        ready=ready,
-        changed=changed or created,
-        created=created,
-        host=manifest.get("spec", {}).get("nodeName"),
-        template=labels(manifest).get(_TEMPLATE_LABEL),
-        termination_deadline=ending,
-        volume_is_unreachable=_is_bound(claim) and "volume" in scheduling_problem.lower(),
-        problem=scheduling_problem or _container_problem(manifest),
-    )
-
-
-def _grace_seconds(metadata: Mapping[str, Any]) -> int:
-    """Return the grace period of a pod's deletion."""
-    seconds = metadata.get("deletionGracePeriodSeconds")
-    return seconds if isinstance(seconds, int) else 0
-
-
-def _scheduling_problem(manifest: Manifest) -> str:
-    """Return why no host runs the pod, or an empty text."""
-    scheduled = condition(manifest, "PodScheduled")
-    return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else ""
-
-
-def _is_bound(claim: Manifest) -> bool:
-    """Return whether the claim is bound. An unbound claim does not restrict where a pod runs."""
-    return claim.get("status", {}).get("phase") in ("Bound", "Lost")
-
-
-def _container_problem(manifest: Manifest) -> str | None:
-    """Return why the pod's containers wait, if it is a known problem."""
-    for container in manifest.get("status", {}).get("containerStatuses") or ():
-        reason = (container.get("state") or {}).get("waiting", {}).get("reason")
-        if reason in _PROBLEMS:
-            return _PROBLEMS[reason]
-    return None

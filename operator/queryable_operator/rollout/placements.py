@@ -13,7 +13,8 @@ from typing import Final
 
 from queryable_app.placement.assignment import DesiredPlacement, Placement, initial_placement, settled
 from queryable_app.placement.controller import NodeObservation, next_step
-from queryable_operator.rollout.live_revision import LiveRevision, Pod
+from queryable_operator.rollout.live_revision import LiveRevision
+from queryable_operator.rollout.pod import Pod
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Ref
 from queryable_operator.spec.pods import PodIndex, PodLayout

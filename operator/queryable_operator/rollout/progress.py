@@ -85,6 +85,8 @@ def permanent_failure(live: LiveRevision) -> IngestFailure | None:
         if ordinal in nodes and node_status.failure is not None
     ]
     of_spec = [failure for failure in failures if failure.caused_by_spec]
+    if (job := live.rekey_job.failure) is not None and job.caused_by_spec:
+        of_spec.append(job)
     if of_spec:
         return of_spec[0]
     wanted = max(len(nodes), len(live.layout.nodes(live.replicas)))

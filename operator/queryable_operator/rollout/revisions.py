@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from queryable_app.wire.disk_format import FORMAT_VERSION
-from queryable_operator.rollout.live_revision import LiveRevision, text_of
+from queryable_operator.rollout.live_revision import LiveRevision
+from queryable_operator.rollout.pod import text_of
 from queryable_operator.rollout.rollout_state import (
     DesiredRevision,
     ObservedFacts,

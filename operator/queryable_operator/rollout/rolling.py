@@ -7,7 +7,8 @@ down. Two pods never go at once: a recreated pod must catch up before the next o
 from __future__ import annotations
 
 from queryable_app.placement.assignment import Placement
-from queryable_operator.rollout.live_revision import LiveRevision, seconds_of
+from queryable_operator.rollout.live_revision import LiveRevision
+from queryable_operator.rollout.pod import seconds_of
 from queryable_operator.rollout.progress import has_caught_up, is_fully_replicated
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.pods import PodIndex

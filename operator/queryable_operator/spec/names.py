@@ -23,6 +23,9 @@ VIEW_LABEL: Final = f"{GROUP}/view"
 REVISION_LABEL: Final = f"{GROUP}/revision"
 """On every child of one revision, for example `r3`."""
 
+REKEY_LABEL: Final = f"{GROUP}/rekey"
+"""On the pod of a rekey job, in place of `REVISION_LABEL`: its revision. No selector of nodes matches it."""
+
 OPERATOR_LABELS: Final = {
     "app.kubernetes.io/part-of": "queryable-topics",
     "app.kubernetes.io/component": "operator",
@@ -32,7 +35,11 @@ OPERATOR_LABELS: Final = {
 DEAD_LETTER_SUFFIX: Final = ".dead-letter"
 """The end of a dead-letter topic's name, after the application id."""
 
+REKEY_SUFFIX: Final = ".rekey"
+"""The end of an internal topic's name, after the application id."""
+
 _REVISION: Final = re.compile(r"r([1-9][0-9]{0,5})")
+_JOB: Final = "-rekey"
 
 
 def revision_text(number: int) -> str:
@@ -48,6 +55,26 @@ def revision_number(text: str | None) -> int | None:
 def child(view: str, revision: int) -> str:
     """Return the name of a revision's StatefulSet, headless Service, ConfigMap, token Secret and PodDisruptionBudget."""
     return f"{view}-{revision_text(revision)}"
+
+
+def rekey_job(view: str, revision: int) -> str:
+    """Return the name of the StatefulSet of a revision's rekey job."""
+    return f"{child(view, revision)}{_JOB}"
+
+
+def rekey_pod(view: str, revision: int) -> str:
+    return f"{rekey_job(view, revision)}-0"
+
+
+def revision_of_rekey_job(view: str, name: str) -> int | None:
+    """Return the revision whose rekey job has a StatefulSet with this name, or None."""
+    revision = revision_number(name.removeprefix(f"{view}-").removesuffix(_JOB))
+    return revision if revision is not None and name == rekey_job(view, revision) else None
+
+
+def internal_topic(application_id: str) -> str:
+    """Return the name of the topic that a revision's rekey job writes."""
+    return application_id + REKEY_SUFFIX
 
 
 def pod(view: str, revision: int, index: int) -> str:
@@ -107,6 +134,11 @@ def labels(view: str) -> Mapping[str, str]:
 
 def revision_labels(view: str, revision: int) -> Mapping[str, str]:
     return {**labels(view), REVISION_LABEL: revision_text(revision)}
+
+
+def rekey_selector(view: str, revision: int) -> Mapping[str, str]:
+    """Return the selector of the pod of a revision's rekey job."""
+    return {VIEW_LABEL: view, REKEY_LABEL: revision_text(revision)}
 
 
 def selector(view: str, revision: int) -> Mapping[str, str]:

@@ -123,6 +123,9 @@ class Observed:
     endpoints: frozenset[str] = frozenset()
     """Pods that the view's Service sends requests to."""
 
+    topic_deletions: Mapping[str, str | None] = field(default_factory=dict)
+    """Why the last deletion of each internal topic failed; None if it has been deleted."""
+
     kafka_cleaned: bool = False
     """During deletion: whether nothing of the resource is left in Kafka."""
 

@@ -1,8 +1,8 @@
-"""Compute the resource requirements of a node's two containers, unless the resource states them.
+"""Compute the resource requirements of a node's two containers and of the rekey job's, unless the resource states them.
 
 A container's memory is what was measured of the process plus what it may fill. The limit of `serve` also covers all client
-requests in progress. For `ingest` the heap and the JVM's memory beside it both fill up sooner or later. There is no CPU limit:
-throttling would stop a node for tenths of a second on an idle machine.
+requests in progress. For `ingest` and `rekey` the heap and the JVM's memory beside it both fill up sooner or later. There is no
+CPU limit: throttling would stop a node for tenths of a second on an idle machine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from queryable_app.config.topic_spec import SpecError
 from queryable_app.contract import NodeSettings, worker_settings
 from queryable_operator.spec.pods import PodLayout
 from queryable_operator.spec.quantity import quantity
+from queryable_operator.spec.rekeying import is_rekeyed
 
-CONTAINERS: Final = ("serve", "ingest")
+CONTAINERS: Final = ("serve", "ingest", "rekey")
+_WITH_JVM: Final = ("ingest", "rekey")
 
 _MIB: Final = 1024 * 1024
 _SERVE_MIB: Final = 150  # the interpreter and its libraries, without caches
@@ -37,9 +39,7 @@ def requirements(spec: Mapping[str, Any], container: str) -> Mapping[str, Any]:
     given = _given(spec, container)
     if given:
         return given
-    return (
-        _of_serve(PodLayout.of(spec)) if container == "serve" else _of_ingest(spec["ingest"]["driverMemory"])
-    )
+    return _of_serve(PodLayout.of(spec)) if container == "serve" else _of_jvm(spec["ingest"]["driverMemory"])
 
 
 def check_requirements(spec: Mapping[str, Any]) -> None:
@@ -51,12 +51,14 @@ def check_requirements(spec: Mapping[str, Any]) -> None:
     for container in CONTAINERS:
         path = f"spec.podTemplate.resources.{container}"
         given = _given(spec, container)
+        if container == "rekey" and given and not is_rekeyed(spec):
+            raise SpecError(f"{path}: only a view with spec.view.aggregate.groupBy has a rekey job")
         limits = {n: _amount(v, f"{path}.limits.{n}") for n, v in given.get("limits", {}).items()}
         for name, requested in given.get("requests", {}).items():
             if _amount(requested, f"{path}.requests.{name}") > limits.get(name, math.inf):
                 limit = given["limits"][name]
                 raise SpecError(f"{path}.requests.{name}: {requested} is more than the limit of {limit}")
-        if container == "ingest" and limits.get("memory", math.inf) <= _heap_bytes(heap):
+        if container in _WITH_JVM and limits.get("memory", math.inf) <= _heap_bytes(heap):
             raise SpecError(
                 f"{path}.limits.memory: {given['limits']['memory']} is too little for the JVM's heap, "
                 f"spec.ingest.driverMemory {heap}, and about {_INGEST_MIB}Mi beside it"
@@ -100,7 +102,7 @@ def _nodes(layout: PodLayout) -> tuple[NodeSettings, ...]:
     return worker_settings(replace(_POD, worker_ports=layout.ports_text))
 
 
-def _of_ingest(heap: str) -> Mapping[str, Any]:
+def _of_jvm(heap: str) -> Mapping[str, Any]:
     memory = f"{-(-_heap_bytes(heap) // _MIB) + _INGEST_MIB}Mi"
     return {"requests": {"cpu": "200m", "memory": memory}, "limits": {"memory": memory}}
 

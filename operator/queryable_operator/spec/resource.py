@@ -12,17 +12,18 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from queryable_app.config.kafka_settings import KafkaSettingsError, kafka_connection, refuse_paths
-from queryable_app.config.rekey import is_rekeyed
 from queryable_app.config.topic_spec import SpecError, TopicSpec, duration_ms, parse_spec
 from queryable_operator.spec import names
 from queryable_operator.spec.defaults import with_defaults
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.pods import PodLayout
+from queryable_operator.spec.rekeying import check_rekeying
 from queryable_operator.spec.requirements import check_requirements
 from queryable_operator.spec.workers import check_nodes
 
 SPEC_CHARACTERS_MAX: Final = 300_000
-"""A revision's ConfigMap of at most 1 MiB contains the spec twice: as it is, and in a pod template."""
+"""A revision's ConfigMap of at most 1 MiB contains the spec up to three times: as it is, and in the pod templates of the nodes
+and of the rekey job."""
 
 _SECONDS_MAX: Final = 3650 * 86_400  # a longer duration could overflow a time
 
@@ -100,12 +101,8 @@ def _view(identity: Identity, given: Mapping[str, Any]) -> View:
         raise SpecError(f"spec: {size} characters as JSON, and the limit is {SPEC_CHARACTERS_MAX}")
     raw = with_defaults(given)
     spec = parse_spec(raw)
-    if is_rekeyed(spec):  # no pod runs its rekey job, and without one it would stay empty
-        raise SpecError(
-            "spec.view.aggregate.groupBy: grouping by other columns than the record key runs with `qtopic run` only in this "
-            "version; leave the field out"
-        )
     _check_kafka(raw["kafka"])
+    check_rekeying(raw)
     check_nodes(spec.replicas, PodLayout.of(raw))
     check_requirements(raw)
     rollout = raw["rollout"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queryable_operator.decide.actions import Event, Plan
+from queryable_operator.decide.actions import Event, Plan, TopicDeletion
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Observed, Ref
 from tests.support.fake_api import Refuse, Request
@@ -134,6 +134,19 @@ def test_freed_name_is_used(operator: Operating) -> None:
     asyncio.run(passes())
     assert operator.observed[-1].name_conflicts == frozenset()
     assert operator.api.get(MAP.kind, "a", MAP.name)["data"] == {"one": "1"}  # type: ignore[index]
+
+
+def test_failed_deletion_of_a_topic_is_observed(operator: Operating) -> None:
+    """The next observation says why an internal topic could not be deleted. Nothing else ends."""
+    deletion = TopicDeletion("127.0.0.1:1", "a.v.r1-0b8a3f3e6a7e.rekey")
+
+    async def passes() -> None:
+        await operator.run_pass(lambda _: Plan(delete_topics=(deletion,), status={"phase": "Retiring"}))
+        await operator.run_pass(lambda _: Plan())
+
+    asyncio.run(passes())
+    assert "127.0.0.1:1" in str(operator.observed[-1].topic_deletions[deletion.topic])
+    assert operator.observed[-1].resource["status"] == {"phase": "Retiring"}
 
 
 def test_label_without_owner_reference_makes_no_child(operator: Operating) -> None:

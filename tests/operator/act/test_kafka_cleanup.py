@@ -16,7 +16,7 @@ from tests.support.kafka import KafkaForTests, silent_address, with_admin
 
 
 def _leave_behind(kafka: KafkaForTests, *applications: str) -> None:
-    """Create what nodes leave: a group with offsets, and a dead-letter topic."""
+    """Create what a revision leaves: a group with offsets, a dead-letter topic, and an internal topic."""
 
     async def commit() -> None:
         for application in applications:
@@ -31,6 +31,7 @@ def _leave_behind(kafka: KafkaForTests, *applications: str) -> None:
 
     for application in applications:
         kafka.create_topic(application + names.DEAD_LETTER_SUFFIX, 1)
+        kafka.create_topic(names.internal_topic(application), 1)
     asyncio.run(commit())
 
 
@@ -40,6 +41,10 @@ def _left(kafka: KafkaForTests, *applications: str) -> set[str]:
         return {name for name in [*groups, *await admin.list_topics()] if name.startswith(applications)}
 
     return with_admin(kafka, left)
+
+
+def _names_of(application: str) -> set[str]:
+    return {application, application + names.DEAD_LETTER_SUFFIX, names.internal_topic(application)}
 
 
 def _identity(namespace: str, view: str, uid: str = "0b8a3f3e-6a7e-4a43-8f0a-6f1d9a6f3c51") -> Identity:
@@ -61,8 +66,20 @@ def test_cleanup_deletes_everything_of_every_revision(kafka: KafkaForTests) -> N
     assert [_clean(kafka.bootstrap, _identity("clean", "users")) for _ in range(2)] == [CleanupResult()] * 2
     assert _left(kafka, *ours) == set()
     remaining = _left(kafka, "clean.users", "other.users")
-    assert before - remaining == {name for one in ours for name in (one, one + names.DEAD_LETTER_SUFFIX)}
-    assert len(remaining) == 8
+    assert before - remaining == {name for one in ours for name in _names_of(one)}
+    assert len(remaining) == 12
+
+
+def test_internal_topic_of_one_revision_is_deleted(kafka: KafkaForTests) -> None:
+    """The deletion of a retired revision's internal topic leaves everything else, and may be repeated."""
+    one, other = (names.application_id("one", "users", revision, "0b8a3f3e-6a7e-4a43") for revision in (1, 2))
+    kafka.create_topic("operator-cleaned", 1)
+    _leave_behind(kafka, one, other)
+    topic = names.internal_topic(one)
+
+    for _ in range(2):
+        assert asyncio.run(Topics().delete("one", kafka.bootstrap, {}, topic)) == CleanupResult()
+    assert _left(kafka, "one.users") == (_names_of(one) | _names_of(other)) - {topic}
 
 
 def test_cleanup_keeps_the_view_of_another_cluster(kafka: KafkaForTests) -> None:
@@ -76,14 +93,14 @@ def test_cleanup_keeps_the_view_of_another_cluster(kafka: KafkaForTests) -> None
 
     assert _clean(kafka.bootstrap, here) == CleanupResult()
     theirs = names.application_id("twice", "users", 1, there.uid)
-    assert _left(kafka, "twice.users") == {theirs, theirs + names.DEAD_LETTER_SUFFIX}
+    assert _left(kafka, "twice.users") == _names_of(theirs)
 
 
 def test_cleanup_names_and_keeps_what_an_earlier_release_left(kafka: KafkaForTests) -> None:
     """The cleanup keeps and names groups and topics of an earlier release, since their names show no cluster."""
     kafka.create_topic("operator-cleaned", 1)
     _leave_behind(kafka, "early.users.r1")
-    left = ("early.users.r1", "early.users.r1.dead-letter")
+    left = ("early.users.r1", "early.users.r1.dead-letter", "early.users.r1.rekey")
 
     assert _clean(kafka.bootstrap, _identity("early", "users")) == CleanupResult(unproven=left)
     assert _left(kafka, "early.users") == set(left)

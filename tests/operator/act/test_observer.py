@@ -131,6 +131,29 @@ def test_nodes_are_requested_by_pod_address(operator: Operating, nodes: _Nodes) 
     assert nodes.before[-1] == {("uid of v-r1-0", 0): STATUS}
 
 
+def test_pod_of_a_rekey_job_is_no_node(operator: Operating, nodes: _Nodes) -> None:
+    """The pod of a rekey job is observed, and not requested. A pod with its label and another name is not observed."""
+    job, other = _pod("v-r1-rekey-0"), _pod("v-r1-rekey-7")
+    for pod in (job, other):
+        pod["metadata"]["labels"] = {**names.labels("v"), names.REKEY_LABEL: "r1"}
+        operator.api.put(pod)
+    _secret(operator)
+    _after_one_pass(operator, Plan())
+
+    assert nodes.requested[-1] == {}
+    assert Ref("Pod", "v-r1-rekey-0") in operator.observed[-1].children
+    assert Ref("Pod", "v-r1-rekey-7") not in operator.observed[-1].children
+
+
+def test_rekey_job_of_another_owner_is_a_name_conflict(operator: Operating) -> None:
+    """A StatefulSet that has a rekey job's name and another owner is not touched."""
+    meta = {"name": "v-r1-rekey", "namespace": "a", "labels": dict(names.labels("v"))}
+    operator.api.put({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": {}})
+    _after_one_pass(operator, Plan())
+
+    assert operator.observed[-1].name_conflicts == {Ref("StatefulSet", "v-r1-rekey")}
+
+
 def test_each_worker_is_requested_at_its_own_port(operator: Operating, nodes: _Nodes) -> None:
     """The number of workers is the one that the revision records."""
     operator.api.put(_pod("v-r1-1"))

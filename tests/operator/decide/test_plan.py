@@ -16,7 +16,7 @@ from queryable_operator.decide.actions import Plan
 from queryable_operator.decide.drift import difference
 from queryable_operator.decide.plan import plan
 from queryable_operator.report.conditions import conditions_by_type
-from queryable_operator.rollout.live_revision import text_of
+from queryable_operator.rollout.pod import text_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import (
     KafkaSettingsInvalid,

@@ -11,7 +11,8 @@ import pytest
 from queryable_operator.decide.actions import Plan
 from queryable_operator.decide.deletion import next_deletions, stuck_pods
 from queryable_operator.decide.plan import plan
-from queryable_operator.rollout.live_revision import LiveRevision, Pod
+from queryable_operator.rollout.live_revision import LiveRevision
+from queryable_operator.rollout.pod import Pod
 from queryable_operator.spec.observed import Host, Manifest, Ref
 from queryable_operator.spec.pods import PodIndex
 from tests.operator.decide.test_plan import standing

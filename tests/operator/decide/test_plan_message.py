@@ -10,7 +10,8 @@ import pytest
 from queryable_app.wire.ingest_failures import REASONS, IngestFailure, parse_failure
 from queryable_operator.decide.plan import plan
 from queryable_operator.report.condition_rules import worst_message
-from queryable_operator.rollout.live_revision import LiveRevision, Pod
+from queryable_operator.rollout.live_revision import LiveRevision
+from queryable_operator.rollout.pod import Pod
 from queryable_operator.rollout.progress import permanent_failure
 from queryable_operator.spec.observed import Observed
 from queryable_operator.spec.pods import PodIndex

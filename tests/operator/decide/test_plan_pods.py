@@ -13,8 +13,9 @@ from queryable_app.placement.assignment import Placement
 from queryable_operator.build.settings_map import config_map, record_of
 from queryable_operator.decide.actions import Plan
 from queryable_operator.decide.plan import plan
-from queryable_operator.rollout.live_revision import revisions_of, text_of
+from queryable_operator.rollout.live_revision import revisions_of
 from queryable_operator.rollout.placements import PlacementInputs, lost_pods
+from queryable_operator.rollout.pod import text_of
 from queryable_operator.spec.observed import Host, Observed, Ref
 from queryable_operator.spec.pods import PodIndex
 from queryable_operator.spec.resource import view_of

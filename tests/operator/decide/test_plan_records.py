@@ -13,8 +13,9 @@ from queryable_operator.build.settings_map import RevisionRecord, config_map, re
 from queryable_operator.build.workload import application_id_in
 from queryable_operator.decide.actions import Plan
 from queryable_operator.decide.plan import plan
-from queryable_operator.rollout.live_revision import LiveRevision, Pod
+from queryable_operator.rollout.live_revision import LiveRevision
 from queryable_operator.rollout.placements import domains_seen
+from queryable_operator.rollout.pod import Pod
 from queryable_operator.spec import names
 from queryable_operator.spec.changes import spec_hash
 from queryable_operator.spec.observed import Host, Observed, Ref

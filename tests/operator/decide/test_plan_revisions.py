@@ -8,7 +8,8 @@ import pytest
 
 from queryable_app.wire.ingest_failures import IngestFailure
 from queryable_operator.report.status import rollout_state_of
-from queryable_operator.rollout.live_revision import LiveRevision, Pod
+from queryable_operator.rollout.live_revision import LiveRevision
+from queryable_operator.rollout.pod import Pod
 from queryable_operator.rollout.revisions import next_rollout_state, service_target
 from queryable_operator.rollout.rollout_state import (
     DesiredRevision,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from queryable_operator.rollout.live_revision import text_of
+from queryable_operator.rollout.pod import text_of
 from queryable_operator.spec.observed import Manifest, Ref
 
 LiveRevision = dict[str, Any]

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queryable_operator.report.status import service_of
-from queryable_operator.rollout.live_revision import condition, seconds_of, text_of
+from queryable_operator.rollout.pod import condition, seconds_of, text_of
 from queryable_operator.spec import names
-from queryable_operator.spec.observed import Host, Ref
+from queryable_operator.spec.observed import Host, Manifest, Ref
 from tests.operator.histories.api import Api, LiveRevision
-from tests.operator.histories.nodes import Disk, Node, NodeKey
+from tests.operator.histories.nodes import REFUSED, SENTENCE, Disk, Node, NodeKey
 
 HOST_SILENT_SECONDS = 10.0
 TAINT_SECONDS = 30.0
@@ -40,6 +40,12 @@ class Cluster:
     endpoints: frozenset[str] = frozenset()
     abandoned: list[tuple[Node, int]] = field(default_factory=list)
     groups: set[str] = field(default_factory=set)
+    internal_topics: set[str] = field(default_factory=set)
+    jobs: dict[str, int] = field(
+        default_factory=dict
+    )  # the rekey jobs that run: their revisions, by the pod's uid
+    job_problem: str | None = None  # why no host runs a rekey job
+    deleted_topics: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.api = Api(lambda: self.now)
@@ -62,8 +68,13 @@ class Cluster:
             self._run(pod)
         for node in list(self.nodes.values()):
             if self.kafka_is_there and self._is_up(node.host):
+                self._use_internal_topic(node.placement.application_id, node.is_rekeyed)
+                if node.is_rekeyed and node.revision not in self.jobs.values():
+                    continue  # nothing is written to its topic
                 node.hydrate(self.speed * self.random.random())
                 self.groups.add(node.placement.application_id)
+        for number in self.jobs.values() if self.kafka_is_there else ():
+            self._use_internal_topic(self.application_id(number), is_rekeyed=True)
         self._gossip()
         self._probe_readiness()
         if self._happens(0.8):
@@ -95,6 +106,14 @@ class Cluster:
         """Return what the nodes of a pod have on its volume."""
         return [disk for (of, _), disk in self.disks.items() if of == uid]
 
+    def application_id(self, number: int) -> str:
+        return names.application_id("default", "users", number, "the-resource")
+
+    def _use_internal_topic(self, application_id: str, is_rekeyed: bool) -> None:
+        """Create the internal topic, as a broker does for its consumers and producers."""
+        if is_rekeyed:
+            self.internal_topics.add(names.internal_topic(application_id))
+
     # --- controllers
 
     def _collect_garbage(self) -> None:
@@ -103,6 +122,7 @@ class Cluster:
         pods = {pod["metadata"]["uid"] for pod in self.api.of("Pod")}
         self.nodes = {key: node for key, node in self.nodes.items() if key[0] in pods}
         self.disks = {key: disk for key, disk in self.disks.items() if key[0] in claims | pods}
+        self.jobs = {uid: number for uid, number in self.jobs.items() if uid in pods}
 
     def _make_pods(self, stateful_set: LiveRevision) -> None:
         meta, spec = stateful_set["metadata"], stateful_set["spec"]
@@ -115,7 +135,9 @@ class Cluster:
             self._make_pod(stateful_set, ordinal, template)
         for pod in self.api.of("Pod"):
             name, _, ordinal = pod["metadata"]["name"].rpartition("-")
-            if name == meta["name"] and int(ordinal) >= spec["replicas"]:
+            if name == meta["name"] and (
+                int(ordinal) >= spec["replicas"] or _is_replaced(spec, pod, template)
+            ):
                 self.api.delete(Ref("Pod", pod["metadata"]["name"]))
 
     def _make_pod(self, stateful_set: LiveRevision, ordinal: int, template: str) -> None:
@@ -152,6 +174,9 @@ class Cluster:
         claim = self.api.get("PersistentVolumeClaim", f"data-{pod['metadata']['name']}")
         bound = claim["metadata"]["labels"].get("host") if claim else None
         up = [name for name, host in self.hosts.items() if self._seems_up(host)]
+        if self.job_problem is not None and rekey_revision(pod) is not None:
+            self._set_condition(pod, "PodScheduled", "False", self.job_problem)
+            return
         fit = [bound] if bound in up else [] if bound else up
         if not fit:
             self._set_condition(pod, "PodScheduled", "False", f"no node fits: volume node affinity ({bound})")
@@ -180,12 +205,36 @@ class Cluster:
             if self.now - self.hosts[host].down_since > TAINT_SECONDS:
                 self.api.delete(Ref("Pod", meta["name"]))
             return
+        if (number := rekey_revision(pod)) is not None:
+            self._run_job(pod, number)
+            return
         ports = ports_of(pod)
         for worker, port in enumerate(ports):
             if (uid, port) not in self.nodes and self._happens(0.4):
                 self._start(pod, host, worker, ports)
 
+    def _run_job(self, pod: LiveRevision, number: int) -> None:
+        name = names.child("users", number)
+        config_map, uid = self.api.get("ConfigMap", name), pod["metadata"]["uid"]
+        if uid in self.jobs or config_map is None or self.api.get("Secret", name) is None:
+            return
+        sql = spec_of(config_map).get("transform", {}).get("sql")
+        if sql == REFUSED:
+            message = json.dumps({"reason": "TransformRefused", "message": SENTENCE})
+            end = {"exitCode": 1, "reason": "Error", "message": message}
+            self._set_container(pod, {"waiting": {"reason": "CrashLoopBackOff"}}, {"terminated": end})
+        elif self._happens(0.4):
+            self._set_container(pod, {"running": {}}, {})
+            self.jobs[uid] = number
+
+    def _set_container(self, pod: LiveRevision, state: dict[str, Any], last: dict[str, Any]) -> None:
+        statuses = [{"name": "rekey", "state": state, "lastState": last}]
+        if pod["status"].get("containerStatuses") != statuses:
+            pod["status"]["containerStatuses"] = statuses
+            self.api.touch(pod)
+
     def _stop(self, uid: str) -> None:
+        self.jobs.pop(uid, None)
         self.nodes = {key: node for key, node in self.nodes.items() if key[0] != uid}
 
     def _start(self, pod: LiveRevision, host: str, worker: int, ports: list[int]) -> None:
@@ -232,6 +281,9 @@ class Cluster:
             if host is not None and not host.up:
                 if not self._seems_up(host):
                     self._set_condition(pod, "Ready", "False", "its host does not answer")
+            elif rekey_revision(pod) is not None:
+                runs = pod["metadata"]["uid"] in self.jobs
+                self._set_condition(pod, "Ready", "True" if runs else "False", "")
             elif self._happens(0.7):
                 self._set_condition(
                     pod, "Ready", "True" if all(n and n.ready for n in nodes) else "False", ""
@@ -239,14 +291,13 @@ class Cluster:
 
     def _endpoints_now(self) -> frozenset[str]:
         service = self.api.get("Service", "users")
-        number = service_of(service)
-        if service is None or number is None:
+        if service is None or service_of(service) is None:
             return frozenset()
-        prefix = names.child("users", number)
+        selector = service["spec"]["selector"].items()
         return frozenset(
             pod["metadata"]["name"]
             for pod in self.api.of("Pod")
-            if pod["metadata"]["name"].rpartition("-")[0] == prefix and is_ready(pod)
+            if selector <= pod["metadata"]["labels"].items() and is_ready(pod)
         )
 
     def _set_condition(self, pod: LiveRevision, kind: str, status: str, message: str) -> None:
@@ -272,6 +323,26 @@ class Cluster:
 def template_name(template: Any) -> str:
     text = json.dumps(template, sort_keys=True)
     return f"t{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def rekey_revision(pod: Manifest) -> int | None:
+    """Return the revision whose rekey job the pod runs, if it runs one."""
+    return names.revision_of_rekey_job("users", pod["metadata"]["name"].rpartition("-")[0])
+
+
+def spec_of(config_map: LiveRevision) -> dict[str, Any]:
+    """Return a revision's spec, as its processes find it; empty if it cannot be read."""
+    try:
+        spec = json.loads(config_map["data"]["spec.json"])
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return spec if isinstance(spec, dict) else {}
+
+
+def _is_replaced(stateful_set: LiveRevision, pod: LiveRevision, template: str) -> bool:
+    """Return whether the StatefulSet's controller itself replaces the pod, after a change of the template."""
+    outdated = pod["metadata"]["labels"].get("controller-revision-hash") != template
+    return bool(stateful_set["updateStrategy"]["type"] == "RollingUpdate" and outdated)
 
 
 def ports_of(pod: LiveRevision) -> list[int]:

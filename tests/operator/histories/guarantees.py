@@ -8,8 +8,10 @@ from typing import Any
 
 from queryable_app.config.topic_spec import duration_ms
 from queryable_operator.build.settings_map import record_of
+from queryable_operator.decide.actions import TopicDeletion
 from queryable_operator.report.status import service_of
-from queryable_operator.rollout.live_revision import LiveRevision, revisions_of, seconds_of
+from queryable_operator.rollout.live_revision import LiveRevision, revisions_of
+from queryable_operator.rollout.pod import seconds_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Observed, Ref
 from queryable_operator.spec.pods import PodLayout
@@ -125,6 +127,7 @@ class Guarantees:
             "evict": self._check_eviction,
             "delete": self._check_deletion,
             "force": self._check_deletion,
+            "topic": self._check_topic,
             "status": self._check_status,
         }
         checks[action](what, observed)
@@ -132,8 +135,9 @@ class Guarantees:
     def _check_apply(self, manifest: Mapping[str, Any], observed: Observed) -> None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         if kind == "StatefulSet":
+            of_revision = names.child("users", _number(Ref(kind, name)))
             for before in ("ConfigMap", "Secret"):
-                assert Ref(before, name) in observed.children, f"{name} is created before its {before}"
+                assert Ref(before, of_revision) in observed.children, f"{name} is created before its {before}"
         if kind == "ConfigMap" and Ref(kind, name) in self.cluster.api.objects:
             self._check_placement(manifest, self.cluster.api.objects[Ref(kind, name)])
         if (kind, name) == ("Service", "users"):
@@ -232,6 +236,19 @@ class Guarantees:
         if ref.kind == "PersistentVolumeClaim" and number in self._retained():
             self._check_volume_deletion(ref, number)
 
+    def _check_topic(self, deletion: TopicDeletion, observed: Observed) -> None:
+        prefix = self.cluster.application_id(0).rpartition(".r0-")[0]
+        number = names.revision_number(deletion.topic.removeprefix(f"{prefix}.").partition("-")[0])
+        assert number is not None, deletion
+        assert number not in self._retained(), f"{deletion} is of a living revision"
+        assert number != service_of(self.cluster.api.get("Service", "users")), deletion
+        running = [
+            pod
+            for pod in self.cluster.api.of("Pod")
+            if _number(Ref("Pod", pod["metadata"]["name"])) == number
+        ]
+        assert not running, f"{deletion.topic} is deleted while {running[0]['metadata']['name']} runs"
+
     def _was_retired_for_a_while(self, number: int) -> None:
         previous = (self.operator.resource.get("status") or {}).get("previous") or {}
         if previous.get("revision") == names.revision_text(number):
@@ -243,6 +260,8 @@ class Guarantees:
     def _check_volume_deletion(self, ref: Ref, number: int) -> None:
         uid = self.cluster.api.objects[ref]["metadata"]["uid"]
         for disk in self.cluster.disks_of(uid):
+            if disk.lost_at is not None:  # later decisions were made without it
+                self.note_destroyed(number, disk.replicas)
             for partition, there in disk.replicas.items() if disk.lost_at is None else ():
                 assert there < 1 or self._is_safe(number, partition, without=uid), (
                     f"{ref.name} has the last replica of partition {partition}"
@@ -344,7 +363,7 @@ _NO_POD: dict[str, Any] = {"metadata": {}, "status": {}}
 
 
 def _number(ref: Ref) -> int:
-    name = ref.name.removeprefix("data-")
+    name = ref.name.removeprefix("data-").replace("-rekey", "")
     for part in (name, name.rpartition("-")[0]):
         number = names.revision_number(part.rpartition("-")[2])
         if number is not None:

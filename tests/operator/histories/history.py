@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queryable_operator.report.conditions import conditions_by_type
-from queryable_operator.rollout.live_revision import text_of
+from queryable_operator.rollout.pod import text_of
 from queryable_operator.spec import names
 from queryable_operator.spec.defaults import with_defaults
 from queryable_operator.spec.observed import Ref

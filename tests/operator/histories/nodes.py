@@ -11,6 +11,7 @@ from queryable_app.placement.assignment import Placement, refusal
 from queryable_app.placement.controller import NodeObservation
 from queryable_app.wire.ingest_failures import IngestFailure
 from queryable_operator.spec.observed import NodeStatus
+from queryable_operator.spec.rekeying import is_rekeyed
 
 NEVER = "SELECT never"  # a view with this SQL never hydrates
 REFUSED = "SELECT nope"  # nor does one with this SQL, and its nodes report the reason
@@ -122,8 +123,12 @@ class Node:
         )
 
     @property
+    def is_rekeyed(self) -> bool:
+        return is_rekeyed(self.spec)
+
+    @property
     def _failure(self) -> IngestFailure | None:
-        if self._sql == REFUSED:
+        if self._sql == REFUSED and not self.is_rekeyed:  # otherwise only the rekey job reads the SQL
             return IngestFailure("TransformRefused", SENTENCE)
         if self.spec["kafka"].get("config") == REFUSED_SETTINGS:
             return IngestFailure("KafkaSettingsRefused", "spec.kafka: fetch.max.bytes")

@@ -9,7 +9,7 @@ from typing import Any
 
 from queryable_operator.build.children import child
 from queryable_operator.build.settings_map import record_of
-from queryable_operator.decide.actions import Event, Plan
+from queryable_operator.decide.actions import Event, Plan, TopicDeletion
 from queryable_operator.decide.drift import difference
 from queryable_operator.decide.plan import plan
 from queryable_operator.rollout.live_revision import layout_of
@@ -27,7 +27,7 @@ from queryable_operator.spec.pods import PodIndex
 from queryable_operator.spec.resource import identity_of
 from queryable_operator.spec.settings import OperatorSettings
 from tests.operator.histories.api import Conflict
-from tests.operator.histories.cluster import Cluster
+from tests.operator.histories.cluster import Cluster, rekey_revision
 from tests.operator.histories.nodes import NodeKey, silent
 
 SETTINGS = OperatorSettings("example/node:1")
@@ -42,6 +42,7 @@ class Operator:
 
     events: list[Event] = field(default_factory=list)
     gone: bool = False
+    topic_deletions: dict[str, str | None] = field(default_factory=dict)
     kafka_cleaned: bool = False
     kafka_cleanup_error: str | None = None
     kafka_secret_digest: str = ""
@@ -69,6 +70,7 @@ class Operator:
             topic=self._topic(),
             node_statuses=self._all_statuses(children),
             endpoints=self.cluster.endpoints,
+            topic_deletions=dict(self.topic_deletions),
             kafka_cleaned=self.kafka_cleaned,
             kafka_cleanup_error=self.kafka_cleanup_error,
             kafka_secret_digest=self.kafka_secret_digest,
@@ -98,6 +100,7 @@ class Operator:
             planned.evict,
             planned.delete,
             planned.force_delete,
+            planned.delete_topics,
             planned.events,
         )
         return same and not any(actions) and planned.status is None
@@ -144,7 +147,7 @@ class Operator:
     def _nodes(self, children: Mapping[Ref, Manifest]) -> Iterator[tuple[Ref, int, NodeKey]]:
         """Yield the nodes that the operator calls: their pods, their ordinals, and where they answer."""
         for ref, pod in children.items():
-            if ref.kind != "Pod":
+            if ref.kind != "Pod" or rekey_revision(pod) is not None:
                 continue
             number, index = _place(ref.name)
             layout = layout_of("users", number, children)
@@ -168,6 +171,8 @@ class Operator:
             yield lambda r=ref: self._delete("delete", r, observed)  # type: ignore[misc]
         for ref in planned.force_delete:
             yield lambda r=ref: self._delete("force", r, observed)  # type: ignore[misc]
+        for topic in planned.delete_topics:
+            yield lambda t=topic: self._delete_topic(t, observed)  # type: ignore[misc]
         if planned.clean_kafka:
             yield self._clean_kafka
         if planned.status is not None:
@@ -215,9 +220,17 @@ class Operator:
             self.cluster.api.objects.get(ref, {}).get("metadata", {}).pop("finalizers", None)
         self.cluster.api.delete(ref, there["metadata"]["uid"] if there else None, how == "force")
 
+    def _delete_topic(self, deletion: TopicDeletion, observed: Observed) -> None:
+        self.watcher("topic", deletion, observed)
+        self.topic_deletions[deletion.topic] = None if self.cluster.kafka_is_there else "no broker answers"
+        if self.cluster.kafka_is_there:
+            self.cluster.internal_topics.discard(deletion.topic)
+            self.cluster.deleted_topics.add(deletion.topic)
+
     def _clean_kafka(self) -> None:
         if self.cluster.kafka_is_there:
             self.cluster.groups.clear()
+            self.cluster.internal_topics.clear()
             self.kafka_cleaned, self.kafka_cleanup_error = True, None
         else:
             self.kafka_cleanup_error = "no broker answers"

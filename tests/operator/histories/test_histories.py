@@ -117,7 +117,8 @@ def assert_only_needed_objects(history: History, status: dict[str, Any]) -> None
     if "candidate" in status:
         assert status["candidate"]["specHash"] == status["failedHash"]
     for live in api.objects.values():
-        label = live["metadata"]["labels"].get("queryabletopics.io/revision")
+        labels = live["metadata"]["labels"]
+        label = labels.get("queryabletopics.io/revision", labels.get("queryabletopics.io/rekey"))
         assert label is None or label in revisions, live["metadata"]["name"]
     active = status["active"]["revision"]
     if conditions_by_type(status)["SpecValid"]["status"] == "True":
@@ -125,7 +126,7 @@ def assert_only_needed_objects(history: History, status: dict[str, Any]) -> None
             found = [
                 live["metadata"]["name"]
                 for live in api.of(kind)
-                if live["metadata"]["labels"]["queryabletopics.io/revision"] == active
+                if live["metadata"]["labels"].get("queryabletopics.io/revision") == active
             ]
             assert len(found) == spec["replicas"], found
 
@@ -156,4 +157,4 @@ def assert_gone(history: History) -> None:
     assert operator.gone
     assert not cluster.api.objects, list(cluster.api.objects)
     failed = [event for event in operator.events if event.reason == "CleanupFailed"]
-    assert failed or not cluster.groups
+    assert failed or not cluster.groups | cluster.internal_topics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queryable_operator.report.conditions import conditions_by_type
-from queryable_operator.rollout.live_revision import seconds_of
+from queryable_operator.rollout.pod import seconds_of
 from tests.operator.histories.history import History
 from tests.operator.histories.nodes import REFUSED, REFUSED_SETTINGS, SENTENCE
 from tests.operator.histories.story import change, condition, reasons, settled, status

@@ -11,7 +11,8 @@ import pytest
 from queryable_app.placement.assignment import Placement
 from queryable_app.placement.controller import NodeObservation
 from queryable_operator.build.settings_map import RevisionRecord
-from queryable_operator.rollout.live_revision import LiveRevision, Pod
+from queryable_operator.rollout.live_revision import LiveRevision
+from queryable_operator.rollout.pod import Pod
 from queryable_operator.rollout.progress import is_available, is_caught_up, lag
 from queryable_operator.rollout.rolling import next_to_roll
 from queryable_operator.spec.observed import NodeStatus

@@ -1,0 +1,85 @@
+"""Describe the live rekey job of a revision: its StatefulSet, its pod, and why it last ended with an error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queryable_app.wire.ingest_failures import IngestFailure, one_line, parse_failure
+from queryable_operator.rollout.pod import Pod, pod_of
+from queryable_operator.spec.observed import Manifest
+
+_STEADY_SECONDS: Final = 60.0  # a job that has run for so long has outlived its last error
+_NOT_READY_SECONDS: Final = 60.0  # a shorter outage is a restart
+_CHARACTERS_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RekeyJob:
+    stateful_set: Manifest | None = None
+    pod: Pod | None = None
+    error: str | None = None
+    """What the job's container last said when it ended with an error. None: it never did, or has run for a while since."""
+
+    failure: IngestFailure | None = None
+    """The same, if the job named a permanent failure."""
+
+    def problem(self, now: float) -> str | None:
+        """Return why the job does not run, or None if it runs or may be starting."""
+        pod = self.pod
+        if pod is None or pod.ready:
+            return None
+        if pod.problem is not None or now - pod.changed >= _NOT_READY_SECONDS:
+            return self.error or pod.problem or "its pod is not ready"
+        return None
+
+
+NO_REKEY_JOB: Final = RekeyJob()
+
+
+def rekey_job(
+    stateful_set: Manifest | None, pod_name: str, live_pod: Manifest | None, now: float
+) -> RekeyJob:
+    """Parse the live objects of a job. Either may be missing."""
+    if live_pod is None:
+        return RekeyJob(stateful_set)
+    pod = pod_of(pod_name, live_pod, {})
+    steady = pod.ready and now - pod.changed >= _STEADY_SECONDS
+    ended = None if steady else _last_error(live_pod)
+    if ended is None:
+        return RekeyJob(stateful_set, pod)
+    message = ended.get("message")
+    lines = [line for line in message.splitlines() if line.strip()] if isinstance(message, str) else []
+    last = _parsed(lines[-1]) if lines else None
+    return RekeyJob(stateful_set, pod, _text(ended, lines, last), parse_failure(last))
+
+
+def _last_error(pod: Manifest) -> Mapping[str, Any] | None:
+    """Return how the container last ended, if it was an error."""
+    for container in pod.get("status", {}).get("containerStatuses") or ():
+        for state in (container.get("state"), container.get("lastState")):
+            ended = (state or {}).get("terminated")
+            if ended and ended.get("exitCode") != 0:
+                return dict(ended)
+    return None
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _text(ended: Mapping[str, Any], lines: list[str], last: Any) -> str:
+    """Return the end as a sentence: what a log line or a failure says, or else the container runtime's reason."""
+    said: Any = None
+    if isinstance(last, Mapping):
+        said = last.get("message") or last.get("reason") or last.get("event")
+    elif lines:
+        said = lines[-1]
+    if not isinstance(said, str):
+        said = f"{ended.get('reason') or 'Error'}, exit code {ended.get('exitCode')}"
+    return one_line(said)[:_CHARACTERS_MAX]

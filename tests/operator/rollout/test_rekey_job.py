@@ -1,0 +1,78 @@
+"""Test what the operator reads from the pod of a rekey job."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from queryable_app.wire.ingest_failures import IngestFailure
+from queryable_operator.rollout.pod import text_of
+from queryable_operator.rollout.rekey_job import RekeyJob, rekey_job
+
+NOW = 1_000_000.0
+WAITING = {"waiting": {"reason": "CrashLoopBackOff"}}
+RUNNING: dict[str, Any] = {"running": {}}
+
+
+def ended(message: str | None = None, code: int = 1) -> dict[str, Any]:
+    said = {} if message is None else {"message": message}
+    return {"terminated": {"exitCode": code, "reason": "Error", **said}}
+
+
+def job(state: Any = WAITING, last: Any = None, ready_for: float | None = None) -> RekeyJob:
+    """Return a job whose container is in a state, and has been ready for some seconds."""
+    ready = {
+        "type": "Ready",
+        "status": "False" if ready_for is None else "True",
+        "lastTransitionTime": text_of(NOW - (ready_for or 5)),
+    }
+    container = {"name": "rekey", "state": state, "lastState": last or {}}
+    pod = {
+        "metadata": {"name": "users-r1-rekey-0", "creationTimestamp": text_of(NOW - 100)},
+        "status": {"conditions": [ready], "containerStatuses": [container]},
+    }
+    return rekey_job(None, "users-r1-rekey-0", pod, NOW)
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ("first\nthe heap is full\n", "the heap is full"),
+        ('{"event": "starting"}\n{"event": "failed", "reason": "no jars"}', "no jars"),
+        ('{"event": "jvm-died", "code": 9}', "jvm-died"),
+        ('["a list"]', '["a list"]'),
+        ("", "Error, exit code 1"),
+        (None, "Error, exit code 1"),
+    ],
+)
+def test_end_of_the_log_is_the_problem(message: str | None, error: str) -> None:
+    """The problem is the last line of the container's log, or what that line says in JSON, or else the exit code."""
+    assert job(last=ended(message)).problem(NOW) == error
+
+
+def test_permanent_failure_is_parsed() -> None:
+    """A job that ends with a permanent failure as JSON names the reason for conditions."""
+    failure = IngestFailure("TransformRefused", "spec.transform.sql: no such column")
+
+    assert job(last=ended(json.dumps(failure.to_json()))).failure == failure
+    assert job(last=ended("no such column")).failure is None
+
+
+def test_running_job_has_no_problem() -> None:
+    """A job that runs again has no problem, and after a minute its last error is forgotten."""
+    assert job(RUNNING, ended("no"), ready_for=5).problem(NOW) is None
+    assert job(RUNNING, ended("no"), ready_for=5).error == "no"
+    assert job(RUNNING, ended("no"), ready_for=60).error is None
+
+
+def test_normal_end_is_no_error() -> None:
+    """A job that ended with exit code 0 did not fail."""
+    assert job(RUNNING, ended("bye", code=0)).error is None
+
+
+def test_short_outage_is_no_problem() -> None:
+    """A pod that is starting has no problem in its first minute."""
+    assert job(RUNNING).problem(NOW) is None
+    assert job(RUNNING).problem(NOW + 60) == "its pod is not ready"
