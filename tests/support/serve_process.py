@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +26,8 @@ from tests.support.node import node_settings, put, slice_frame
 from tests.support.waiting import eventually
 
 TOPIC_ID = "T1"
+FrameOf = Callable[[int, int, int], tuple[bytes, int]]
+"""From a partition, an offset and the end of the log to a SLICE frame that begins there, and the offset after it."""
 _LIMITED = """
 import resource, runpy, sys
 limit = int(sys.argv.pop(1))
@@ -85,14 +88,18 @@ class ServeProcess:
 
 @contextmanager
 def serve_process(
-    directory: Path, partitions: int = 2, descriptors: int | None = None, **settings: Any
+    directory: Path,
+    partitions: int = 2,
+    descriptors: int | None = None,
+    spec: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Iterator[ServeProcess]:
-    """Start the process; `descriptors` is its soft and hard limit."""
+    """Start the process; `descriptors` is its soft and hard limit, and `spec` has fields of the resource's spec."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     full_soon = {"write_buffer_mb": 4}  # memtables
     own = {"http_host": "127.0.0.1", "http_port": port, **full_soon, **settings}
-    made = node_settings(directory, partitions, settings=own)
+    made = node_settings(directory, partitions, settings=own, **(spec or {}))
     log = directory / "serve.log"
     with log.open("wb") as stderr:
         limited = ["-c", _LIMITED, str(descriptors)] if descriptors else ["-m", "queryable_app.serve"]
@@ -113,10 +120,16 @@ def serve_process(
 class FakeIngest(threading.Thread):
     """Stream records of `value_bytes` from serve's positions, over one connection per partition, as Spark's tasks do."""
 
-    def __init__(self, served: ServeProcess, partitions: int = 2, value_bytes: int = 4000) -> None:
+    def __init__(
+        self,
+        served: ServeProcess,
+        partitions: int = 2,
+        value_bytes: int = 4000,
+        frame_of: FrameOf | None = None,
+    ) -> None:
         super().__init__(daemon=True)
         self._run_dir = Path(served.settings.run_dir)
-        self._value_bytes = value_bytes
+        self._frame_of = frame_of or partial(_frame_of_one, partitions, value_bytes)
         self.ends = dict.fromkeys(range(partitions), 0)
         """Where the log of each partition ends; a test raises it."""
         self.starts = 0
@@ -170,7 +183,7 @@ class FakeIngest(threading.Thread):
                                 control, type="state", state="streaming", mode="realtime", detail="", starts=1
                             )
                 if self.streams:
-                    tasks.send_on(self.ends, self._value_bytes)
+                    tasks.send_on(self.ends, self._frame_of)
         finally:
             tasks.close()
 
@@ -186,25 +199,28 @@ class _Tasks:
             task.setblocking(False)
         self._unsent = dict.fromkeys(positions, b"")
 
-    def send_on(self, ends: dict[int, int], value_bytes: int) -> None:
+    def send_on(self, ends: dict[int, int], frame_of: FrameOf) -> None:
         """Send as much as serve accepts."""
         for partition, task in self._sockets.items():
             with suppress(BlockingIOError):
                 while self._unsent[partition] or self._positions[partition] < ends[partition]:
                     if not self._unsent[partition]:
-                        offset = self._positions[partition]
-                        row = put(
-                            offset,
-                            key_of(partition, offset, len(ends)).encode(),
-                            value_of(partition, offset, value_bytes),
-                        )
-                        self._unsent[partition] = slice_frame(row, partition=partition)
-                        self._positions[partition] += 1
+                        offset, end = self._positions[partition], ends[partition]
+                        frame, self._positions[partition] = frame_of(partition, offset, end)
+                        self._unsent[partition] = frame
                     self._unsent[partition] = self._unsent[partition][task.send(self._unsent[partition]) :]
 
     def close(self) -> None:
         for task in self._sockets.values():
             task.close()
+
+
+def _frame_of_one(
+    partitions: int, value_bytes: int, partition: int, offset: int, _end: int
+) -> tuple[bytes, int]:
+    key = key_of(partition, offset, partitions).encode()
+    row = put(offset, key, value_of(partition, offset, value_bytes))
+    return slice_frame(row, partition=partition), offset + 1
 
 
 def key_of(partition: int, offset: int, partitions: int) -> str:
