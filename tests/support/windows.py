@@ -91,6 +91,7 @@ def expected(records: Sequence[Record], rules: Rules) -> Expected:
     ahead: list[int] = []
     late = 0
     windows: dict[tuple[bytes, int, int], list[tuple[int, Record]]] = {}
+    sessions: dict[bytes, Sessions] = {}
     for offset, record in enumerate(records):
         if clock is None or record.event_ms > clock + far:
             ahead.append(record.event_ms)
@@ -100,33 +101,41 @@ def expected(records: Sequence[Record], rules: Rules) -> Expected:
             clock, ahead = max(clock, record.event_ms), []
         open_after = -(1 << 70) if clock is None else clock - rules.grace
         if rules.gap:
-            late += not _join_session(windows, offset, record, rules.gap, open_after)
+            late += not _join_session(
+                sessions.setdefault(record.key, {}), offset, record, rules.gap, open_after
+            )
             continue
+        latest = record.event_ms // rules.slide * rules.slide
         starts = [
             start
-            for start in range(record.event_ms - rules.size + 1, record.event_ms + 1)
-            if start % rules.slide == 0 and start + rules.size > open_after
+            for start in range(latest, record.event_ms - rules.size, -rules.slide)
+            if start + rules.size > open_after
         ]
         late += not starts
         for start in starts:
             windows.setdefault((record.key, start, start + rules.size), []).append((offset, record))
+    windows |= {(key, *time): joined for key, of_key in sessions.items() for time, joined in of_key.items()}
     return Expected(windows, None if clock is None else clock - rules.grace, late)
 
 
+Sessions = dict[tuple[int, int], list[tuple[int, Record]]]
+"""The sessions of one key: start and end → the records, with their offsets."""
+
+
 def _join_session(
-    windows: dict[tuple[bytes, int, int], list[tuple[int, Record]]],
+    sessions: Sessions,
     offset: int,
     record: Record,
     gap: int,
     open_after: int,
 ) -> bool:
-    """Add a record to the sessions, and return whether it was in time."""
+    """Add a record to the sessions of its key, and return whether it was in time."""
     start, end = record.event_ms, record.event_ms + gap
     if end <= open_after:
         return False
     joined = [(offset, record)]
-    for window in [each for each in windows if each[0] == record.key and each[1] <= end and start <= each[2]]:
-        joined += windows.pop(window)
+    for time in [each for each in sessions if each[0] <= end and start <= each[1]]:
+        joined += sessions.pop(time)
     times = [each.event_ms for _, each in joined]
-    windows[record.key, min(times), max(times) + gap] = joined
+    sessions[min(times), max(times) + gap] = joined
     return True

@@ -347,11 +347,18 @@ class _Run:
         say = self._progress.say
         say(f"\nReady: {', '.join(self._urls)}. Try:\n")
         key = self._existing_key()
+        one, many = ("windows", "windows") if self._has_windows else ("keys", "scan")
         if key is not None:
-            say(f"  curl {url}/v1/keys/{quote(key, safe='')}")
-        say(f"  curl '{url}/v1/scan?limit={_FIRST_SCAN_ROWS}'")
-        say(f"  curl {url}/v1/count")
+            say(f"  curl {url}/v1/{one}/{quote(key, safe='')}")
+        say(f"  curl '{url}/v1/{many}?limit={_FIRST_SCAN_ROWS}'")
+        if not self._has_windows:
+            say(f"  curl {url}/v1/count")
         say(f"\nIn a browser: {url}/     Another terminal: qtopic status     Ctrl-C stops everything.\n")
+
+    @property
+    def _has_windows(self) -> bool:
+        aggregate = self._resource.spec.aggregate
+        return aggregate is not None and aggregate.window is not None
 
     def _existing_key(self) -> str | None:
         """Return a key that exists, or None. With example records, wait until their first rows have settled.
@@ -374,7 +381,8 @@ class _Run:
         """Return the first key that a URL can name as text, and how many rows the printed scan has now."""
         for url in self._urls:
             with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
-                items = self._http.get(f"{url}/v1/scan?limit={_FIRST_SCAN_ROWS}").json()["items"]
+                path = "/v1/windows" if self._has_windows else "/v1/scan"
+                items = self._http.get(f"{url}{path}?limit={_FIRST_SCAN_ROWS}").json()["items"]
                 keys = [str(item["key"]) for item in items if "keyEncoding" not in item]
                 if keys:
                     return keys[0], len(items)

@@ -68,6 +68,7 @@ _WINDOW: Final = _object(
     keyEncoding=_ENCODING,
 )
 _WINDOWS_PAGE: Final = _object({"items": _list_of(_WINDOW), "cursor": _CURSOR, **_COVERAGE})
+_TOP: Final = _object({"items": _list_of(_WINDOW), **_COVERAGE})
 _ITEMS: Final = _object({"items": _list_of(_ITEM), **_COVERAGE})
 _COUNTED: Final = _object({"count": _COUNT, "approximate": {"type": "boolean"}, **_COVERAGE})
 _POSITION: Final = _object({"partition": _COUNT, "offset": _COUNT, "position": {"type": "string"}})
@@ -129,6 +130,7 @@ WINDOWS: Final[Responses] = {
         "content": {JSON: {"schema": _WINDOWS_PAGE}, NDJSON: {"schema": _WINDOW}},
     }
 }
+TOP: Final[Responses] = {200: _answer("The best windows, the best one first.", _TOP)}
 WINDOW: Final[Responses] = {200: _answer("The window.", _WINDOW)}
 COUNTED: Final[Responses] = {200: _answer("The number of keys.", _COUNTED)}
 WRITTEN: Final[Responses] = {
@@ -201,6 +203,8 @@ _PARAMETERS: Final[dict[str, tuple[str, Schema]]] = {
     "limit": ("The most rows to return.", {"type": "integer", "minimum": 1, "default": 100}),
     "order": ("The order of the keys.", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}),
     "cursor": ("The cursor of the previous page.", _TEXT),
+    "by": ("The column whose results are compared.", _TEXT),
+    "k": ("How many windows to return.", {**_whole(1, 1000), "default": 10}),
     "approximate": (
         "true: an estimate within some percent, which reads no rows.",
         {"type": "string", "enum": ["false", "true"], "default": "false"},
@@ -215,6 +219,12 @@ WINDOW_TIMES: Final[dict[str, tuple[str, Schema]]] = {
     "order": ("The order of keys and starts.", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}),
 }
 """How reads of windows understand parameters that other reads have too."""
+TOP_ORDER: Final[dict[str, tuple[str, Schema]]] = {
+    "order": (
+        "desc: the greatest results first.",
+        {"type": "string", "enum": ["desc", "asc"], "default": "desc"},
+    ),
+}
 
 
 def openapi_parameters(

@@ -1,6 +1,7 @@
-"""Serve reads of windows: `GET /v1/windows`, `/v1/windows/{key}` and `/v1/windows/{key}/{start}`.
+"""Serve reads of windows: `GET /v1/windows`, `/v1/windows/{key}`, `/v1/windows/{key}/{start}` and `/v1/top`.
 
 Strategy: the windows of a key are neighbours on disk, in order of their starts, so each of these reads is a range of rows.
+`/v1/top` reads all windows of a time, and retains the best.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.serve.api.openapi import (
     MANY_OPTIONS,
     POINT_OPTIONS,
+    TOP,
+    TOP_ORDER,
     WINDOW,
     WINDOW_TIMES,
     WINDOWS,
@@ -26,6 +29,7 @@ from queryable_app.serve.api.request import (
     RAW_START,
     Parameters,
     accept_header,
+    allows_partial,
     answer_reservation,
     key_in_path,
     multi_read_options,
@@ -38,11 +42,14 @@ from queryable_app.serve.reads.coverage import Coverage, read_partitions
 from queryable_app.serve.reads.covered_reads import covered_rows
 from queryable_app.serve.reads.point import Reads
 from queryable_app.serve.reads.scans import Bounds, Page, page
+from queryable_app.serve.reads.top_windows import TOP_MAX, check_column, top
 from queryable_app.serve.reads.window_rows import WindowRows
-from queryable_app.wire.http_text import JSON, body_answer, negotiate, single
+from queryable_app.wire.http_text import JSON, body_answer, choice, negotiate, single, whole_number
 from queryable_app.wire.times import parse_time
 
 _LIST: Final = ("from", "to", "limit", "order", "cursor", "key-encoding")
+_TOP: Final = ("by", "k", "order", "from", "to")
+_TOP_ROWS: Final = 10  # unless the request says
 _TIME_ADVICE: Final = "write it like 2026-11-22T10:00:00Z, or as milliseconds since 1970"
 
 OTHER_PATHS: Final = ("/v1/keys", "/v1/multi-get", "/v1/scan", "/v1/range", "/v1/prefix", "/v1/count")
@@ -93,6 +100,34 @@ def routes(node: Node, reads: Reads, windows: WindowRows) -> APIRouter:
         raw_start: bytes = request.scope[RAW_START]
         start_ms = _time("start", raw_start.decode("latin-1"), "; write a slash in a key as %2F")
         return await _one(reads, request, values, windows, record_key, start_ms)
+
+    @router.get(
+        "/v1/top",
+        openapi_extra=openapi_parameters(*MANY_OPTIONS, *_TOP, about=WINDOW_TIMES | TOP_ORDER),
+        responses=TOP,
+    )
+    async def top_windows(request: Request) -> Response:
+        """Return the windows with the greatest results of a column, of those that start in a time."""
+        values = parse_parameters(request, MANY_OPTIONS, *_TOP)
+        negotiate(accept_header(request), (JSON,))
+        column = check_column(windows.spec, single(values, "by"))
+        count = whole_number(values, "k", 1, TOP_MAX) or _TOP_ROWS
+        greatest = choice(values, "order", ("desc", "asc")) == "desc"
+        bounds = Bounds(starts=_times(values))
+        options, deadline = multi_read_options(request, values, reads)
+        partial, reservation = allows_partial(values), answer_reservation(request)
+        node.read_admission.require_slot_for_long_read()
+
+        async def read(covered: Coverage) -> list[bytes]:
+            batches = covered_rows(reads, covered, bounds, deadline, reservation, None)
+            lines = windows.lines(covered.progress, reads.partitioning.scattered)
+            return await top(batches, lines, column, count, greatest, reservation)
+
+        everything = range(reads.replicas.partitions)
+        found, covered = await read_partitions(reads, everything, options, deadline, partial, read)
+        return to_response(
+            body_answer(b'{"items":[%b]%b' % (b",".join(found), covered.fields()), JSON, covered.headers)
+        )
 
     return router
 

@@ -41,7 +41,7 @@ class WindowRows:
     def __init__(self, codec: KeyCodec, spec: AggregateSpec, windows: Windows) -> None:
         self.windows = windows
         self._codec = codec
-        self._spec = spec
+        self.spec = spec
         self._render = state_renderer(spec)
 
     def lines(self, progress: Sequence[ReplicaProgress], scattered: bool) -> ToLines:
@@ -87,7 +87,7 @@ class WindowRows:
                     _iso(start_ms),
                     _iso(window.end_ms),
                     _BOOLEANS[window.final],
-                    self._render(state_of_session(self._spec, state) if sessions else state),
+                    self._render(state_of_session(self.spec, state) if sessions else state),
                     partition,
                     offset,
                     timestamp_ms,

@@ -362,16 +362,42 @@ def test_answers_match_their_schemas(http: httpx.Client) -> None:
     """Answers have the fields that the OpenAPI document describes, which has the paths of windows and no others for rows."""
     document = http.get("/openapi.json").json()
     assert {path for path in document["paths"] if path.startswith("/v1/")} == {
-        "/v1/windows", "/v1/windows/{key}", "/v1/windows/{key}/{start}",
+        "/v1/windows", "/v1/windows/{key}", "/v1/windows/{key}/{start}", "/v1/top",
         "/v1/records", "/v1/records/{key}", "/v1/status", "/v1/placement",
     }  # fmt: skip
     for path, described in (
         ("/v1/windows?limit=1000", "/v1/windows"),
         ("/v1/windows/a", "/v1/windows/{key}"),
         (f"/v1/windows/a/{NOON}", "/v1/windows/{key}/{start}"),
+        ("/v1/top?by=n", "/v1/top"),
     ):
         operation = document["paths"][described]["get"]
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
         Draft202012Validator(schema).validate(http.get(path).json())
         in_path = {each["name"] for each in operation["parameters"] if each["in"] == "path"}
         assert in_path == {piece.split("}")[0] for piece in described.split("{")[1:]}
+
+
+@given(st.data())
+def test_top_is_that_of_a_sort(nodes: NodeCluster, data: st.DataObject) -> None:
+    """Any node answers the first of all windows of a time, sorted by a column; of equal ones the first key and start."""
+    column = data.draw(st.sampled_from(("n", "total", "first")))
+    first, minutes, k = (data.draw(st.integers(low, 12)) for low in (-1, 0, 1))
+    order = data.draw(st.sampled_from(("desc", "asc")))
+    bounds = f"from={NOON + first * MINUTE}&to={NOON + (first + minutes) * MINUTE}"
+    with data.draw(st.sampled_from(nodes.nodes)).client() as http:
+        every = http.get(f"/v1/windows?limit=1000&{bounds}").json()["items"]
+        found = http.get(f"/v1/top?by={column}&k={k}&order={order}&{bounds}").json()
+
+    expected = sorted(every, key=lambda item: item["value"][column], reverse=order == "desc")
+    assert (found["items"], found["complete"]) == (expected[:k], True)
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [("", "by"), ("by=nope", "by"), ("by=n&k=0", "k"), ("by=n&k=1001", "k"), ("by=n&order=up", "order")],
+)
+def test_wrong_top_is_refused(http: httpx.Client, query: str, field: str) -> None:
+    """A wrong parameter of top is named, and a wrong column with those that there are."""
+    answer = http.get(f"/v1/top?{query}")
+    assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (400, field)

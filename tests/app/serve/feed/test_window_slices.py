@@ -16,6 +16,7 @@ from queryable_app.serve.api.app import window_rows
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.replica_progress import progress_of
 from queryable_app.serve.store.replica import Replica
+from queryable_app.serve.store.store import Store
 from queryable_app.wire.times import parse_time
 from tests.support.node import dropped, open_node, slice_payload
 from tests.support.windows import Expected, Record, Rules, expected, row_of, view
@@ -175,3 +176,19 @@ def test_dropped_records_do_not_move_the_clock(case: tuple[Node, Rules]) -> None
     assert (items(node, replica), replica.state.dropped, replica.late_records) == ({}, 20, 0)
     assert node.windows is not None
     assert replica.max_event_ms == -(1 << 63)
+
+
+def test_checkpoint_carries_the_clock(tmp_path: Path) -> None:
+    """A replica that is built from another node's checkpoint goes on with its watermark and its late records."""
+    node = open_node(tmp_path, view=SPECS["tumbling"][1])
+    store = node.replicas.by_partition[0].store
+    apply(node, [*[Record(b"a", 1000, 1)] * 12, Record(b"a", 0, 1)], 0, 12)
+
+    store.flush()
+    store.checkpoint(tmp_path / "checkpoint")
+
+    copied = Store.open(tmp_path / "checkpoint", store.identity, node.memory)
+    assert copied.clock.encode() == store.clock.encode()
+    assert (copied.clock.late, list(copied.rows())) == (1, list(store.rows()))
+    copied.close()
+    node.replicas.close()
