@@ -12,14 +12,12 @@ import asyncio
 import hmac
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from queryable_app.contract import NODE_HEADER, PLACEMENT_PATH, NodeSettings
 from queryable_app.placement.assignment import Placement
-from queryable_app.platform.clock import monotonic_ms
 from queryable_app.platform.log import event
 from queryable_app.policy.attempts import Attempts, HedgeBudget
 from queryable_app.policy.failure_detector import (
@@ -28,10 +26,10 @@ from queryable_app.policy.failure_detector import (
     heartbeat_current_seconds,
     heartbeat_ticks,
 )
-from queryable_app.policy.freshness import Consistency, ReadOptions, lag_ms, next_offset
+from queryable_app.policy.freshness import Consistency, ReadOptions
 from queryable_app.policy.routing import LastHeartbeat, PeerStates, ReportedReplica, route
 from queryable_app.serve.base.background import Background, guarded
-from queryable_app.serve.base.peer_frames import decode_heartbeat, encode_heartbeat
+from queryable_app.serve.base.peer_frames import decode_heartbeat
 from queryable_app.serve.peers.client import (
     CONNECTIONS_MAX,
     PeerClient,
@@ -41,10 +39,11 @@ from queryable_app.serve.peers.client import (
 )
 from queryable_app.serve.peers.connection import host_line
 from queryable_app.serve.peers.heartbeats import Heartbeats
-from queryable_app.serve.peers.pipeline import PlainRead, ReadPipeline, ResponseHandler
+from queryable_app.serve.peers.own_heartbeat import OwnHeartbeat
+from queryable_app.serve.peers.peer import PLAIN_READ, FirstSend, Peer
+from queryable_app.serve.peers.pipeline import ReadPipeline, ResponseHandler
 from queryable_app.serve.store.replicas import Replicas
 
-PLAIN_READ: Final = b"GET /v1/keys/"
 FORWARDED_HEADER: Final = "qt-forwarded"
 DEADLINE_HEADER: Final = "qt-deadline-ms"
 HEARTBEAT: Final = "/internal/v1/heartbeat"
@@ -54,41 +53,7 @@ TOKEN_REFUSED_STATUSES: Final = (401, 403)
 """The other node has another token: it refuses this node, and not the client."""
 
 _FIRST_HEARTBEAT_SECONDS: Final = 0.5
-_HEARTBEAT_CACHE_SECONDS: Final = 0.02
 _HEDGE_DELAY_SECONDS: Final = 0.25  # of a read that may wait for freshness
-_PLAIN_DEADLINE_STEP_MS: Final = (
-    50  # few different header lines, so that they hit the other node's parsed-header cache
-)
-
-
-class FirstSend(PlainRead, Protocol):
-    """A plain read that no node has got yet."""
-
-    key: bytes
-    """As it stands in the path."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Peer:
-    """Another node, and the connections to it."""
-
-    address: str
-    health: PeerHealth
-    heartbeats: Heartbeats
-    client: PeerClient
-    pipeline: ReadPipeline
-    plain_lines: bytes  # of a plain read, between the key and the remaining milliseconds
-    plain_tails: dict[int, bytes] = field(default_factory=dict)  # by the remaining milliseconds
-    movable: dict[asyncio.Timeout, Collection[int]] = field(default_factory=dict)
-    """Running requests that other nodes could serve, and the partitions that they read."""
-
-    def plain_tail(self, seconds: float) -> bytes:
-        """Return what stands behind the key in a plain read that has so much time left."""
-        left_ms = int(seconds * 1000 + 0.5) // _PLAIN_DEADLINE_STEP_MS * _PLAIN_DEADLINE_STEP_MS
-        tail = self.plain_tails.get(left_ms)
-        if tail is None:
-            tail = self.plain_tails[left_ms] = b"%b%d\r\n\r\n" % (self.plain_lines, left_ms or 1)
-        return tail
 
 
 class Peers(Background):
@@ -104,13 +69,13 @@ class Peers(Background):
         path = settings.internal_token_path
         self._token = Path(path).read_text().strip() if path else ""
         self._followed: Placement | None = None
-        self._peers: dict[int, _Peer] = {}
+        self._peers: dict[int, Peer] = {}
         self._health: dict[int, PeerHealth] = {}
         """Includes nodes that have left the placement, for requests that began before."""
         self.hedges = HedgeBudget()
         self._routes: dict[int, tuple[int, ...]] = {}
         """Candidates for plain reads, since the last heartbeat."""
-        self._heartbeat_cache = (-1.0, b"")
+        self._own_heartbeat = OwnHeartbeat(replicas)
         self._ticks = 0
         self.last_heartbeats: dict[int, LastHeartbeat] = {}
         self.suspected: frozenset[int] = frozenset()
@@ -284,11 +249,11 @@ class Peers(Background):
                 self._peers[ordinal] = self._new_peer(ordinal, address)
         self._routes.clear()
 
-    def _new_peer(self, ordinal: int, address: str) -> _Peer:
+    def _new_peer(self, ordinal: int, address: str) -> Peer:
         health = self._health[ordinal] = PeerHealth()
         host = host_line(address)
         heartbeat = b"GET %b HTTP/1.1\r\n%b%b\r\n" % (HEARTBEAT.encode(), host, self.node_headers)
-        return _Peer(
+        return Peer(
             address,
             health,
             Heartbeats(ordinal, address, heartbeat, health, self._on_heartbeat, self._on_health_change),
@@ -321,23 +286,7 @@ class Peers(Background):
 
     def heartbeat_body(self) -> bytes:
         """Return this node's response to a heartbeat."""
-        encoded_at, body = self._heartbeat_cache
-        now = asyncio.get_running_loop().time()
-        if now - encoded_at > _HEARTBEAT_CACHE_SECONDS:
-            now_ms = monotonic_ms()
-            replicas = {
-                partition: ReportedReplica(
-                    next_offset(replica),
-                    lag_ms(replica, now_ms),
-                    replica.complete and replica.damaged is None,
-                )
-                for partition, replica in self._replicas.by_partition.items()
-            }
-            body = encode_heartbeat(
-                self._replicas.placement.epoch, self._replicas.mismatches, replicas, self.draining
-            )
-            self._heartbeat_cache = (now, body)
-        return body
+        return self._own_heartbeat.body(self.draining)
 
     def _tick(self, now: float) -> None:
         if self._replicas.placement is not self._followed:
