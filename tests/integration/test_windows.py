@@ -1,0 +1,184 @@
+"""Test windows over a real Kafka and Spark: every one equals the fold of the topic, on every replica, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from queryable_app.wire.times import parse_time, to_iso
+from tests.integration import topics
+from tests.integration.system import System, resource, running
+from tests.support.waiting import eventually
+from tests.support.windows import COLUMNS, Expected, Record, Rules, expected
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SEED = 20261122
+PARTITIONS = 4
+START_MS = 1_795_348_800_000
+PAGES = [f"page-{n}" for n in range(30)]
+SCHEMA = "v INT, at TIMESTAMP"
+SQL = "SELECT key, value.v AS v, value.at AS at FROM records"
+KINDS = {
+    "tumbling": (Rules(60_000, 60_000, 5_000, 3_600_000), {"size": "1m", "grace": "5s", "retention": "1h"}),
+    "sessions": (
+        Rules(0, 0, 5_000, 3_600_000, gap=20_000),
+        {"sessionGap": "20s", "grace": "5s", "retention": "1h"},
+    ),
+}
+Items = dict[tuple[bytes, int, int], tuple[bool, dict[str, Any]]]
+
+
+def page_views(seed: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield views of pages a second apart: some out of order, some late, and some of a wrong clock."""
+    dice = random.Random(seed)
+    for number in range(1 << 30):
+        at_ms = START_MS + number * 1000
+        chance = dice.random()
+        if chance < 0.3:
+            at_ms -= dice.randrange(8_000)
+        elif chance < 0.4:
+            at_ms -= dice.randrange(600_000)
+        elif chance < 0.41:
+            at_ms += 86_400_000 * 365
+        page = PAGES[min(int(dice.expovariate(0.3)), len(PAGES) - 1)]
+        yield page.encode(), json.dumps({"v": dice.randrange(-50, 50), "at": to_iso(at_ms)}).encode()
+
+
+def flood(bootstrap: str, topic: str, stop: threading.Event, seed: int) -> None:
+    """Write page views until `stop`."""
+    client, views = topics.producer(bootstrap), page_views(seed)
+    while not stop.is_set():
+        for _ in range(10):
+            key, value = next(views)
+            client.produce(topic, key=key, value=value)
+        client.poll(0)
+        stop.wait(0.02)
+    assert client.flush(60) == 0
+
+
+def oracle(bootstrap: str, topic: str, rules: Rules) -> dict[int, Expected]:
+    """Return what each partition must have."""
+    logs: dict[int, list[Record]] = {partition: [] for partition in range(PARTITIONS)}
+    for record in topics.records(bootstrap, topic):
+        value = json.loads(record.value or b"")
+        at_ms = parse_time(value["at"])
+        assert at_ms is not None
+        log = logs[record.partition]
+        assert record.offset == len(log)
+        log.append(Record(record.key or b"", at_ms, value["v"]))
+    return {partition: expected(log, rules) for partition, log in logs.items()}
+
+
+def windows(system: System, node: int) -> Items:
+    """Return all windows, as one node answers them."""
+    found: Items = {}
+    cursor = ""
+    while True:
+        answer = system.get(f"/v1/windows?limit=5000&deadline-ms=20000{cursor}", node)
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        for item in page["items"]:
+            start, end = parse_time(item["window"]["start"]), parse_time(item["window"]["end"])
+            assert start is not None
+            assert end is not None
+            found[item["key"].encode(), start, end] = item["window"]["final"], item["value"]
+        if page["cursor"] is None:
+            return found
+        cursor = f"&cursor={page['cursor']}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_equal_the_fold_after_random_kills(kafka: Any, tmp_path: Path, kind: str) -> None:
+    """Under load, with serve and ingest killed at random moments, every window and the late records equal the topic's fold."""
+    rules, window = KINDS[kind]
+    topic, dice, stop = f"page-views-{kind}", random.Random(SEED), threading.Event()
+    topics.create(kafka.bootstrap, topic, PARTITIONS)
+    producing = threading.Thread(target=flood, args=(kafka.bootstrap, topic, stop, SEED))
+    producing.start()
+    document = resource(
+        topic,
+        kafka.bootstrap,
+        value={"format": "json", "schema": SCHEMA},
+        transform={"sql": SQL},
+        view={
+            "kind": "aggregate",
+            "aggregate": {"window": {**window, "timeColumn": "at"}, "columns": COLUMNS},
+        },
+        replicas=2,
+        standbyReplicas=1,
+    )
+    try:
+        with running(document, tmp_path, nodes=2) as system:
+            for role, node in [("ingest", 0), ("serve", 1), ("serve", 0), ("ingest", 1), ("serve", 0)]:
+                stop.wait(dice.uniform(0.2, 2.0))
+                system.kill(role, node)
+                system.wait_ready(2)
+            stop.set()
+            producing.join(70)
+            system.at_end(topics.ends(kafka.bootstrap, topic))
+            partitions = oracle(kafka.bootstrap, topic, rules)
+            every = {k: v for each in partitions.values() for k, v in each.items(rules).items()}
+            late = {partition: each.late for partition, each in partitions.items()}
+
+            def late_records(node: int) -> dict[int, int]:
+                status = system.get("/v1/status", node).json()["partitions"]
+                return {each["partition"]: each["lateRecords"] for each in status}
+
+            for node in (0, 1):
+                eventually(f"node {node} has the late records", lambda n=node: late_records(n) == late)  # type: ignore[misc]
+                assert windows(system, node) == every
+            assert sum(late.values()) > 0
+            assert {is_final for is_final, _ in every.values()} == {True, False}
+            assert len(every) > 100
+    finally:
+        stop.set()
+        producing.join(70)
+
+
+def test_example_of_page_views(kafka: Any, tmp_path: Path) -> None:
+    """The example counts views and bots per minute, and its windows become final as time passes."""
+    document = yaml.safe_load((EXAMPLES / "page_views.yaml").read_text())
+    topic = document["spec"]["topic"]
+    document["spec"]["kafka"]["bootstrapServers"] = kafka.bootstrap
+    topics.create(kafka.bootstrap, topic, 1)
+    views = [
+        ("/cart", {"user": f"u{n}", "bot": n % 4 == 0, "at": to_iso(START_MS + n * 6_000)}) for n in range(40)
+    ]
+    topics.produce(
+        kafka.bootstrap, topic, [(page.encode(), json.dumps(view).encode()) for page, view in views]
+    )
+    with running(document, tmp_path) as system:
+        system.at_end(topics.ends(kafka.bootstrap, topic))
+        answer = system.get("/v1/windows/%2Fcart?from=2026-11-22T12:01:00Z&to=2026-11-22T12:04:00Z").json()
+        printed = system.log.read_text()
+
+    assert [
+        (each["window"]["start"], each["window"]["final"], each["value"]) for each in answer["items"]
+    ] == [
+        ("2026-11-22T12:01:00.000Z", True, {"views": 8, "bots": 2, "last_user": "u19"}),
+        ("2026-11-22T12:02:00.000Z", True, {"views": 7, "bots": 3, "last_user": "u29"}),
+        ("2026-11-22T12:03:00.000Z", False, {"views": 8, "bots": 2, "last_user": "u39"}),
+    ]
+    assert "/v1/windows/%2Fcart" in printed
+    assert "/v1/scan" not in printed
+
+
+def test_example_of_sessions(tmp_path: Path) -> None:
+    """The example makes visits of the example records, and prints requests that work."""
+    document = yaml.safe_load((EXAMPLES / "user_sessions.yaml").read_text())
+    with running(document, tmp_path, "--kafka", "embedded", "--produce-examples", "50") as system:
+        eventually("there are visits", lambda: len(system.get("/v1/windows").json()["items"]) > 5)
+        for item in system.get("/v1/windows").json()["items"]:
+            start, end = parse_time(item["window"]["start"]), parse_time(item["window"]["end"])
+            assert start is not None
+            assert end is not None
+            assert end - start >= 30 * 60_000
+            assert item["value"]["pages"] >= 1
+            assert item["value"]["landed_on"].startswith("/")
