@@ -18,7 +18,7 @@ import httpx
 from queryable_app.contract import DEFAULT_PORT, NODE_HEADER, PLACEMENT_PATH, READ_PATH
 from queryable_app.placement.assignment import Placement
 from queryable_app.placement.controller import parse_observation, unresponsive
-from queryable_app.wire.ingest_failures import parse_failure
+from queryable_app.wire.ingest_failures import one_line, parse_failure
 from queryable_app.wire.partitioners import ALGORITHMS
 from queryable_operator.spec.observed import NodeStatus
 
@@ -166,7 +166,14 @@ def parse_node_status(status: Mapping[str, Any], now: float) -> NodeStatus:
         },
         ingest_error=str(ingest["detail"]) if ingest["state"] == "failed" else None,
         failure=parse_failure(ingest.get("failure")),  # a node of an earlier version has none
+        rekey_error=_rekey_error(status.get("rekey")),
     )
+
+
+def _rekey_error(job: Any) -> str | None:
+    """Return why the rekey job cannot continue. Only a node of a rekeyed view reports its job."""
+    failed = isinstance(job, Mapping) and job.get("state") == "failed"
+    return one_line(str(job.get("detail"))) if failed else None
 
 
 def _mismatches(partitioner: Mapping[str, Any]) -> int:

@@ -288,8 +288,8 @@ def _ingest_failed(inputs: StatusInputs) -> str | None:
 
 
 def _rekey_job_failed(inputs: StatusInputs) -> str | None:
-    """Return why the active revision's rekey job does not run. After a restart it counts as failed until it has run for a while,
-    so a job that fails again and again is reported once."""
+    """Return why the active revision's rekey job does not work. After a restart it counts as failed until it has run for a
+    while, so a job that fails again and again is reported once."""
     return None if inputs.suspended else _job_problem(inputs, inputs.active).strip() or None
 
 
@@ -361,13 +361,16 @@ def _first_ingest_failure(live: LiveRevision) -> str:
 
 
 def _job_problem(inputs: StatusInputs, live: LiveRevision) -> str:
-    """Return why the rekey job of a revision does not run as a sentence that follows another, or an empty text."""
+    """Return why the rekey job of a revision does not work as a sentence that follows another, or an empty text."""
     job, last = live.rekey_job, conditions_by_type(inputs.status).get("Degraded", {})
     problem = job.problem(inputs.observed.now)
     if problem is None and last.get("reason") == _REKEY_JOB_FAILED:
         problem = job.error
     name = names.revision_text(live.number)
-    return f" The rekey job of {name} does not run: {problem}" if problem else ""
+    if problem:
+        return f" The rekey job of {name} does not run: {problem}"
+    reported = [node.rekey_error for _, node in sorted(live.node_statuses.items()) if node.rekey_error]
+    return f" The rekey job of {name} cannot continue: {reported[0]}" if reported else ""
 
 
 def _reason_and_message(failure: IngestFailure | None) -> tuple[str, str]:

@@ -82,6 +82,9 @@ class NodeStatus:
     failure: IngestFailure | None = None
     """Why ingest failed, if waiting cannot fix it."""
 
+    rekey_error: str | None = None
+    """Why the rekey job cannot continue, as it reported to the node. It keeps trying."""
+
     placement: Placement | None = None
     """The placement that the node follows. Requested only if the revision's ConfigMap is unreadable or has another epoch, since
     a ConfigMap that was deleted or edited is recovered from what nodes follow."""

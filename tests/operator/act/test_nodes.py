@@ -54,6 +54,33 @@ def _status_of(
     return node_status.get(1, {}).get(0)
 
 
+@pytest.mark.parametrize(
+    ("job", "error"),
+    [
+        ({"state": "failed", "detail": "records 3 to 9\nare gone"}, "records 3 to 9 are gone"),
+        ({"state": "streaming", "detail": ""}, None),
+        ({"state": "absent", "detail": "an old one"}, None),
+        (None, None),
+        ("rubbish", None),
+    ],
+)
+def test_failure_of_a_rekey_job_is_parsed(job: object, error: str | None) -> None:
+    """A node of a rekeyed view reports what its job said last. Only a failure is a problem."""
+    status: dict[str, Any] = {
+        "node": {"ordinal": 0},
+        "epoch": 1,
+        "ready": True,
+        "partitions": [],
+        "ingest": {"state": "streaming", "detail": ""},
+        "topicPartitions": 1,
+        "partitioner": {"inUse": "murmur2", "declared": "murmur2", "mismatches": {"murmur2": 0}},
+        "disk": {"paused": "none"},
+        "rekey": job,
+    }
+
+    assert parse_node_status(status, 0.0).rekey_error == error
+
+
 def test_node_reports_its_replicas(running: Served) -> None:
     """A node with two complete replicas of an empty topic is ready and caught up, without lag."""
     node_status = _status_of(_node(running.port))

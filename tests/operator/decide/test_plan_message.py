@@ -98,6 +98,18 @@ def test_refusal_by_serving_nodes_makes_the_spec_invalid() -> None:
     assert [event.reason for event in planned.events] == ["KafkaSettingsRefused"]
 
 
+def test_report_of_the_rekey_job_is_a_problem() -> None:
+    """A rekey job that runs and cannot continue says so to the nodes, and the view is degraded with its sentence."""
+    planned = plan(with_node_status(standing(), 1, rekey_error="records 3 to 9 are gone"), SETTINGS)
+
+    assert condition(planned, "Degraded") == (
+        "True",
+        "RekeyJobFailed",
+        "The rekey job of r1 cannot continue: records 3 to 9 are gone",
+    )
+    assert [event.reason for event in planned.events] == ["RekeyJobFailed"]
+
+
 def test_temporary_failure_of_a_candidate_is_reported() -> None:
     """The candidate's deadline may be hours away."""
     history = History.begin(3, replicas=1, standbyReplicas=0)
