@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import sys
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,6 +155,30 @@ def test_example_counts_pages(kafka: KafkaForTests, tmp_path: Path) -> None:
     topics.produce(kafka.bootstrap, document["spec"]["topic"], records)
     with running(document, tmp_path) as system:
         assert served(system) == {"/": {"views": 1, "byBots": 0}, "/docs": {"views": 3, "byBots": 1}}
+
+
+def test_example_counts_words(kafka: KafkaForTests, tmp_path: Path) -> None:
+    """The example splits lines into words, and counts each occurrence once, also after the job was killed."""
+    document = yaml.safe_load((ROOT / "examples" / "word-count.yaml").read_text())
+    document["spec"]["kafka"]["bootstrapServers"] = kafka.bootstrap
+    dice = random.Random(SEED)
+    lines = [
+        " ".join(dice.choices(["To", "be,", "or", "not", "to", "be:", "that", "is", "the", "question"], k=9))
+        for _ in range(400)
+    ]
+    lines += ["", "...", "one"]
+    topics.create(kafka.bootstrap, document["spec"]["topic"], 3)
+    topics.produce(
+        kafka.bootstrap, document["spec"]["topic"], [(None, line.encode()) for line in lines[:200]]
+    )
+    with running(document, tmp_path) as system:
+        topics.produce(
+            kafka.bootstrap, document["spec"]["topic"], [(None, line.encode()) for line in lines[200:]]
+        )
+        os.kill(job_pid(system), signal.SIGKILL)
+        expected = Counter(word for line in lines for word in re.findall("[a-z]+", line.lower()))
+        eventually("the view is fresh", lambda: _strong(system) is not None, 120)
+        assert served(system) == {word: {"n": n} for word, n in expected.items()}
 
 
 def test_every_number_is_the_fold_after_random_kills(broker: KafkaForTests, tmp_path: Path) -> None:

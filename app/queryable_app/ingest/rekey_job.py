@@ -173,7 +173,10 @@ class RekeyJob:
         else:
             writer = writer.trigger(processingTime=f"{self._spec.ingest.trigger_ms} milliseconds")
         sink = self._jvm.io.queryabletopics.RekeyWriter(
-            self._run, self._spec.on_bad_record == "Fail", contribution_of(self._session, projection)
+            self._run,
+            self._spec.on_bad_record == "Fail",
+            contribution_of(self._session, projection),
+            len(projection.frame.columns) - 2 if projection.makes_rows else -1,
         )
         writer._jwrite = writer._jwrite.foreach(sink)
         return writer.start()

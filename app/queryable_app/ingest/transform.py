@@ -51,6 +51,7 @@ _SOURCE_SCHEMA: Final = (
 )
 _NUMBERS: Final = {"int": "int", "long": "bigint", "double": "double"}
 
+_ROWS_MAX: Final = 65_535  # of a record, as an envelope numbers them
 _ONE_SELECT: Final = (
     "write one SELECT … FROM records with an optional WHERE: it gives one row for each record"
 )
@@ -104,6 +105,8 @@ class Projection:
     """What an aggregate view computes; their columns follow the event time."""
     group_key_format: str = ""
     """The format of the key, where it is that of a group of other columns than the record key."""
+    makes_rows: bool = False
+    """Whether a record may give several rows. The last two columns then are the row's index and the number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,8 @@ class _Select:
     keys: frozenset[int]  # the places of the record's key in the outputs
     condition: Any | None
     reads_headers: bool
+    explode: Any | None = None
+    """Spark's node for a column `explode(array)`, which makes a row of each element."""
 
     @property
     def values(self) -> list[tuple[str, Any]]:
@@ -157,8 +162,8 @@ def _aggregate_rows(
 ) -> Projection:
     """Return the columns of an aggregate view. Tombstones and records that the filter drops add nothing."""
     decoded = _decoded(session, source, view)
-    select = None if view.sql is None else _select(session, decoded, view.sql)
-    own = ("partition", "offset", "timestamp", "_key", "_value", "_problem", "_kept")
+    select = None if view.sql is None else _select(session, decoded, view.sql, bool(aggregate.group_by))
+    own = ("partition", "offset", "timestamp", "_key", "_value", "_problem", "_kept", "_row", "_rows")
     if select is None:
         outputs = [f.col(name) for name in COLUMNS]
     else:
@@ -166,12 +171,12 @@ def _aggregate_rows(
             f.when(f.col("_kept"), column(session, expression)).alias(name)
             for name, expression in select.outputs
         ]
-    frame = _with_kept(session, decoded, select).select(*own, *outputs)
+    frame = _with_rows(session, _with_kept(session, decoded, select), select).select(*own, *outputs)
     attributes = output(frame)  # names that the user chose may equal names of our own
     columns = [column(session, attribute) for attribute in attributes]
-    partition, offset, timestamp, key, value, undecodable, kept = columns[: len(own)]
+    partition, offset, timestamp, key, value, undecodable, kept, row, rows_of_record = columns[: len(own)]
     visible = frame.select(*columns[len(own) :])
-    key_format = ""
+    key_format, makes_rows = "", select is not None and select.explode is not None
     if aggregate.group_by:
         key, key_format = group_key(session, visible, aggregate.group_by)
     timestamp_ms = f.unix_millis(timestamp)
@@ -191,8 +196,9 @@ def _aggregate_rows(
         problem.alias("problem"),
         f.coalesce(compiled.event_ms, f.lit(0)).alias("event_ms"),
         *compiled.columns,
+        *((row.alias("row"), rows_of_record.alias("rows")) if makes_rows else ()),
     )
-    return Projection(rows, reads_headers, compiled.inputs, key_format)
+    return Projection(rows, reads_headers, compiled.inputs, key_format, makes_rows)
 
 
 def _with_kept(session: SparkSession, decoded: DataFrame, select: _Select | None) -> DataFrame:
@@ -201,6 +207,37 @@ def _with_kept(session: SparkSession, decoded: DataFrame, select: _Select | None
         return decoded.withColumn("_kept", f.col("_live"))
     passes = f.coalesce(column(session, select.condition), f.lit(False))
     return decoded.withColumn("_kept", f.when(f.col("_live"), passes).otherwise(False))
+
+
+def _with_rows(session: SparkSession, kept: DataFrame, select: _Select | None) -> DataFrame:
+    """Add `_row`, the index of the row in its record, and `_rows`. A record without a row still gives one, which is not kept, so
+    that positions advance."""
+    if select is None or select.explode is None:
+        return kept.select("*", f.lit(0).alias("_row"), f.lit(1).alias("_rows"))
+    node = select.explode
+    elements = f.when(f.col("_kept"), column(session, node.generator().child()))
+    arrays = kept.select("*", elements.alias("_array"))
+    too_many = f.size("_array") > _ROWS_MAX
+    named = arrays.withColumn(
+        "_problem", f.coalesce("_problem", f.when(too_many, f"the record gives more than {_ROWS_MAX} rows"))
+    )
+    exploded = named.select(
+        "*", f.posexplode_outer(f.when(~too_many, f.col("_array"))).alias("_place", "_element")
+    )
+    # The user's expressions refer to the element by the id that Spark gave it.
+    jvm: Any = session._jvm
+    none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
+    nothing = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
+    element = jvm.org.apache.spark.sql.catalyst.expressions.Alias(
+        output(exploded)[-1], "_named", node.generatorOutput().apply(0).exprId(), nothing, none, nothing
+    )
+    exists = f.col("_place").isNotNull() | f.lit(bool(node.outer()))
+    return (
+        exploded.select("*", column(session, element))
+        .withColumn("_kept", f.col("_kept") & exists & f.col("_problem").isNull())
+        .withColumn("_row", f.coalesce("_place", f.lit(0)))
+        .withColumn("_rows", f.greatest(f.coalesce(f.size("_array"), f.lit(1)), f.lit(1)))
+    )
 
 
 def _decoded(session: SparkSession, source: DataFrame, view: View) -> DataFrame:
@@ -268,7 +305,8 @@ def _value_schema(view: View) -> StructType | None:
     return schema
 
 
-def _select(session: SparkSession, decoded: DataFrame, sql: str) -> _Select:
+def _select(session: SparkSession, decoded: DataFrame, sql: str, explodes: bool = False) -> _Select:
+    """Analyse the user's SELECT. With `explodes` one of its columns may be explode(array)."""
     jvm: Any = session._jvm
     records = decoded.select(*COLUMNS)
     try:
@@ -284,18 +322,28 @@ def _select(session: SparkSession, decoded: DataFrame, sql: str) -> _Select:
     # An alias that a later column uses makes a second projection; merge the two.
     collapse = getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "CollapseProject$")
     plan = collapse.__getattr__("MODULE$").apply(plan, True)
-    _check_analysed(plan)
-    below = plan.child()
+    below = plan.child() if name_of(plan) == "Project" else None
+    explode = below if explodes and below is not None and _is_explode(below) else None
+    _check_analysed(plan, explode)
+    below = plan.child() if explode is None else explode.child()
     condition = below.condition() if name_of(below) == "Filter" else None
     outputs = [(expression.name(), expression) for expression in each(plan.projectList())]
     used = [] if condition is None else [condition]
+    used += [] if explode is None else [explode.generator().child()]
     for expression in [e for _, e in outputs] + used:
         check_expression(session, expression, "spec.transform.sql", _ONE_SELECT)
     ids = {a.name(): a.exprId().id() for a in output(records)}
     keys = frozenset(place for place, (name, e) in enumerate(outputs) if _is_key(name, e, ids["key"]))
     _check_names([name for place, (name, _) in enumerate(outputs) if place not in keys])
     reads = [reference for e in [*(e for _, e in outputs), *used] for reference in references(e)]
-    return _Select(tuple(outputs), keys, condition, ids["headers"] in reads)
+    return _Select(tuple(outputs), keys, condition, ids["headers"] in reads, explode)
+
+
+def _is_explode(node: Any) -> bool:
+    """Tell whether a node makes a row of each element of an array."""
+    if name_of(node) != "Generate" or name_of(node.generator()) != "Explode":
+        return False
+    return name_of(node.generator().child().dataType()) == "ArrayType"
 
 
 def _json(session: SparkSession, select: _Select, view: View) -> Column:
@@ -330,11 +378,14 @@ def _check_parsed(plan: Any) -> None:
         node = node.child()
 
 
-def _check_analysed(plan: Any) -> None:
+def _check_analysed(plan: Any, explode: Any | None) -> None:
     for node in nodes(plan):
+        if explode is not None and name_of(node) == "Generate":  # a plan has one
+            continue
         if (refused := _REFUSED.get(name_of(node))) is not None:
             raise SqlError(f"spec.transform.sql: {refused[0]} cannot be used here; {refused[1]}")
     below = plan.child() if name_of(plan) == "Project" else None
+    below = below if explode is None else explode.child()
     if below is not None and name_of(below) == "Filter":
         below = below.child()
     if below is None or name_of(below) != "SubqueryAlias":

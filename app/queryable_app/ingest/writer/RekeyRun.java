@@ -179,13 +179,13 @@ public final class RekeyRun {
 
   static final int NULL_KEY = 0, BAD = 1, DROPPED = 2;
 
-  /** Note a record that gives no row. */
-  void none(int from, long offset, int why) {
+  /** Note a row that is in no group, or a record without a row. */
+  void none(int from, long offset, int row, int rows, int why) {
     check();
     Source source = sources[from];
     synchronized (source) {
       require(source, from, offset);
-      source.next = offset + 1;
+      source.next = row + 1 == rows ? offset + 1 : source.next;
       source.nullKeys += why == NULL_KEY ? 1 : 0;
       source.bad += why == BAD ? 1 : 0;
       source.dropped += why == DROPPED ? 1 : 0;

@@ -15,13 +15,18 @@ public final class RekeyWriter extends ForeachWriter {
   private final long run;
   private final boolean failsOnBad;
   private final Contribution contribution;
+  private final int rowColumn;
 
   private transient RekeyRun writes;
 
-  public RekeyWriter(long run, boolean failsOnBad, Contribution contribution) {
+  /**
+   * @param rowColumn the column of the row's index in its record; the number of rows follows. -1: each record gives one row
+   */
+  public RekeyWriter(long run, boolean failsOnBad, Contribution contribution, int rowColumn) {
     this.run = run;
     this.failsOnBad = failsOnBad;
     this.contribution = contribution;
+    this.rowColumn = rowColumn;
   }
 
   public boolean open(long partitionId, long epochId) {
@@ -33,19 +38,21 @@ public final class RekeyWriter extends ForeachWriter {
     Row row = (Row) object;
     int partition = row.getInt(0);
     long offset = row.getLong(1);
+    int index = rowColumn < 0 ? 0 : row.getInt(rowColumn);
+    int count = rowColumn < 0 ? 1 : row.getInt(rowColumn + 1);
     if (!row.isNullAt(6)) {
       if (failsOnBad) {
         throw new IllegalStateException("the record at offset " + offset + " of partition " + partition
             + " cannot be decoded (" + row.getString(6) + ") and onBadRecord is Fail");
       }
-      writes.none(partition, offset, RekeyRun.BAD);
+      writes.none(partition, offset, 0, 1, RekeyRun.BAD);
     } else if (row.getBoolean(5)) {
-      writes.none(partition, offset, RekeyRun.DROPPED);
+      writes.none(partition, offset, 0, 1, RekeyRun.DROPPED);
     } else if (row.isNullAt(3)) {
-      writes.none(partition, offset, RekeyRun.NULL_KEY);
+      writes.none(partition, offset, index, count, RekeyRun.NULL_KEY);
     } else {
       byte[] encoded = contribution.encoded(row, CONTRIBUTION);
-      writes.row(partition, offset, 0, 1, row.getLong(2), (byte[]) row.get(3), encoded);
+      writes.row(partition, offset, index, count, row.getLong(2), (byte[]) row.get(3), encoded);
     }
   }
 
