@@ -22,6 +22,7 @@ NAMES = (
     "startup",
     "failover",
     "hydration",
+    "counts",
     "fold",
     "peer_hydration",
     "freshness",
