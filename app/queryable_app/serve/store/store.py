@@ -82,7 +82,6 @@ class Store:
         """The estimate of the number of keys. A store that opens with rows has none until the sweeper has walked them."""
         self._db = db
         self._meta = db.get_column_family_handle(META)
-        self._meta_family = db.get_column_family(META)
         self._closed = False
         self._iterators = 0
         self._unreadable_logged = False
@@ -204,14 +203,6 @@ class Store:
             self._check_end(last, reverse=False)
         except Exception as error:
             raise StoreDamaged(f"{self.path} is damaged ({error})") from error
-
-    def get_meta(self, key: bytes) -> bytes | None:
-        """Return what `apply` has last written under a key of the family `meta`, or None."""
-        try:
-            stored: bytes | None = self._meta_family.get(key)
-        except Exception as error:
-            raise self._unreadable(error) from error
-        return stored
 
     def apply(
         self,
@@ -340,7 +331,7 @@ class Store:
         self._closed = True
         with suppress(Exception):  # then the next start reads the write-ahead log
             self._db.flush()
-        del self._meta, self._meta_family
+        del self._meta
         with suppress(Exception):  # RocksDB raises that it is shutting down, and closes
             self._db.close()
 
