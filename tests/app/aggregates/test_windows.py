@@ -74,13 +74,12 @@ def test_one_wrong_clock_closes_no_window(times: list[int], wrong_at: int) -> No
 
     def taken(log: list[int]) -> list[object]:
         clock = Clock()
-        return [
-            windows.take(clock, time_ms) if clock.shows_time else () for time_ms in [0] * AHEAD_RECORDS + log
-        ]
+        return [tuple(windows.take(clock, time_ms)) for time_ms in log]
 
-    wrong = taken([*times[:wrong_at], TIME_MAX_MS, *times[wrong_at:]])
-    del wrong[AHEAD_RECORDS + min(wrong_at, len(times))]
-    assert wrong == taken(times)
+    started = [0] * AHEAD_RECORDS + times
+    wrong = taken([*started[:wrong_at], TIME_MAX_MS, *started[wrong_at:]])
+    assert wrong.pop(min(wrong_at, len(started)))
+    assert wrong == taken(started)
 
 
 @given(SPECS | SESSION_SPECS, st.lists(TIMES, max_size=80))
