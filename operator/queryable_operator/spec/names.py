@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from queryable_app.config import rekey
 from queryable_app.contract import DEFAULT_PORT
 
 GROUP: Final = "queryabletopics.io"
@@ -35,7 +36,7 @@ OPERATOR_LABELS: Final = {
 DEAD_LETTER_SUFFIX: Final = ".dead-letter"
 """The end of a dead-letter topic's name, after the application id."""
 
-REKEY_SUFFIX: Final = ".rekey"
+REKEY_SUFFIX: Final = rekey.internal_topic("")
 """The end of an internal topic's name, after the application id."""
 
 _REVISION: Final = re.compile(r"r([1-9][0-9]{0,5})")
