@@ -103,10 +103,11 @@ def test_final_window_takes_no_later_record(spec: WindowSpec, times: list[int]) 
                 final.add((start, start + size))
 
 
-@given(SPECS | SESSION_SPECS, TIMES, TIMES)
-def test_expired_window_is_final(spec: WindowSpec, end_ms: int, watermark: int) -> None:
+@given(SPECS | SESSION_SPECS, TIMES, st.integers(-1, 50))
+@example(WindowSpec(gap_ms=10, grace_ms=0, retention_ms=1), 0, 5)
+def test_expired_window_is_final(spec: WindowSpec, end_ms: int, later_ms: int) -> None:
     """A row is not removed while its window may still change, whatever the retention."""
-    windows = Windows(spec)
+    windows, watermark = Windows(spec), end_ms + later_ms
     expiry = windows.expiry(end_ms)
     assert not windows.expired(expiry, watermark) or windows.window(0, expiry, watermark).final
     assert windows.expired(expiry, watermark) == (expiry < windows.live_from(watermark))
