@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
+from math import isinf
 from typing import Final
 from urllib.parse import quote, quote_from_bytes
 from uuid import UUID
@@ -27,6 +28,8 @@ def record_key(key: Key, codec: KeyCodec) -> bytes:
     try:
         if isinstance(key, str):
             return codec.from_text(key)
+        if isinstance(key, float) and isinf(key) and codec.format == "double":
+            return codec.from_text("Infinity" if key > 0 else "-Infinity")  # JSON has no such number
         if isinstance(key, int | float) and not isinstance(key, bool) and codec.format in _NUMBERS:
             return codec.from_json(key)
         if isinstance(key, UUID) and codec.format == "uuid":
