@@ -10,6 +10,7 @@ import click
 from queryable_app.commands.common import with_exit_codes
 
 _MODULES: Final = {
+    "explain": "explain",
     "get": "get",
     "produce": "produce",
     "run": "run",
@@ -42,6 +43,7 @@ class _Commands(click.Group):
 
         \b
         qtopic run -f examples/demo.yaml     start everything on this machine
+        qtopic explain examples/demo.yaml    check a resource, and say what will run where
         qtopic get user-1                    read one key
         qtopic windows user-1                read the windows of one key
         qtopic status                        show the position and the lag of each replica

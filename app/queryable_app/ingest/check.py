@@ -2,10 +2,12 @@
 
 It is configured like a node. Exit code 0: Spark accepts both. 2: Spark refuses one, and standard error has Spark's message.
 1: the check itself failed. The format of group keys is left in a file of `run_dir`, where the view has such keys.
+With `--describe`, standard output has what Spark found, as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -13,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from queryable_app.config.topic_spec import SpecError
 from queryable_app.contract import GROUP_KEY_FORMAT_FILE, NodeSettings, SettingsError
@@ -20,7 +23,7 @@ from queryable_app.ingest.catalyst import SqlError
 from queryable_app.ingest.jvm import jvm_process
 from queryable_app.ingest.session import Profile, start_session
 from queryable_app.ingest.stream import view_of
-from queryable_app.ingest.transform import check_view
+from queryable_app.ingest.transform import Projection, check_view
 from queryable_app.platform.jars import JarsError, cache_dir
 from queryable_app.platform.mounted_files import read_spec
 
@@ -38,6 +41,8 @@ def main() -> int:
                 checked = check_view(session, view_of(spec))
                 if checked.group_key_format:
                     Path(settings.run_dir, GROUP_KEY_FORMAT_FILE).write_text(checked.group_key_format)
+                if "--describe" in sys.argv[1:]:
+                    print(json.dumps(described(checked)), flush=True)
             finally:
                 jvm_process().kill()
     except SqlError as error:
@@ -47,6 +52,19 @@ def main() -> int:
         print(error, file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+def described(projection: Projection) -> dict[str, Any]:
+    """Return what Spark's analysis found, for `qtopic explain`."""
+    return {
+        "columns": [{"name": name, "type": type_} for name, type_ in projection.columns],
+        "inputs": [
+            {"of": each.input.of, "filter": each.input.filter, "type": each.type, "sqlType": each.sql_type}
+            for each in projection.inputs
+        ],
+        "groupKeyFormat": projection.group_key_format,
+        "readsHeaders": projection.reads_headers,
+    }
 
 
 @contextmanager

@@ -108,6 +108,9 @@ class Projection:
     makes_rows: bool = False
     """Whether a record may give several rows. The last two columns then are the row's index and the number of rows."""
 
+    columns: tuple[tuple[str, str], ...] = ()
+    """Names and SQL types: what a transform stores, or what the expressions of an aggregate view may read."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Select:
@@ -152,7 +155,11 @@ def project(session: SparkSession, source: DataFrame, view: View) -> Projection:
         f.col("_problem").alias("problem"),
     )
     try:
-        return Projection(_with_kept(session, decoded, select).select(*columns), select.reads_headers)
+        stored = tuple(
+            (name, str(expression.dataType().simpleString())) for name, expression in select.values
+        )
+        frame = _with_kept(session, decoded, select).select(*columns)
+        return Projection(frame, select.reads_headers, columns=stored)
     except AnalysisException as error:
         raise SqlError(f"spec.transform.sql: {message(error)}") from error
 
@@ -198,7 +205,8 @@ def _aggregate_rows(
         *compiled.columns,
         *((row.alias("row"), rows_of_record.alias("rows")) if makes_rows else ()),
     )
-    return Projection(rows, reads_headers, compiled.inputs, key_format, makes_rows)
+    readable = tuple((field.name, field.dataType.simpleString()) for field in visible.schema.fields)
+    return Projection(rows, reads_headers, compiled.inputs, key_format, makes_rows, readable)
 
 
 def _with_kept(session: SparkSession, decoded: DataFrame, select: _Select | None) -> DataFrame:

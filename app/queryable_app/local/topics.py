@@ -7,9 +7,10 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
@@ -35,6 +36,18 @@ class TopicRefused(Exception):
 def partitions_of(kafka: KafkaConnection, topic: str) -> int:
     """Return how many partitions the topic has; 0 if it does not exist or one of them has no leader."""
     return asyncio.run(_partitions_of(kafka, topic))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSize:
+    partitions: int
+    records: int
+    """The distance of the offsets, which compaction and transactions make larger than the number of records."""
+
+
+def size_of(kafka: KafkaConnection, topic: str) -> TopicSize | None:
+    """Return the size of the topic; None if it does not exist or one of its partitions has no leader."""
+    return asyncio.run(_size_of(kafka, topic))
 
 
 def create_topic(
@@ -78,6 +91,17 @@ async def _partitions_of(kafka: KafkaConnection, topic: str) -> int:
     admin = AIOKafkaAdminClient(**client_arguments(kafka))
     async with _connected(admin, kafka):
         return await _ready_partitions(admin, topic)
+
+
+async def _size_of(kafka: KafkaConnection, topic: str) -> TopicSize | None:
+    partitions = await _partitions_of(kafka, topic)
+    if not partitions:
+        return None
+    consumer = AIOKafkaConsumer(**client_arguments(kafka))
+    async with _connected(consumer, kafka):
+        parts = [TopicPartition(topic, number) for number in range(partitions)]
+        first, last = await consumer.beginning_offsets(parts), await consumer.end_offsets(parts)
+        return TopicSize(partitions, sum(last[part] - first[part] for part in parts))
 
 
 async def _create_topic(kafka: KafkaConnection, topic: str, partitions: int, config: dict[str, str]) -> None:
