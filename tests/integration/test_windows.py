@@ -144,7 +144,7 @@ def test_windows_equal_the_fold_after_random_kills(kafka: Any, tmp_path: Path, k
 
 def test_example_of_page_views(kafka: Any, tmp_path: Path) -> None:
     """The example counts views and bots per minute, and its windows become final as time passes."""
-    document = yaml.safe_load((EXAMPLES / "page_views.yaml").read_text())
+    document = yaml.safe_load((EXAMPLES / "page-views.yaml").read_text())
     topic = document["spec"]["topic"]
     document["spec"]["kafka"]["bootstrapServers"] = kafka.bootstrap
     topics.create(kafka.bootstrap, topic, 1)
@@ -172,7 +172,7 @@ def test_example_of_page_views(kafka: Any, tmp_path: Path) -> None:
 
 def test_example_of_sessions(tmp_path: Path) -> None:
     """The example makes visits of the example records, and prints requests that work."""
-    document = yaml.safe_load((EXAMPLES / "user_sessions.yaml").read_text())
+    document = yaml.safe_load((EXAMPLES / "user-sessions.yaml").read_text())
     with running(document, tmp_path, "--kafka", "embedded", "--produce-examples", "50") as system:
         eventually("there are visits", lambda: len(system.get("/v1/windows").json()["items"]) > 5)
         for item in system.get("/v1/windows").json()["items"]:
