@@ -18,7 +18,7 @@ from tests.integration.system import running
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "order_totals.yaml"
+EXAMPLE = ROOT / "examples" / "order-totals.yaml"
 PAGE = (ROOT / "docs" / "aggregates.md").read_text()
 
 
