@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from queryable_app.config.topic_spec import IngestMode, TopicSpec
+from queryable_app.ingest.decoded_records import View
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS
-from queryable_app.ingest.transform import Projection, View, project
+from queryable_app.ingest.transform import Projection, project
 
 # In Real-Time Mode a task that waits for records has one fetch request pending at the broker, which costs nothing. In
 # micro-batches each task waits for its response, so there the broker must not wait for records.

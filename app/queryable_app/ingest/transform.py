@@ -20,10 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import DataType, StructField, StructType
 
 from queryable_app.config.aggregate_spec import AggregateSpec
 from queryable_app.ingest.aggregate_inputs import ResolvedInput, compile_inputs
@@ -33,23 +32,21 @@ from queryable_app.ingest.catalyst import (
     check_expression,
     column,
     each,
-    java_function,
     message,
     name_of,
     nodes,
     output,
     references,
 )
+from queryable_app.ingest.decoded_records import HEADERS_TYPE, View, decode_records, value_schema
 from queryable_app.ingest.group_keys import group_key
 
 RELATION: Final = "records"
 _relation_lock: Final = threading.Lock()  # the queries of a pod's workers share the session, and so this name
 COLUMNS: Final = ("key", "value", "headers", "timestamp", "partition", "offset")
-_HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 _SOURCE_SCHEMA: Final = (
-    f"key binary, value binary, headers {_HEADERS_TYPE}, timestamp timestamp, partition int, offset bigint"
+    f"key binary, value binary, headers {HEADERS_TYPE}, timestamp timestamp, partition int, offset bigint"
 )
-_NUMBERS: Final = {"int": "int", "long": "bigint", "double": "double"}
 
 _ROWS_MAX: Final = 65_535  # of a record, as an envelope numbers them
 _ONE_SELECT: Final = (
@@ -76,23 +73,6 @@ _REFUSED: Final = {
     "Sample": ("TABLESAMPLE", _ONE_SELECT),
     "Pivot": ("PIVOT", _ONE_SELECT),
 }
-
-
-class SchemaError(SqlError):
-    """The schema of the view's values is refused."""
-
-    reason = "SchemaRefused"
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Hold the settings that decide how records become rows."""
-
-    key_format: str
-    value_format: str
-    value_schema: str | None = None
-    sql: str | None = None
-    aggregate: AggregateSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +120,9 @@ def project(session: SparkSession, source: DataFrame, view: View) -> Projection:
         return _aggregate_rows(session, source, view, view.aggregate)
     timestamp_ms = f.unix_millis("timestamp").alias("timestamp_ms")
     if view.sql is None:
-        _value_schema(view)  # it can be parsed without a query
+        value_schema(view)  # it can be parsed without a query
         return Projection(source.select("partition", "offset", timestamp_ms, "key", "value"), False)
-    decoded = _decoded(session, source, view)
+    decoded = decode_records(session, source, view)
     select = _select(session, decoded, view.sql)
     value = f.when(f.col("_kept"), _json(session, select, view).cast("binary"))
     columns = (
@@ -168,7 +148,7 @@ def _aggregate_rows(
     session: SparkSession, source: DataFrame, view: View, aggregate: AggregateSpec
 ) -> Projection:
     """Return the columns of an aggregate view. Tombstones and records that the filter drops add nothing."""
-    decoded = _decoded(session, source, view)
+    decoded = decode_records(session, source, view)
     select = None if view.sql is None else _select(session, decoded, view.sql, bool(aggregate.group_by))
     own = ("partition", "offset", "timestamp", "_key", "_value", "_problem", "_kept", "_row", "_rows")
     if select is None:
@@ -246,71 +226,6 @@ def _with_rows(session: SparkSession, kept: DataFrame, select: _Select | None) -
         .withColumn("_row", f.coalesce("_place", f.lit(0)))
         .withColumn("_rows", f.greatest(f.coalesce(f.size("_array"), f.lit(1)), f.lit(1)))
     )
-
-
-def _decoded(session: SparkSession, source: DataFrame, view: View) -> DataFrame:
-    """Return the six columns that the user sees, and columns of our own, whose names begin with _."""
-    schema = _value_schema(view)
-    problem = java_function(session, "Problem", (view.key_format, view.value_format), "string")
-    headers = f.col("headers") if "headers" in source.columns else f.lit(None).cast(_HEADERS_TYPE)
-    raw = source.select(
-        "partition",
-        "offset",
-        "timestamp",
-        headers.alias("headers"),
-        f.col("key").alias("_key"),
-        f.col("value").alias("_value"),
-        problem(f.col("key"), f.col("value")).alias("_undecodable"),
-        _parsed(schema).alias("_parsed"),
-    )
-    mismatch = f.when(f.col("_parsed._corrupt").isNotNull(), "value: not as spec.value.schema has it")
-    checked = raw.withColumn(
-        "_problem", f.coalesce("_undecodable", mismatch) if schema else f.col("_undecodable")
-    )
-    if schema:
-        fields = [f.col("_parsed").getField(name).alias(name) for name in schema.fieldNames()]
-        value = f.when(f.col("_parsed").isNotNull(), f.struct(*fields))
-    else:
-        value = _typed(session, "_value", view.value_format)
-    return checked.select(
-        _typed(session, "_key", view.key_format).alias("key"),
-        value.alias("value"),
-        "headers",
-        "timestamp",
-        "partition",
-        "offset",
-        "_key",
-        "_value",
-        "_problem",
-        (f.col("_value").isNotNull() & f.col("_problem").isNull()).alias("_live"),
-    )
-
-
-def _parsed(schema: StructType | None) -> Column:
-    if schema is None:
-        return f.lit(None).cast("struct<_corrupt:string>")
-    whole = StructType([*schema.fields, StructField("_corrupt", DataType.fromDDL("string"))])
-    return f.from_json(f.col("value").cast("string"), whole, {"columnNameOfCorruptRecord": "_corrupt"})
-
-
-def _typed(session: SparkSession, name: str, format: str) -> Column:
-    if format in _NUMBERS:
-        return java_function(session, "Number", (format,), _NUMBERS[format])(f.col(name))
-    return f.col(name) if format == "bytes" else f.col(name).cast("string")
-
-
-def _value_schema(view: View) -> StructType | None:
-    if view.value_schema is None:
-        return None
-    try:
-        schema = DataType.fromDDL(view.value_schema)
-    except PySparkException as error:
-        raise SchemaError(f"spec.value.schema: {message(error)}") from error
-    if not isinstance(schema, StructType) or not schema.fields:
-        raise SchemaError(
-            "spec.value.schema: name columns and their types, like `user STRING, amount DOUBLE`"
-        )
-    return schema
 
 
 def _select(session: SparkSession, decoded: DataFrame, sql: str, explodes: bool = False) -> _Select:

@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import httpx
 
@@ -27,6 +26,7 @@ from queryable_app.local.cluster import LocalCluster
 from queryable_app.local.data_directory import RESOURCE_FILE, DataDirectory
 from queryable_app.local.desired_scale import DesiredScale
 from queryable_app.local.embedded_kafka import EmbeddedKafka
+from queryable_app.local.first_requests import FIRST_ROWS, FirstRequests
 from queryable_app.local.placement_controller import PLACEMENT_FILE
 from queryable_app.local.pods import (
     HOST,
@@ -49,7 +49,6 @@ _VIEW_FILE: Final = "view.json"
 _POLL_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 8
 _EXAMPLES_SECONDS: Final = 30
-_FIRST_SCAN_ROWS: Final = 5  # of the scan that the run prints
 _SETTLED_SECONDS: Final = 1.0
 _START_CRASHES_MAX: Final = 4  # so many crashes before the first response: it will not start
 _LOG_TAIL_LINES: Final = 8
@@ -343,50 +342,31 @@ class _Run:
             self._supervised.append(SupervisedProcess("example records", start, start()))
 
     def _show_first_commands(self) -> None:
-        url = self._urls[0]
+        first = FirstRequests(self._urls, self._resource.spec, self._http)
         say = self._progress.say
         say(f"\nReady: {', '.join(self._urls)}. Try:\n")
-        key = self._existing_key()
-        one, many = ("windows", "windows") if self._has_windows else ("keys", "scan")
-        if key is not None:
-            say(f"  curl {url}/v1/{one}/{quote(key, safe='')}")
-        say(f"  curl '{url}/v1/{many}?limit={_FIRST_SCAN_ROWS}'")
-        if not self._has_windows:
-            say(f"  curl {url}/v1/count")
-        say(f"\nIn a browser: {url}/     Another terminal: qtopic status     Ctrl-C stops everything.\n")
+        for command in first.commands(self._existing_key(first)):
+            say(f"  {command}")
+        say(
+            f"\nIn a browser: {self._urls[0]}/     Another terminal: qtopic status     Ctrl-C stops everything.\n"
+        )
 
-    @property
-    def _has_windows(self) -> bool:
-        aggregate = self._resource.spec.aggregate
-        return aggregate is not None and aggregate.window is not None
-
-    def _existing_key(self) -> str | None:
+    def _existing_key(self, first: FirstRequests) -> str | None:
         """Return a key that exists, or None. With example records, wait until their first rows have settled.
 
         The first records arrive in a burst, and a later one of them may delete a key again.
         """
         if not self._options.example_rate:
-            return self._first_key()[0]
+            return first.key_and_rows()[0]
         deadline = time.monotonic() + _EXAMPLES_SECONDS
-        found, since = self._first_key(), time.monotonic()
+        found, since = first.key_and_rows(), time.monotonic()
         while time.monotonic() < deadline:
-            if found[1] >= _FIRST_SCAN_ROWS and time.monotonic() - since >= _SETTLED_SECONDS:
+            if found[1] >= FIRST_ROWS and time.monotonic() - since >= _SETTLED_SECONDS:
                 break
             self._supervise()
-            if (now := self._first_key()) != found:
+            if (now := first.key_and_rows()) != found:
                 found, since = now, time.monotonic()
         return found[0]
-
-    def _first_key(self) -> tuple[str | None, int]:
-        """Return the first key that a URL can name as text, and how many rows the printed scan has now."""
-        for url in self._urls:
-            with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
-                path = "/v1/windows" if self._has_windows else "/v1/scan"
-                items = self._http.get(f"{url}{path}?limit={_FIRST_SCAN_ROWS}").json()["items"]
-                keys = [str(item["key"]) for item in items if "keyEncoding" not in item]
-                if keys:
-                    return keys[0], len(items)
-        return None, 0
 
     def _supervise(self) -> None:
         """Advance every process once, report what has happened, and pause."""

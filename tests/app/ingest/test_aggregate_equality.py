@@ -25,7 +25,8 @@ from queryable_app.aggregates.folding import Folding
 from queryable_app.aggregates.rendering import state_renderer
 from queryable_app.aggregates.states import Group
 from queryable_app.config.aggregate_spec import AggregateColumn, AggregateOp, AggregateSpec
-from queryable_app.ingest.transform import View, project
+from queryable_app.ingest.decoded_records import View
+from queryable_app.ingest.transform import project
 from queryable_app.wire import contributions
 from queryable_app.wire.disk_format import ROW_HEADER, ROW_HEADER_SIZE
 

@@ -13,7 +13,8 @@ from pyspark.sql import Row, SparkSession
 
 from queryable_app.config.aggregate_spec import AggregateColumn, AggregateOp, AggregateSpec, WindowSpec
 from queryable_app.ingest.catalyst import SqlError
-from queryable_app.ingest.transform import Projection, View, check_view, project
+from queryable_app.ingest.decoded_records import View
+from queryable_app.ingest.transform import Projection, check_view, project
 from queryable_app.wire import contributions, row_frames
 from queryable_app.wire.contributions import ABSENT
 from tests.support.fake_serve import RowSink

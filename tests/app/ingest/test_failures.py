@@ -15,11 +15,12 @@ from pyspark.sql import SparkSession
 from queryable_app.config.topic_spec import parse_spec
 from queryable_app.ingest import supervisor as supervision
 from queryable_app.ingest.control import Superseded
+from queryable_app.ingest.decoded_records import View
 from queryable_app.ingest.failures import PermanentFailure, permanent_failure
 from queryable_app.ingest.kafka_admin import KafkaAdmin
 from queryable_app.ingest.stream import QueryStart, start_query
 from queryable_app.ingest.supervisor import Supervisor
-from queryable_app.ingest.transform import View, check_view
+from queryable_app.ingest.transform import check_view
 from queryable_app.ingest.writer_check import WriterBroken, check_writer
 from queryable_app.platform.jars import JarsError, JavaMissing
 from queryable_app.platform.kafka_clients import KafkaUnavailable

@@ -12,7 +12,8 @@ from pyspark.sql import Row, SparkSession
 
 from queryable_app.config.aggregate_spec import AggregateColumn, AggregateSpec
 from queryable_app.ingest.catalyst import SqlError
-from queryable_app.ingest.transform import Projection, View, check_view, project
+from queryable_app.ingest.decoded_records import View
+from queryable_app.ingest.transform import Projection, check_view, project
 
 SCHEMA = "page STRING, shop INT, paid BOOLEAN, tags ARRAY<STRING>, price DOUBLE"
 SOURCE = (

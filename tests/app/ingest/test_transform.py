@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from queryable_app.ingest.catalyst import SqlError
-from queryable_app.ingest.transform import View, check_view, project
+from queryable_app.ingest.decoded_records import View
+from queryable_app.ingest.transform import check_view, project
 
 SCHEMA = "user STRING, page STRING, bot BOOLEAN, at STRUCT<city: STRING>"
 SOURCE = (
