@@ -23,6 +23,7 @@ from queryable_app.config.rekey import INTERNAL_TOPIC_CONFIG, internal_topic
 from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.contract import NodeSettings, ObservedTopic
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin
+from queryable_app.ingest.rekey_gaps import LOOK_SECONDS, SourceGaps
 from queryable_app.ingest.rekey_nodes import RekeyNodes
 from queryable_app.ingest.stream import QueryStart, contribution_of, kafka_source, refused_real_time, view_of
 from queryable_app.ingest.supervisor import (
@@ -41,6 +42,7 @@ from queryable_app.policy.source_positions import least_offsets
 _LOOK_SECONDS: Final = 0.2
 _REPORT_SECONDS: Final = 1.0
 _FAILURES_MAX: Final = 5  # the doublings of the delay
+_COUNTS: Final = 4  # of a run, before its offsets
 
 
 class _RunEnded(Exception):
@@ -113,14 +115,18 @@ class RekeyJob:
         starts = _start_offsets(least, source)
         self._run = secrets.randbits(62) + 1
         query = None
+        gaps = SourceGaps(
+            self._jvm, self._settings.bootstrap_servers, self._spec.kafka_config, self._spec.topic
+        )
         try:
             self._start_run(least, starts)
             query = self._start_query(starts)
             event("rekey-run", run=self._run, starts=starts, mode=self._mode)
-            self._watch(admin, query, (source.id, internal))
+            self._watch(admin, query, (source.id, internal), gaps)
         finally:
             if query is not None and query.isActive:
                 query.stop()
+            gaps.close()
             self._jvm.io.queryabletopics.RekeyRun.end(self._run)
 
     def _internal_topic(self, admin: KafkaAdmin) -> str:
@@ -181,10 +187,12 @@ class RekeyJob:
         writer._jwrite = writer._jwrite.foreach(sink)
         return writer.start()
 
-    def _watch(self, admin: KafkaAdmin, query: StreamingQuery, topics: tuple[str, str]) -> NoReturn:
-        """Report the run until it ends."""
+    def _watch(
+        self, admin: KafkaAdmin, query: StreamingQuery, topics: tuple[str, str], gaps: SourceGaps
+    ) -> NoReturn:
+        """Report the run, and move it over gaps, until it ends."""
         runs = self._jvm.io.queryabletopics.RekeyRun
-        report_at = check_at = time.monotonic()
+        report_at = check_at = look_at = time.monotonic()
         while True:
             if not query.isActive:
                 error = query_error(query)
@@ -194,6 +202,11 @@ class RekeyJob:
             if failure := runs.failure(self._run):
                 raise _RunEnded("restarting", f"the internal topic cannot be written: {failure}")
             now = time.monotonic()
+            if now >= look_at:
+                look_at = now + LOOK_SECONDS
+                offsets = [int(offset) for offset in runs.counts(self._run).split()[_COUNTS:]]
+                for partition, reached in gaps.look(offsets).items():
+                    runs.skip(self._run, partition, offsets[partition], reached)
             if now >= report_at:
                 report_at = now + _REPORT_SECONDS
                 self._state = "streaming"
@@ -224,7 +237,7 @@ class RekeyJob:
 
 def _detail(counts: str) -> str:
     """Return a sentence for status, from the counts of a run."""
-    rows, no_group, bad, dropped = counts.split()[:4]
+    rows, no_group, bad, dropped = counts.split()[:_COUNTS]
     return f"{rows} rows since its start; without one: {dropped} dropped, {no_group} in no group, {bad} bad"
 
 

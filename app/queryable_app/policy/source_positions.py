@@ -71,10 +71,6 @@ class SourcePosition:
         self.offset, self.row = (offset, row + 1) if row + 1 < rows else (offset + bool(rows), 0)
         return rows > 0
 
-    def skip_to(self, offset: int) -> None:
-        """Move over source offsets that have no record."""
-        self.offset, self.row = offset, 0
-
     def _accept(self, run: int) -> None:
         self.runs[run] = 1
         if len(self.runs) > RUNS_MAX:

@@ -55,7 +55,6 @@ from queryable_app.serve.kafka.end_offsets import EndOffsets, SourceEndOffsets
 from queryable_app.serve.kafka.gaps import OffsetGaps
 from queryable_app.serve.kafka.group_offsets import GroupOffsets
 from queryable_app.serve.kafka.producer import Producer
-from queryable_app.serve.kafka.source_gaps import SourceGaps
 from queryable_app.serve.peers.forwarded_reads import ForwardedReads
 from queryable_app.serve.peers.peers import Peers
 from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
@@ -131,8 +130,7 @@ class Node:
         self.end_offsets = ends(
             kafka, spec.source_topic or spec.topic, replicas, settings.log_end_interval_ms
         )
-        gaps = SourceGaps if spec.source_topic else OffsetGaps
-        self._gaps = gaps(kafka, spec.source_topic or spec.topic, replicas)
+        self._gaps = OffsetGaps(kafka, spec.topic, replicas)
         self._group_offsets = GroupOffsets(kafka, spec.topic, settings.application_id, replicas)
 
     def _create_peer_parts(self) -> None:
@@ -263,7 +261,7 @@ class Node:
     @property
     def _log_parts(self) -> Sequence[Background]:
         """Return the parts that follow the log. The internal topic of a rekeyed view has no gaps, and no reader of its lag."""
-        return (self._gaps,) if self.spec.source_topic else (self._gaps, self.watchdog, self._group_offsets)
+        return () if self.spec.source_topic else (self._gaps, self.watchdog, self._group_offsets)
 
     def _update_descriptor_plan(self) -> None:
         """Divide the descriptors again between stores, other nodes and clients, as replicas and nodes come and go."""

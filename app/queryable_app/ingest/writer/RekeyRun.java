@@ -43,15 +43,15 @@ public final class RekeyRun {
   /** What the run has written of one source partition. */
   private static final class Source {
     private final long[] sequence; // by internal partition
-    private final long[] told; // the progress that each internal partition knows
+    private final long[] marked; // the progress that each internal partition knows
     private long next; // every record of an earlier offset is written
     private long rows, nullKeys, bad, dropped;
 
     private Source(int partitions, long covered, long next) {
       sequence = new long[partitions];
-      told = new long[partitions];
+      marked = new long[partitions];
       for (int i = 0; i < partitions; i++) {
-        told[i] = covered;
+        marked[i] = covered;
       }
       this.next = next;
     }
@@ -104,6 +104,19 @@ public final class RekeyRun {
       }
     }
     return rows + " " + nullKeys + " " + bad + " " + dropped + offsets;
+  }
+
+  /** Move over source offsets without a record, if the run stands there. */
+  public static void skip(long run, int from, long begin, long reached) {
+    RekeyRun found = of(run);
+    Source source = found.sources[from];
+    synchronized (source) {
+      if (source.next != begin) {
+        return;
+      }
+      source.next = reached;
+    }
+    found.advance();
   }
 
   /** End the run. What is not acknowledged yet may be lost. */
@@ -171,7 +184,7 @@ public final class RekeyRun {
       source.rows++;
       if (row + 1 == rows) {
         source.next = offset + 1;
-        source.told[to] = offset + 1;
+        source.marked[to] = offset + 1;
       }
     }
     advance();
@@ -239,9 +252,9 @@ public final class RekeyRun {
           Source source = sources[from];
           synchronized (source) {
             for (int to = 0; to < partitions; to++) {
-              if (source.told[to] < source.next) {
+              if (source.marked[to] < source.next) {
                 send(source, from, to, MARKER_KEY, source.next, 0, 0, System.currentTimeMillis(), NO_ROW);
-                source.told[to] = source.next;
+                source.marked[to] = source.next;
               }
             }
           }
