@@ -24,7 +24,7 @@ demo: needs-java $(READY)  ## Start a Kafka, example records and a node, and say
 
 # With the class archive every JVM of the tests starts in half of the time.
 test: needs-java $(READY)  ## Run every test, against real Kafka, Spark and RocksDB
-	@$(BIN)/python -m queryable_app.ingest.training
+	@$(BIN)/python -m queryable_app.ingest.training --wait || echo "No class archive: the JVMs of the tests start more slowly"
 	$(BIN)/pytest $(TEST_OPTIONS) $(TEST_REPORT) $(TESTS)
 
 cluster: export QT_TEST_IMAGE ?= queryable-topics:dev

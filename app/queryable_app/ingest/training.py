@@ -1,7 +1,7 @@
 """Make the class archive with a short training run: `python -m queryable_app.ingest.training`.
 
-The run has the lowest priority. It ends at once if the archive exists or another process makes it. Exit code 0: there is an
-archive now.
+The run has the lowest priority. It ends at once if the archive exists or another process makes it; with `--wait` it waits for
+that process. Exit code 0: there is an archive now.
 
 The run needs no Kafka. A rate stream goes through an example of SQL and the writer into a sink. Kafka's clients are made but
 find no broker, and the classes that only a broker's response needs are loaded by name.
@@ -52,21 +52,23 @@ def main() -> int:
         signal.signal(number, lambda *_: sys.exit(1))
     try:
         cache = cache_dir(os.environ.get("QT_CACHE_DIR", ""))
-        return 0 if make_archive(cache, class_path(cache)) else 1
+        wait_seconds = _EXIT_SECONDS_MAX if "--wait" in sys.argv[1:] else 0
+        return 0 if make_archive(cache, class_path(cache), wait_seconds) else 1
     except (JarsError, OSError) as error:
         event("class-archive", failed=str(error))
         return 1
 
 
-def make_archive(cache: Path, jars: Sequence[Path]) -> bool:
-    """Make the archive of these jars if there is none.
+def make_archive(cache: Path, jars: Sequence[Path], wait_seconds: float = 0) -> bool:
+    """Make the archive of these jars if there is none. Wait so long for another process that makes one.
 
     Return False if there is still none: another process makes it, or it cannot be made.
     """
     archive = archive_path(cache, jars)
     failed = archive.with_suffix(".failed")
     with (cache / ".classes.lock").open("w") as lock:
-        if not archive.exists() and not failed.exists() and locked(lock):
+        needed = not archive.exists() and not failed.exists() and locked(lock, wait_seconds)
+        if needed and not archive.exists():
             for left in cache.glob("training-*"):  # left by a process that was killed
                 shutil.rmtree(left, ignore_errors=True)
             event("class-archive", making=str(archive))

@@ -7,14 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from queryable_app.ingest import training
 from queryable_app.ingest.class_archive import archive_options, archive_path
 from queryable_app.ingest.jvm import class_path, jvm_process
+from queryable_app.platform import file_lock
 from tests.support.waiting import eventually
 
 
@@ -68,6 +72,28 @@ def test_training_has_the_lowest_priority() -> None:
     assert run.stdout.split() == ["19", "True"]
 
 
+def test_training_can_wait_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--wait`, a second training ends with the archive that the first one makes."""
+    jars, waits, results = [tmp_path / "a.jar"], threading.Event(), list[bool]()
+    jars[0].touch()
+
+    def locked(file: IO[str], wait_seconds: float) -> bool:
+        at_once = file_lock.locked(file)
+        waits.set()
+        return at_once or (wait_seconds > 0 and file_lock.locked(file, wait_seconds))
+
+    monkeypatch.setattr(training, "locked", locked)
+    with (tmp_path / ".classes.lock").open("w") as first:
+        assert file_lock.locked(first)
+        second = threading.Thread(target=lambda: results.append(training.make_archive(tmp_path, jars, 60)))
+        second.start()
+        waits.wait(60)
+        archive_path(tmp_path, jars).touch()
+    second.join(60)
+
+    assert results == [True]
+
+
 def trains(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return any("ArchiveClassesAtExit" in word for word in process.cmdline())
@@ -80,12 +106,12 @@ def test_ended_training_leaves_no_jvm(tmp_path: Path, cache: Path, end: signal.S
     for made in (*cache.glob("row-writer-*.jar"), *cache.glob("spark-kafka-*")):
         (tmp_path / made.name).symlink_to(made)
     environ = {**os.environ, "QT_CACHE_DIR": str(tmp_path)}
-    training = subprocess.Popen([sys.executable, "-m", "queryable_app.ingest.training"], env=environ)
-    children = psutil.Process(training.pid).children
+    process = subprocess.Popen([sys.executable, "-m", "queryable_app.ingest.training"], env=environ)
+    children = psutil.Process(process.pid).children
     java = eventually("the JVM trains", lambda: [p for p in children() if trains(p)], 300)
 
-    training.send_signal(end)
-    training.wait(120)
+    process.send_signal(end)
+    process.wait(120)
 
     psutil.wait_procs(java, 60)
     assert not java[0].is_running()
