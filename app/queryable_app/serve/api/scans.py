@@ -24,12 +24,15 @@ from queryable_app.serve.api.request import (
     to_response,
 )
 from queryable_app.serve.api.responses import PiecedResponse, RowStream
+from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.node import Node
 from queryable_app.serve.reads.coverage import Coverage, coverage, read_partitions
 from queryable_app.serve.reads.covered_reads import count_covered, covered_rows
 from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.reads.rendering_steps import in_rendering_steps
 from queryable_app.serve.reads.scans import (
     BATCH_ROWS,
+    Batches,
     Bounds,
     Page,
     ToLines,
@@ -141,7 +144,7 @@ class RowRequest:
     async def _stream(self) -> Response:
         reads = self._reads
         covered = await coverage(reads, self._partitions(), self._options, self._deadline, self._partial)
-        batches = covered_rows(reads, covered, self._bounds, self._deadline, None, self._limit)
+        batches = self._batches(covered, None, self._limit)
         return RowStream(ndjson(batches, self._to_text(covered), self._limit), covered.headers)
 
     async def _page(self) -> Response:
@@ -150,7 +153,7 @@ class RowRequest:
 
         async def read_page(covered: Coverage) -> Page:
             limit = self._limit or _PAGE_ROWS
-            batches = covered_rows(reads, covered, self._bounds, self._deadline, reservation, limit + 1)
+            batches = self._batches(covered, reservation, limit + 1)
             return await page(batches, self._to_lines(covered), limit, reservation)
 
         while True:
@@ -167,6 +170,13 @@ class RowRequest:
         items = [item for line in found.items for item in (b",", line)][1:]
         end = b'],"cursor":%b%b' % (cursor, covered.fields())
         return PiecedResponse([b'{"items":[', *items, end], covered.headers)
+
+    def _batches(
+        self, covered: Coverage, reservation: AnswerReservation | None, wanted: int | None
+    ) -> Batches:
+        batches = covered_rows(self._reads, covered, self._bounds, self._deadline, reservation, wanted)
+        aggregated = self._reads.node.spec.aggregate is not None
+        return in_rendering_steps(batches) if aggregated else batches
 
     def _partitions(self) -> Collection[int]:
         if self._record_key is None:

@@ -41,6 +41,7 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.reads.coverage import Coverage, read_partitions
 from queryable_app.serve.reads.covered_reads import covered_rows
 from queryable_app.serve.reads.point import Reads
+from queryable_app.serve.reads.rendering_steps import in_rendering_steps
 from queryable_app.serve.reads.scans import Bounds, Page, page
 from queryable_app.serve.reads.top_windows import TOP_MAX, check_column, top
 from queryable_app.serve.reads.window_rows import WindowRows
@@ -119,7 +120,7 @@ def routes(node: Node, reads: Reads, windows: WindowRows) -> APIRouter:
         node.read_admission.require_slot_for_long_read()
 
         async def read(covered: Coverage) -> list[bytes]:
-            batches = covered_rows(reads, covered, bounds, deadline, reservation, None)
+            batches = in_rendering_steps(covered_rows(reads, covered, bounds, deadline, reservation, None))
             lines = windows.lines(covered.progress, reads.partitioning.scattered)
             return await top(batches, lines, column, count, greatest, reservation)
 

@@ -13,6 +13,9 @@ STEP_BYTES: Final = 256 * 1024
 ITEM_BYTES: Final = 1024
 """The size to add for each item (a key, a record, a value of JSON), whose handling costs time however short it is."""
 
+RENDERING_FACTOR: Final = 8
+"""How much more a byte of an aggregate's state costs to render than a byte that is copied."""
+
 
 class StepBudget:
     """Count the work of one task since the event loop last ran other callbacks."""

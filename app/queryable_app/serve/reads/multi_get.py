@@ -16,7 +16,7 @@ from queryable_app.serve.base.admission import YieldSlot
 from queryable_app.serve.base.answer_reservation import AnswerReservation
 from queryable_app.serve.base.combining import Combine
 from queryable_app.serve.base.peer_frames import RawRow
-from queryable_app.serve.base.step_budget import ITEM_BYTES, StepBudget
+from queryable_app.serve.base.step_budget import ITEM_BYTES, RENDERING_FACTOR, StepBudget
 from queryable_app.serve.reads.partitions_in_steps import partitions_in_steps
 from queryable_app.serve.reads.scans import key_json
 from queryable_app.serve.reads.stored_row import StoredRow, stored_row
@@ -144,8 +144,8 @@ async def items_json(
             continue
         value: Piece = memoryview(row.stored)[ROW_HEADER_SIZE:]
         if render is not None:
+            await steps.spend(len(value) * RENDERING_FACTOR)
             value = render(bytes(value))
-            await steps.spend(len(value))
             reservation.take(len(value))
         size += len(value)
         if size > VALUE_BYTES_MAX:
