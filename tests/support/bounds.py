@@ -13,6 +13,7 @@ _WRONG_TYPES: Mapping[str, Any] = {
     "array": "text",
     "string": {"an": "object"},
     "integer": "text",
+    "number": "text",
     "boolean": "text",
 }
 
@@ -55,7 +56,7 @@ def _values(schema: Schema) -> Iterator[tuple[str, Any]]:
     if "maxLength" in schema:
         yield "maxLength", "a" * (schema["maxLength"] + 1)
     if "pattern" in schema:
-        yield "pattern", next(text for text in ("?", "-", " ") if not re.search(schema["pattern"], text))
+        yield "pattern", next(text for text in ("?", "-", " ", "_") if not re.search(schema["pattern"], text))
     if "minItems" in schema:
         yield "minItems", []
     if "maxItems" in schema:
@@ -65,4 +66,10 @@ def _values(schema: Schema) -> Iterator[tuple[str, Any]]:
 
 
 def _item(schema: Schema, number: int) -> Any:
-    return f"item{number}" if schema["type"] == "string" else {"name": f"item{number}"}
+    match schema["type"]:
+        case "string":
+            return f"item{number}"
+        case "number":
+            return schema["maximum"] / (number + 1)
+        case _:
+            return {"name": f"item{number}"}
