@@ -29,7 +29,7 @@ def status_json(node: Node) -> dict[str, Any]:
         "name": settings.name,
         "pod": settings.pod_name,
         "applicationId": settings.application_id,
-        "topic": node.spec.topic,
+        "topic": node.spec.source_topic or node.spec.topic,
         "epoch": replicas.placement.epoch,
         "placedPartitions": replicas.partitions,
         "topicPartitions": replicas.topic_partitions,
@@ -162,7 +162,7 @@ def rekey_job_status(node: Node, moment_ms: int) -> dict[str, Any]:
         "rekey": {
             "state": state,
             "detail": job.detail,
-            "source": node.spec.source_topic,
+            "internalTopic": node.spec.topic,
             "reportedMs": reported,
         }
     }
