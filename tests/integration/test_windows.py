@@ -157,6 +157,7 @@ def test_example_of_page_views(kafka: Any, tmp_path: Path) -> None:
     with running(document, tmp_path) as system:
         system.at_end(topics.ends(kafka.bootstrap, topic))
         answer = system.get("/v1/windows/%2Fcart?from=2026-11-22T12:01:00Z&to=2026-11-22T12:04:00Z").json()
+        eventually("the run prints what to try", lambda: "In a browser" in system.log.read_text())
         printed = system.log.read_text()
 
     assert [
