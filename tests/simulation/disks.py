@@ -166,10 +166,10 @@ class SimulatedStore:
         state: ReplicaState,
         last_bad: dict[str, Any] | None = None,
         deletes: Iterable[bytes] = (),
-        meta: Iterable[tuple[bytes, bytes]] = (),
+        clock: Clock | None = None,
         sources: SourcePositions | None = None,
     ) -> None:
-        if any(True for _ in deletes) or any(True for _ in meta) or sources is not None:
+        if any(True for _ in deletes) or clock is not None or sources is not None:
             raise AssertionError("no view of this world aggregates or is rekeyed")
         self._must_be_open()
         if self._refused or self._disks.refuses(self.path):

@@ -25,6 +25,16 @@ WORKER_HISTORIES = 60
 AT_ONCE = 5  # the limit of a test is three minutes, also on a busy machine
 
 
+def delete_at_any_moment(seed: int, history: History) -> None:
+    """Delete the resource in the middle of its history, and run passes for as long as a deletion may take."""
+    history.run_passes(5 + seed % 60, fault_chance=0.25, crash_chance=0.2)
+    delete_resource(history)
+    history.run_passes(200, crash_chance=0.2)
+    for _ in range(60):
+        history.pass_time(10)
+        history.run_pass()
+
+
 @contextmanager
 def story_in_failure(seed: int, history: History) -> Iterator[None]:
     """Add the seed and the end of the story to a failure."""
@@ -66,12 +76,7 @@ def test_deleted_resource_leaves_nothing(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         history = History.begin(seed + 10_000)
         with story_in_failure(seed, history):
-            history.run_passes(5 + seed % 60, fault_chance=0.25, crash_chance=0.2)
-            delete_resource(history)
-            history.run_passes(200, crash_chance=0.2)
-            for _ in range(60):
-                history.pass_time(10)
-                history.run_pass()
+            delete_at_any_moment(seed, history)
             assert_gone(history)
 
 

@@ -30,6 +30,7 @@ from tests.operator.histories.story import (
 from tests.operator.histories.test_histories import (
     assert_gone,
     assert_settled,
+    delete_at_any_moment,
     run_until_settled,
     story_in_failure,
 )
@@ -71,12 +72,7 @@ def test_deleted_rekeyed_view_leaves_nothing(first: int) -> None:
         history = History.begin(seed + 40_000, view=WORDS)
         history.faults = REKEY_FAULTS
         with story_in_failure(seed, history):
-            history.run_passes(5 + seed % 60, fault_chance=0.25, crash_chance=0.2)
-            delete_resource(history)
-            history.run_passes(200, crash_chance=0.2)
-            for _ in range(60):
-                history.pass_time(10)
-                history.run_pass()
+            delete_at_any_moment(seed, history)
             assert_gone(history)
 
 

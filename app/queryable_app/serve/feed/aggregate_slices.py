@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from queryable_app.aggregates.clock import Clock
 from queryable_app.aggregates.folding import Folding
 from queryable_app.aggregates.states import Group
 from queryable_app.config.aggregate_spec import AggregateSpec
@@ -27,8 +28,9 @@ class Grouping(Protocol):
     def take(self, disk_key: bytes, event_time_ms: int) -> Sequence[tuple[bytes, int]]:
         """Return the stored keys of the groups that take the next record, each with the expiry of its row."""
 
-    def meta(self) -> Sequence[tuple[bytes, bytes]]:
-        """Return what to write into the family `meta` with the slice."""
+    @property
+    def clock(self) -> Clock:
+        """Return the event time of the partition after these records."""
 
 
 class AggregateRows:
@@ -49,16 +51,16 @@ class AggregateRows:
         folding = self._folding(types_of(first))
         decode = folding.layout.decode
         records = [(key, decode(stored)) for key, stored in rows if stored]
-        meta: Sequence[tuple[bytes, bytes]] = ()
+        clock: Clock | None = None
         if self._begin_grouping is None:
             groups = _fold_by_key(store, folding, records)
         else:
             grouping = self._begin_grouping(store)
             groups = _fold_grouped(store, folding, records, grouping)
-            meta = grouping.meta()
+            clock = grouping.clock
         encode = folding.codec.encode
         puts = [(key, encode(group)) for key, group in groups.items()]
-        return Changes(puts, len(rows) - len(records), meta=meta)
+        return Changes(puts, len(rows) - len(records), clock=clock)
 
     def _folding(self, types: bytes) -> Folding:
         folding = self._foldings.get(types)

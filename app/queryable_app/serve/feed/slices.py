@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
+from queryable_app.aggregates.clock import Clock
 from queryable_app.aggregates.states import StateError
 from queryable_app.config.topic_spec import OnBadRecord
 from queryable_app.errors import Failure
@@ -58,7 +59,7 @@ class Changes(NamedTuple):
     tombstones: int
     """How many of the rows have no value."""
     deletes: Iterable[bytes] = ()
-    meta: Sequence[tuple[bytes, bytes]] = ()
+    clock: Clock | None = None
     sources: SourcePositions | None = None
     """How far a rekeyed view then is in its source topic."""
     skipped: int = 0
@@ -160,7 +161,7 @@ class Slices:
             ),
             None,
             changes.deletes,
-            changes.meta,
+            changes.clock,
             changes.sources,
         )
 
@@ -196,7 +197,7 @@ class Slices:
             ),
             last_bad,
             changes.deletes,
-            changes.meta,
+            changes.clock,
             changes.sources,
         )
         if stopped and last_bad is not None and replica.writable:

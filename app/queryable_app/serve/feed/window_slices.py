@@ -22,7 +22,7 @@ from queryable_app.serve.feed.aggregate_slices import AggregateRows, Grouping
 from queryable_app.serve.feed.slices import Changes, View
 from queryable_app.serve.store.store import Store
 from queryable_app.wire.contributions import Contribution, types_of
-from queryable_app.wire.disk_format import META_CLOCK_KEY, ROW_HEADER
+from queryable_app.wire.disk_format import ROW_HEADER
 
 _EXPIRY: Final = 3  # of the fields of a row header
 
@@ -46,17 +46,14 @@ class _WindowGrouping:
 
     def __init__(self, windows: Windows, clock: Clock) -> None:
         self._windows = windows
-        self._clock = clock
+        self.clock = clock
 
     def take(self, disk_key: bytes, event_time_ms: int) -> Sequence[tuple[bytes, int]]:
         windows = self._windows
         return [
             (window_key(disk_key, start_ms), windows.expiry(start_ms + windows.size_ms))
-            for start_ms in windows.take(self._clock, event_time_ms)
+            for start_ms in windows.take(self.clock, event_time_ms)
         ]
-
-    def meta(self) -> Sequence[tuple[bytes, bytes]]:
-        return ((META_CLOCK_KEY, self._clock.encode()),)
 
 
 class SessionRows:
@@ -90,7 +87,7 @@ class SessionRows:
                 stored_keys.discard(disk_key)
                 if session.changed:
                     puts.append((disk_key, states.encode(session, self._windows.expiry(session.end_ms))))
-        return Changes(puts, dropped, stored_keys, ((META_CLOCK_KEY, clock.encode()),))
+        return Changes(puts, dropped, stored_keys, clock)
 
     def _joined(self, sessions: list[Session], states: SessionStates, event_ms: int) -> Session:
         """Return the session that a record belongs to, after merging those that it touches."""

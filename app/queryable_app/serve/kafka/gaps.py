@@ -79,30 +79,22 @@ class OffsetGaps(Background):
         begin, end, incarnation = replica.position, replica.end_offset, replica.incarnation
         if begin < 0:
             begin = (await consumer.beginning_offsets([where]))[where]
-        position, found = await first_record(consumer, where, begin, end)
-        if found and replica.incarnation is incarnation:
-            replica.pending_record_offset = position
-        position = min(position, end)
+        reached = begin
+        if begin < end:
+            consumer.assign([where])
+            consumer.seek(where, begin)
+            try:
+                deadline = time.monotonic() + _PROOF_MS_MAX / 1000
+                while reached < end and time.monotonic() < deadline:
+                    fetched = await consumer.getmany(where, timeout_ms=100, max_records=1)
+                    if records := fetched.get(where):
+                        reached = records[0].offset
+                        if replica.incarnation is incarnation:
+                            replica.pending_record_offset = reached
+                        break
+                    reached = await consumer.position(where)
+            finally:
+                consumer.unsubscribe()
+        position = min(reached, end)
         if replica.incarnation is incarnation and replica.writable and position > replica.position:
             replica.apply((), replace(replica.state, position=position))
-
-
-async def first_record(
-    consumer: AIOKafkaConsumer, where: TopicPartition, begin: int, end: int
-) -> tuple[int, bool]:
-    """Read from `begin`, and return up to which offset there is no record, and whether a record is at that offset."""
-    reached = begin
-    if begin >= end:
-        return reached, False
-    consumer.assign([where])
-    consumer.seek(where, begin)
-    try:
-        deadline = time.monotonic() + _PROOF_MS_MAX / 1000
-        while reached < end and time.monotonic() < deadline:
-            fetched = await consumer.getmany(where, timeout_ms=100, max_records=1)
-            if records := fetched.get(where):
-                return int(records[0].offset), True
-            reached = await consumer.position(where)
-    finally:
-        consumer.unsubscribe()
-    return reached, False

@@ -64,7 +64,7 @@ class Bounds:
     stop: bytes | None = None
     reverse: bool = False
     starts: tuple[int, int] | None = None
-    """Of a view with windows: the first start, and the first after the last. None: all rows."""
+    """Take only windows with starts in this range, which excludes its end. None: all rows."""
 
     def contain(self, key: bytes) -> bool:
         return (self.start is None or key >= self.start) and (self.stop is None or key < self.stop)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import random
 from typing import Any, Final, Literal
 
-from queryable_app.aggregates.clock import NO_TIME_MS
+from queryable_app.aggregates.clock import NO_TIME_MS, Clock
 from queryable_app.errors import Failure, Reason
 from queryable_app.platform.log import event
 from queryable_app.policy.freshness import NeededPosition, absent, lag_records, next_offset, records_short
@@ -179,14 +179,14 @@ class Replica:
         state: ReplicaState,
         last_bad: dict[str, Any] | None = None,
         deletes: Iterable[bytes] = (),
-        meta: Sequence[tuple[bytes, bytes]] = (),
+        clock: Clock | None = None,
         sources: SourcePositions | None = None,
     ) -> None:
         """Write rows with their state, then wake the reads that wait for the position. If the write fails, only this replica
-        stops; nothing is raised. `sources` replaces the source positions of a rekeyed view."""
+        stops; nothing is raised. `clock` and `sources` replace the event time and the source positions."""
         if not state.complete and self._reaches_end(state, sources):
             state = replace(state, complete=True)
-        if self.write(lambda store: store.apply(puts, state, last_bad, deletes, meta, sources)):
+        if self.write(lambda store: store.apply(puts, state, last_bad, deletes, clock, sources)):
             self._position_changed()
 
     def _reaches_end(self, state: ReplicaState, sources: SourcePositions | None) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from itertools import islice
@@ -210,10 +210,10 @@ class Store:
         state: ReplicaState,
         last_bad: dict[str, Any] | None = None,
         deletes: Iterable[bytes] = (),
-        meta: Sequence[tuple[bytes, bytes]] = (),
+        clock: Clock | None = None,
         sources: SourcePositions | None = None,
     ) -> None:
-        """Write rows and the matching state in one batch: `deletes`, then `puts`, and more entries of the family `meta`."""
+        """Write rows and the matching state in one batch: `deletes`, then `puts`, and what else of the state has changed."""
         batch = WriteBatch(raw_mode=True)
         for key in deletes:
             batch.delete(key)
@@ -224,8 +224,8 @@ class Store:
             if not hash(key) & mask:
                 note(key, stored)
         put(META_STATE_KEY, state.encode(), self._meta)
-        for key, content in meta:
-            put(key, content, self._meta)
+        if clock is not None:
+            put(META_CLOCK_KEY, clock.encode(), self._meta)
         if last_bad is not None:
             put(META_LAST_BAD_KEY, json.dumps(last_bad).encode(), self._meta)
         if sources is not None:
@@ -234,9 +234,8 @@ class Store:
         self.state = state
         if sources is not None:
             self.sources = sources
-        for key, content in meta:
-            if key == META_CLOCK_KEY:
-                self.clock = Clock.decode(content)
+        if clock is not None:
+            self.clock = clock
         if last_bad is not None:
             self.last_bad = last_bad
 
