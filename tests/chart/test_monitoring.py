@@ -27,8 +27,8 @@ def rules() -> list[dict[str, Any]]:
 def exposed() -> set[str]:
     """Return the names of all metrics in the sources of the operator and the nodes."""
     files = [
-        ROOT / "app" / "queryable_app" / "serve" / "api" / "metrics.py",
-        *(ROOT / "operator" / "queryable_operator").glob("act/metrics.py"),
+        *(ROOT / "app" / "queryable_app").rglob("*metrics.py"),
+        *(ROOT / "operator" / "queryable_operator").rglob("*metrics.py"),
     ]
     return {name for file in files for name in re.findall(r'"(qt_[a-z_]+)"', file.read_text())}
 

@@ -86,14 +86,16 @@ class System:
             eventually(f"node {node} is ready\n{self.tail()}", lambda n=node: self.ready(n), seconds)  # type: ignore[misc]
 
     def at_end(self, ends: Mapping[int, int], seconds: float = 60) -> None:
-        """Wait until node 0 has applied everything below `ends`."""
+        """Wait until every replica of the partitions in `ends` has applied everything below, and each has one."""
 
         def reached() -> bool:
             try:
-                positions = {p["partition"]: p["position"] for p in self.status()["partitions"]}
+                statuses = [self.status(node) for node in range(len(self.described()["nodes"]))]
             except httpx.TransportError:
                 return False
-            return all(positions.get(p, -1) >= end for p, end in ends.items())
+            positions = [(p["partition"], p["position"]) for status in statuses for p in status["partitions"]]
+            behind = [p for p, position in positions if position < ends.get(p, 0)]
+            return not behind and {p for p, _ in positions} >= ends.keys()
 
         eventually(f"positions {dict(ends)}\n{self.tail()}", reached, seconds)
 

@@ -78,12 +78,6 @@ def replicas_of_nodes(system: System) -> list[int]:
     return [len(system.status(node)["partitions"]) for node in range(len(system.described()["nodes"]))]
 
 
-def all_at_end(system: System, ends: dict[int, int]) -> bool:
-    nodes = range(len(system.described()["nodes"]))
-    replicas = [replica for node in nodes for replica in system.status(node)["partitions"]]
-    return all(replica["position"] >= ends[replica["partition"]] for replica in replicas)
-
-
 @pytest.mark.timeout(900)
 def test_no_read_fails_while_nodes_and_replicas_change(kafka: Any, tmp_path: Path) -> None:
     """No read fails while nodes and replicas change, and at the end every node answers the fold of the topic."""
@@ -112,7 +106,7 @@ def test_no_read_fails_while_nodes_and_replicas_change(kafka: Any, tmp_path: Pat
         assert {p.name for p in (system.data / "nodes").iterdir()} == {"0", "1"}
 
         ends = topics.ends(kafka.bootstrap, TOPIC)
-        eventually(f"all nodes at the end offsets\n{system.tail()}", lambda: all_at_end(system, ends))
+        system.at_end(ends)
         folded = fold(topics.records(kafka.bootstrap, TOPIC))
         expected = {k.decode(): json.loads(row.value) for k, row in folded.items() if row.value is not None}
         for node in range(2):
