@@ -2,8 +2,9 @@ package io.queryabletopics;
 
 import java.nio.ByteBuffer;
 import java.util.HashMap;
+import java.util.Iterator;
 import java.util.Map;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReferenceArray;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.kafka.clients.producer.Callback;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -14,10 +15,14 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 /**
  * Write what one run of the rekey job has to say to the internal topic: rows in envelopes, and markers of its progress.
  *
- * Strategy: a run lives from the start of the query to its end, over all its batches, and is shared by the tasks of its JVM. It
- * numbers the envelopes from each source partition to each internal partition, so a lost one shows (wire/envelopes.py has the
- * layout). The producer is idempotent, so it neither repeats nor reorders. The first failed send ends the run: nothing is written
- * afterwards, and the job starts another one.
+ * Strategy: a run lives from the start of the query to its end, over all its batches. It numbers the envelopes from each source
+ * partition to each internal partition, so a lost one shows (wire/envelopes.py has the layout). The producer is idempotent, so it
+ * neither repeats nor reorders. The first failed send ends the run: nothing is written afterwards, and the job starts another one.
+ *
+ * The driver begins the run, and owns all its source partitions. The tasks of its own JVM write them there. An executor borrows
+ * a source partition for a task, with its numbers, and gives it back when everything is acknowledged. So a source partition has
+ * one writer at a time, and its numbers go on wherever Spark runs the next task. What an executor takes with it when it dies is
+ * never lent again: the run ends.
  *
  * A thread writes markers when the run has advanced, at most every 50 ms. The language is what Janino compiles.
  */
@@ -26,36 +31,22 @@ public final class RekeyRun {
   private static final int HEADER = 1 + 4 + 8 + 2 + 2 + 8 + 8 + 8;
   private static final byte[] MARKER_KEY = new byte[8];
   private static final byte[] NO_ROW = new byte[0];
-  private static final long MARKER_NANOS = 50000000L;
+  private static final long MARKER_NANOS = 50000000L, REPORT_NANOS = 200000000L;
+  private static final int COUNTS = 4; // of `RekeySource.progress`, before the offset
   private static final HashMap RUNS = new HashMap(); // run → RekeyRun
 
   private final long run;
   private final String topic;
   private final int partitions;
+  private final Map settings;
   private final KafkaProducer producer;
-  private final Source[] sources;
+  private final AtomicReferenceArray sources; // RekeySource, or null where another JVM is the owner
+  private final RekeyLoans loans; // to executors; null in an executor
   private final Thread markers;
   private final Callback callback;
   private volatile Exception failed;
   private volatile boolean ended;
   private volatile boolean advanced;
-
-  /** What the run has written of one source partition. */
-  private static final class Source {
-    private final long[] sequence; // by internal partition
-    private final long[] marked; // the progress that each internal partition knows
-    private long next; // every record of an earlier offset is written
-    private long rows, nullKeys, bad, dropped;
-
-    private Source(int partitions, long covered, long next) {
-      sequence = new long[partitions];
-      marked = new long[partitions];
-      for (int i = 0; i < partitions; i++) {
-        marked[i] = covered;
-      }
-      this.next = next;
-    }
-  }
 
   /**
    * Start a run, before its query.
@@ -64,17 +55,25 @@ public final class RekeyRun {
    * @param starts  by source partition: the offset of the first record that the query reads
    */
   public static void start(long run, String topic, int partitions, Map settings, long[] covered, long[] starts) {
-    RekeyRun started = new RekeyRun(run, topic, partitions, settings, covered, starts);
+    RekeyRun started = new RekeyRun(run, topic, partitions, settings, covered.length, true);
+    started.begin(covered, starts);
     synchronized (RUNS) {
       RUNS.put(Long.valueOf(run), started);
     }
     started.markers.start();
   }
 
-  /** Return the run, or fail: a run never continues in another JVM. */
+  /** Return the run, in an executor its part of it, or fail: a run never continues under another driver. */
   static RekeyRun of(long run) {
     synchronized (RUNS) {
       RekeyRun found = (RekeyRun) RUNS.get(Long.valueOf(run));
+      if (found == null && RekeyExecutors.isExecutor()) {
+        Object[] terms = RekeyExecutors.join(run);
+        found = new RekeyRun(run, (String) terms[0], ((Integer) terms[1]).intValue(), (Map) terms[2],
+            ((Integer) terms[3]).intValue(), false);
+        RUNS.put(Long.valueOf(run), found);
+        found.markers.start();
+      }
       if (found == null) {
         throw new IllegalStateException("the run has ended");
       }
@@ -84,39 +83,37 @@ public final class RekeyRun {
 
   /** Return why the run has ended by itself, or null. */
   public static String failure(long run) {
-    Exception failed = of(run).failed;
+    RekeyRun found = of(run);
+    try {
+      found.loans.check();
+    } catch (IllegalStateException e) {
+      found.fail(e);
+    }
+    Exception failed = found.failed;
     return failed == null ? null : failed.toString();
   }
 
   /** Return rows, null keys, bad records, dropped records, and then the next offset of each source partition. */
   public static String counts(long run) {
     RekeyRun found = of(run);
-    long rows = 0, nullKeys = 0, bad = 0, dropped = 0;
+    long[] sums = new long[COUNTS];
     StringBuilder offsets = new StringBuilder();
-    for (int i = 0; i < found.sources.length; i++) {
-      Source source = found.sources[i];
-      synchronized (source) {
-        rows += source.rows;
-        nullKeys += source.nullKeys;
-        bad += source.bad;
-        dropped += source.dropped;
-        offsets.append(' ').append(source.next);
+    for (int from = 0; from < found.sources.length(); from++) {
+      long[] progress = found.progress(from);
+      for (int i = 0; i < COUNTS; i++) {
+        sums[i] += progress[i];
       }
+      offsets.append(' ').append(progress[COUNTS]);
     }
-    return rows + " " + nullKeys + " " + bad + " " + dropped + offsets;
+    return sums[0] + " " + sums[1] + " " + sums[2] + " " + sums[3] + offsets;
   }
 
   /** Move over source offsets without a record, if the run stands there. */
   public static void skip(long run, int from, long begin, long reached) {
     RekeyRun found = of(run);
-    Source source = found.sources[from];
-    synchronized (source) {
-      if (source.next != begin) {
-        return;
-      }
-      source.next = reached;
+    if (!found.loans.skip(from, begin, reached)) {
+      found.move(from, begin, reached);
     }
-    found.advance();
   }
 
   /** End the run. What is not acknowledged yet may be lost. */
@@ -132,10 +129,11 @@ public final class RekeyRun {
     }
   }
 
-  private RekeyRun(long run, String topic, int partitions, Map settings, long[] covered, long[] starts) {
+  private RekeyRun(long run, String topic, int partitions, Map settings, int sources, boolean lends) {
     this.run = run;
     this.topic = topic;
     this.partitions = partitions;
+    this.settings = settings;
     HashMap all = new HashMap(settings);
     all.put("acks", "all");
     all.put("enable.idempotence", "true");
@@ -150,7 +148,8 @@ public final class RekeyRun {
     all.put("delivery.timeout.ms", "30000");
     all.put("partitioner.adaptive.partitioning.enable", "false");
     producer = new KafkaProducer(all, new ByteArraySerializer(), new ByteArraySerializer());
-    sources = new Source[covered.length];
+    this.sources = new AtomicReferenceArray(sources);
+    loans = lends ? new RekeyLoans(sources) : null;
     callback = new Callback() {
       public void onCompletion(RecordMetadata metadata, Exception error) {
         if (error != null) {
@@ -158,13 +157,6 @@ public final class RekeyRun {
         }
       }
     };
-    for (int i = 0; i < covered.length; i++) {
-      sources[i] = new Source(partitions, covered[i], starts[i]);
-      for (int to = 0; to < partitions; to++) {
-        send(sources[i], i, to, MARKER_KEY, covered[i], 0, 0, System.currentTimeMillis(), NO_ROW);
-      }
-    }
-    advanced = true;
     markers = new Thread(new Runnable() {
       public void run() {
         writeMarkers();
@@ -173,10 +165,21 @@ public final class RekeyRun {
     markers.setDaemon(true);
   }
 
+  private void begin(long[] covered, long[] starts) {
+    for (int from = 0; from < covered.length; from++) {
+      RekeySource source = new RekeySource(partitions, covered[from], starts[from]);
+      for (int to = 0; to < partitions; to++) {
+        send(source, from, to, MARKER_KEY, covered[from], 0, 0, System.currentTimeMillis(), NO_ROW);
+      }
+      sources.set(from, source);
+    }
+    advanced = true;
+  }
+
   /** Write a row: what it adds to its group. */
   void row(int from, long offset, int row, int rows, long timestampMs, byte[] key, byte[] contribution) {
     check();
-    Source source = sources[from];
+    RekeySource source = owned(from);
     synchronized (source) {
       require(source, from, offset);
       int to = Partitioners.murmur2(key, partitions);
@@ -195,7 +198,7 @@ public final class RekeyRun {
   /** Note a row that is in no group, or a record without a row. */
   void none(int from, long offset, int row, int rows, int why) {
     check();
-    Source source = sources[from];
+    RekeySource source = owned(from);
     synchronized (source) {
       require(source, from, offset);
       source.next = row + 1 == rows ? offset + 1 : source.next;
@@ -212,7 +215,100 @@ public final class RekeyRun {
     check();
   }
 
-  private static void require(Source source, int from, long offset) {
+  /** Give the source partition of a finished task back to the driver, if this is an executor. */
+  void finish(int from) {
+    if (loans == null) {
+      RekeyExecutors.giveBack(run, from, part(from));
+    }
+  }
+
+  /** Return what an executor needs to take part. */
+  Object[] terms() {
+    check();
+    return new Object[] {topic, Integer.valueOf(partitions), settings, Integer.valueOf(sources.length())};
+  }
+
+  /** Lend a source partition to an executor, or fail if another one has it. */
+  RekeySource lend(int from) {
+    check();
+    synchronized (loans) {
+      loans.begin(from, progress(from));
+    }
+    return part(from);
+  }
+
+  /** Take back what an executor has borrowed. */
+  void takeBack(int from, RekeySource source) {
+    synchronized (loans) {
+      loans.end(from);
+      sources.set(from, source);
+    }
+    advance();
+  }
+
+  /** Note the progress of an executor. Return the skips of its source partitions, or null if the run has ended. */
+  static Map note(long run, Map progress, String failure) {
+    RekeyRun found;
+    synchronized (RUNS) {
+      found = (RekeyRun) RUNS.get(Long.valueOf(run));
+    }
+    if (found == null) {
+      return null;
+    }
+    if (failure != null) {
+      found.fail(new IllegalStateException(failure));
+    }
+    return found.loans.note(progress);
+  }
+
+  private long[] progress(int from) {
+    synchronized (loans) {
+      long[] lent = loans.progress(from);
+      return lent != null ? lent : ((RekeySource) sources.get(from)).progress();
+    }
+  }
+
+  /** Return the source partition, which an executor borrows for its first row. */
+  private RekeySource owned(int from) {
+    RekeySource source = (RekeySource) sources.get(from);
+    if (source == null) {
+      source = RekeyExecutors.borrow(run, from);
+      sources.set(from, source);
+    }
+    return source;
+  }
+
+  /** Give up a source partition. Everything of it is acknowledged. */
+  private RekeySource part(int from) {
+    RekeySource source = (RekeySource) sources.getAndSet(from, null);
+    if (source == null) {
+      throw new IllegalStateException("source partition " + from + " is written elsewhere");
+    }
+    synchronized (source) {
+      // A marker that was being written is written now.
+    }
+    flush();
+    return source;
+  }
+
+  private void move(int from, long begin, long reached) {
+    RekeySource source = (RekeySource) sources.get(from);
+    if (source != null) {
+      synchronized (source) {
+        if (sources.get(from) != source || source.next != begin) {
+          return;
+        }
+        source.next = reached;
+      }
+      advance();
+    }
+  }
+
+  /** Fail if the source partition was given up, or is already further. */
+  private void require(RekeySource source, int from, long offset) {
+    if (sources.get(from) != source) {
+      throw new IllegalStateException("source partition " + from + " is written elsewhere");
+    }
     if (offset < source.next) {
       throw new IllegalStateException("offset " + offset + " of partition " + from + " comes after " + source.next);
     }
@@ -230,6 +326,7 @@ public final class RekeyRun {
   private void fail(Exception error) {
     if (failed == null) {
       failed = error;
+      LockSupport.unpark(markers);
     }
   }
 
@@ -242,32 +339,81 @@ public final class RekeyRun {
 
   private void writeMarkers() {
     try {
+      long reportAt = System.nanoTime();
       while (!ended && failed == null) {
-        if (!advanced) {
-          LockSupport.park(this);
-          continue;
+        if (loans == null && System.nanoTime() - reportAt >= 0) {
+          reportAt = System.nanoTime() + REPORT_NANOS;
+          report();
         }
-        advanced = false;
-        for (int from = 0; from < sources.length; from++) {
-          Source source = sources[from];
-          synchronized (source) {
-            for (int to = 0; to < partitions; to++) {
-              if (source.marked[to] < source.next) {
-                send(source, from, to, MARKER_KEY, source.next, 0, 0, System.currentTimeMillis(), NO_ROW);
-                source.marked[to] = source.next;
-              }
-            }
+        if (advanced) {
+          advanced = false;
+          for (int from = 0; from < sources.length(); from++) {
+            writeMarkers(from);
           }
+          LockSupport.parkNanos(this, MARKER_NANOS);
+        } else if (loans == null) {
+          LockSupport.parkNanos(this, REPORT_NANOS);
+        } else {
+          LockSupport.park(this);
         }
-        LockSupport.parkNanos(this, MARKER_NANOS);
       }
     } catch (Exception e) {
       fail(e);
     }
+    if (loans == null && !ended) {
+      leave();
+    }
+  }
+
+  /** End this executor's part of a run that it cannot write. */
+  private void leave() {
+    try {
+      RekeyExecutors.report(run, new HashMap(), failed.toString());
+    } catch (IllegalStateException e) {
+      // Without a driver there is no run.
+    } finally {
+      end(run);
+    }
+  }
+
+  private void writeMarkers(int from) {
+    RekeySource source = (RekeySource) sources.get(from);
+    if (source == null) {
+      return;
+    }
+    synchronized (source) {
+      for (int to = 0; to < partitions; to++) {
+        if (source.marked[to] < source.next && sources.get(from) == source) {
+          send(source, from, to, MARKER_KEY, source.next, 0, 0, System.currentTimeMillis(), NO_ROW);
+          source.marked[to] = source.next;
+        }
+      }
+    }
+  }
+
+  /** Tell the driver how far this executor is, and move over what the driver has found to be empty. */
+  private void report() {
+    HashMap progress = new HashMap();
+    for (int from = 0; from < sources.length(); from++) {
+      RekeySource source = (RekeySource) sources.get(from);
+      if (source != null) {
+        progress.put(Integer.valueOf(from), source.progress());
+      }
+    }
+    Map skips = RekeyExecutors.report(run, progress, null);
+    if (skips == null) {
+      end(run);
+      return;
+    }
+    for (Iterator each = skips.entrySet().iterator(); each.hasNext();) {
+      Map.Entry skip = (Map.Entry) each.next();
+      long[] range = (long[]) skip.getValue();
+      move(((Integer) skip.getKey()).intValue(), range[0], range[1]);
+    }
   }
 
   /** The caller holds the monitor of the source, so that sequences are in the order of the sends. */
-  private void send(Source source, int from, int to, byte[] key, long offset, int row, int rows, long timestampMs,
+  private void send(RekeySource source, int from, int to, byte[] key, long offset, int row, int rows, long timestampMs,
       byte[] contribution) {
     ByteBuffer value = ByteBuffer.allocate(HEADER + contribution.length);
     value.put(VERSION).putInt(from).putLong(offset).putShort((short) row).putShort((short) rows);

@@ -1,5 +1,6 @@
 package io.queryabletopics;
 
+import java.util.BitSet;
 import org.apache.spark.sql.ForeachWriter;
 import org.apache.spark.sql.Row;
 
@@ -18,6 +19,7 @@ public final class RekeyWriter extends ForeachWriter {
   private final int rowColumn;
 
   private transient RekeyRun writes;
+  private transient BitSet sources;
 
   /**
    * @param rowColumn the column of the row's index in its record; the number of rows follows. -1: each record gives one row
@@ -31,12 +33,14 @@ public final class RekeyWriter extends ForeachWriter {
 
   public boolean open(long partitionId, long epochId) {
     writes = RekeyRun.of(run);
+    sources = new BitSet();
     return true;
   }
 
   public void process(Object object) {
     Row row = (Row) object;
     int partition = row.getInt(0);
+    sources.set(partition);
     long offset = row.getLong(1);
     int index = rowColumn < 0 ? 0 : row.getInt(rowColumn);
     int count = rowColumn < 0 ? 1 : row.getInt(rowColumn + 1);
@@ -59,6 +63,9 @@ public final class RekeyWriter extends ForeachWriter {
   public void close(Throwable error) {
     if (error == null && writes != null) {
       writes.flush();
+      for (int from = sources.nextSetBit(0); from >= 0; from = sources.nextSetBit(from + 1)) {
+        writes.finish(from);
+      }
     }
   }
 }
