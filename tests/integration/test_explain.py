@@ -1,4 +1,4 @@
-"""Test `qtopic explain` with the real Spark and a real broker, and the example that docs/aggregates.md teaches with."""
+"""Test `qtopic explain` with the real Spark and a real broker, and the examples that docs/aggregates.md teaches with."""
 
 from __future__ import annotations
 
@@ -89,11 +89,30 @@ def test_unreachable_broker_leaves_the_topic_unknown() -> None:
     assert "Kafka cannot be reached at 127.0.0.1:1" in json.loads(done.stdout)["unknown"][0]
 
 
-def test_page_shows_what_the_example_answers(tmp_path: Path) -> None:
+# What the page runs: an example, records for it, and its answers by key.
+LESSONS = [
+    (file, records, dict(re.findall(r"qtopic get (\w+)\n```\n\n```json\n(.*?)\n```", answers)))
+    for file, records, answers in re.findall(
+        r"qtopic run -f (\S+)\n```\n\n```sh\nqtopic produce <<END\n(.*?)END\n```\n(.*?)(?=\n## )",
+        PAGE,
+        re.DOTALL,
+    )
+]
+
+
+def test_page_teaches_both_groups() -> None:
+    """The page has lessons of records by their key, and by another column."""
+    assert [file for file, _, _ in LESSONS] == ["examples/order-totals.yaml", "examples/customer-totals.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("file", "records", "answers"), LESSONS, ids=[Path(file).stem for file, _, _ in LESSONS]
+)
+def test_page_shows_what_the_example_answers(
+    tmp_path: Path, file: str, records: str, answers: dict[str, str]
+) -> None:
     """The records of the page, produced to its example, give the answers of the page."""
-    (records,) = re.findall(r"produce <<END\n(.*?)END\n", PAGE, re.DOTALL)
-    answers = dict(re.findall(r"qtopic get (\w+)\n```\n\n```json\n(.*?)\n```", PAGE))
-    with running(yaml.safe_load(EXAMPLE.read_text()), tmp_path, "--kafka", "embedded") as system:
+    with running(yaml.safe_load((ROOT / file).read_text()), tmp_path, "--kafka", "embedded") as system:
         assert qtopic("produce", "--data", system.data, stdin=records).returncode == 0
 
         def read(key: str) -> Any:
