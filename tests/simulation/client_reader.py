@@ -21,7 +21,8 @@ from tests.simulation.nodes import CLIENT, address_of, host_of
 from tests.simulation.readable_replicas import readable_replicas
 from tests.simulation.readers import Reader
 from tests.simulation.world import World
-from tests.simulation.writer import STABLE_KEYS, Writer, stable_key
+from tests.simulation.writer import Writer
+from tests.simulation.writer_keys import STABLE_KEYS, stable_key
 
 T = TypeVar("T")
 
@@ -86,11 +87,12 @@ class ClientReader(Reader):
         for partition, position in positions.items():
             if position < floors.get(partition, 0):
                 raise GuaranteeBroken(f"the session has seen {floors}, and gets an answer as of {positions}")
+        one_replica = self.world.one_replica(positions)
         answer = KeyAnswer(
-            key, positions, (row.partition, row.offset), json.dumps(row.value).encode(), len(positions) == 1
+            key, positions, (row.partition, row.offset), json.dumps(row.value).encode(), one_replica
         )
         self.world.event_counts["client reads"] += 1
-        self.check(read_request, answer, row.freshness.served_by, began, alone=len(positions) == 1)
+        self.check(read_request, answer, row.freshness.served_by, began, alone=one_replica)
 
     def _check_absent(
         self, key: bytes, read_request: ReadRequest, seen: Mapping[int, int], began: float, one_replica: bool
@@ -98,7 +100,7 @@ class ClientReader(Reader):
         """Check a 404 at the session's position, since the answer states none to the caller."""
         self.world.event_counts["client finds nothing"] += 1
         partition = self.world.topic.partition_of(key)
-        if not self.world.mixed and partition in seen:
+        if not self.world.mixed and not self.world.view.rekeyed and partition in seen:
             self.check(
                 read_request, KeyAnswer(key, {partition: seen[partition]}, None, None, one_replica), "", began
             )
@@ -163,6 +165,11 @@ class ScanReader(ClientReader):
                 )
         for row, key in zip(rows, keys, strict=True):
             value = json.dumps(row.value).encode()
+            if self.world.view.rekeyed:
+                nowhere = dict.fromkeys(range(self.world.partitions), 0)
+                answer = KeyAnswer(key, nowhere, (row.partition, row.offset), value, False)
+                self.world.source_rows.check(answer)
+                continue
             where = (row.partition, row.offset, value)
             if where not in [(r.partition, r.offset, r.value) for r in self.world.topic.of_key[key]]:
                 raise GuaranteeBroken(f"a scan gives {where} for {key!r}, which was never written")

@@ -37,7 +37,10 @@ class Rows:
     path: Path
     state: ReplicaState = field(default_factory=ReplicaState)
     rows: dict[bytes, bytes] = field(default_factory=dict)
-    undo: deque[tuple[ReplicaState, dict[bytes, bytes | None]]] = field(
+    clock: Clock = field(default_factory=Clock)
+    sources: bytes = b""
+    """The encoded source positions; empty: none."""
+    undo: deque[tuple[ReplicaState, Clock, bytes, dict[bytes, bytes | None]]] = field(
         default_factory=lambda: deque(maxlen=_UNSYNCED_BATCHES)
     )
     damaged: bool = False
@@ -49,10 +52,10 @@ class Rows:
 
     def lose_batches(self, batches: int) -> None:
         for _ in range(min(batches, len(self.undo))):
-            self.state, before = self.undo.pop()
+            self.state, self.clock, self.sources, before = self.undo.pop()
             for key, stored in before.items():
                 if stored is None:
-                    del self.rows[key]
+                    self.rows.pop(key, None)
                 else:
                     self.rows[key] = stored
 
@@ -82,7 +85,10 @@ class Disks:
         else:
             rows = Rows(identity, path)
             if checkpoint.exists():
-                rows.state, rows.rows, rows.corrupt_keys = pickle.loads(checkpoint.read_bytes())
+                rows.state, rows.rows, rows.corrupt_keys, clock, rows.sources = pickle.loads(
+                    checkpoint.read_bytes()
+                )
+                rows.clock = Clock.decode(clock)
                 checkpoint.unlink()
             name = str(next(self._numbers))
             self._rows[name] = rows
@@ -115,8 +121,7 @@ class SimulatedStore:
         self.last_bad: dict[str, Any] | None = None
         self.damaged: str | None = None
         self.keys = KeySample(whole=True)
-        self.clock = Clock()
-        self.sources: SourcePositions | None = None
+        self.sources = SourcePositions.decode(rows.sources) if rows.sources else None
         self.on_disk = rows
         self._iterators = 0
         self._closed = False
@@ -126,6 +131,10 @@ class SimulatedStore:
     @property
     def state(self) -> ReplicaState:
         return self.on_disk.state
+
+    @property
+    def clock(self) -> Clock:
+        return self.on_disk.clock
 
     @property
     def identity(self) -> Identity:
@@ -169,22 +178,29 @@ class SimulatedStore:
         clock: Clock | None = None,
         sources: SourcePositions | None = None,
     ) -> None:
-        if any(True for _ in deletes) or clock is not None or sources is not None:
-            raise AssertionError("no view of this world aggregates or is rekeyed")
+        disk = self.on_disk
+        if state.position < disk.state.position:
+            raise AssertionError(f"{self.path}: the position goes back to {state.position}")
+        self._write(deletes, dict(puts))
+        disk.state, disk.clock = state, disk.clock if clock is None else clock
+        if sources is not None:
+            disk.sources, self.sources = sources.encode(), sources
+
+    def delete(self, disk_keys: Iterable[bytes]) -> None:
+        self._write(disk_keys, {})
+
+    def _write(self, deletes: Iterable[bytes], puts: dict[bytes, bytes]) -> None:
+        """Write one batch, as far as it changes rows."""
         self._must_be_open()
         if self._refused or self._disks.refuses(self.path):
             self._refused = True  # as RocksDB: every later write too, until it is opened again
             raise StoreUnavailable(f"{self.path} cannot be written (No space left on device)")
-        disk = self.on_disk
-        if state.position < disk.state.position:
-            raise AssertionError(f"{self.path}: the position goes back to {state.position}")
-        new = dict(puts)
-        disk.undo.append((disk.state, {key: disk.rows.get(key) for key in new}))
-        disk.rows.update(new)
-        disk.state = state
-
-    def delete(self, disk_keys: Iterable[bytes]) -> None:
-        raise AssertionError("nothing expires in this world")
+        disk, deleted = self.on_disk, list(deletes)
+        before = {key: disk.rows.get(key) for key in (*deleted, *puts)}
+        disk.undo.append((disk.state, disk.clock, disk.sources, before))
+        for key in deleted:
+            disk.rows.pop(key, None)
+        disk.rows.update(puts)
 
     def clear(self) -> None:
         raise AssertionError("no data is lost from this world's log")
@@ -192,8 +208,9 @@ class SimulatedStore:
     def checkpoint(self, path: Path) -> None:
         self._must_be_open()
         path.mkdir(parents=True)
+        disk = self.on_disk
         (path / _CHECKPOINT_FILE).write_bytes(
-            pickle.dumps((self.on_disk.state, self.on_disk.rows, self.on_disk.corrupt_keys))
+            pickle.dumps((disk.state, disk.rows, disk.corrupt_keys, disk.clock.encode(), disk.sources))
         )
 
     def cancel_compaction(self) -> None:

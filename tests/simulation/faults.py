@@ -8,6 +8,7 @@ from dataclasses import replace
 from queryable_app.placement.assignment import DesiredPlacement
 from tests.simulation.controller_process import push_outdated
 from tests.simulation.nodes import CLIENT, PLACER, address_of, host_of
+from tests.simulation.rekey_job import RekeyJob
 from tests.simulation.world import SIMULATED, World
 
 _NODES_MAX = 6
@@ -50,12 +51,24 @@ class Faults:
             (self._change_replicas, 4),
             (self._lose_node, 2),
         ]
+        if world.view.rekeyed:
+            self._kinds += [
+                (self._kill_job, 8),
+                (self._stop_job, 4),
+                (self._second_job, 5),
+                (self._lose_batch, 5),
+                (self._repeat_batch, 3),
+            ]
+            self._kinds.remove((self._lose_task, 3))  # nothing watches the stream of an internal topic
 
     def begin(self) -> None:
         self._later(self._random.uniform(*self._between), self._next)
 
     def heal(self) -> None:
         self._ended = True
+        for job in self._world.jobs.running:
+            if job.writes is not None:
+                job.writes.loses_batch = False
         for end in list(self._ends):
             end()
         self._world.repair_disks()
@@ -196,9 +209,15 @@ class Faults:
     # Kafka, ingest, disks.
 
     def _kafka_away(self) -> None:
-        self._world.topic.away = True
+        topics = self._world.topics.values()
         self._world.note("Kafka is away")
-        self._until(self._random.uniform(0.3, 4), lambda: setattr(self._world.topic, "away", False))
+
+        def set_away(away: bool) -> None:
+            for topic in topics:
+                topic.away = away
+
+        set_away(True)
+        self._until(self._random.uniform(0.3, 4), lambda: set_away(False))
 
     def _stall(self) -> None:
         world = self._world
@@ -290,6 +309,45 @@ class Faults:
         if name not in vars(owner):
             self._world.note(f"{machine.host}: {type(owner).__name__}.{name} fails")
             setattr(owner, name, fail)
+
+    # The rekey job.
+
+    def _kill_job(self) -> None:
+        jobs = self._world.jobs
+        for job in jobs.running[-1:]:
+            jobs.kill(job)
+        self._until(self._random.choice((0.1, 1.0, 5.0)), self._restart_job)
+
+    def _restart_job(self) -> None:
+        if not self._world.jobs.running:
+            self._world.jobs.start()
+
+    def _second_job(self) -> None:
+        jobs = self._world.jobs
+        job = jobs.start()
+        self._until(self._random.choice((1.0, 4.0, 9.0)), lambda: self._end_second(job))
+
+    def _end_second(self, job: RekeyJob) -> None:
+        jobs = self._world.jobs
+        jobs.kill(job)
+        self._restart_job()
+
+    def _stop_job(self) -> None:
+        """Stop a job. It then is far behind, and goes on with the run that it had."""
+        for job in self._world.jobs.running[:1]:
+            job.process.stop_signal()
+            self._world.note(f"{job.process.name} is stopped")
+            self._until(self._random.choice((0.5, 3.0, 10.0)), job.process.continue_signal)
+
+    def _lose_batch(self) -> None:
+        for job in self._world.jobs.running[:1]:
+            if job.writes is not None:
+                job.writes.loses_batch = True
+
+    def _repeat_batch(self) -> None:
+        for job in self._world.jobs.running[:1]:
+            if job.writes is not None:
+                job.writes.repeats_batch = True
 
     # People.
 

@@ -14,7 +14,7 @@ from tests.simulation.checks import GuaranteeBroken, KeyAnswer, ReadRequest
 from tests.simulation.nodes import host_of
 from tests.simulation.readable_replicas import begin_read, must_be_answered
 from tests.simulation.readers import Reader
-from tests.simulation.writer import CHANGING_KEYS, STABLE_KEYS, changing_key, stable_key
+from tests.simulation.writer_keys import CHANGING_KEYS, STABLE_KEYS, changing_key, stable_key
 
 _KEYS = [stable_key(n) for n in range(STABLE_KEYS)] + [changing_key(n) for n in range(CHANGING_KEYS)]
 _DEADLINE_SECONDS = 4.0  # two nodes may become unreachable one after the other during a read
@@ -46,7 +46,8 @@ class MultiPartitionReader(Reader):
             record = (item["partition"], item["offset"]) if item["found"] else None
             value = json.dumps(item["value"]).encode() if item["found"] else None
             alone = self.world.topic.partition_of(key)
-            as_of = positions if self.world.mixed else {alone: positions[alone]}
+            everywhere = self.world.mixed or self.world.view.rekeyed
+            as_of = positions if everywhere else {alone: positions[alone]}
             self.check(read_request, KeyAnswer(key, as_of, record, value, False), "", began, alone=False)
 
     async def _count(self) -> None:

@@ -22,13 +22,14 @@ from queryable_app.serve.base.background import Background, supervise
 from queryable_app.serve.node import Node
 from queryable_app.serve.process import server_config
 from queryable_app.serve.replication.assigned_replicas import AssignedReplicas
-from queryable_app.wire.disk_format import Row, encode_row
 from queryable_app.wire.partitioners import count_mismatches
-from queryable_app.wire.row_frames import NULL_KEY, ROW, SliceHeader, SliceRow, encode_slice
+from queryable_app.wire.row_frames import DROPPED, SliceHeader, encode_slice
 from tests.simulation.clock import Process
 from tests.simulation.topic import Topic
+from tests.simulation.views import View
 from tests.support.fold import LogRecord
 
+SOURCE_TOPIC = "users"
 APPLICATION_ID = "simulation.users.r1"
 TOKEN = "simulated"
 CLIENT, PLACER = "client", "placer"  # hosts beside the nodes
@@ -60,7 +61,7 @@ def address_of(ordinal: int) -> str:
 class Machine:
     """Simulate a machine; its directory outlives its process."""
 
-    def __init__(self, directory: Path, ordinal: int, partitioner: str) -> None:
+    def __init__(self, directory: Path, ordinal: int, partitioner: str, view: View | None = None) -> None:
         self.ordinal = ordinal
         self.host = host_of(ordinal)
         self.directory = directory / self.host
@@ -74,6 +75,7 @@ class Machine:
         """The placement of its first start, which becomes much older than the present one."""
         self.node: Node | None = None
         """None until its process has opened it."""
+        self.view = view or View(0, "latest")
         self._partitioner = partitioner
         self.directory.mkdir()
         (self.directory / "token").write_text(TOKEN)
@@ -95,8 +97,9 @@ class Machine:
         placement.write_text(self.bootstrap.to_json())
         spec: dict[str, Any] = {
             "kafka": {"bootstrapServers": "kafka:9092"},
-            "topic": "users",
+            "topic": SOURCE_TOPIC,
             "partitioner": self._partitioner,
+            **self.view.spec,
         }
         spec_path = self.directory / "spec.json"
         spec_path.write_text(json.dumps(spec))
@@ -113,18 +116,21 @@ class Machine:
             internal_token_path=str(self.directory / "token"),
             block_cache_mb=1,
             write_buffer_mb=4,
+            group_key_format="string" if self.view.rekeyed else "",
         )
 
 
 def background_of(node: Node) -> tuple[Background, ...]:
     """Return the background parts of a simulated node."""
-    return (node.peers, node.disk_guard, node.end_offsets, node._gaps, node.watchdog, node.checkpoints)
+    follow_log = [part for part in node._log_parts if part in (node._gaps, node.watchdog)]
+    sweeper = () if node.windows is None else (node.sweeper,)
+    return (node.peers, node.disk_guard, node.end_offsets, *follow_log, node.checkpoints, *sweeper)
 
 
 async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed: random.Random) -> Any:
     """Start a node like `python -m queryable_app.serve`, and return the factory of its HTTP protocol."""
     node = Node.open(settings)
-    ingest = Ingest(node, machine.feed, topic, seed)
+    ingest = Ingest(node, machine.feed, topic, machine.view, seed)
     machine.ingest = ingest
     node.assigned_replicas._changed = ingest.announce
     node.watchdog.restart = ingest.announce
@@ -150,8 +156,8 @@ class Ingest:
     It runs one generation at a time, and slices of an older one are refused.
     """
 
-    def __init__(self, node: Node, feed: Feed, topic: Topic, seed: random.Random) -> None:
-        self._node, self._feed, self._topic, self._random = node, feed, topic, seed
+    def __init__(self, node: Node, feed: Feed, topic: Topic, view: View, seed: random.Random) -> None:
+        self._node, self._feed, self._topic, self._view, self._random = node, feed, topic, view, seed
         self._announcing: asyncio.TimerHandle | None = None
         self._starting: asyncio.Task[None] | None = None
         self._streams: list[asyncio.Task[None]] = []
@@ -205,17 +211,11 @@ class Ingest:
                     records.append(record)
                 offset += 1
             if records:
-                self._node.slices.apply(_slice(records, self._topic.partitions))
+                self._node.slices.apply(_slice(self._view, records, self._topic.partitions))
 
 
-def _slice(records: list[LogRecord], partitions: int) -> bytes:
-    rows = []
-    for record in records:
-        if record.key is None:
-            rows.append(SliceRow(b"", b"", NULL_KEY, record.offset))
-            continue
-        stored = encode_row(Row(record.offset, record.timestamp_ms, 0, record.value))
-        rows.append(SliceRow(record.key, stored, ROW, record.offset))
+def _slice(view: View, records: list[LogRecord], partitions: int) -> bytes:
+    rows = [view.slice_row(record) for record in records]
     first, last = records[0], records[-1]
     keys = [record.key for record in records if record.key is not None]
     header = SliceHeader(
@@ -226,7 +226,7 @@ def _slice(records: list[LogRecord], partitions: int) -> bytes:
         len(rows),
         len(records) - len(keys),
         0,
-        0,
+        sum(row.kind == DROPPED for row in rows),
         *count_mismatches(keys, first.partition, partitions),
     )
     return encode_slice(header, rows)[4:]

@@ -72,7 +72,7 @@ def _replace_clocks_and_events(patch: pytest.MonkeyPatch, world: World) -> None:
 
 def _replace_disks_and_kafka(patch: pytest.MonkeyPatch, world: World) -> None:
     def consumer(**_: Any) -> TopicConsumer:
-        return TopicConsumer(world.topic, world.rng("kafka"))
+        return TopicConsumer(world.topics, world.rng("kafka"))
 
     def open_store(path: Path, identity: Any, memory: Any) -> Any:
         return world.disks.open(path, identity, memory)

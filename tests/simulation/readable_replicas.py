@@ -36,7 +36,7 @@ def readable_replicas(world: World, key: bytes, read_request: ReadRequest, now: 
             continue
         if read_request.max_lag_ms is not None:
             then = world.scheduler.now - (read_request.max_lag_ms - _SLACK_MS) / 1000
-            if world.topic.away or max(0, replica.position) < world.topic.end_at(partition, then):
+            if world.topic.away or not world.has_all(replica, then):
                 continue
             now_ms = int(world.scheduler.monotonic() * 1000)
             if now_ms - replica.fresh_as_of_ms > read_request.max_lag_ms - _SLACK_MS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Mapping
 
 from queryable_app.serve.peers.client import PeerClient, PeerResponse, PeerUnavailable
 from queryable_app.wire.http_text import parse_positions
@@ -23,8 +24,9 @@ from tests.simulation.checks import (
 )
 from tests.simulation.nodes import address_of, host_of
 from tests.simulation.readable_replicas import begin_read, must_be_answered
+from tests.simulation.rekeyed_checks import check_internal_record
 from tests.simulation.world import World
-from tests.simulation.writer import CHANGING_KEYS, STABLE_KEYS, changing_key, stable_key
+from tests.simulation.writer_keys import CHANGING_KEYS, STABLE_KEYS, changing_key, stable_key
 
 _DEADLINE_SECONDS = 2.0
 
@@ -37,6 +39,9 @@ class Reader:
         self.name = name
         self.random: random.Random = world.rng(name)
         self._http: dict[int, PeerClient] = {}
+
+    async def run(self) -> None:
+        raise NotImplementedError
 
     def any_node(self) -> int:
         return self.random.randrange(len(self.world.placement.addresses))
@@ -76,14 +81,22 @@ class Reader:
         began: float,
         alone: bool = True,
     ) -> None:
-        check_value(self.world.topic, answer)
         check_freshness(self.world.topic, read_request, answer.positions, began)
-        check_named_positions(self.world.topic, read_request, answer)
+        if self.world.view.rekeyed:
+            self.world.source_rows.check(answer)
+            if answer.record is not None:
+                check_internal_record(self.world.ingested, answer)
+        else:
+            check_value(self.world.topic, answer)
+            check_named_positions(self.world.topic, read_request, answer)
         complete = read_request.consistency != "any" or answer.record is None
         if complete and alone and served_by.startswith("node"):
             possible_creation_times = self.world.invariants.possible_creation_times(
                 int(served_by.removeprefix("node")), began
             )
+            if self.world.view.rekeyed:  # each replica is measured against all source partitions
+                created = possible_creation_times.get(self.world.topic.partition_of(answer.key), [])
+                possible_creation_times = dict.fromkeys(answer.positions, created)
             check_completeness(self.world.topic, answer.positions, possible_creation_times)
 
 
@@ -105,7 +118,7 @@ class PlainReader(Reader):
         began = loop.time()
         begun = begin_read(world, ordinal, key, read_request, began)
         parameters = read_request.parameters()
-        target = f"/v1/keys/{key.decode()}" + (f"?{'&'.join(parameters)}" if parameters else "")
+        target = self.target(key) + (f"?{'&'.join(parameters)}" if parameters else "")
         try:
             answer = await self.ask(ordinal, target, began + _DEADLINE_SECONDS + 0.5)
         except PeerUnavailable as away:
@@ -116,11 +129,7 @@ class PlainReader(Reader):
                 ) from None
             return
         headers = {name.decode(): value.decode() for name, value in answer.headers}
-        if answer.status == 200:
-            record = int(headers["qt-partition"]), int(headers["qt-offset"])
-        elif answer.status == 404:
-            record = None
-        elif answer.status in (503, 504, 421):
+        if answer.status in (503, 504, 421):
             body = json.loads(answer.body)
             world.event_counts[f"{answer.status} {read_request.consistency}"] += 1
             world.note(
@@ -129,19 +138,38 @@ class PlainReader(Reader):
             if answer.status == 421 or must or must_be_answered(world, begun):
                 raise GuaranteeBroken(f"{host_of(ordinal)} refuses {key!r}, {read_request}: {body}")
             return
-        else:
+        if answer.status not in (200, 404):
             raise GuaranteeBroken(f"{host_of(ordinal)} answers {answer.status} {answer.body!r}")
-        positions = parse_positions(headers["qt-position"]) or {}
         served_by, hops = headers["qt-served-by"], headers["qt-hops"]
         if hops not in ("0", "1") or (hops == "0" and served_by != host_of(ordinal)):
             raise GuaranteeBroken(f"{host_of(ordinal)} answers by {served_by}, after {hops} hops")
         world.event_counts[f"{answer.status} {read_request.consistency} hops {hops}"] += 1
-        world.note(
+        self.check_answer(key, read_request, answer, headers, began)
+
+    def target(self, key: bytes) -> str:
+        return f"/v1/keys/{key.decode()}"
+
+    def check_answer(
+        self,
+        key: bytes,
+        read_request: ReadRequest,
+        answer: PeerResponse,
+        headers: Mapping[str, str],
+        began: float,
+    ) -> None:
+        record, value = None, None
+        if answer.status == 200:
+            record = int(headers["qt-partition"]), int(headers["qt-offset"])
+            value = json.dumps(json.loads(answer.body)).encode()
+        positions = parse_positions(headers["qt-position"]) or {}
+        served_by, hops = headers["qt-served-by"], headers["qt-hops"]
+        self.world.note(
             f"{answer.status} {key.decode()} {read_request.consistency} {headers['qt-position']} {served_by} {hops}"
         )
-        exact = len(positions) == 1 or hops == "0"
-        said_here = KeyAnswer(key, positions, record, answer.body if record else None, exact)
-        self.check(read_request, said_here, served_by, began, alone=len(positions) == 1 or hops == "0")
+        exact = self.world.one_replica(positions) or hops == "0"
+        self.check(
+            read_request, KeyAnswer(key, positions, record, value, exact), served_by, began, alone=exact
+        )
 
 
 class UnwrittenKeyReader(Reader):

@@ -16,9 +16,13 @@ from tests.simulation.faults import Faults
 from tests.simulation.multi_partition_reader import MultiPartitionReader
 from tests.simulation.nodes import background_of, host_of
 from tests.simulation.product import inside
-from tests.simulation.readers import PlainReader, UnwrittenKeyReader
+from tests.simulation.readers import PlainReader, Reader, UnwrittenKeyReader
+from tests.simulation.replica_checks import check_replicas
+from tests.simulation.views import Kind
+from tests.simulation.window_reader import WindowReader
 from tests.simulation.world import World
-from tests.simulation.writer import CHANGING_KEYS, STABLE_KEYS, Writer, changing_key, stable_key
+from tests.simulation.writer import Writer
+from tests.simulation.writer_keys import CHANGING_KEYS, STABLE_KEYS, changing_key, stable_key
 
 _START_SECONDS = 20.0
 _FAULTS_SECONDS = (8.0, 25.0)
@@ -37,11 +41,11 @@ class Outcome:
     steps: int
 
 
-def run(seed: int) -> Outcome:
-    """Run the world of a seed, from which everything follows."""
+def run(seed: int, kind: Kind | None = None) -> Outcome:
+    """Run the world of a seed, from which everything follows; `kind` replaces the kind of its view."""
     collecting = gc.isenabled()
     gc.disable()  # what is freed when, and with it what `finally` runs when, must not depend on other tests
-    world = World(seed)
+    world = World(seed, kind)
     violation: str | None = None
     try:
         with inside(world):
@@ -71,19 +75,22 @@ class _Run:
         writer = Writer(world)
         writer.fill(choice.choice((0, 30, 150, 400)))
         world.start_placer()
+        if world.view.rekeyed:
+            world.jobs.start()
         world.reconcile_machines()
         self._wait("all replicas are complete", _START_SECONDS, self._all_complete)
         world.ready = True
-        plain = [PlainReader(world, f"plain{n}") for n in range(2)]
-        smart = [ClientReader(world, "smart", writer), ScanReader(world, "scan", writer)]
+        windows = world.view.kind == "windows"
+        reader = WindowReader if windows else PlainReader
+        plain = [reader(world, f"plain{n}") for n in range(2)]
+        others: list[Reader] = []
+        if not windows:  # whose keys have no single value
+            others += [ClientReader(world, "smart", writer), ScanReader(world, "scan", writer)]
+            others += [UnwrittenKeyReader(world, "bait"), MultiPartitionReader(world, "many")]
         self._begin(writer.run())
-        self._begin(UnwrittenKeyReader(world, "bait").run())
-        self._begin(MultiPartitionReader(world, "many").run())
-        for reader in plain:
-            self._begin(reader.run())
-        for client in smart:
-            self._begin(client.run())
-        prober = PlainReader(world, "prober")
+        for each in (*plain, *others):
+            self._begin(each.run())
+        prober = reader(world, "prober")
 
         def probe() -> None:
             self._begin(prober.read_everywhere())
@@ -100,6 +107,9 @@ class _Run:
         faults.heal()
         self._wait("the world has converged", _HEAL_SECONDS, self._converged)
         self._pass(1.0)
+        writer.stopped = True
+        self._wait("all replicas are at the end", _HEAL_SECONDS, self._at_end)
+        check_replicas(world)
         self._begin(self._read_all(plain[0]))
         self._wait("everything can be read", 30.0, lambda: self._read)
         world.account()
@@ -142,11 +152,17 @@ class _Run:
             if ordinal < len(world.placement.addresses)
         )
 
+    def _at_end(self) -> bool:
+        return not self._missing_at(self._world.scheduler.now)
+
     def _converged(self) -> bool:
         self._missing = self._missing_for_convergence()
         return not self._missing
 
     def _missing_for_convergence(self) -> str:
+        return self._missing_at(self._world.scheduler.now - 1.5)
+
+    def _missing_at(self, moment: float) -> str:
         """Return what is missing for convergence; an empty text if nothing is."""
         world = self._world
         if not world.placer.settled or world.leaving:
@@ -170,9 +186,9 @@ class _Run:
             if ingest is None or not ingest.whole:
                 return f"{host} lacks a task of its query"
             for partition, replica in node.replicas.by_partition.items():
-                behind = world.topic.end_at(partition, world.scheduler.now - 1.5)
-                if not replica.writable or not replica.complete or max(0, replica.position) < behind:
-                    return f"{host} has partition {partition} up to {replica.position} of {behind}, {replica.complete}"
+                if not replica.writable or not replica.complete or not world.has_all(replica, moment):
+                    reached = replica.source_offsets or replica.position
+                    return f"{host} has partition {partition} up to {reached}, {replica.complete}"
         return ""
 
     _read = False

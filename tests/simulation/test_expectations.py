@@ -24,7 +24,7 @@ KEYS = [b"key-%d" % number for number in range(10)]
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    world = World(0)
+    world = World(0, "latest")
     world.start_placer()
     yield world
     world.close()

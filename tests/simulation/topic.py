@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +23,21 @@ _ASKED_SECONDS = (0.001, 0.01)
 
 
 class Topic:
-    def __init__(self, scheduler: Scheduler, partitions: int) -> None:
+    """Hold the log. `row_after` says what row a key of the view has after a record (views.py)."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        partitions: int,
+        row_after: Callable[[Sequence[LogRecord], LogRecord], LogRecord | None] = lambda _, record: record,
+    ) -> None:
         self._scheduler = scheduler
+        self._row_after = row_after
         self.records: list[list[LogRecord | None]] = [[] for _ in range(partitions)]
         self._grown: list[list[tuple[float, int]]] = [[] for _ in range(partitions)]
         self.of_key: dict[bytes, list[LogRecord]] = {}
-        """In the order in which they were written."""
+        """The row of each key after each of its records, in the order in which they were written."""
+        self._records_of_key: dict[bytes, list[LogRecord]] = {}
         self.away = False
         """Kafka does not answer."""
 
@@ -48,7 +58,11 @@ class Topic:
         record = LogRecord(partition, offset, timestamp_ms, key, value)
         log.append(record)
         if key is not None:
-            self.of_key.setdefault(key, []).append(record)
+            before = self._records_of_key.setdefault(key, [])
+            row = self._row_after(before, record)
+            before.append(record)
+            if row is not None:
+                self.of_key.setdefault(key, []).append(row)
         if marker:
             log.append(None)
         self._grown[partition].append((self._scheduler.now, len(log)))
@@ -69,7 +83,7 @@ class Topic:
         return grown[index - 1][1] if index else 0
 
     def last_before(self, partition: int, key: bytes, position: int) -> LogRecord | None:
-        """Return the newest record of the key below a position: the fold of one key in one partition."""
+        """Return the row of the key in one partition, as of a position: the fold of its records there."""
         found = None
         for record in self.of_key.get(key, ()):
             if record.partition == partition and record.offset < position:
@@ -85,8 +99,8 @@ class _Seen:
 class TopicConsumer:
     """Implement what `EndOffsets` and `OffsetGaps` use of aiokafka's consumer."""
 
-    def __init__(self, topic: Topic, seed: random.Random) -> None:
-        self._topic = topic
+    def __init__(self, topics: Mapping[str, Topic], seed: random.Random) -> None:
+        self._topics = topics
         self._random = seed
         self._position = 0
 
@@ -98,7 +112,7 @@ class TopicConsumer:
 
     async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         await self._ask()
-        ends = {where: self._topic.end(where.partition) for where in partitions}
+        ends = {where: self._topics[where.topic].end(where.partition) for where in partitions}
         await self._ask()
         return ends
 
@@ -122,7 +136,7 @@ class TopicConsumer:
         self, where: TopicPartition, timeout_ms: int, max_records: int
     ) -> dict[TopicPartition, list[Any]]:
         await self._ask()
-        log = self._topic.records[where.partition]
+        log = self._topics[where.topic].records[where.partition]
         for offset in range(self._position, len(log)):
             if log[offset] is not None:
                 self._position = offset + 1
@@ -132,5 +146,5 @@ class TopicConsumer:
 
     async def _ask(self) -> None:
         await asyncio.sleep(self._random.uniform(*_ASKED_SECONDS))
-        if self._topic.away:
+        if any(topic.away for topic in self._topics.values()):
             raise KafkaConnectionError("Kafka is away")

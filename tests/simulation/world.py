@@ -10,19 +10,33 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 
+from queryable_app.config.rekey import internal_topic
 from queryable_app.placement.assignment import DesiredPlacement, Placement, initial_placement
+from queryable_app.serve.store.replica import Replica
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.controller_process import ControllerProcess
 from tests.simulation.disks import Disks, Rows
 from tests.simulation.invariants import Invariants
 from tests.simulation.network import Network
-from tests.simulation.nodes import APPLICATION_ID, CLIENT, PLACER, Machine, address_of, host_of, run_node
+from tests.simulation.nodes import (
+    APPLICATION_ID,
+    CLIENT,
+    PLACER,
+    SOURCE_TOPIC,
+    Machine,
+    address_of,
+    host_of,
+    run_node,
+)
 from tests.simulation.observations import HedgeCounts, Reachability
+from tests.simulation.rekey_job import RekeyJobs
+from tests.simulation.rekeyed_checks import SourceRows
 from tests.simulation.topic import Topic
+from tests.simulation.views import Kind, View
 
 SIMULATED = "a failure that the world has made"
 _WATCH_SECONDS = 0.2
@@ -32,8 +46,9 @@ _WIND_UP_SECONDS = 1.0
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, kind: Kind | None = None) -> None:
         self.seed = seed
+        self.view = View(seed, kind)
         choice = random.Random(f"{seed}/world")
         self.scheduler = Scheduler(random.Random(f"{seed}/threads"))
         self.network = Network(self.scheduler, random.Random(f"{seed}/network"))
@@ -41,8 +56,16 @@ class World:
         self.partitions = choice.choice((1, 2, 3, 4, 6))
         nodes = choice.choice((2, 3, 3, 4, 5))
         replicas = min(nodes, choice.choice((1, 2, 2, 2, 3)))
-        self.mixed = choice.random() < 0.2
-        self.topic = Topic(self.scheduler, self.partitions)
+        # The states of a key that is in several partitions are merged, and have no row for each record.
+        self.mixed = choice.random() < 0.2 and self.view.kind == "latest"
+        self.topic = Topic(self.scheduler, self.partitions, self.view.row_after)
+        self.ingested = Topic(self.scheduler, self.partitions) if self.view.rekeyed else self.topic
+        """The topic that the nodes read: that of the view, or the internal topic of a rekeyed view."""
+        self.topics = {SOURCE_TOPIC: self.topic}
+        if self.view.rekeyed:
+            self.topics[internal_topic(APPLICATION_ID)] = self.ingested
+        self.source_rows = SourceRows(self.topic)
+        self.jobs = RekeyJobs(self)
         self.disks = Disks()
         self.disks.refuses = self._refuses_writes
         self.reachability = Reachability(self.scheduler)
@@ -72,7 +95,8 @@ class World:
         self.client = self.spawn(CLIENT)
         self.placer = ControllerProcess(self.placement, self.wanted, self._stepped)
         self.note(
-            f"world: {nodes} nodes, {self.partitions} partitions, {replicas} replicas, mixed={self.mixed}"
+            f"world: {self.view.kind}, {nodes} nodes, {self.partitions} partitions, {replicas} replicas, "
+            f"mixed={self.mixed}"
         )
 
     def _refuses_writes(self, path: Path) -> bool:
@@ -119,7 +143,7 @@ class World:
         machine = self.machines.get(ordinal)
         if machine is None:
             name = "auto" if self.mixed else self._random.choice(("auto", "murmur2"))
-            machine = self.machines[ordinal] = Machine(self.directory, ordinal, name)
+            machine = self.machines[ordinal] = Machine(self.directory, ordinal, name, self.view)
             machine.bootstrap = self.placement
         process = machine.process = self.spawn(machine.host, self._random.uniform(-5, 5))
         self.network.listen(machine.host, process)
@@ -127,7 +151,7 @@ class World:
         seed = self.rng(f"ingest{ordinal}")
 
         async def serve() -> None:
-            self.network.serve(machine.host, await run_node(machine, settings, self.topic, seed))
+            self.network.serve(machine.host, await run_node(machine, settings, self.ingested, seed))
             self.reachability.end_cause(machine.host, "down")
             self.note(f"{machine.host} serves")
 
@@ -248,6 +272,19 @@ class World:
         self.invariants.check_machines()
         self.scheduler.after(_WATCH_SECONDS, self.reconcile_machines)
 
+    def one_replica(self, positions: Mapping[int, int]) -> bool:
+        """Tell whether the answer for one key at these positions comes from one replica."""
+        return len(positions) == 1 or self.view.rekeyed
+
+    def has_all(self, replica: Replica, moment: float) -> bool:
+        """Tell whether a replica has every record that was there at an earlier moment."""
+        if not self.view.rekeyed:
+            return max(0, replica.position) >= self.topic.end_at(replica.partition, moment)
+        return all(
+            offset >= self.topic.end_at(partition, moment)
+            for partition, offset in enumerate(replica.source_offsets)
+        )
+
     def busy(self, ordinal: int) -> bool:
         return self.busy_until.get(host_of(ordinal), 0.0) > self.scheduler.now
 
@@ -302,7 +339,7 @@ class World:
     def close(self) -> None:
         self.closing = True
         there = [machine.process for machine in self.machines.values() if machine.process is not None]
-        processes = [*self._buried, *there, self.client, self._placer_process]
+        processes = [*self._buried, *there, self.client, self._placer_process, *self.jobs.processes]
         for process in processes:
             process.cancel_all()
         self.scheduler.run_until(self.scheduler.now + _WIND_UP_SECONDS)

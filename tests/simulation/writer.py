@@ -5,18 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.simulation.world import World
-
-STABLE_KEYS = 12  # never deleted
-CHANGING_KEYS = 10
-
-
-def stable_key(number: int) -> bytes:
-    """Return a key that is never deleted; half of them are a prefix of another."""
-    return b"stable-%02d%b" % (number // 2, b"-more" if number % 2 else b"")
-
-
-def changing_key(number: int) -> bytes:
-    return b"changing-%02d" % number
+from tests.simulation.writer_keys import CHANGING_KEYS, STABLE_KEYS, changing_key, stable_key
 
 
 class Writer:
@@ -26,6 +15,7 @@ class Writer:
         self._world = world
         self._random = world.rng("writer")
         self._serial = 0
+        self.stopped = False
 
     def fill(self, updates: int) -> None:
         for number in range(STABLE_KEYS):
@@ -49,17 +39,19 @@ class Writer:
     def write(self, key: bytes, deletes: bool = False) -> tuple[int, int]:
         world = self._world
         partition = world.topic.partition_of(key)
-        if world.mixed and self._random.random() < 0.3:
+        # The records of a group lie anywhere in the source of a rekeyed view.
+        if world.view.rekeyed or (world.mixed and self._random.random() < 0.3):
             partition = self._random.randrange(world.partitions)
         self._serial += 1
-        value = None if deletes else b"%d" % self._serial
+        value = None if deletes else world.view.value(self._serial, self._now_ms(), self._random)
         marker = self._random.random() < 0.1
         return partition, world.topic.append(partition, key, value, self._now_ms(), marker)
 
     async def run(self) -> None:
-        while True:
+        while not self.stopped:
             await asyncio.sleep(self._random.expovariate(8))
-            self.write_any()
+            if not self.stopped:
+                self.write_any()
 
     def _now_ms(self) -> int:
         return self._world.scheduler.wall_ns() // 1_000_000 + self._random.randint(-40, 40)

@@ -23,6 +23,8 @@ COLUMNS = [
 PRESENT = 2  # of an input without a value
 HOUR_MS = 3_600_000
 AHEAD_RECORDS = 10
+TIME_MIN_MS = -62_135_596_800_000  # the year 1
+TIME_MAX_MS = 253_402_300_799_999  # the year 9999
 
 
 class Record(NamedTuple):
@@ -84,8 +86,8 @@ def _value(records: list[tuple[int, Record]]) -> dict[str, Any]:
     }
 
 
-def expected(records: Sequence[Record], rules: Rules) -> Expected:
-    """Return what a view of these records, which are in offset order, must have."""
+def expected(records: Sequence[Record | None], rules: Rules) -> Expected:
+    """Return what a view of these records, which are in offset order, must have. None: a record that adds nothing."""
     far = max(HOUR_MS, (rules.size or rules.gap) + rules.grace)
     clock: int | None = None
     ahead: list[int] = []
@@ -93,6 +95,11 @@ def expected(records: Sequence[Record], rules: Rules) -> Expected:
     windows: dict[tuple[bytes, int, int], list[tuple[int, Record]]] = {}
     sessions: dict[bytes, Sessions] = {}
     for offset, record in enumerate(records):
+        if record is None:
+            continue
+        if not TIME_MIN_MS <= record.event_ms <= TIME_MAX_MS:
+            late += 1
+            continue
         if clock is None or record.event_ms > clock + far:
             ahead.append(record.event_ms)
             if len(ahead) == AHEAD_RECORDS:

@@ -1,0 +1,71 @@
+"""Check at the end of a world that every replica equals the fold of the topic, to the last unit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from queryable_app.aggregates.clock import NO_TIME_MS
+from queryable_app.serve.node import Node
+from queryable_app.serve.reads.replica_progress import progress_of
+from queryable_app.serve.reads.window_rows import WindowRows
+from queryable_app.serve.store.replica import Replica
+from queryable_app.wire.disk_format import decode_row
+from tests.simulation.checks import GuaranteeBroken
+from tests.simulation.views import shown
+from tests.simulation.window_reader import found_windows, windows_at
+from tests.simulation.world import World
+from tests.simulation.writer_keys import ALL_KEYS
+
+
+def check_replicas(world: World) -> None:
+    """Compare each replica with the fold of the whole topic. No record may be written meanwhile."""
+    for machine in world.machines.values():
+        if machine.node is not None:
+            for partition, replica in machine.node.replicas.by_partition.items():
+                there, expected = _rows(world, machine.node, replica), _expected(world, partition)
+                if there != expected:
+                    wrong = {
+                        key for key in there.keys() | expected.keys() if there.get(key) != expected.get(key)
+                    }
+                    raise GuaranteeBroken(
+                        f"{machine.host} has in partition {partition}, and must have: "
+                        + "; ".join(
+                            f"{key!r} {there.get(key)} {expected.get(key)}" for key in sorted(wrong, key=repr)
+                        )
+                    )
+
+
+def _rows(world: World, node: Node, replica: Replica) -> dict[Any, Any]:
+    """Return what the rows of a replica show."""
+    rows = list(replica.store.rows())
+    if node.windows is not None:
+        assert node.spec.aggregate is not None
+        lines = WindowRows(node.codec, node.spec.aggregate, node.windows).lines(
+            [progress_of(replica, 0)], False
+        )
+        items = [json.loads(line) for _, line in lines([(key, replica.partition, row) for key, row in rows])]
+        return found_windows(items) | {"late": replica.late_records, "clock": replica.max_event_ms}
+    render = node.render or (lambda value: value)
+    values = {key: decode_row(stored).value for key, stored in rows}
+    return {key: json.loads(render(value)) for key, value in values.items() if value is not None}
+
+
+def _expected(world: World, partition: int) -> dict[Any, Any]:
+    topic, view = world.topic, world.view
+    if view.kind == "windows":
+        folded = windows_at(topic, view, partition, topic.end(partition))
+        clock = NO_TIME_MS if folded.watermark is None else folded.watermark + view.rules.grace
+        return folded.items(view.rules) | {"late": folded.late, "clock": clock}
+    expected: dict[Any, Any] = {}
+    ends = {each: topic.end(each) for each in range(topic.partitions)}
+    for key in ALL_KEYS:
+        if view.rekeyed:
+            (serials,) = world.source_rows.expected(key, ends)
+            if serials and topic.partition_of(key) == partition:
+                expected[key] = json.loads(shown(serials, False))
+        else:
+            row = topic.last_before(partition, key, topic.end(partition))
+            if row is not None and row.value is not None:
+                expected[key] = json.loads(row.value)
+    return expected
