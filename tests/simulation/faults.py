@@ -59,7 +59,6 @@ class Faults:
                 (self._lose_batch, 5),
                 (self._repeat_batch, 3),
             ]
-            self._kinds.remove((self._lose_task, 3))  # nothing watches the stream of an internal topic
 
     def begin(self) -> None:
         self._later(self._random.uniform(*self._between), self._next)

@@ -122,9 +122,9 @@ class Machine:
 
 def background_of(node: Node) -> tuple[Background, ...]:
     """Return the background parts of a simulated node."""
-    follow_log = [part for part in node._log_parts if part in (node._gaps, node.watchdog)]
     sweeper = () if node.windows is None else (node.sweeper,)
-    return (node.peers, node.disk_guard, node.end_offsets, *follow_log, node.checkpoints, *sweeper)
+    gaps, watchdog = node._gaps, node.watchdog
+    return (node.peers, node.disk_guard, node.end_offsets, gaps, watchdog, node.checkpoints, *sweeper)
 
 
 async def run_node(machine: Machine, settings: NodeSettings, topic: Topic, seed: random.Random) -> Any:

@@ -138,9 +138,9 @@ class _Run:
         self._world, self._random, self._run = world, choice, run
         self.failed: str | None = None
         self.loses_batch = False
-        """The next batch is lost, and the run goes on."""
+        """The next batch with a row is lost, and the run goes on."""
         self.repeats_batch = False
-        """The next batch is written twice."""
+        """The next batch with a row is written twice."""
         partitions = world.partitions
         self._next = list(covered)
         self._sequence = [[0] * partitions for _ in covered]
@@ -218,12 +218,13 @@ class _Run:
             if queue and self.failed is None:
                 count = self._random.randint(1, len(queue))
                 batch, queue[:] = queue[:count], queue[count:]
-                if self.loses_batch:
+                has_row = any(key != MARKER_KEY for key, _ in batch)
+                if self.loses_batch and has_row:
                     self.loses_batch = False
                     self._world.note(f"run {self._run} loses {count} records to partition {to}")
                     continue
                 self._append(to, batch)
-                if self.repeats_batch:
+                if self.repeats_batch and has_row:
                     self.repeats_batch = False
                     self._append(to, batch)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from queryable_app.platform.log import event
 from queryable_app.platform.mounted_files import read_node_spec
 from queryable_app.policy.descriptor_plan import DescriptorPlan, plan_descriptors
 from queryable_app.serve.base.admission import ReadAdmission
-from queryable_app.serve.base.background import Background, supervise
+from queryable_app.serve.base.background import supervise
 from queryable_app.serve.base.byte_budget import ByteBudget
 from queryable_app.serve.base.combining import merged_row, newer_row
 from queryable_app.serve.base.counters import Counters
@@ -52,7 +52,7 @@ from queryable_app.serve.feed.slices import Slices, View
 from queryable_app.serve.feed.watchdog import Watchdog
 from queryable_app.serve.feed.window_slices import aggregate_view
 from queryable_app.serve.kafka.end_offsets import EndOffsets, SourceEndOffsets
-from queryable_app.serve.kafka.gaps import OffsetGaps
+from queryable_app.serve.kafka.gaps import OffsetGaps, PendingRecords
 from queryable_app.serve.kafka.group_offsets import GroupOffsets
 from queryable_app.serve.kafka.producer import Producer
 from queryable_app.serve.peers.forwarded_reads import ForwardedReads
@@ -130,7 +130,8 @@ class Node:
         self.end_offsets = ends(
             kafka, spec.source_topic or spec.topic, replicas, settings.log_end_interval_ms
         )
-        self._gaps = OffsetGaps(kafka, spec.topic, replicas)
+        gaps = PendingRecords if spec.source_topic else OffsetGaps
+        self._gaps = gaps(kafka, spec.topic, replicas)
         self._group_offsets = GroupOffsets(kafka, spec.topic, settings.application_id, replicas)
 
     def _create_peer_parts(self) -> None:
@@ -231,17 +232,19 @@ class Node:
             self.end_offsets,
             self.sweeper,
             self.checkpoints,
+            self._gaps,
+            self.watchdog,
+            self._group_offsets,
         ):
             await part.start()
-        for follower in self._log_parts:
-            await follower.start()
         self._measuring = asyncio.create_task(supervise("Node.measure", self._measure))
 
     async def stop(self) -> None:
         """Stop every part, and close the stores."""
-        for follower in self._log_parts:
-            await follower.stop()
         for part in (
+            self._gaps,
+            self.watchdog,
+            self._group_offsets,
             self.assigned_replicas,
             self.disk_guard,
             self.peers,
@@ -257,11 +260,6 @@ class Node:
         if self._measuring is not None:
             self._measuring.cancel()
         self.replicas.close()
-
-    @property
-    def _log_parts(self) -> Sequence[Background]:
-        """Return the parts that follow the log. The internal topic of a rekeyed view has no gaps, and no reader of its lag."""
-        return () if self.spec.source_topic else (self._gaps, self.watchdog, self._group_offsets)
 
     def _update_descriptor_plan(self) -> None:
         """Divide the descriptors again between stores, other nodes and clients, as replicas and nodes come and go."""

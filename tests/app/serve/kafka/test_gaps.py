@@ -14,11 +14,13 @@ from aiokafka import TopicPartition
 
 from queryable_app.serve.base.background import Background
 from queryable_app.serve.kafka.end_offsets import EndOffsets
-from queryable_app.serve.kafka.gaps import OffsetGaps
+from queryable_app.serve.kafka.gaps import OffsetGaps, PendingRecords
+from queryable_app.serve.store.rekeyed_replica import RekeyedReplica
 from queryable_app.serve.store.replicas import Replicas
 from tests.simulation.clock import Scheduler
 from tests.simulation.topic import Topic, TopicConsumer
 from tests.support.node import open_node
+from tests.support.rekeyed import WORDS
 from tests.support.waiting import until
 
 T = TypeVar("T")
@@ -28,7 +30,7 @@ class BlockingConsumer(TopicConsumer):
     """Delay each response until the test lets it continue."""
 
     def __init__(self, topic: Topic) -> None:
-        super().__init__(topic, Random(1))
+        super().__init__({"users": topic}, Random(1))
         self.requested, self.go_on = asyncio.Event(), asyncio.Event()
         self.go_on.set()
 
@@ -63,9 +65,9 @@ def topic_of(records: int, markers: int) -> Topic:
 
 @asynccontextmanager
 async def running(
-    tmp_path: Path, part: type[OffsetGaps | EndOffsets], consumer: BlockingConsumer, *args: Any
+    tmp_path: Path, part: type[OffsetGaps | EndOffsets], consumer: BlockingConsumer, *args: Any, **spec: Any
 ) -> AsyncIterator[tuple[Replicas, Background]]:
-    node = open_node(tmp_path)
+    node = open_node(tmp_path, **spec)
     begun: Background = part({}, "users", node.replicas, *args)
     begun._consumer._make = lambda: consumer  # type: ignore[attr-defined]
     await begun.start()
@@ -87,7 +89,7 @@ def test_gap_is_proven_in_a_recreated_topic(tmp_path: Path) -> None:
             replica.note_end_offset(1, 100)
             await until("the record is seen", lambda: replica.pending_record_offset == 90)
 
-            consumer._topic = topic_of(records=3, markers=2)
+            consumer._topics = {"users": topic_of(records=3, markers=2)}
             replica.rebuild()
             replica.note_end_offset(2, 5)
             replica.apply((), replace(replica.state, position=3))
@@ -126,9 +128,26 @@ def test_lookup_from_before_a_rebuild_completes_nothing(tmp_path: Path) -> None:
             await until("the end is known", lambda: replica.end_offset == 2)
             await consumer.hold()
             replica.rebuild()
-            consumer._topic = topic_of(records=50, markers=0)
+            consumer._topics = {"users": topic_of(records=50, markers=0)}
             consumer.go_on.set()
             await until("an end is known", lambda: replica.end_offset >= 0)
             assert replica.end_offset == 50
+
+    asyncio.run(run())
+
+
+def test_record_of_an_internal_topic_is_found_and_moves_no_position(tmp_path: Path) -> None:
+    """The watchdog of a rekeyed view learns of a record that does not arrive. Only rows and markers move the replica."""
+
+    async def run() -> None:
+        consumer = BlockingConsumer(topic_of(records=4, markers=0))
+        rekeyed = {"view": WORDS, "settings": {"group_key_format": "string"}}
+        async with running(tmp_path, PendingRecords, consumer, **rekeyed) as (replicas, _):
+            replica = replicas.by_partition[0]
+            assert isinstance(replica, RekeyedReplica)
+            replica.apply((), replace(replica.state, position=3))
+            replica.note_source_ends(1, (1,))  # lower than the position in the internal topic
+            await until("the record is seen", lambda: replica.pending_record_offset == 3)
+            assert replica.position == 3
 
     asyncio.run(run())
