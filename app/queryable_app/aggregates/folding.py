@@ -43,3 +43,13 @@ class Folding:
             value = inputs[place]
             if value is not ABSENT:
                 states[column] = fold(states[column], value)
+
+    def fold_all(
+        self, states: Sequence[list[Any]], slots: Sequence[int], inputs: Sequence[Sequence[Any]]
+    ) -> None:
+        """Fold records in offset order into states by column. Each record has the slot of its group in the columns."""
+        for column, place, fold in self._steps:
+            of_column = states[column]
+            for slot, value in zip(slots, inputs[place], strict=True):
+                if value is not ABSENT:
+                    of_column[slot] = fold(of_column[slot], value)

@@ -8,8 +8,9 @@ string packs and unpacks header and fixed parts in one call.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, lru_cache
+from itertools import repeat
 from typing import Any, Final
 
 from queryable_app.aggregates.catalog import UnknownFunction, function_of
@@ -58,6 +59,7 @@ class StateCodec:
         for function in self.functions:
             self._loads.append((function.load, slice(field, field + len(function.layout))))
             field += len(function.layout)
+        self._layouts = layouts
         self._dumps = [function.dump for function in self.functions]
         self._is_variable = [layout == VARIABLE for layout in layouts]
         self._any_variable = any(self._is_variable)
@@ -66,6 +68,11 @@ class StateCodec:
     def new(self, offset: int = -1, timestamp_ms: int = -1, expiry_ms: int = 0) -> Group:
         """Return a group without records."""
         return Group([function.new() for function in self.functions], offset, timestamp_ms, expiry_ms)
+
+    @cached_property
+    def empty(self) -> bytes:
+        """Return the row of a group without records."""
+        return self.encode(self.new())
 
     def decode(self, stored: bytes) -> Group:
         """Decode a row, with its header."""
@@ -117,6 +124,35 @@ class StateCodec:
                     fields += dumped
         head = self._struct.pack(0, group.offset, group.timestamp_ms, group.expiry_ms, self.prefix, *fields)
         return head + b"".join(variable) if variable else head
+
+    def decode_all(self, rows: Sequence[bytes]) -> list[list[Any]]:
+        """Return the states of at least one row by column. Rows of a fixed length are decoded in one call."""
+        if self._any_variable or {*map(len, rows)} != {self._size}:
+            return [[*states] for states in zip(*[self.decode(row).states for row in rows], strict=True)]
+        fields = [*zip(*self._struct.iter_unpack(b"".join(rows)), strict=True)]
+        if fields[4].count(self.prefix) != len(rows):
+            raise StateError(f"{len(rows)} states of which one has not the functions {self.prefix!r}")
+        return [
+            [*fields[place.start]] if layout == COUNT else [*map(load, zip(*fields[place], strict=True))]
+            for layout, (load, place) in zip(self._layouts, self._loads, strict=True)
+        ]
+
+    def encode_all(
+        self,
+        states: Sequence[Sequence[Any]],
+        offsets: Sequence[int],
+        timestamps_ms: Sequence[int],
+        expiries_ms: Iterable[int],
+    ) -> list[bytes]:
+        """Encode at least one row, with their headers. `states` are by column."""
+        if self._any_variable:
+            groups = map(Group, map(list, zip(*states, strict=True)), offsets, timestamps_ms, expiries_ms)
+            return [*map(self.encode, groups)]
+        fields: list[Iterable[Any]] = []
+        for layout, dump, column in zip(self._layouts, self._dumps, states, strict=True):
+            fields += [column] if layout == COUNT else zip(*map(dump, column), strict=True)
+        pack, prefixes = self._struct.pack, repeat(self.prefix)
+        return [*map(pack, repeat(0), offsets, timestamps_ms, expiries_ms, prefixes, *fields)]
 
     def merge(self, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
         """Return the states of the records of both, of which those of `later` have the higher offsets."""

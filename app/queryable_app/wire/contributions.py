@@ -49,6 +49,7 @@ class _Absent:
 
 ABSENT: Final = _Absent()
 _NO_VALUE: Final = (ABSENT, None)  # by presence
+_BOOLEANS: Final = frozenset((ABSENT, None, 0, 1))
 
 
 class Decimal(NamedTuple):
@@ -62,6 +63,22 @@ Input = Any
 """ABSENT, None, or the value: int (l, t, D; 0 or 1 for b; 2 for no value), float (d, f), bytes (s, x) or Decimal (n)."""
 Contribution = tuple[int, int, int, list[Input]]
 """Offset, timestamp (ms), event time (ms) and inputs; a plain tuple, because one is made for every record."""
+
+
+class Contributions(NamedTuple):
+    """Contributions by column: item n of each column is of record n."""
+
+    offsets: Sequence[int]
+    timestamps_ms: Sequence[int]
+    event_times_ms: Sequence[int]
+    inputs: Sequence[Sequence[Input]]
+
+    def picked(self, places: Sequence[int]) -> Contributions:
+        """Return those of these records, of which one may occur several times."""
+        offsets, timestamps, times, *inputs = [
+            [column[place] for place in places] for column in (*self[:3], *self.inputs)
+        ]
+        return Contributions(offsets, timestamps, times, inputs)
 
 
 class Layout:
@@ -103,6 +120,20 @@ class Layout:
                 raise FrameError(f"the boolean {inputs[n]}")
         return fields[1], fields[2], fields[5], inputs
 
+    def decode_all(self, rows: Sequence[bytes]) -> Contributions:
+        """Decode the contents of at least one row, with their headers. Rows of a fixed length are decoded in one call."""
+        if self._variable or {*map(len, rows)} != {self._struct.size}:
+            offsets, timestamps, times, inputs = zip(*map(self.decode, rows), strict=True)
+            return Contributions(offsets, timestamps, times, [*zip(*inputs, strict=True)])
+        fields = [*zip(*self._struct.iter_unpack(b"".join(rows)), strict=True)]
+        if any(fields[0]) or fields[4].count(self.prefix) != len(rows):
+            raise FrameError(f"{len(rows)} rows of which one is no contribution with the types {self.types}")
+        columns = [_inputs(fields[presence], fields[value]) for presence, value in self._places]
+        for n in self._booleans:
+            if not {*columns[n]} <= _BOOLEANS:
+                raise FrameError("a boolean that is neither 0 nor 1")
+        return Contributions(fields[1], fields[2], fields[5], columns)
+
     def _decode_variable(self, stored: bytes, fields: tuple[Any, ...], inputs: list[Input], end: int) -> int:
         """Replace the lengths in `inputs` by the values behind the fixed part, and return their end."""
         for n in self._variable:
@@ -141,6 +172,18 @@ class Layout:
                 fixed.append(0 if value is None else value)  # -0.0 keeps its sign
         head = self._struct.pack(0, offset, timestamp_ms, 0, self.prefix, event_time_ms, *fixed)
         return head + b"".join(variable)
+
+
+def _inputs(presences: Sequence[int], values: Sequence[Any]) -> Sequence[Input]:
+    """Return a column of values, of which some may be absent or null."""
+    if presences.count(_VALUE) == len(presences):
+        return values
+    if max(presences) > _VALUE:
+        raise FrameError(f"an input with the presence {max(presences)}")
+    return [
+        value if presence == _VALUE else _NO_VALUE[presence]
+        for presence, value in zip(presences, values, strict=True)
+    ]
 
 
 @lru_cache(maxsize=64)

@@ -70,6 +70,35 @@ def test_column_equals_the_oracle(op: AggregateOp, type: str, data: st.DataObjec
     assert got == expected
 
 
+@pytest.mark.parametrize(("op", "type"), [*COLUMNS, ("collect_set", "s"), ("approx_count_distinct", "l")])
+@settings(max_examples=20)
+@given(st.data())
+def test_groups_folded_together_have_the_bytes_of_each(
+    op: AggregateOp, type: str, data: st.DataObject
+) -> None:
+    """Groups that are decoded, folded and encoded by column have the same rows as those that take record by record."""
+    value = st.sampled_from((ABSENT, None)) | VALUES[type]
+    slices = data.draw(
+        st.lists(st.lists(st.tuples(st.integers(0, 2), value), min_size=1, max_size=6), max_size=4)
+    )
+    folding = Folding(spec_of(AggregateColumn("c", op, None if type == "-" else "x")), type.encode())
+    codec = folding.codec
+    one_by_one = [codec.empty] * 3
+    together = [codec.empty] * 3
+    for offset, records in enumerate(slices):
+        for slot, each in records:
+            group = codec.decode(one_by_one[slot])
+            folding.fold(group, offset, 7, [each])
+            one_by_one[slot] = codec.encode(group)
+        slots, values = zip(*records, strict=True)
+        states = codec.decode_all(together)
+        folding.fold_all(states, slots, [values])
+        of_last = [offset if slot in slots else codec.decode(together[slot]).offset for slot in range(3)]
+        times = [7 if last >= 0 else -1 for last in of_last]
+        together = codec.encode_all(states, of_last, times, [0, 0, 0])
+        assert together == one_by_one
+
+
 def as_float(number: float) -> float:
     rounded: float = struct.unpack(">f", struct.pack(">f", number))[0]
     return rounded

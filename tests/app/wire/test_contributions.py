@@ -49,6 +49,43 @@ def test_contribution_survives_encoding(case: tuple[str, tuple[int, int, int, li
     assert contributions.types_of(stored) == types.encode()
 
 
+@st.composite
+def rows_of_one_type(draw: st.DrawFn) -> tuple[str, list[bytes]]:
+    types = draw(TYPE_STRINGS)
+    row = st.tuples(*[st.sampled_from((ABSENT, None)) | VALUES[each] for each in types])
+    rows = draw(st.lists(st.tuples(I64, I64, I64, row), min_size=1, max_size=5))
+    return types, [contributions.encode(types, *each) for each in rows]
+
+
+@given(rows_of_one_type())
+def test_contributions_by_column_are_those_of_each_row(case: tuple[str, list[bytes]]) -> None:
+    """Rows that are decoded together give the columns of the rows that are decoded one by one."""
+    types, rows = case
+    each = [contributions.decode(row) for row in rows]
+
+    offsets, timestamps, times, inputs = contributions.layout_of(types.encode()).decode_all(rows)
+
+    assert [*zip(offsets, timestamps, times, strict=True)] == [one[:3] for one in each]
+    assert [[*values] for values in zip(*inputs, strict=True)] == [one[3] for one in each]
+
+
+@pytest.mark.parametrize("types", ["l", "b", "-", "s"])
+@given(st.data())
+def test_malformed_row_among_others_is_refused(types: str, data: st.DataObject) -> None:
+    """If a row is refused when it is decoded alone, it is refused among others too; whatever byte of it is wrong."""
+    good = contributions.encode(types, 1, 2, 3, [b"ab" if types == "s" else 1])
+    at = data.draw(st.integers(0, len(good) - 1))
+    wrong = good[:at] + bytes((data.draw(st.integers(0, 255)),)) + good[at + 1 :]
+    layout = contributions.layout_of(types.encode())
+    try:
+        layout.decode(wrong)
+    except FrameError:
+        with pytest.raises(FrameError):
+            layout.decode_all([good, wrong, good])
+    else:
+        assert len(layout.decode_all([good, wrong, good]).offsets) == 3
+
+
 def test_layout_of_a_contribution() -> None:
     """The bytes are those that docs/protocols.md describes."""
     stored = contributions.encode("lsn-d", 7, 8, 9, [-2, b"ab", Decimal(-129, 2), 2, ABSENT])
