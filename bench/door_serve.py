@@ -18,12 +18,12 @@ def note_slices(path: str) -> None:
     out = open(path, "a", buffering=1)  # noqa: SIM115 - for as long as the process runs
     apply = Slices.apply
 
-    def timed(self: Slices, payload: bytes) -> None:
+    def timed(self: Slices, *payloads: bytes) -> None:
         begun = time.monotonic_ns()
-        apply(self, payload)
+        apply(self, *payloads)
         ended = time.monotonic_ns()
-        header = decode_slice_header(payload)
-        out.write(f"{header.partition} {header.first_offset} {header.last_offset} {begun} {ended}\n")
+        for header in map(decode_slice_header, payloads):
+            out.write(f"{header.partition} {header.first_offset} {header.last_offset} {begun} {ended}\n")
 
     Slices.apply = timed  # type: ignore[method-assign]
 

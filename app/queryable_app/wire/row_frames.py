@@ -8,7 +8,7 @@ rows that are not written. Each returns a whole slice or raises: a partial slice
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 PROTOCOL: Final = 1
@@ -101,6 +101,13 @@ def decode_slice_header(payload: bytes) -> SliceHeader:
             f"a slice of partition {header.partition}, {header.first_offset} to {header.last_offset}"
         )
     return header
+
+
+def joined(headers: Sequence[SliceHeader]) -> SliceHeader:
+    """Return the header of one slice with the rows of several that follow one another in a partition."""
+    first, last = headers[0], headers[-1]
+    counts = [sum(each) for each in zip(*[header[4:] for header in headers], strict=True)]
+    return SliceHeader(first.partition, first.first_offset, last.last_offset, last.last_timestamp_ms, *counts)
 
 
 def puts(payload: bytes, header: SliceHeader) -> list[tuple[bytes, bytes]]:

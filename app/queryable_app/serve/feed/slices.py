@@ -4,6 +4,9 @@ Strategy: nearly every slice is complete and has only rows to put. Its rows go s
 header brings the counters. A slice of which a part was applied before (a replay), or that has other kinds of rows, is applied row
 by row, and the kinds of its rows give the counters. A first offset above the position is a gap, which is normal.
 
+Slices that arrive together and follow one another are applied as one. So a backlog costs fewer writes, and an aggregate reads and
+writes each of its groups once for all of them.
+
 What rows change in the store depends on the view: `LatestRows` puts them as they are, and `aggregate_slices.py` folds them.
 """
 
@@ -37,6 +40,10 @@ from queryable_app.wire.serde import KeyCodec
 _PUT: Final = (row_frames.ROW, row_frames.DROPPED)
 _SHOWN_KEY_BYTES: Final = 200
 _SHOWN_REASON_CHARS: Final = 500
+
+
+Part = tuple[SliceHeader, bytes]
+"""A slice with its header."""
 
 
 class DeadLetter(NamedTuple):
@@ -105,7 +112,7 @@ class Slices:
         """Write the slice's dead letters. Call it before `apply`."""
         if self._dead_letters is None:
             return
-        header, replica = self._addressed(payload)
+        header, replica = self._addressed(row_frames.decode_slice_header(payload))
         if replica is None or header.bad == 0 or not replica.writable:
             return
         letters = [
@@ -116,21 +123,32 @@ class Slices:
         if letters:
             await self._dead_letters.send_dead_letters(letters)
 
-    def apply(self, payload: bytes) -> None:
-        """Apply a slice in one write. A failed replica ignores it; other replicas continue."""
-        header, replica = self._addressed(payload)
+    def apply(self, *payloads: bytes) -> None:
+        """Apply slices in order, each in one write or together with others. A failed replica ignores them; other replicas
+        continue."""
+        parts = [(row_frames.decode_slice_header(payload), payload) for payload in payloads]
+        start = 0
+        for end in range(1, len(parts)):
+            if not _follows(parts[end - 1][0], parts[end][0]):
+                self._apply(parts[start:end])
+                start = end
+        self._apply(parts[start:] if start else parts)
+
+    def _apply(self, parts: Sequence[Part]) -> None:
+        header = parts[0][0] if len(parts) == 1 else row_frames.joined([part for part, _ in parts])
+        header, replica = self._addressed(header)
         if replica is None or not replica.writable or header.last_offset < replica.position:
             return
         if header.first_offset >= replica.position and header.bad == 0 and header.null_keys == 0:
-            self._apply_whole(replica, header, payload)
+            self._apply_whole(replica, header, parts)
         else:
-            self._apply_row_by_row(replica, header, payload)
+            self._apply_row_by_row(replica, header, parts)
         if not mismatched_algorithms(replica.state.mismatches) <= self._replicas.partitioner.mismatched:
             self._replicas.note_mismatches()
 
-    def _addressed(self, payload: bytes) -> tuple[SliceHeader, Replica | None]:
-        """Return the header and the replica, or None if it was removed or opened since the query started."""
-        header = row_frames.decode_slice_header(payload)
+    def _addressed(self, header: SliceHeader) -> tuple[SliceHeader, Replica | None]:
+        """Return the header with the mismatches that count, and the replica, or None if it was removed or opened since the query
+        started."""
         if self._replicas.source_partitions:  # markers go to every partition, whatever their key is
             header = header._replace(mismatches_murmur2=0, mismatches_crc32=0, mismatches_fnv1a=0)
         if not 0 <= header.partition < self._replicas.partitions:
@@ -140,8 +158,10 @@ class Slices:
         replica = self._replicas.by_partition.get(header.partition)
         return header, replica if replica is not None and replica.accepts_slices else None
 
-    def _apply_whole(self, replica: Replica, header: SliceHeader, payload: bytes) -> None:
-        rows = row_frames.puts(payload, header)
+    def _apply_whole(self, replica: Replica, header: SliceHeader, parts: Sequence[Part]) -> None:
+        rows = row_frames.puts(parts[0][1], parts[0][0])
+        for part, payload in parts[1:]:
+            rows += row_frames.puts(payload, part)
         changes = self._changes(replica, rows)
         if changes is None:
             return
@@ -165,9 +185,10 @@ class Slices:
             changes.sources,
         )
 
-    def _apply_row_by_row(self, replica: Replica, header: SliceHeader, payload: bytes) -> None:
+    def _apply_row_by_row(self, replica: Replica, header: SliceHeader, parts: Sequence[Part]) -> None:
         state, position = replica.state, header.last_offset + 1
-        new = [row for row in row_frames.rows(payload, header) if row.offset >= state.position]
+        all_rows = [row for part, payload in parts for row in row_frames.rows(payload, part)]
+        new = [row for row in all_rows if row.offset >= state.position]
         bad = [row for row in new if row.kind == row_frames.BAD]
         stopped = bool(bad) and self._fail_on_bad
         if stopped:  # the position stays at the bad record, so later rows do not count
@@ -234,6 +255,15 @@ class Slices:
         return sum_of_mismatches(
             (state.mismatches, count_mismatches(keys, partition, self._replicas.partitions))
         )
+
+
+def _follows(header: SliceHeader, other: SliceHeader) -> bool:
+    """Return whether two slices, of which every row is put, can be applied as one."""
+    return (
+        header.partition == other.partition
+        and header.last_offset < other.first_offset
+        and not (header.bad or header.null_keys or other.bad or other.null_keys)
+    )
 
 
 def _mismatches_of_all(state: ReplicaState, header: SliceHeader) -> MismatchCounts:

@@ -57,22 +57,30 @@ INPUTS = st.tuples(
     st.sampled_from((ABSENT, None)) | st.floats(allow_nan=False, allow_infinity=False, width=32),
     st.sampled_from((ABSENT, None)) | st.text(max_size=3).map(str.encode),
 )
+CUT = st.tuples(st.integers(0, 39), st.integers(1, 15), st.booleans())
+"""Where a slice starts, its length, and whether it is applied together with the next one."""
 LOG = st.lists(st.tuples(st.sampled_from((b"a", b"b", b"c")), st.none() | INPUTS), min_size=1, max_size=40)
 
 
 def test_any_cut_and_any_replay_is_the_fold_of_the_log(node_of: OpenNode) -> None:
-    """However slices are cut and repeated, the states are those of each record folded once, and so are the counters."""
+    """However slices are cut, repeated and applied together, the states are those of each record folded once, and so are the
+    counters."""
     node = node_of()
     replica = node.replicas.by_partition[0]
 
     @settings(max_examples=60)
-    @given(LOG, st.lists(st.tuples(st.integers(0, 39), st.integers(1, 15)), min_size=1, max_size=12))
-    def check(log: list[tuple[bytes, Any]], cuts: list[tuple[int, int]]) -> None:
+    @given(LOG, st.lists(CUT, min_size=1, max_size=12))
+    def check(log: list[tuple[bytes, Any]], cuts: list[tuple[int, int, bool]]) -> None:
         replica.rebuild()
         rows = [contribution_row(offset, key, TYPES, values) for offset, (key, values) in enumerate(log)]
-        for start, length in [*cuts, (0, len(rows))]:
-            start = min(start, max(0, replica.position), len(rows) - 1)
-            node.slices.apply(slice_payload(*rows[start : start + length]))
+        end, together = 0, []
+        for start, length, waits in [*cuts, (0, len(rows), False)]:
+            start = min(start, end, len(rows) - 1)
+            end = max(end, start + length)
+            together.append(slice_payload(*rows[start : start + length]))
+            if not waits:
+                node.slices.apply(*together)
+                together = []
 
         assert node.spec.aggregate is not None
         assert rendered(node) == results(node.spec.aggregate, TYPES, log)

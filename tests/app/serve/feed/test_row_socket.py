@@ -299,6 +299,44 @@ def test_slice_that_arrives_alone_is_applied_by_the_next_turn_of_the_loop(tmp_pa
     assert asyncio.run(run()) >= 16
 
 
+@pytest.mark.parametrize("reads_arrive", [False, True])
+def test_slices_that_wait_are_applied_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads_arrive: bool
+) -> None:
+    """Slices that arrived while another one was applied are one write, in their order. While reads arrive, each is its own."""
+
+    async def run() -> int:
+        writes = 0
+        async with listening(tmp_path) as rows:
+            apply = rows.replica.apply
+
+            def counted(*changes: Any) -> None:
+                nonlocal writes
+                writes += 1
+                rows.node.last_read_ms = monotonic_ms() if reads_arrive else -1000
+                apply(*changes)
+
+            monkeypatch.setattr(rows.replica, "apply", counted)
+            rows.node.last_read_ms = monotonic_ms() if reads_arrive else -1000
+            frames = [slice_frame(put(offset, b"a", b"%d" % offset)) for offset in range(30)]
+            reader, writer = await rows.connect()
+            writer.write(b"".join(frames) + encode_end(0, 0) + frames[-1][:9])
+
+            assert await reader.readexactly(1) == ACK
+            stored = rows.replica.store.get(b"a")
+            assert stored is not None
+            assert decode_row(stored).value == b"29"
+            assert rows.replica.state.rows == 30
+            writer.write(frames[-1][9:] + slice_frame(put(30, b"a", b"30")) + encode_end(0, 0))
+            assert await reader.readexactly(1) == ACK
+            assert rows.replica.position == 31
+            writer.close()
+        return writes
+
+    writes = asyncio.run(run())
+    assert writes == 31 if reads_arrive else writes < 10
+
+
 def test_lone_slice_with_a_dead_letter_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dead letter of a slice that arrives alone is written before the slice is applied."""
 

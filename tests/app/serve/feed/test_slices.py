@@ -161,13 +161,16 @@ def slice_as_sent(rows: Sequence[SliceRow]) -> bytes:
 
 @pytest.mark.parametrize("policy", ["Skip", "Fail"])
 def test_partial_replay_gives_the_same_rows(node_of: OpenNode, policy: str) -> None:
-    """Wherever a first slice ended, the rest of a longer one that overlaps it sets every row and every counter."""
+    """Wherever a first slice ended, the rest of a longer one that overlaps it sets every row and every counter. So do slices
+    that arrive together."""
     node = node_of(4, onBadRecord=policy)
     replica = node.replicas.by_partition[0]
 
-    def applied(*slices: Sequence[SliceRow]) -> Any:
+    def applied(*slices: Sequence[SliceRow], together: bool = False) -> Any:
         replica.rebuild()
-        for sent in slices:
+        if together:
+            node.slices.apply(*[slice_as_sent(sent) for sent in slices if sent])
+        for sent in slices if not together else ():
             if sent:
                 node.slices.apply(slice_as_sent(sent))
         return replica.state, values(replica), replica.store.last_bad, replica.failed
@@ -176,6 +179,8 @@ def test_partial_replay_gives_the_same_rows(node_of: OpenNode, policy: str) -> N
     def check(records: Sequence[tuple[str, int, bool]], cut: int) -> None:
         rows = rows_of(records)
         assert applied(rows[:cut], rows) == applied(rows)
+        assert applied(rows[: cut // 2], rows[cut // 2 : cut], rows[cut:], together=True) == applied(rows)
+        assert applied(rows[:cut], rows, together=True) == applied(rows)
 
     check()
 
