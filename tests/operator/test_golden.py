@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.rekeyed import WORDS, allow_group_by
+from tests.support.rekeyed import WORDS
 from tests.support.view import FULL, objects, view
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -33,9 +33,8 @@ class _Plain(yaml.SafeDumper):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_objects_equal_the_golden_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_equal_the_golden_files(name: str) -> None:
     """A change of any applied object shows in a golden file."""
-    allow_group_by(monkeypatch)
     text = yaml.dump_all(objects(view(**SPECS[name])), Dumper=_Plain, sort_keys=False, width=110)
     file = GOLDEN / f"{name}.yaml"
     if os.environ.get("WRITE_GOLDEN"):

@@ -2,11 +2,14 @@
 
 It is configured like a node. Exit code 0: Spark accepts both. 2: Spark refuses one, and standard error has Spark's message.
 1: the check itself failed. The format of group keys is left in a file of `run_dir`, where the view has such keys.
-With `--describe`, standard output has what Spark found, as JSON.
+With `--describe`, standard output has what Spark found, as JSON. With `--report FILE`, the file has the format of group keys or
+the refusal, as JSON for the operator (`wire/check_report.py`). If that format is set already, an earlier check has accepted the
+view, and Spark is not started.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -26,12 +29,18 @@ from queryable_app.ingest.stream import view_of
 from queryable_app.ingest.transform import Projection, check_view
 from queryable_app.platform.jars import JarsError, cache_dir
 from queryable_app.platform.mounted_files import read_spec
+from queryable_app.wire.check_report import accepted, refused
+from queryable_app.wire.ingest_failures import IngestFailure
 
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    options = _options().parse_args()
     try:
         settings = NodeSettings.from_env()
+        if options.report and settings.group_key_format:
+            options.report.write_text(accepted(settings.group_key_format))
+            return 0
         spec = read_spec(settings)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             profile = Profile(1, spec.ingest.driver_memory, Path(scratch), cache_dir(settings.cache_dir))
@@ -41,17 +50,28 @@ def main() -> int:
                 checked = check_view(session, view_of(spec))
                 if checked.group_key_format:
                     Path(settings.run_dir, GROUP_KEY_FORMAT_FILE).write_text(checked.group_key_format)
-                if "--describe" in sys.argv[1:]:
+                if options.report:
+                    options.report.write_text(accepted(checked.group_key_format))
+                if options.describe:
                     print(json.dumps(described(checked)), flush=True)
             finally:
                 jvm_process().kill()
     except SqlError as error:
         print(error, file=sys.stderr, flush=True)
+        if options.report:
+            options.report.write_text(refused(IngestFailure(error.reason, str(error))))
         return 2
     except (SettingsError, SpecError, JarsError, OSError) as error:
         print(error, file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m queryable_app.ingest.check")
+    parser.add_argument("--describe", action="store_true")
+    parser.add_argument("--report", type=Path)
+    return parser
 
 
 def described(projection: Projection) -> dict[str, Any]:

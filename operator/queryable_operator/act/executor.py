@@ -201,7 +201,7 @@ class Executor:
                 self.key[0], deletion.bootstrap_servers, observation.kafka, deletion.topic
             )
             refused = result.refused
-        self.observer.topic_deletions[deletion.topic] = refused
+        self.observer.topic_deletions[deletion.key] = refused
         self._log_once(f"delete the topic {deletion.topic}", refused)
 
     async def _clean_kafka(self, observation: Observation) -> None:

@@ -3,6 +3,9 @@
 The pod is made from the nodes' template: it has their image, user, settings and files, and one container. It has no volume
 claim, because the job keeps no state, and no label that a Service, a disruption budget or a spread constraint of nodes selects.
 A StatefulSet starts the next pod when the last one has ended, so two jobs at once are rare; they would only cost time.
+
+An init container checks the view with Spark, and reports the format of group keys, without which no node starts. Spark does it
+once for a revision: the operator records the format in the ConfigMap, where the check of the next pod finds it.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any, Final
 
 from queryable_app.contract import ENV_PREFIX
 from queryable_operator.build.children import child
-from queryable_operator.build.workload import pod_template
+from queryable_operator.build.workload import GROUP_KEY_FORMAT, pod_template
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.requirements import requirements
@@ -20,7 +23,11 @@ from queryable_operator.spec.resource import View
 from queryable_operator.spec.settings import OperatorSettings
 
 CONTAINER: Final = "rekey"
+CHECK_CONTAINER: Final = "check"
 MODULE: Final = "queryable_app.ingest.rekey"
+
+_REPORT: Final = "/dev/termination-log"  # Kubernetes copies this file into the pod's status
+_CHECK: Final = ("python", "-m", "queryable_app.ingest.check", "--report", _REPORT)
 
 _GRACE_SECONDS: Final = 30
 _DATA: Final = "data"
@@ -39,6 +46,7 @@ def rekey_template(
     spec |= {
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
         **({"affinity": {"nodeAffinity": node_affinity}} if node_affinity else {}),
+        "initContainers": [{**_container(view, node), "name": CHECK_CONTAINER, "command": list(_CHECK)}],
         "containers": [_container(view, node)],
         "volumes": [volume for volume in node["spec"]["volumes"] if volume["name"] != _DATA],
     }
@@ -67,11 +75,21 @@ def _container(view: View, node: Manifest) -> Mapping[str, Any]:
         **ingest,
         "name": CONTAINER,
         "command": ["python", "-m", MODULE],
-        "env": [variable for variable in ingest["env"] if variable["name"] not in _ENV_OF_NODES],
+        "env": [_optional(variable) for variable in ingest["env"] if variable["name"] not in _ENV_OF_NODES],
         "resources": requirements(view.raw, CONTAINER),
         # the end of the log, unless the process writes a message of its own
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount for mount in ingest["volumeMounts"] if mount["name"] != _DATA],
+    }
+
+
+def _optional(variable: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a variable without which the job starts too: the format of group keys, which its check finds out."""
+    if variable["name"] != GROUP_KEY_FORMAT:
+        return variable
+    return {
+        **variable,
+        "valueFrom": {"configMapKeyRef": {**variable["valueFrom"]["configMapKeyRef"], "optional": True}},
     }
 
 

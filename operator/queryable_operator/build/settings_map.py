@@ -24,6 +24,7 @@ SPEC_KEY: Final = "spec.json"
 PLACEMENT_KEY: Final = "placement.json"
 _TEMPLATE_KEY: Final = "template.json"
 _REKEY_KEY: Final = "rekey.json"
+GROUP_KEY_FORMAT_KEY: Final = "group-key-format"
 _DOMAINS_KEY: Final = "domains.json"
 
 _SPEC_HASH: Final = f"{names.GROUP}/spec-hash"
@@ -55,6 +56,9 @@ class RevisionRecord:
     rekey_template: Manifest | None = None
     """The pod template of the rekey job that was built last. None: the view is not rekeyed."""
 
+    group_key_format: str = ""
+    """The format of group keys, which Spark's types decide. Empty: the rekey job has not reported it yet, or there is no job."""
+
     @property
     def layout(self) -> PodLayout:
         return PodLayout.of(self.spec)
@@ -69,6 +73,8 @@ def config_map(view: View, revision: int, record: RevisionRecord) -> Manifest:
     }
     if record.rekey_template is not None:
         data[_REKEY_KEY] = _json(record.rekey_template)
+    if record.group_key_format:
+        data[GROUP_KEY_FORMAT_KEY] = record.group_key_format
     annotations = {
         _SPEC_HASH: record.spec_hash,
         _ROLL_HASH: record.roll_hash,
@@ -97,6 +103,7 @@ def record_of(live: Manifest) -> RevisionRecord:
             image=annotations[_IMAGE],
             disk_format=int(annotations[_DISK_FORMAT]),
             rekey_template=_object(data[_REKEY_KEY]) if _REKEY_KEY in data else None,
+            group_key_format=str(data.get(GROUP_KEY_FORMAT_KEY, "")),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise ValueError(f"ConfigMap {live['metadata']['name']} is invalid: {e!r}") from e

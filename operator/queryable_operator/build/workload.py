@@ -12,11 +12,12 @@ from typing import Any, Final
 from queryable_app.contract import DEFAULT_PORT, ENV_PREFIX
 from queryable_operator.build.children import child
 from queryable_operator.build.policies import TOKEN_KEY
-from queryable_operator.build.settings_map import PLACEMENT_KEY, SPEC_KEY
+from queryable_operator.build.settings_map import GROUP_KEY_FORMAT_KEY, PLACEMENT_KEY, SPEC_KEY
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.pods import PodIndex, PodLayout
 from queryable_operator.spec.quantity import quantity
+from queryable_operator.spec.rekeying import is_rekeyed
 from queryable_operator.spec.requirements import requirements
 from queryable_operator.spec.resource import View
 from queryable_operator.spec.settings import OperatorSettings
@@ -35,6 +36,7 @@ _RUN_DIR: Final = "/run/qt"
 _GROUP_READS: Final = 0o440
 _CLAIM: Final = "data"
 _APPLICATION_ID: Final = "APPLICATION_ID"
+GROUP_KEY_FORMAT: Final = f"{ENV_PREFIX}GROUP_KEY_FORMAT"
 
 
 def pod_template(
@@ -207,6 +209,7 @@ def _env(
         _from_pod("NAME", "metadata.name"),
         _from_pod("ORDINAL", "metadata.labels['apps.kubernetes.io/pod-index']"),
         *({"name": ENV_PREFIX + name, "value": value} for name, value in values.items()),
+        *([_group_key_format(view, revision)] if is_rekeyed(view.raw) else []),
         *view.raw.get("podTemplate", {}).get("env", []),
     ]
 
@@ -216,6 +219,12 @@ def _from_pod(name: str, path: str) -> Mapping[str, Any]:
         "name": ENV_PREFIX + name,
         "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}},
     }
+
+
+def _group_key_format(view: View, revision: int) -> Mapping[str, Any]:
+    """Return the variable that no container starts without: the rekey job finds its value, and the operator records it."""
+    key = {"name": names.child(view.name, revision), "key": GROUP_KEY_FORMAT_KEY}
+    return {"name": GROUP_KEY_FORMAT, "valueFrom": {"configMapKeyRef": key}}
 
 
 def _volumes(view: View, revision: int) -> Sequence[Mapping[str, Any]]:

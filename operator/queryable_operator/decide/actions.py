@@ -22,12 +22,19 @@ class NodeUpdate:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeletion:
-    """Delete an internal topic of a retired revision. Its name contains the resource's uid."""
+    """Delete the internal topic of a revision. Its name contains the resource's uid."""
 
     bootstrap_servers: str
     """Those of the revision; the spec may name another Kafka by now."""
 
     topic: str
+    before_start_of: str = ""
+    """The uid of the revision's ConfigMap, if the revision has not started: what it finds there is not its own."""
+
+    @property
+    def key(self) -> str:
+        """Return by what the operator remembers the result."""
+        return f"{self.topic} before {self.before_start_of}" if self.before_start_of else self.topic
 
 
 @dataclass(frozen=True, slots=True)

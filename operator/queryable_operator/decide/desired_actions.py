@@ -14,7 +14,7 @@ from queryable_operator.build.workload import larger_claim, stateful_set
 from queryable_operator.decide import deletion
 from queryable_operator.decide.actions import Event, NodeUpdate, Plan
 from queryable_operator.decide.drift import difference
-from queryable_operator.decide.rekey_job import apply_rekey_job
+from queryable_operator.decide.rekey_job import apply_rekey_job, leftover_topic, startable_pods
 from queryable_operator.decide.revision_records import (
     TemplateInputs,
     build_inputs,
@@ -152,13 +152,16 @@ def _apply_revision(pass_: ReconcilePass, reference: RevisionReference) -> Plan:
     )
     if live.record is None or missing:
         return made
+    never_started = reference == pass_.state.candidate or pass_.state.phase in _FIRST_PHASES
+    if never_started and (left := leftover_topic(pass_.observed, view, live, live.record)) is not None:
+        return _merge([made, Plan(delete_topics=(left,))])
     return _merge([made, _apply_pods(pass_, live, live.record)])
 
 
 def _apply_pods(pass_: ReconcilePass, live: LiveRevision, record: RevisionRecord) -> Plan:
     """Apply the pods of a revision whose ConfigMap and token exist."""
     view, now = view_of_revision(pass_.view, record.spec), pass_.observed.now
-    replicas = placements.replicas(view, live, record.placement, now)
+    replicas = startable_pods(live, record, placements.replicas(view, live, record.placement, now))
     there = live.objects.get("StatefulSet")
     made = stateful_set(view, live.number, record.template, replicas, there if _has_claims(there) else None)
     wanted = _with_build_inputs(made, record)

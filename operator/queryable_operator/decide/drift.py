@@ -17,6 +17,7 @@ _IDENTITY: Final[Mapping[str, tuple[str, ...]]] = {
     "containers": ("name",),
     "env": ("name",),
     "imagePullSecrets": ("name",),
+    "initContainers": ("name",),
     "ownerReferences": ("uid",),
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
     "volumeMounts": ("mountPath",),

@@ -1,4 +1,8 @@
-"""Decide the actions for a revision's rekey job, whose pod may be replaced at any moment: two jobs at once change no number."""
+"""Decide the actions for a revision's rekey job, and what its nodes wait for before they first start.
+
+The job's pod may be replaced at any moment: two jobs at once change no number. Nodes start when the job's check has reported the
+format of group keys. A revision whose number was used before finds no internal topic of that time: it is deleted first.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,43 @@ from typing import Final
 
 from queryable_operator.build.rekey_job import rekey_stateful_set
 from queryable_operator.build.settings_map import RevisionRecord
-from queryable_operator.decide.actions import Plan
+from queryable_operator.decide.actions import Plan, TopicDeletion
 from queryable_operator.decide.deletion import host_is_down
 from queryable_operator.rollout.live_revision import LiveRevision
 from queryable_operator.rollout.pod import seconds_of
+from queryable_operator.spec import names
 from queryable_operator.spec.observed import Observed, Ref
 from queryable_operator.spec.resource import View
 
 _UNCONFIRMED_SECONDS: Final = 30.0  # a pod so long past its deadline blocks the next one
+
+
+def leftover_topic(
+    observed: Observed, view: View, live: LiveRevision, record: RevisionRecord
+) -> TopicDeletion | None:
+    """Return the internal topic that must not exist when a revision first starts, unless this operator has deleted it. It is for
+    a revision that may not have started; every sign of a start is reason enough to keep the topic."""
+    if record.rekey_template is None or record.group_key_format:
+        return None
+    if (
+        "StatefulSet" in live.objects
+        or live.claims
+        or live.all_pods
+        or live.rekey_job.stateful_set is not None
+    ):
+        return None
+    topic = names.internal_topic(record.placement.application_id)
+    uid = str(live.objects["ConfigMap"]["metadata"].get("uid", ""))
+    deletion = TopicDeletion(view.spec.bootstrap_servers, topic, before_start_of=uid)
+    return None if observed.topic_deletions.get(deletion.key, "") is None else deletion
+
+
+def startable_pods(live: LiveRevision, record: RevisionRecord, replicas: int) -> int:
+    """Return how many of the desired pods of nodes may exist now. Without the format of group keys no container starts; pods
+    that exist stay."""
+    if record.rekey_template is None or record.group_key_format:
+        return replicas
+    return min(replicas, max([live.replicas, *(index + 1 for index in live.pods)]))
 
 
 def apply_rekey_job(observed: Observed, view: View, live: LiveRevision, record: RevisionRecord) -> Plan:

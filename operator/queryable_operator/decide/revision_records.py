@@ -97,6 +97,7 @@ def _updated_record(
         roll_hash=rolled,
         image=image,
         rekey_template=of_job,
+        group_key_format=record.group_key_format or live.rekey_job.group_key_format or "",
     )
 
 
@@ -173,6 +174,7 @@ def _recovered_record(
         image=image,
         disk_format=disk_format,
         rekey_template=of_job,
+        group_key_format=live.rekey_job.group_key_format or "",
     )
 
 

@@ -126,12 +126,14 @@ def _current_action(inputs: StatusInputs) -> tuple[str, str] | None:
             "HydratingCandidate",
             f"{candidate} {progress}: {complete} of {state.candidate.partitions} partitions."
             + _first_ingest_failure(inputs.live(state.candidate))
+            + _before_start(inputs, inputs.live(state.candidate))
             + _job_problem(inputs, inputs.live(state.candidate)),
         )
     if state.phase == "CuttingOver" and state.candidate:
         return "CuttingOver", f"The Service switches to {names.revision_text(state.candidate.number)}."
     if state.phase == "Provisioning":
-        return "Provisioning", f"Waiting for the pods of {name}.{_first_pod_problem(active)}"
+        waiting = f"Waiting for the pods of {name}.{_first_pod_problem(active)}"
+        return "Provisioning", waiting + _before_start(inputs, active) + _job_problem(inputs, active)
     if state.phase == "Hydrating" and state.active:
         progress = f"{hydrated_partitions(active)} of {state.active.partitions} partitions are hydrated."
         return "Hydrating", progress + _first_pod_problem(active) + _job_problem(inputs, active)
@@ -358,6 +360,18 @@ def _first_ingest_failure(live: LiveRevision) -> str:
         if node.ingest_error is not None:
             return f" Ingest of {live.title(ordinal)} has failed: {node.ingest_error}"
     return ""
+
+
+def _before_start(inputs: StatusInputs, live: LiveRevision) -> str:
+    """Return what a rekeyed revision waits for before its nodes start as a sentence that follows another, or an empty text."""
+    record = live.record
+    if record is None or record.rekey_template is None or record.group_key_format:
+        return ""
+    left = f"{names.internal_topic(record.placement.application_id)} before "
+    for key, refused in inputs.observed.topic_deletions.items():
+        if refused is not None and key.startswith(left):
+            return f" An earlier revision with this number may have left records in Kafka: {refused}"
+    return " Spark checks the view before its nodes start."
 
 
 def _job_problem(inputs: StatusInputs, live: LiveRevision) -> str:

@@ -111,7 +111,8 @@ def _is_bound(claim: Manifest) -> bool:
 
 def _container_problem(manifest: Manifest) -> str | None:
     """Return why the pod's containers wait, if it is a known problem."""
-    for container in manifest.get("status", {}).get("containerStatuses") or ():
+    status = manifest.get("status", {})
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         reason = (container.get("state") or {}).get("waiting", {}).get("reason")
         if reason in _PROBLEMS:
             return _PROBLEMS[reason]

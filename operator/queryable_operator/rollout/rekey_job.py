@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from queryable_app.config.rekey import GroupKeyFormat
+from queryable_app.wire.check_report import reported_format
 from queryable_app.wire.ingest_failures import IngestFailure, one_line, parse_failure
 from queryable_operator.rollout.pod import Pod, pod_of
 from queryable_operator.spec.observed import Manifest
@@ -25,6 +27,9 @@ class RekeyJob:
 
     failure: IngestFailure | None = None
     """The same, if the job named a permanent failure."""
+
+    group_key_format: GroupKeyFormat | None = None
+    """The format of group keys, as the check reported it before the job started."""
 
     def problem(self, now: float) -> str | None:
         """Return why the job does not run, or None if it runs or may be starting."""
@@ -45,25 +50,42 @@ def rekey_job(
     """Parse the live objects of a job. Either may be missing."""
     if live_pod is None:
         return RekeyJob(stateful_set)
-    pod = pod_of(pod_name, live_pod, {})
+    pod, key_format = pod_of(pod_name, live_pod, {}), _reported_format(live_pod)
     steady = pod.ready and now - pod.changed >= _STEADY_SECONDS
     ended = None if steady else _last_error(live_pod)
     if ended is None:
-        return RekeyJob(stateful_set, pod)
+        return RekeyJob(stateful_set, pod, group_key_format=key_format)
     message = ended.get("message")
     lines = [line for line in message.splitlines() if line.strip()] if isinstance(message, str) else []
     last = _parsed(lines[-1]) if lines else None
-    return RekeyJob(stateful_set, pod, _text(ended, lines, last), parse_failure(last))
+    return RekeyJob(stateful_set, pod, _text(ended, lines, last), parse_failure(last), key_format)
+
+
+def _reported_format(pod: Manifest) -> GroupKeyFormat | None:
+    for ended in _ends(pod, "initContainerStatuses"):
+        if ended.get("exitCode") == 0 and (found := reported_format(_parsed(str(ended.get("message"))))):
+            return found
+    return None
 
 
 def _last_error(pod: Manifest) -> Mapping[str, Any] | None:
-    """Return how the container last ended, if it was an error."""
-    for container in pod.get("status", {}).get("containerStatuses") or ():
+    """Return how the check last ended, or else the job, if it was an error."""
+    checked = list(_ends(pod, "initContainerStatuses"))
+    if checked and checked[0].get("exitCode") == 0:
+        checked = []  # what it said before does not matter
+    for ended in (*checked, *_ends(pod, "containerStatuses")):
+        if ended.get("exitCode") != 0:
+            return ended
+    return None
+
+
+def _ends(pod: Manifest, statuses: str) -> Iterator[Mapping[str, Any]]:
+    """Yield how containers ended, the newest end of each first."""
+    for container in pod.get("status", {}).get(statuses) or ():
         for state in (container.get("state"), container.get("lastState")):
             ended = (state or {}).get("terminated")
-            if ended and ended.get("exitCode") != 0:
-                return dict(ended)
-    return None
+            if ended:
+                yield dict(ended)
 
 
 def _parsed(line: str) -> Any:

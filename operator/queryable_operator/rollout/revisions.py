@@ -224,6 +224,7 @@ _STEPS: Final[Mapping[Phase, tuple[_Step, ...]]] = {
         (_active_is_not_created, _create_first),
         _START_CANDIDATE,
         (_active_is_provisioned, _to("Hydrating")),
+        (_active_cannot_hydrate, _to("Failed")),
     ),
     "Hydrating": (
         _START_CANDIDATE,

@@ -127,7 +127,7 @@ class Observed:
     """Pods that the view's Service sends requests to."""
 
     topic_deletions: Mapping[str, str | None] = field(default_factory=dict)
-    """Why the last deletion of each internal topic failed; None if it has been deleted."""
+    """Why the last deletion of each internal topic failed, by `TopicDeletion.key`; None if it has been deleted."""
 
     kafka_cleaned: bool = False
     """During deletion: whether nothing of the resource is left in Kafka."""

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queryable_app.config.topic_spec import SpecError
-
 _RECORD_KEY: Final = ["key"]
-_RUNS_ON_KUBERNETES = False
-"""Whether the nodes of a rekeyed view can start here: they must know the format of group keys, which Spark's types decide."""
 
 
 def is_rekeyed(spec: Mapping[str, Any]) -> bool:
@@ -19,12 +15,3 @@ def is_rekeyed(spec: Mapping[str, Any]) -> bool:
     aggregate = view.get("aggregate") if isinstance(view, Mapping) else None
     group_by = aggregate.get("groupBy") if isinstance(aggregate, Mapping) else None
     return isinstance(group_by, list) and group_by not in ([], _RECORD_KEY)
-
-
-def check_rekeying(spec: Mapping[str, Any]) -> None:
-    """Reject a rekeyed view while its nodes cannot run on Kubernetes."""
-    if is_rekeyed(spec) and not _RUNS_ON_KUBERNETES:
-        raise SpecError(
-            "spec.view.aggregate.groupBy: grouping by other columns than the record key runs with `qtopic run` only in this "
-            "version; leave the field out"
-        )

@@ -17,7 +17,6 @@ from queryable_operator.spec import names
 from queryable_operator.spec.defaults import with_defaults
 from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.pods import PodLayout
-from queryable_operator.spec.rekeying import check_rekeying
 from queryable_operator.spec.requirements import check_requirements
 from queryable_operator.spec.workers import check_nodes
 
@@ -102,7 +101,6 @@ def _view(identity: Identity, given: Mapping[str, Any]) -> View:
     raw = with_defaults(given)
     spec = parse_spec(raw)
     _check_kafka(raw["kafka"])
-    check_rekeying(raw)
     check_nodes(spec.replicas, PodLayout.of(raw))
     check_requirements(raw)
     rollout = raw["rollout"]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from confluent_kafka.admin import AdminClient
 
 from queryable_app.contract import NodeSettings
 from queryable_app.placement.assignment import initial_placement
+from queryable_app.wire.check_report import reported_format
+from queryable_app.wire.ingest_failures import parse_failure
 from tests.support.fake_serve import FakeServe
 from tests.support.kafka import KafkaForTests
 from tests.support.waiting import eventually
@@ -265,15 +267,32 @@ def test_low_descriptor_limit_is_reported_without_a_jvm(tmp_path: Path) -> None:
     ("sql", "code", "sentence"), [("SELECT key FROM records", 0, ""), ("SELEC", 2, "SELEC")]
 )
 def test_sql_is_checked_without_a_node(tmp_path: Path, sql: str, code: int, sentence: str) -> None:
-    """`queryable_app.ingest.check` needs neither Kafka nor serve, and prints only the reason."""
-    node = settings(tmp_path, "nowhere:1", "any", transform={"sql": sql})
-    command = [sys.executable, "-m", "queryable_app.ingest.check"]
-    done = subprocess.run(
-        command, env={**os.environ, **node.to_env()}, capture_output=True, text=True, timeout=120
-    )
+    """`queryable_app.ingest.check` needs neither Kafka nor serve, prints only the reason, and reports it to the operator."""
+    done, report = check(settings(tmp_path, "nowhere:1", "any", transform={"sql": sql}), tmp_path)
     assert done.returncode == code
     assert sentence in done.stderr
     assert "WARN" not in done.stderr
+    failure = parse_failure(report)
+    assert (failure and failure.reason) == ("TransformRefused" if code else None)
+    assert reported_format(report) is None
+
+
+def test_check_with_a_known_format_starts_no_spark(tmp_path: Path) -> None:
+    """A check that has the format of group keys from an earlier one reports it again, without a look at the view."""
+    node = replace(
+        settings(tmp_path, "nowhere:1", "any", transform={"sql": "SELEC"}), group_key_format="long"
+    )
+    done, report = check(node, tmp_path)
+    assert (done.returncode, reported_format(report)) == (0, "long")
+
+
+def check(node: NodeSettings, directory: Path) -> tuple[subprocess.CompletedProcess[str], Any]:
+    """Check a view, and return the end of the process and its report."""
+    report = directory / "report"
+    command = [sys.executable, "-m", "queryable_app.ingest.check", "--report", str(report)]
+    environ = {**os.environ, **node.to_env()}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    return done, json.loads(report.read_text())
 
 
 def delete_topic(kafka: KafkaForTests, topic: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from queryable_app.contract import NodeSettings
 from queryable_operator.build.policies import disruption_budget, network_policy
 from queryable_operator.build.rekey_job import rekey_stateful_set, rekey_template
@@ -17,13 +15,8 @@ from queryable_operator.spec.observed import Manifest
 from queryable_operator.spec.pods import PodLayout
 from queryable_operator.spec.requirements import requirements
 from queryable_operator.spec.resource import View
-from tests.support.rekeyed import WORDS, allow_group_by
+from tests.support.rekeyed import WORDS
 from tests.support.view import FULL, SETTINGS, view
-
-
-@pytest.fixture(autouse=True)
-def group_by_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow_group_by(monkeypatch)
 
 
 def word_count(**spec: Any) -> View:
@@ -94,6 +87,21 @@ def test_job_finds_the_settings_of_the_nodes() -> None:
     paths = (settings.spec_path, settings.placement_path, settings.internal_token_path)
     assert all(any(path.startswith(mount) for mount in mounts) for path in (*paths, settings.run_dir))
     assert settings.kafka_secret_dir in mounts
+
+
+def test_only_the_job_starts_without_the_format_of_group_keys() -> None:
+    """The job's check finds the format of group keys out, and reports it in the pod's status. Nodes wait for it."""
+    node, job = node_and_job(word_count())
+    key = {"name": "users-r1", "key": "group-key-format"}
+    (check,) = job["spec"]["initContainers"]
+
+    assert check["command"][2:] == ["queryable_app.ingest.check", "--report", "/dev/termination-log"]
+    for container in node["spec"]["containers"]:
+        assert {"name": "QT_GROUP_KEY_FORMAT", "valueFrom": {"configMapKeyRef": key}} in container["env"]
+    for container in (check, *job["spec"]["containers"]):
+        optional = {"configMapKeyRef": {**key, "optional": True}}
+        assert {"name": "QT_GROUP_KEY_FORMAT", "valueFrom": optional} in container["env"]
+    assert "GROUP_KEY_FORMAT" not in str(pod_template(view(), 1, "a.v.r1", "node:1", "hash", SETTINGS))
 
 
 def test_job_has_no_volume_of_its_own() -> None:

@@ -8,10 +8,13 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from queryable_app.wire.check_report import accepted, refused
+from queryable_app.wire.ingest_failures import IngestFailure
 from queryable_operator.report.status import service_of
 from queryable_operator.rollout.pod import condition, seconds_of, text_of
 from queryable_operator.spec import names
 from queryable_operator.spec.observed import Host, Manifest, Ref
+from queryable_operator.spec.rekeying import is_rekeyed
 from tests.operator.histories.api import Api, LiveRevision
 from tests.operator.histories.nodes import REFUSED, SENTENCE, Disk, Node, NodeKey
 
@@ -44,6 +47,7 @@ class Cluster:
     jobs: dict[str, int] = field(
         default_factory=dict
     )  # the rekey jobs that run: their revisions, by the pod's uid
+    checks: int = 0  # how often Spark has checked a view
     job_problem: str | None = None  # why no host runs a rekey job
     deleted_topics: set[str] = field(default_factory=set)
 
@@ -219,18 +223,30 @@ class Cluster:
         if uid in self.jobs or config_map is None or self.api.get("Secret", name) is None:
             return
         sql = spec_of(config_map).get("transform", {}).get("sql")
+        checked = "initContainerStatuses" in pod["status"] and sql != REFUSED
         if sql == REFUSED:
-            message = json.dumps({"reason": "TransformRefused", "message": SENTENCE})
-            end = {"exitCode": 1, "reason": "Error", "message": message}
-            self._set_container(pod, {"waiting": {"reason": "CrashLoopBackOff"}}, {"terminated": end})
-        elif self._happens(0.4):
-            self._set_container(pod, {"running": {}}, {})
+            end = {
+                "exitCode": 2,
+                "reason": "Error",
+                "message": refused(IngestFailure("TransformRefused", SENTENCE)),
+            }
+            waits = {"waiting": {"reason": "CrashLoopBackOff"}}
+            self._set_container(pod, "check", waits, {"terminated": end})
+        elif not checked and self._happens(0.2):
+            self.checks += key_format_of(config_map) is None
+            end = {"exitCode": 0, "reason": "Completed", "message": accepted("string")}
+            self._set_container(pod, "check", {"terminated": end}, {})
+        elif checked and self._happens(0.4):
+            self._set_container(pod, "rekey", {"running": {}}, {})
             self.jobs[uid] = number
 
-    def _set_container(self, pod: LiveRevision, state: dict[str, Any], last: dict[str, Any]) -> None:
-        statuses = [{"name": "rekey", "state": state, "lastState": last}]
-        if pod["status"].get("containerStatuses") != statuses:
-            pod["status"]["containerStatuses"] = statuses
+    def _set_container(
+        self, pod: LiveRevision, name: str, state: dict[str, Any], last: dict[str, Any]
+    ) -> None:
+        kind = "initContainerStatuses" if name == "check" else "containerStatuses"
+        statuses = [{"name": name, "state": state, "lastState": last}]
+        if pod["status"].get(kind) != statuses:
+            pod["status"][kind] = statuses
             self.api.touch(pod)
 
     def _stop(self, uid: str) -> None:
@@ -246,6 +262,8 @@ class Cluster:
         )
         if config_map is None or self.api.get("Secret", revision_name) is None or not (claim or ephemeral):
             return
+        if is_rekeyed(spec_of(config_map)) and key_format_of(config_map) is None:
+            return  # the kubelet waits for a variable's key in the ConfigMap
         uid = pod["metadata"]["uid"] if claim is None else claim["metadata"]["uid"]
         disk = self.disks.setdefault((uid, ports[worker]), Disk(uid, host, len(ports)))
         assert disk.workers == len(ports), f"{pod['metadata']['name']} divides its volume anew"
@@ -337,6 +355,12 @@ def spec_of(config_map: LiveRevision) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError):
         return {}
     return spec if isinstance(spec, dict) else {}
+
+
+def key_format_of(config_map: LiveRevision) -> str | None:
+    """Return the format of group keys that a ConfigMap gives to processes."""
+    found = config_map.get("data", {}).get("group-key-format")
+    return None if found is None else str(found)
 
 
 def _is_replaced(stateful_set: LiveRevision, pod: LiveRevision, template: str) -> bool:

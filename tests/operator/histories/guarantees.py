@@ -240,8 +240,12 @@ class Guarantees:
         prefix = self.cluster.application_id(0).rpartition(".r0-")[0]
         number = names.revision_number(deletion.topic.removeprefix(f"{prefix}.").partition("-")[0])
         assert number is not None, deletion
-        assert number not in self._retained(), f"{deletion} is of a living revision"
-        assert number != service_of(self.cluster.api.get("Service", "users")), deletion
+        if deletion.before_start_of:
+            used = [disk for disk in self.cluster.disks.values() if self._is_of(disk, number)]
+            assert not used, f"{deletion} is of a revision that has started"
+        else:
+            assert number not in self._retained(), f"{deletion} is of a living revision"
+            assert number != service_of(self.cluster.api.get("Service", "users")), deletion
         running = [
             pod
             for pod in self.cluster.api.of("Pod")

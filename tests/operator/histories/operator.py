@@ -222,7 +222,7 @@ class Operator:
 
     def _delete_topic(self, deletion: TopicDeletion, observed: Observed) -> None:
         self.watcher("topic", deletion, observed)
-        self.topic_deletions[deletion.topic] = None if self.cluster.kafka_is_there else "no broker answers"
+        self.topic_deletions[deletion.key] = None if self.cluster.kafka_is_there else "no broker answers"
         if self.cluster.kafka_is_there:
             self.cluster.internal_topics.discard(deletion.topic)
             self.cluster.deleted_topics.add(deletion.topic)

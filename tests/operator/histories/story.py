@@ -14,14 +14,20 @@ from tests.operator.histories.history import History, resource
 from tests.operator.histories.operator import Operator
 
 
-def settled(on: Cluster | None = None, **spec: Any) -> History:
+def begun(on: Cluster | None = None, **spec: Any) -> History:
+    """Return a resource that no operator has seen yet."""
     hosts = {f"host-{n}": SimulatedHost(f"zone-{n % 2}") for n in range(5)}
     cluster = on or Cluster(random.Random(7), hosts)
     operator = Operator(cluster, resource(**{"replicas": 3, "standbyReplicas": 1, **spec}))
     history = History(cluster.random, cluster, operator, Guarantees(cluster, operator))
     operator.watcher = history.guarantees.watch
+    return history
+
+
+def settled(on: Cluster | None = None, **spec: Any) -> History:
+    history = begun(on, **spec)
     history.settle()
-    operator.events.clear()
+    history.operator.events.clear()
     return history
 
 

@@ -18,6 +18,7 @@ from tests.operator.histories.rekeyed import (
     jobs,
 )
 from tests.operator.histories.story import (
+    begun,
     change,
     condition,
     is_gone_after,
@@ -34,15 +35,10 @@ from tests.operator.histories.test_histories import (
     run_until_settled,
     story_in_failure,
 )
-from tests.support.rekeyed import WORDS, allow_group_by
+from tests.support.rekeyed import WORDS
 
 HISTORIES = 40
 AT_ONCE = 4
-
-
-@pytest.fixture(autouse=True)
-def group_by_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow_group_by(monkeypatch)
 
 
 def word_count(**spec: Any) -> History:
@@ -104,7 +100,7 @@ def test_candidate_has_a_job_of_its_own_and_the_old_topic_goes_last() -> None:
 
     history.settle()
     assert_one_job_for_each_revision(history)
-    assert history.cluster.deleted_topics == {topic_of(history, 1)}
+    assert topic_of(history, 1) in history.cluster.deleted_topics
     assert not any("-r1" in ref.name for ref in history.cluster.api.objects)
 
 
@@ -219,7 +215,77 @@ def test_first_job_without_a_host_is_explained() -> None:
     cluster.job_problem = "0/1 nodes are available: insufficient memory"
     history = settled(cluster, replicas=1, standbyReplicas=0, view=WORDS)
 
-    assert status(history)["phase"] == "Hydrating"
+    assert status(history)["phase"] == "Provisioning"
     assert "The rekey job of r1 does not run: 0/1 nodes are available" in status(history)["message"]
     assert condition(history, "Degraded") == ("True", "RekeyJobFailed")
     assert reasons(history).count("RekeyJobFailed") <= 1
+
+
+def pods_of_nodes(history: History) -> list[str]:
+    found = [pod["metadata"]["name"] for pod in history.cluster.api.of("Pod")]
+    return [name for name in found if name not in jobs(history)]
+
+
+def test_nodes_start_when_the_check_has_reported() -> None:
+    """No pod of a node is created before Spark has accepted the view, and one check is enough for all pods and restarts."""
+    history = begun(view=WORDS)
+    messages = set()
+    while not pods_of_nodes(history):
+        history.run_pass()
+        messages.add(status(history).get("message"))
+        history.pass_time(1)
+    assert any("Spark checks the view before its nodes start." in message for message in messages)
+    assert history.cluster.checks == 1
+
+    history.settle()
+    change(history, podTemplate={"labels": {"team": "a"}}, replicas=2)
+    history.settle()
+    assert_settled(history)
+    assert history.cluster.checks == 1
+
+
+def test_deleted_config_map_gets_the_format_again() -> None:
+    """After the deletion of the ConfigMap the format of group keys comes from the job's pod, and no node restarts."""
+    history = word_count()
+    before = {pod["metadata"]["uid"] for pod in history.cluster.api.of("Pod")}
+    history.cluster.api.delete(next(ref for ref in history.cluster.api.objects if ref.kind == "ConfigMap"))
+    history.settle()
+
+    assert live(history, "ConfigMap", "users-r1")["data"]["group-key-format"] == "string"
+    assert {pod["metadata"]["uid"] for pod in history.cluster.api.of("Pod")} == before
+
+
+def test_topic_of_an_earlier_revision_is_deleted_before_the_first_start() -> None:
+    """An internal topic with the name of a new revision is left from a lost one. It is deleted before any pod starts, once."""
+    history = begun(view=WORDS)
+    history.cluster.internal_topics.add(topic_of(history, 1))
+    deletions = []
+    while not history.cluster.api.of("Pod"):
+        history.run_pass()
+        deletions.append(topic_of(history, 1) in history.cluster.deleted_topics)
+        history.pass_time(1)
+    assert deletions[-1]
+
+    history.settle()
+    history.cluster.deleted_topics.clear()
+    history.cluster.api.delete(
+        next(ref for ref in history.cluster.api.objects if ref.name == "users-r1-rekey")
+    )
+    history.settle()
+    assert not history.cluster.deleted_topics
+    assert topic_of(history, 1) in history.cluster.internal_topics
+
+
+def test_first_revision_with_refused_sql_fails() -> None:
+    """A view whose SQL is refused from the beginning fails with Spark's sentence, and a corrected one takes over."""
+    history = begun(view=WORDS, transform={"sql": REFUSED})
+    history.settle()
+    assert status(history)["phase"] == "Failed"
+    assert status(history)["message"].endswith(SENTENCE)
+    assert condition(history, "SpecValid") == ("False", "TransformRefused")
+    assert pods_of_nodes(history) == []
+
+    change(history, transform={"sql": "SELECT word FROM records"})
+    history.settle()
+    assert status(history)["active"]["revision"] == "r2"
+    assert condition(history, "SpecValid") == ("True", "Valid")

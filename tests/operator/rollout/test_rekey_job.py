@@ -21,7 +21,14 @@ def ended(message: str | None = None, code: int = 1) -> dict[str, Any]:
     return {"terminated": {"exitCode": code, "reason": "Error", **said}}
 
 
-def job(state: Any = WAITING, last: Any = None, ready_for: float | None = None) -> RekeyJob:
+def checked(state: Any, last: Any) -> RekeyJob:
+    """Return a job that has not started, whose check is in a state."""
+    return job({"waiting": {"reason": "PodInitializing"}}, check={"state": state, "lastState": last})
+
+
+def job(
+    state: Any = WAITING, last: Any = None, ready_for: float | None = None, check: Any = None
+) -> RekeyJob:
     """Return a job whose container is in a state, and has been ready for some seconds."""
     ready = {
         "type": "Ready",
@@ -31,7 +38,11 @@ def job(state: Any = WAITING, last: Any = None, ready_for: float | None = None) 
     container = {"name": "rekey", "state": state, "lastState": last or {}}
     pod = {
         "metadata": {"name": "users-r1-rekey-0", "creationTimestamp": text_of(NOW - 100)},
-        "status": {"conditions": [ready], "containerStatuses": [container]},
+        "status": {
+            "conditions": [ready],
+            "initContainerStatuses": [{"name": "check", **check}] if check else [],
+            "containerStatuses": [container],
+        },
     }
     return rekey_job(None, "users-r1-rekey-0", pod, NOW)
 
@@ -70,6 +81,34 @@ def test_running_job_has_no_problem() -> None:
 def test_normal_end_is_no_error() -> None:
     """A job that ended with exit code 0 did not fail."""
     assert job(RUNNING, ended("bye", code=0)).error is None
+
+
+@pytest.mark.parametrize(
+    ("state", "last", "found"),
+    [
+        (ended('{"groupKeyFormat": "long"}', code=0), {}, "long"),
+        (ended('{"groupKeyFormat": "long"}', code=0), ended("no jars"), "long"),
+        (RUNNING, ended('{"groupKeyFormat": "json"}', code=0), "json"),
+        (ended('{"groupKeyFormat": "long"}', code=1), {}, None),
+        (ended('{"groupKeyFormat": ""}', code=0), {}, None),
+        (ended('{"groupKeyFormat": ["long"]}', code=0), {}, None),
+        (ended('["long"]', code=0), {}, None),
+        (ended(code=0), {}, None),
+        (RUNNING, {}, None),
+    ],
+)
+def test_format_of_group_keys_is_what_the_check_reported(state: Any, last: Any, found: str | None) -> None:
+    """Only a check that accepted the view reports a format, in its last words."""
+    assert checked(state, last).group_key_format == found
+
+
+def test_check_that_fails_is_the_problem() -> None:
+    """While the check fails, its refusal or the end of its log is the job's problem. After its success that is forgotten."""
+    failure = IngestFailure("TransformRefused", "spec.transform.sql: no such column")
+    refusing = checked(WAITING, ended(json.dumps(failure.to_json()), code=2))
+    assert (refusing.failure, refusing.problem(NOW)) == (failure, failure.message)
+    assert checked(WAITING, ended("the heap is full")).problem(NOW) == "the heap is full"
+    assert checked(ended(code=0), ended("the heap is full")).error is None
 
 
 def test_short_outage_is_no_problem() -> None:

@@ -10,7 +10,7 @@ from queryable_app.config import rekey
 from queryable_app.config.topic_spec import SpecError, parse_spec
 from queryable_operator.spec import names
 from queryable_operator.spec.rekeying import is_rekeyed
-from tests.support.rekeyed import WORDS, allow_group_by
+from tests.support.rekeyed import WORDS
 from tests.support.view import resource, view
 
 COUNT: dict[str, Any] = {"columns": [{"name": "n", "op": "count"}]}
@@ -41,12 +41,11 @@ def test_malformed_spec_has_no_job(spec: dict[str, Any]) -> None:
     assert is_rekeyed(spec) is False
 
 
-def test_requirements_of_a_missing_job_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requirements_of_a_missing_job_are_refused() -> None:
     """Only a rekeyed view may state the requirements of a rekey job."""
     given: dict[str, Any] = {"podTemplate": {"resources": {"rekey": {"requests": {"cpu": "1"}}}}}
     with pytest.raises(SpecError, match=r"^spec\.podTemplate\.resources\.rekey: only a view with"):
         view(**given)
-    allow_group_by(monkeypatch)
     assert view(view=WORDS, **given).raw["podTemplate"] == given["podTemplate"]
 
 

@@ -128,10 +128,3 @@ def test_error_contains_no_kafka_setting() -> None:
 
     assert "hunter2" not in str(refused.value)
     assert refused.value.__cause__ is None
-
-
-def test_groups_of_other_columns_are_refused() -> None:
-    """A view that needs a rekey job is refused as a whole, because no pod would run the job."""
-    aggregate = {"groupBy": ["page"], "columns": [{"name": "n", "op": "count"}]}
-    with pytest.raises(SpecError, match=r"^spec.view.aggregate.groupBy: .*`qtopic run` only"):
-        view(view={"kind": "aggregate", "aggregate": aggregate})
