@@ -206,8 +206,12 @@ class ViewOnCluster:
         return f"{self.name}-{self.active}-{ordinal}"
 
     def pods(self) -> dict[str, Mapping[str, Any]]:
-        """Return the view's pods by name."""
-        return {o["metadata"]["name"]: o for o in self.live("pod")}
+        """Return the pods of the view's nodes by name."""
+        return {
+            o["metadata"]["name"]: o
+            for o in self.live("pod")
+            if names.REKEY_LABEL not in o["metadata"]["labels"]
+        }
 
     def live(self, kind: str) -> list[Mapping[str, Any]]:
         """Return the view's children of one kind, or of several, separated by commas."""

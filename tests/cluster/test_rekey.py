@@ -1,0 +1,142 @@
+"""Test the examples of aggregates in a cluster: a word count, which has a rekey job, survives kills, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from queryable_operator.spec import names
+from tests.support.view_on_cluster import SMALL, Platform, ViewOnCluster, is_ready
+
+pytestmark = pytest.mark.timeout(900)
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WORDS = ("topic", "view", "row", "key", "node", "pod", "count", "window")
+REKEY = {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "1200Mi"}}
+SEED = 20261123
+
+
+def example(name: str, **spec: Any) -> dict[str, Any]:
+    """Return the spec of an example with the cluster's Kafka and small pods."""
+    return {**yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())["spec"], **SMALL, **spec}
+
+
+@pytest.fixture(scope="module")
+def view(platform: Platform) -> Iterator[ViewOnCluster]:
+    """Yield the word count, with two nodes that both have every partition. A test deletes it."""
+    view = ViewOnCluster(platform, "word-count", "lines")
+    platform.make_topic(view.topic)
+    resources = {**SMALL["podTemplate"]["resources"], "rekey": REKEY}
+    two = {"replicas": 2, "standbyReplicas": 1, "podTemplate": {"resources": resources}}
+    view.apply(example("word-count", **two))
+    view.wait_until_available()
+    yield view
+
+
+def job(view: ViewOnCluster) -> str:
+    return names.rekey_pod(view.name, int(view.active[1:]))
+
+
+def counts(view: ViewOnCluster, address: str) -> dict[str, int]:
+    answers = view.platform.clients("get", address, *WORDS)
+    return {answer["key"]: answer["value"]["n"] for answer in answers if answer["status"] == 200}
+
+
+def assert_counts(view: ViewOnCluster, expected: Mapping[str, int]) -> None:
+    """Check the newest counts at each node."""
+    for address in view.placement()["addresses"]:
+        assert counts(view, address) == expected, address
+
+
+@contextmanager
+def flood(view: ViewOnCluster, expected: Counter[str]) -> Iterator[None]:
+    """Write lines during the block, and count their words."""
+    dice, stop = random.Random(SEED), threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            lines = {f"line-{number + n}": " ".join(dice.choices(WORDS, k=5)) for n in range(500)}
+            number += len(lines)
+            view.platform.produce(view.topic, lines)
+            expected.update(word for line in lines.values() for word in line.split())
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            yield
+        finally:
+            stop.set()
+        writing.result()
+
+
+def kill(view: ViewOnCluster, pod: str) -> None:
+    """Kill a pod without a grace period, and wait until its successor is ready."""
+    before = pods(view)[pod]["metadata"]["uid"]
+    view.namespace.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
+    view.platform.eventually(f"{pod} is replaced", partial(is_replaced, view, pod, before))
+
+
+def is_replaced(view: ViewOnCluster, pod: str, before: str) -> bool:
+    live = pods(view).get(pod)
+    return live is not None and live["metadata"]["uid"] != before and is_ready(live)
+
+
+def pods(view: ViewOnCluster) -> dict[str, Mapping[str, Any]]:
+    """Return the pods of the nodes and of the rekey job."""
+    return {pod["metadata"]["name"]: pod for pod in view.live("pod")}
+
+
+def test_words_are_counted_exactly_while_pods_are_killed(view: ViewOnCluster) -> None:
+    """Every node has the exact count of each word after the rekey job and a node were killed during a flood of lines."""
+    expected: Counter[str] = Counter(["view", "view", "pod"])
+    view.platform.produce(view.topic, {"first": "A view? The VIEW", "second": "of a pod"})
+    (there,) = view.platform.clients("get", view.url, "view")
+    assert (there["status"], there["value"]) == (200, {"n": 2})
+
+    with flood(view, expected):
+        kill(view, job(view))
+        kill(view, view.pod(1))
+    view.wait_until_settled()
+    assert sum(expected.values()) > 1000
+    assert_counts(view, expected)
+
+
+def test_job_checks_the_view_once(view: ViewOnCluster) -> None:
+    """The check of a restarted job finds the format of group keys in the revision's ConfigMap, and starts no Spark."""
+    (status,) = pods(view)[job(view)]["status"]["initContainerStatuses"]
+    ended = status["state"]["terminated"]
+
+    assert json.loads(ended["message"]) == {"groupKeyFormat": "string"}
+    assert "Spark" not in view.namespace.kubectl("logs", job(view), "--container", "check")
+
+
+def test_refused_sql_ends_a_candidate(view: ViewOnCluster) -> None:
+    """A change that Spark refuses is reported with its sentence before any node of the candidate starts."""
+    view.patch(transform={"sql": "SELECT explode(split(nope, ' ')) AS word FROM records"})
+    view.platform.eventually("the change has failed", lambda: "failure" in view.status)
+
+    assert view.status["failure"]["reason"] == "TransformRefused"
+    assert "`nope`" in view.status["failure"]["message"]
+    assert view.active == "r1"
+    assert not any(name.startswith(f"{view.name}-r2-") for name in view.pods())
+
+
+def test_deleted_view_leaves_no_internal_topic(view: ViewOnCluster) -> None:
+    """The deletion of the resource deletes the job's pod and the internal topic."""
+    prefix = f"{view.namespace.name}.{view.name}."
+    assert any(name.endswith(names.REKEY_SUFFIX) for name in view.platform.in_kafka(prefix))
+    view.delete()
+    view.platform.eventually("its pods have ended", lambda: not pods(view))
+    assert view.platform.in_kafka(prefix) == []
