@@ -1,4 +1,4 @@
-"""Test the examples of aggregates in a cluster: a word count, which has a rekey job, survives kills, and leaves nothing behind."""
+"""Test the examples of aggregates in a cluster. A word count has a rekey job, survives kills, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def example(name: str, **spec: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def view(platform: Platform) -> Iterator[ViewOnCluster]:
-    """Yield the word count, with two nodes that both have every partition. A test deletes it."""
+def view(platform: Platform) -> ViewOnCluster:
+    """Return the word count, with two nodes that both have every partition. A test deletes it."""
     view = ViewOnCluster(platform, "word-count", "lines")
     platform.make_topic(view.topic)
     resources = {**SMALL["podTemplate"]["resources"], "rekey": REKEY}
     two = {"replicas": 2, "standbyReplicas": 1, "podTemplate": {"resources": resources}}
     view.apply(example("word-count", **two))
     view.wait_until_available()
-    yield view
+    return view
 
 
 def job(view: ViewOnCluster) -> str:

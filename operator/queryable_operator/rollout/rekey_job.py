@@ -15,6 +15,9 @@ from queryable_operator.spec.observed import Manifest
 
 _STEADY_SECONDS: Final = 60.0  # a job that has run for so long has outlived its last error
 _NOT_READY_SECONDS: Final = 60.0  # a shorter outage is a restart
+_CHECK_SECONDS: Final = (
+    300.0  # the same before the first start, for the image to arrive and Spark to check the view
+)
 _CHARACTERS_MAX: Final = 500
 
 
@@ -36,7 +39,8 @@ class RekeyJob:
         pod = self.pod
         if pod is None or pod.ready:
             return None
-        if pod.problem is not None or now - pod.changed >= _NOT_READY_SECONDS:
+        enough = _CHECK_SECONDS if self.group_key_format is None else _NOT_READY_SECONDS
+        if pod.problem is not None or now - pod.changed >= enough:
             return self.error or pod.problem or "its pod is not ready"
         return None
 

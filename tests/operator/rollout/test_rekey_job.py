@@ -112,6 +112,9 @@ def test_check_that_fails_is_the_problem() -> None:
 
 
 def test_short_outage_is_no_problem() -> None:
-    """A pod that is starting has no problem in its first minute."""
-    assert job(RUNNING).problem(NOW) is None
-    assert job(RUNNING).problem(NOW + 60) == "its pod is not ready"
+    """A pod that is starting has no problem in its first minute, and one whose check is running in its first five."""
+    end = ended('{"groupKeyFormat": "long"}', code=0)
+    assert checked(end, {}).problem(NOW) is None
+    assert checked(end, {}).problem(NOW + 60) == "its pod is not ready"
+    assert checked(RUNNING, {}).problem(NOW + 240) is None
+    assert checked(RUNNING, {}).problem(NOW + 300) == "its pod is not ready"
