@@ -28,13 +28,16 @@ class TopicDeletion:
     """Those of the revision; the spec may name another Kafka by now."""
 
     topic: str
-    before_start_of: str = ""
-    """The uid of the revision's ConfigMap, if the revision has not started: what it finds there is not its own."""
+    config_map: str = ""
+    """The uid of the revision's ConfigMap. A resource whose status was lost may use the number of a revision again."""
+
+    before_start: bool = False
+    """Whether the revision has not started, so that the topic is that of an earlier revision with its number."""
 
     @property
     def key(self) -> str:
         """Return by what the operator remembers the result."""
-        return f"{self.topic} before {self.before_start_of}" if self.before_start_of else self.topic
+        return f"{self.topic} {self.config_map} {'before start' if self.before_start else 'after end'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def plan_removal(observed: Observed, view: View, live: LiveRevision, retired: fl
     topic = _internal_topic_left(observed, view, live)
     if topic is None:
         return Plan(delete=refs)
-    failed = observed.topic_deletions.get(topic.topic)
+    failed = observed.topic_deletions.get(topic.key)
     if isinstance(observed.topic, KafkaUnreachable):
         failed = observed.topic.reason
     if failed is None or (retired is not None and observed.now < retired + _KAFKA_SECONDS):
@@ -66,10 +66,11 @@ def _internal_topic_left(observed: Observed, view: View, live: LiveRevision) -> 
     """Return the internal topic of a revision unless this operator has deleted it. A revision whose ConfigMap was edited had one
     if the view has one now."""
     spec = view.raw if live.record is None else live.record.spec
-    topic = names.internal_topic(names.application_id(view.namespace, view.name, live.number, view.uid))
-    if not is_rekeyed(spec) or observed.topic_deletions.get(topic, "") is None:
+    if not is_rekeyed(spec):
         return None
-    return TopicDeletion(spec["kafka"]["bootstrapServers"], topic)
+    topic = names.internal_topic(names.application_id(view.namespace, view.name, live.number, view.uid))
+    deletion = TopicDeletion(spec["kafka"]["bootstrapServers"], topic, live.config_map_uid)
+    return None if observed.topic_deletions.get(deletion.key, "") is None else deletion
 
 
 def stuck_pods(live: LiveRevision, hosts: Mapping[str, Host] | None, now: float) -> Iterator[Ref]:

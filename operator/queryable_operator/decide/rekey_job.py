@@ -36,8 +36,7 @@ def leftover_topic(
     ):
         return None
     topic = names.internal_topic(record.placement.application_id)
-    uid = str(live.objects["ConfigMap"]["metadata"].get("uid", ""))
-    deletion = TopicDeletion(view.spec.bootstrap_servers, topic, before_start_of=uid)
+    deletion = TopicDeletion(view.spec.bootstrap_servers, topic, live.config_map_uid, before_start=True)
     return None if observed.topic_deletions.get(deletion.key, "") is None else deletion
 
 

@@ -367,9 +367,8 @@ def _before_start(inputs: StatusInputs, live: LiveRevision) -> str:
     record = live.record
     if record is None or record.rekey_template is None or record.group_key_format:
         return ""
-    left = f"{names.internal_topic(record.placement.application_id)} before "
-    for key, refused in inputs.observed.topic_deletions.items():
-        if refused is not None and key.startswith(left):
+    for left, refused in inputs.observed.topic_deletions.items():
+        if refused is not None and live.config_map_uid in left.split():
             return f" An earlier revision with this number may have left records in Kafka: {refused}"
     return " Spark checks the view before its nodes start."
 

@@ -97,6 +97,11 @@ class LiveRevision:
         return (*self.pods.values(), *(() if job is None else (job,)))
 
     @property
+    def config_map_uid(self) -> str:
+        """Return what identifies the revision among those that had its number, or an empty text."""
+        return str(self.objects.get("ConfigMap", {}).get("metadata", {}).get("uid", ""))
+
+    @property
     def is_rekeyed(self) -> bool:
         """Return whether the revision has a rekey job, as far as known."""
         return is_rekeyed(self.recorded_spec or {}) or self.rekey_job != NO_REKEY_JOB

@@ -145,7 +145,7 @@ def test_failed_deletion_of_a_topic_is_observed(operator: Operating) -> None:
         await operator.run_pass(lambda _: Plan())
 
     asyncio.run(passes())
-    assert "127.0.0.1:1" in str(operator.observed[-1].topic_deletions[deletion.topic])
+    assert "127.0.0.1:1" in str(operator.observed[-1].topic_deletions[deletion.key])
     assert operator.observed[-1].resource["status"] == {"phase": "Retiring"}
 
 

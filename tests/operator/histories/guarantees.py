@@ -240,7 +240,7 @@ class Guarantees:
         prefix = self.cluster.application_id(0).rpartition(".r0-")[0]
         number = names.revision_number(deletion.topic.removeprefix(f"{prefix}.").partition("-")[0])
         assert number is not None, deletion
-        if deletion.before_start_of:
+        if deletion.before_start:
             used = [disk for disk in self.cluster.disks.values() if self._is_of(disk, number)]
             assert not used, f"{deletion} is of a revision that has started"
         else:
