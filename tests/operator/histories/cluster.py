@@ -49,6 +49,7 @@ class Cluster:
     )  # the rekey jobs that run: their revisions, by the pod's uid
     checks: int = 0  # how often Spark has checked a view
     job_problem: str | None = None  # why no host runs a rekey job
+    may_delete_topics: bool = True
     deleted_topics: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:

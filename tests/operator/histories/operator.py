@@ -222,8 +222,11 @@ class Operator:
 
     def _delete_topic(self, deletion: TopicDeletion, observed: Observed) -> None:
         self.watcher("topic", deletion, observed)
-        self.topic_deletions[deletion.key] = None if self.cluster.kafka_is_there else "no broker answers"
-        if self.cluster.kafka_is_there:
+        refused = None if self.cluster.may_delete_topics else "TopicAuthorizationFailedError"
+        if not self.cluster.kafka_is_there:
+            refused = "no broker answers"
+        self.topic_deletions[deletion.key] = refused
+        if refused is None:
             self.cluster.internal_topics.discard(deletion.topic)
             self.cluster.deleted_topics.add(deletion.topic)
 

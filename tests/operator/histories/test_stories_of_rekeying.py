@@ -276,6 +276,22 @@ def test_topic_of_an_earlier_revision_is_deleted_before_the_first_start() -> Non
     assert topic_of(history, 1) in history.cluster.internal_topics
 
 
+def test_topic_of_an_earlier_revision_that_cannot_be_deleted_delays_the_start() -> None:
+    """While Kafka refuses to delete the internal topic of an earlier revision, no pod starts, and the message says why."""
+    history = begun(view=WORDS)
+    history.cluster.internal_topics.add(topic_of(history, 1))
+    history.cluster.may_delete_topics = False
+    for _ in range(20):
+        history.run_pass()
+        history.pass_time(1)
+    assert history.cluster.api.of("Pod") == []
+    assert "may have left records in Kafka: TopicAuthorizationFailedError" in status(history)["message"]
+
+    history.cluster.may_delete_topics = True
+    history.settle()
+    assert jobs(history) == {"users-r1-rekey-0": True}
+
+
 def test_first_revision_with_refused_sql_fails() -> None:
     """A view whose SQL is refused from the beginning fails with Spark's sentence, and a corrected one takes over."""
     history = begun(view=WORDS, transform={"sql": REFUSED})
