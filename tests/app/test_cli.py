@@ -23,7 +23,7 @@ from queryable_app.errors import Failure, Reason
 from queryable_app.platform.processes import free_ports
 from queryable_app.wire.serde import key_codec
 
-COMMANDS = ["explain", "run", "get", "status", "produce", "scale", "standby", "windows"]
+COMMANDS = ["explain", "run", "get", "status", "produce", "scale", "standby", "top", "windows"]
 
 
 def qtopic(*arguments: str, stdin: str = "") -> Result:

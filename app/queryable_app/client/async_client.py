@@ -38,6 +38,7 @@ from queryable_app.client.transport import (
     transport_failure,
 )
 from queryable_app.client.windows import Time
+from queryable_app.wire.cursors import Order
 
 T = TypeVar("T")
 Outcome = Response | TransportFailure
@@ -182,6 +183,24 @@ class _Reads(Reads[AsyncRows]):
         row = await views.window("/cart", "2026-11-22T10:00:00Z")
         """
         return await self._run(self._operations.window(key, start, self._settings(options), self._positions))
+
+    async def top(
+        self,
+        by: str,
+        k: int = 10,
+        start: Time | None = None,
+        stop: Time | None = None,
+        *,
+        order: Order = "desc",
+        **options: Unpack[ReadOptions],
+    ) -> list[Row]:
+        """Return the `k` windows with the greatest results of a column, or with order "asc" the least, the best one first: of
+        all keys, and of the windows that start from `start` up to, and without, `stop`.
+
+        rows = await views.top("views", 3, "2026-11-22T10:00:00Z", "2026-11-22T10:01:00Z")
+        """
+        settings = self._settings(options)
+        return await self._run(self._operations.top(by, k, order, start, stop, settings, self._positions))
 
     async def count(self, *, approximate: bool = False, **options: Unpack[ReadOptions]) -> int:
         """Return the number of keys. The exact number reads every row.

@@ -33,13 +33,14 @@ from queryable_app.client.rows import (
     parsed,
     point_row,
     positions_of,
+    top_rows,
     window_row,
     written_of,
 )
 from queryable_app.client.scan import Scan, new_scan
 from queryable_app.client.sender import Targets
 from queryable_app.client.session import SessionPositions, behind_session, reports_missing_key
-from queryable_app.client.windows import Time, window_target, windows_target
+from queryable_app.client.windows import Time, top_target, window_target, windows_target
 from queryable_app.errors import shown
 from queryable_app.wire.cursors import Order
 from queryable_app.wire.json_text import BadJson, parse_json
@@ -146,6 +147,44 @@ class Operations:
         if response.status == 404:
             return None
         return parsed(response, lambda response: window_row(key, response))
+
+    def top(
+        self,
+        by: str,
+        k: int,
+        order: Order,
+        start: Time | None,
+        stop: Time | None,
+        settings: ReadSettings,
+        session: SessionPositions | None,
+    ) -> Operation[list[Row]]:
+        """Return the windows with the greatest or the least results of a column, the best one first."""
+        return parsed((yield from self._top(by, k, order, start, stop, settings, session)), top_rows)
+
+    def top_response(
+        self, by: str, k: int, order: Order, start: Time | None, stop: Time | None, settings: ReadSettings
+    ) -> Operation[Response]:
+        """Return a node's own response to a read of the best windows."""
+        return (yield from self._top(by, k, order, start, stop, settings, None))
+
+    def _top(
+        self,
+        by: str,
+        k: int,
+        order: Order,
+        start: Time | None,
+        stop: Time | None,
+        settings: ReadSettings,
+        session: SessionPositions | None,
+    ) -> Operation[Response]:
+        deadline = self._deadline(settings, PAGE_DEADLINE_MS)
+        path, parameters = top_target(by, k, order, start, stop)
+
+        def make(wanted: ReadSettings, left_ms: int) -> Request:
+            return Request("GET", _target(path, parameters + wanted.parameters(left_ms)))
+
+        targets = partial(self._placements.any_node, (), deadline)
+        return (yield from self._read(make, targets, deadline, settings, session, _MANY_PATIENCE))
 
     def count(
         self, approximate: bool, settings: ReadSettings, session: SessionPositions | None

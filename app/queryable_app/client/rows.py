@@ -228,6 +228,12 @@ def page_of(response: Response) -> Page:
     )
 
 
+def top_rows(response: Response) -> list[Row]:
+    """Return the rows of a list without pages. Raises KeyError, TypeError or ValueError."""
+    freshness = freshness_of(response)
+    return [item_row(item, freshness) for item in rows_of(response)["items"]]
+
+
 def multi_get_rows(
     response: Response, keys: Sequence[Key], allow_partial: bool
 ) -> list[Row | Unknown | None]:

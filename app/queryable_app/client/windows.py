@@ -11,6 +11,7 @@ from queryable_app.client.exceptions import InvalidRequest
 from queryable_app.client.keys import Key, in_request, record_key
 from queryable_app.client.placement_map import PlacementMap
 from queryable_app.errors import shown
+from queryable_app.wire.cursors import Order
 from queryable_app.wire.times import parse_time
 
 Time = datetime | int | str
@@ -28,11 +29,7 @@ def windows_target(
 ) -> Callable[[PlacementMap], Target]:
     """Return the function to the target of the windows that start in `[start, stop)`: of a key, or of all. Raises
     InvalidRequest."""
-    bounds = [
-        f"{name}={time_ms(given, field)}"
-        for name, field, given in (("from", "start", start), ("to", "stop", stop))
-        if given is not None
-    ]
+    bounds = _bounds(start, stop)
 
     def target(placement: PlacementMap) -> Target:
         if key is None:
@@ -41,6 +38,23 @@ def windows_target(
         return f"/v1/windows/{texts[0]}", bounds + encoding
 
     return target
+
+
+def top_target(by: str, k: int, order: Order, start: Time | None, stop: Time | None) -> Target:
+    """Return the target of the best windows of those that start in `[start, stop)`. Raises InvalidRequest."""
+    try:
+        column = quote(by, safe="")
+    except (TypeError, UnicodeEncodeError):
+        raise InvalidRequest(f"by: {shown(by)} is no text", "give the name of a column") from None
+    return "/v1/top", [f"by={column}", f"k={k}", f"order={order}", *_bounds(start, stop)]
+
+
+def _bounds(start: Time | None, stop: Time | None) -> list[str]:
+    return [
+        f"{name}={time_ms(given, field)}"
+        for name, field, given in (("from", "start", start), ("to", "stop", stop))
+        if given is not None
+    ]
 
 
 def window_target(record: bytes, start: Time, placement: PlacementMap) -> Target:

@@ -17,6 +17,7 @@ _MODULES: Final = {
     "scale": "scale",
     "standby": "scale",
     "status": "status",
+    "top": "windows",
     "windows": "windows",
 }
 
@@ -46,6 +47,7 @@ class _Commands(click.Group):
         qtopic explain examples/demo.yaml    check a resource, and say what will run where
         qtopic get user-1                    read one key
         qtopic windows user-1                read the windows of one key
+        qtopic top views                     read the windows with the greatest results of a column
         qtopic status                        show the position and the lag of each replica
         qtopic scale 3                       change the number of nodes while they answer
         """

@@ -17,6 +17,7 @@ from queryable_app.client.operations import Operations
 from queryable_app.client.options import ReadSettings, parse_options
 from queryable_app.client.sync_client import ThreadTransport, http_client
 from queryable_app.commands.common import described_run
+from queryable_app.wire.cursors import Order
 
 T = TypeVar("T")
 
@@ -60,6 +61,12 @@ class View:
         """Return a node's own response to a read of windows, one on each line. Raises QueryableTopicError."""
         typed = None if key is None else typed_key(key)
         return self._run(self._operations.windows_response(typed, start, stop, settings, more))
+
+    def top(
+        self, by: str, k: int, order: Order, start: str | None, stop: str | None, settings: ReadSettings
+    ) -> Response:
+        """Return a node's own response to a read of the best windows. Raises QueryableTopicError."""
+        return self._run(self._operations.top_response(by, k, order, start, stop, settings))
 
     def statuses(self, timeout_ms: int = SILENCE_MS) -> Mapping[str, dict[str, Any] | None]:
         """Return the status of the node at each address, None if it does not answer."""

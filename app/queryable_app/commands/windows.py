@@ -1,4 +1,4 @@
-"""`qtopic windows`: read windows of one key, or of all keys."""
+"""`qtopic windows` and `qtopic top`: read windows of one key or of all keys, and the best ones."""
 
 from __future__ import annotations
 
@@ -69,9 +69,69 @@ def windows_command(
     if as_json:
         click.echo(lines, nl=False)
     else:
-        # No column is cut in a file or a pipe.
-        console = Console() if sys.stdout.isatty() else Console(width=_WIDTH_ELSEWHERE)
-        console.print(_table([json.loads(line, parse_float=Decimal) for line in lines.splitlines()]))
+        _print([json.loads(line, parse_float=Decimal) for line in lines.splitlines()])
+
+
+@click.command(
+    name="top",
+    short_help="Read the windows with the greatest results of a column.",
+    help=with_exit_codes(
+        """Read the windows with the greatest results of the column BY, of all keys, and print them as a table.
+
+        Times are ISO 8601 or milliseconds since 1970. The read passes over windows that start at other times.
+
+        \b
+        qtopic top views --from 2026-11-22T10:00:00Z --to 2026-11-22T10:01:00Z
+        qtopic top views -k 3 --asc                   the least results
+        qtopic top views --json                       one JSON object with the list items
+        """
+    ),
+)
+@click.argument("by")
+@URL
+@DATA
+@click.option(
+    "-k",
+    "--limit",
+    "k",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="How many windows.",
+)
+@click.option("--from", "start", metavar="TIME", help="The earliest start of a window.")
+@click.option("--to", "stop", metavar="TIME", help="The first start after those.")
+@click.option("--asc", is_flag=True, help="The least results instead of the greatest.")
+@click.option("--deadline-ms", type=click.IntRange(1), help="How long the read may take.")
+@JSON
+def top_command(
+    by: str,
+    urls: tuple[str, ...],
+    data: Path | None,
+    k: int,
+    start: str | None,
+    stop: str | None,
+    asc: bool,
+    deadline_ms: int | None,
+    as_json: bool,
+) -> None:
+    try:
+        settings = parse_options({"deadline_ms": deadline_ms}, ReadSettings())
+        with view_at(urls, data) as view:
+            response = view.top(by, k, "asc" if asc else "desc", start, stop, settings)
+    except QueryableTopicError as error:
+        fail_read(error, as_json)
+    body = response.body.decode(errors="replace")
+    if as_json:
+        click.echo(body)
+    else:
+        _print(json.loads(body, parse_float=Decimal)["items"])
+
+
+def _print(items: list[dict[str, Any]]) -> None:
+    # No column is cut in a file or a pipe.
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH_ELSEWHERE)
+    console.print(_table(items))
 
 
 def _table(items: list[dict[str, Any]]) -> Table:

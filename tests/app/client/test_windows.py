@@ -1,4 +1,4 @@
-"""Test reads of windows from Python and with `qtopic windows`, on real nodes."""
+"""Test reads of windows from Python, and with `qtopic windows` and `qtopic top`, on real nodes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -29,6 +30,7 @@ NOON_MS = 1_795_348_800_000
 MINUTE = 60_000
 KEYS = ["", "a/b", "[b]", "é"]
 STARTS = [NOON_MS + minute * MINUTE for minute in range(11)]
+VALUES = {("a/b", STARTS[1]): 5, ("é", STARTS[1]): 7, ("", STARTS[2]): 9}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("windows"), view=view(size="1m", grace="10s")) as running:
         for partition in range(2):
             records = [
-                Record(key.encode(), start, None)
+                Record(key.encode(), start, VALUES.get((key, start)))
                 for start in STARTS
                 for key in KEYS
                 if partition_for(key.encode(), "murmur2", 2) == partition
@@ -97,11 +99,29 @@ def test_windows_of_all_keys(views: QueryableTopic) -> None:
     assert [shown(row) for row in views.windows(None, *bounds, order="desc", limit=3)] == expected[::-1][:3]
 
 
+def test_top_windows(views: QueryableTopic) -> None:
+    """The windows with the greatest or the least results of a column come from all keys and partitions, within a time."""
+    best = [(("", STARTS[2]), 9), (("é", STARTS[1]), 7), (("a/b", STARTS[1]), 5)]
+
+    def top(*arguments: Any, **options: Any) -> list[tuple[tuple[object, int], Any]]:
+        return [(shown(row), row.value["total"]) for row in views.top(*arguments, **options)]
+
+    assert top("total") == best
+    assert top("total", 2) == best[:2]
+    assert top("total", 2, order="asc") == best[:0:-1]
+    assert top("total", start=STARTS[1], stop="2026-11-22T12:02") == best[1:]
+    with pytest.raises(InvalidRequest, match="by: "):
+        views.top("nope")
+    with pytest.raises(InvalidRequest, match="stop: "):
+        views.top("total", stop="soon")
+
+
 def test_asyncio_has_the_same_reads(node: Served) -> None:
     """The client for asyncio iterates over windows, and reads one."""
 
     async def read() -> tuple[list[Row], Row | None]:
         async with AsyncQueryableTopic(node.url) as views:
+            assert [shown(row) for row in await views.top("total", 1)] == [("", STARTS[2])]
             return [row async for row in views.windows("a/b", page_rows=5)], await views.window("a/b", NOON)
 
     rows, one = asyncio.run(read())
@@ -154,6 +174,20 @@ def test_command_prints_json_lines(node: Served) -> None:
 
     (line,) = result.output.splitlines()
     assert (result.exit_code, json.loads(line)["window"]["start"]) == (0, "2026-11-22T12:10:00.000Z")
+
+
+def test_command_prints_the_best_windows(node: Served) -> None:
+    """`qtopic top` prints the best window first, as a table or as the node's own answer."""
+    result = qtopic("top", "total", "--url", node.url, "-k", "2")
+    heads, *lines = [line.split() for line in result.output.splitlines()]
+    assert heads == ["KEY", "START", "END", "FINAL", "n", "total", "first", "last"]
+    assert [line[-3] for line in lines] == ["9", "7"]
+
+    answered = qtopic("top", "total", "--url", node.url, "--asc", "--from", str(STARTS[1]), "--json")
+    assert [item["value"]["total"] for item in json.loads(answered.output)["items"]] == [5, 7, 9]
+
+    wrong = qtopic("top", "nope", "--url", node.url)
+    assert (wrong.exit_code, wrong.output[:4]) == (2, "by: ")
 
 
 def test_command_names_a_wrong_time(node: Served) -> None:
