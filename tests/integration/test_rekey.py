@@ -56,18 +56,6 @@ def record(dice: random.Random) -> tuple[bytes, bytes | None]:
     return f"user-{dice.randrange(50)}".encode(), content
 
 
-def flood(bootstrap: str, topic: str, stop: threading.Event) -> None:
-    dice = random.Random(SEED)
-    client = topics.producer(bootstrap)
-    while not stop.is_set():
-        for _ in range(20):
-            key, value = record(dice)
-            client.produce(topic, key=key, value=value)
-        client.poll(0)
-        stop.wait(0.02)
-    assert client.flush(90) == 0
-
-
 def folded(log: Iterable[LogRecord], group_by: list[str]) -> dict[str, dict[str, int]]:
     """Return the aggregates of the groups, in the simplest way."""
     groups: dict[str, list[int]] = defaultdict(list)
@@ -181,10 +169,11 @@ def test_example_counts_words(kafka: KafkaForTests, tmp_path: Path) -> None:
 
 def test_every_number_is_the_fold_after_random_kills(broker: KafkaForTests, tmp_path: Path) -> None:
     """With serve, ingest, the job and the broker killed under load, and two jobs at once, every number is exact."""
-    topic, dice = "killed", random.Random(SEED)
+    topic, dice, random_records = "killed", random.Random(SEED), random.Random(SEED)
     topics.create(broker.bootstrap, topic, 4)
     stop = threading.Event()
-    producing = threading.Thread(target=flood, args=(broker.bootstrap, topic, stop))
+    records = iter(lambda: record(random_records), None)
+    producing = threading.Thread(target=topics.flood, args=(broker.bootstrap, topic, stop, records, 20))
     producing.start()
     try:
         with running(view(topic, broker.bootstrap, ["page"]), tmp_path / "run") as system:

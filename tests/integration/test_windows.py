@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from queryable_app.wire.times import parse_time, to_iso
 from tests.integration import topics
 from tests.integration.system import System, resource, running
 from tests.support.waiting import eventually
-from tests.support.windows import COLUMNS, Expected, Record, Rules, expected
+from tests.support.windows import COLUMNS, Record, Rules, expected, expected_of_sources
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEED = 20261122
@@ -51,29 +53,18 @@ def page_views(seed: int) -> Iterator[tuple[bytes, bytes]]:
         yield page.encode(), json.dumps({"v": dice.randrange(-50, 50), "at": to_iso(at_ms)}).encode()
 
 
-def flood(bootstrap: str, topic: str, stop: threading.Event, seed: int) -> None:
-    """Write page views until `stop`."""
-    client, views = topics.producer(bootstrap), page_views(seed)
-    while not stop.is_set():
-        for _ in range(10):
-            key, value = next(views)
-            client.produce(topic, key=key, value=value)
-        client.poll(0)
-        stop.wait(0.02)
-    assert client.flush(60) == 0
-
-
-def oracle(bootstrap: str, topic: str, rules: Rules) -> dict[int, Expected]:
-    """Return what each partition must have."""
-    logs: dict[int, list[Record]] = {partition: [] for partition in range(PARTITIONS)}
+def logs(bootstrap: str, topic: str) -> list[list[Record]]:
+    """Return the records of each partition. Their key is the page, where the record has one, or else the record key."""
+    read: list[list[Record]] = [[] for _ in range(PARTITIONS)]
     for record in topics.records(bootstrap, topic):
         value = json.loads(record.value or b"")
         at_ms = parse_time(value["at"])
         assert at_ms is not None
-        log = logs[record.partition]
+        log = read[record.partition]
         assert record.offset == len(log)
-        log.append(Record(record.key or b"", at_ms, value["v"]))
-    return {partition: expected(log, rules) for partition, log in logs.items()}
+        page = value.get("page")
+        log.append(Record((record.key or b"") if page is None else page.encode(), at_ms, value["v"]))
+    return read
 
 
 def windows(system: System, node: int) -> Items:
@@ -100,7 +91,7 @@ def test_windows_equal_the_fold_after_random_kills(kafka: Any, tmp_path: Path, k
     rules, window = KINDS[kind]
     topic, dice, stop = f"page-views-{kind}", random.Random(SEED), threading.Event()
     topics.create(kafka.bootstrap, topic, PARTITIONS)
-    producing = threading.Thread(target=flood, args=(kafka.bootstrap, topic, stop, SEED))
+    producing = threading.Thread(target=topics.flood, args=(kafka.bootstrap, topic, stop, page_views(SEED)))
     producing.start()
     document = resource(
         topic,
@@ -123,9 +114,9 @@ def test_windows_equal_the_fold_after_random_kills(kafka: Any, tmp_path: Path, k
             stop.set()
             producing.join(70)
             system.at_end(topics.ends(kafka.bootstrap, topic))
-            partitions = oracle(kafka.bootstrap, topic, rules)
-            every = {k: v for each in partitions.values() for k, v in each.items(rules).items()}
-            late = {partition: each.late for partition, each in partitions.items()}
+            partitions = [expected(log, rules) for log in logs(kafka.bootstrap, topic)]
+            every = {k: v for each in partitions for k, v in each.items(rules).items()}
+            late = {partition: each.late for partition, each in enumerate(partitions)}
 
             def late_records(node: int) -> dict[int, int]:
                 status = system.get("/v1/status", node).json()["partitions"]
@@ -140,6 +131,88 @@ def test_windows_equal_the_fold_after_random_kills(kafka: Any, tmp_path: Path, k
     finally:
         stop.set()
         producing.join(70)
+
+
+def views_of_users(seed: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the page views with a user as the record key, and the page in the value."""
+    dice = random.Random(seed)
+    for page, value in page_views(seed):
+        yield (
+            f"user-{dice.randrange(40)}".encode(),
+            json.dumps({"page": page.decode(), **json.loads(value)}).encode(),
+        )
+
+
+def grouped(topic: str, bootstrap: str, window: dict[str, str], **spec: Any) -> dict[str, Any]:
+    """Return a view of windows by page, where the record key is the user."""
+    aggregate = {"groupBy": ["page"], "window": {**window, "timeColumn": "at"}, "columns": COLUMNS}
+    return resource(
+        topic,
+        bootstrap,
+        value={"format": "json", "schema": f"page STRING, {SCHEMA}"},
+        transform={"sql": "SELECT value.page AS page, value.v AS v, value.at AS at FROM records"},
+        view={"kind": "aggregate", "aggregate": aggregate},
+        **spec,
+    )
+
+
+def kill_job(system: System) -> None:
+    """Send SIGKILL to the rekey job, then wait until the supervisor has replaced it."""
+    old = system.described()["rekeyJob"]
+    os.kill(old, signal.SIGKILL)
+    eventually("the job is replaced", lambda: system.described()["rekeyJob"] != old, 60)
+
+
+def without_ends(items: Items) -> Items:
+    """Leave out the first and last values: the internal topic decides the order of records of different source partitions."""
+    columns = ("n", "total")
+    return {
+        window: (final, {name: value[name] for name in columns}) for window, (final, value) in items.items()
+    }
+
+
+def test_grouped_windows_equal_the_fold_after_random_kills(kafka: Any, tmp_path: Path) -> None:
+    """Under load, with the rekey job, serve and ingest killed, windows by another column than the record key, and the late
+    records, equal the fold of the source topic by the clocks of its partitions, on both nodes."""
+    rules, window = KINDS["tumbling"]
+    topic, dice, stop = "grouped-page-views", random.Random(SEED), threading.Event()
+    topics.create(kafka.bootstrap, topic, PARTITIONS)
+    records = views_of_users(SEED)
+    producing = threading.Thread(target=topics.flood, args=(kafka.bootstrap, topic, stop, records))
+    producing.start()
+    document = grouped(topic, kafka.bootstrap, window, replicas=2, standbyReplicas=1)
+    try:
+        with running(document, tmp_path, nodes=2) as system:
+            for role, node in [("job", 0), ("serve", 1), ("job", 0), ("ingest", 0), ("serve", 0)]:
+                stop.wait(dice.uniform(0.2, 2.0))
+                if role == "job":
+                    kill_job(system)
+                else:
+                    system.kill(role, node)
+            stop.set()
+            producing.join(100)
+            ends = [end for _, end in sorted(topics.ends(kafka.bootstrap, topic).items())]
+            replicas = [(partition, node) for partition in range(PARTITIONS) for node in (0, 1)]
+
+            def at_end() -> bool:
+                return all(system.partition(p, node)["sources"] == ends for p, node in replicas)
+
+            system.wait_ready(2, 180)
+            eventually(f"source offsets {ends}\n{system.tail()}", at_end, 180)
+            by_source = enumerate(logs(kafka.bootstrap, topic))
+            fold = expected_of_sources([(n, each) for n, log in by_source for each in log], rules, PARTITIONS)
+            for node in (0, 1):
+                late = sum(each["lateRecords"] for each in system.status(node)["partitions"])
+                assert (late, without_ends(windows(system, node))) == (
+                    fold.late,
+                    without_ends(fold.items(rules)),
+                )
+            assert windows(system, 0) == windows(system, 1)
+            assert fold.late > 0
+            assert {is_final for is_final, _ in fold.items(rules).values()} == {True, False}
+    finally:
+        stop.set()
+        producing.join(100)
 
 
 def test_example_of_page_views(kafka: Any, tmp_path: Path) -> None:
@@ -169,6 +242,31 @@ def test_example_of_page_views(kafka: Any, tmp_path: Path) -> None:
     ]
     assert "/v1/windows/%2Fcart" in printed
     assert "/v1/scan" not in printed
+
+
+def test_example_of_top_pages(kafka: Any, tmp_path: Path) -> None:
+    """The example ranks the pages of each minute, where users are the record keys."""
+    document = yaml.safe_load((EXAMPLES / "top-pages.yaml").read_text())
+    topic = document["spec"]["topic"]
+    document["spec"]["kafka"]["bootstrapServers"] = kafka.bootstrap
+    topics.create(kafka.bootstrap, topic, 2)
+    views = [
+        (f"user-{n}", {"page": "/" if n % 3 else "/cart", "at": to_iso(START_MS + n * 1_000)})
+        for n in range(200)
+    ]
+    topics.produce(
+        kafka.bootstrap, topic, [(user.encode(), json.dumps(view).encode()) for user, view in views]
+    )
+    with running(document, tmp_path) as system:
+        answer = system.get(
+            "/v1/top?by=views&k=3&to=2026-11-22T12:03:00Z&consistency=strong&deadline-ms=30000"
+        ).json()
+        other = system.get("/v1/windows/%2Fcart/2026-11-22T12:01:30Z")
+    assert [(each["key"], each["window"]["start"], each["value"]) for each in answer["items"]] == [
+        ("/", f"2026-11-22T12:0{minute}:00.000Z", {"views": 40}) for minute in range(3)
+    ]
+    assert [each["window"]["final"] for each in answer["items"]] == [True] * 3
+    assert "starts at 2026-11-22T12:01:00.000Z" in other.json()["advice"]
 
 
 def test_example_of_sessions(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -52,6 +53,23 @@ def delete(bootstrap: str, topic: str) -> None:
     client = admin(bootstrap)
     client.delete_topics([topic])[topic].result(20)
     eventually(f"{topic} is deleted", lambda: topic not in client.list_topics(timeout=5).topics, 20)
+
+
+def flood(
+    bootstrap: str,
+    topic: str,
+    stop: threading.Event,
+    records: Iterable[tuple[bytes, bytes | None]],
+    batch: int = 10,
+) -> None:
+    """Write records until `stop`, a batch every 20 ms."""
+    client, endless = producer(bootstrap), iter(records)
+    while not stop.is_set():
+        for key, value in islice(endless, batch):
+            client.produce(topic, key=key, value=value)
+        client.poll(0)
+        stop.wait(0.02)
+    assert client.flush(90) == 0
 
 
 def producer(bootstrap: str, **config: Any) -> Any:

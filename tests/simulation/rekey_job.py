@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from queryable_app.contract import NODE_HEADER, REKEY_PATH
-from queryable_app.policy.source_positions import least_offsets
+from queryable_app.policy.source_positions import SourceStart, least_starts
 from queryable_app.serve.peers.client import PeerClient, PeerUnavailable
 from queryable_app.wire.disk_format import ROW_HEADER_SIZE
 from queryable_app.wire.envelopes import MARKER_KEY, Envelope, encode_envelope
@@ -91,12 +91,13 @@ class RekeyJob:
         if world.topic.away:
             return "Kafka is away"
         replicas = [
-            (partition, offsets, self._run in refused)
+            (partition, [*map(SourceStart, offsets)], self._run in refused)
             for partition, offsets, refused in await self._report("starting")
         ]
-        least = least_offsets(replicas, world.partitions)
-        if least is None:
+        starts = least_starts(replicas, world.partitions)
+        if starts is None:
             return "some partition has no replica that can be written"
+        least = [start.offset for start in starts]
         self._run = self._random.getrandbits(62) + 1
         writes = self.writes = _Run(world, self._random, self._run, least)
         world.note(f"{self.process.name} begins run {self._run} at {least}")

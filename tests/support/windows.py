@@ -6,7 +6,7 @@ The view counts records, and adds up, and keeps the first and the last of, one n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from queryable_app.wire import contributions
@@ -86,26 +86,46 @@ def _value(records: list[tuple[int, Record]]) -> dict[str, Any]:
     }
 
 
+@dataclass
+class _SourceTime:
+    """The event time of a source partition."""
+
+    shown: int | None = None
+    ahead: list[int] = field(default_factory=list)
+
+    def advance(self, event_ms: int, far: int) -> None:
+        if self.shown is None or event_ms > self.shown + far:
+            self.ahead.append(event_ms)
+            if len(self.ahead) == AHEAD_RECORDS:
+                self.shown, self.ahead = min(self.ahead), []
+        else:
+            self.shown, self.ahead = max(self.shown, event_ms), []
+
+
 def expected(records: Sequence[Record | None], rules: Rules) -> Expected:
     """Return what a view of these records, which are in offset order, must have. None: a record that adds nothing."""
+    return expected_of_sources([(0, record) for record in records], rules, 1)
+
+
+def expected_of_sources(
+    arrivals: Sequence[tuple[int, Record | None]], rules: Rules, sources: int
+) -> Expected:
+    """Return what a view must have of records of several source partitions, each with its partition, in the order of the log.
+
+    The order counts for the first and the last value, and otherwise only among the records of one source partition."""
     far = max(HOUR_MS, (rules.size or rules.gap) + rules.grace)
-    clock: int | None = None
-    ahead: list[int] = []
+    times = [_SourceTime() for _ in range(sources)]
     late = 0
     windows: dict[tuple[bytes, int, int], list[tuple[int, Record]]] = {}
     sessions: dict[bytes, Sessions] = {}
-    for offset, record in enumerate(records):
+    for offset, (source, record) in enumerate(arrivals):
         if record is None:
             continue
         if not TIME_MIN_MS <= record.event_ms <= TIME_MAX_MS:
             late += 1
             continue
-        if clock is None or record.event_ms > clock + far:
-            ahead.append(record.event_ms)
-            if len(ahead) == AHEAD_RECORDS:
-                clock, ahead = min(ahead), []
-        else:
-            clock, ahead = max(clock, record.event_ms), []
+        times[source].advance(record.event_ms, far)
+        clock = times[source].shown
         open_after = -(1 << 70) if clock is None else clock - rules.grace
         if rules.gap:
             late += not _join_session(
@@ -122,7 +142,8 @@ def expected(records: Sequence[Record | None], rules: Rules) -> Expected:
         for start in starts:
             windows.setdefault((record.key, start, start + rules.size), []).append((offset, record))
     windows |= {(key, *time): joined for key, of_key in sessions.items() for time, joined in of_key.items()}
-    return Expected(windows, None if clock is None else clock - rules.grace, late)
+    shown = [each.shown for each in times if each.shown is not None]
+    return Expected(windows, min(shown) - rules.grace if len(shown) == sources else None, late)
 
 
 Sessions = dict[tuple[int, int], list[tuple[int, Record]]]

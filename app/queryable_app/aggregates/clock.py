@@ -8,7 +8,7 @@ no time, and every time is far ahead of it, so a wrong first record closes no wi
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 AHEAD_RECORDS: Final = 10
 """So many records in a row that are far ahead move the clock."""
@@ -23,6 +23,8 @@ NO_TIME_MS: Final = -(1 << 63)
 """What a clock shows before it shows a time: no window is final then."""
 
 _CLOCK: Final = struct.Struct(">qQqQ")
+_SOURCE_CLOCK: Final = struct.Struct(">qBq")
+SOURCE_CLOCK_SIZE: Final = _SOURCE_CLOCK.size
 
 
 class Clock:
@@ -43,7 +45,10 @@ class Clock:
         """How many records no window took."""
 
     def advance(self, event_ms: int, ahead_ms: int) -> None:
-        """Take the event time of the next record. `ahead_ms` says how far ahead is far."""
+        """Take the event time of the next record. `ahead_ms` says how far ahead is far. Times outside of the years 1 to 9999
+        do not count. `ingest/writer/SourceClock.java` has the same rule."""
+        if not TIME_MIN_MS <= event_ms <= TIME_MAX_MS:
+            return
         if event_ms <= self.max_event_ms:
             self.ahead_count = 0
         elif event_ms - self.max_event_ms <= ahead_ms:
@@ -70,3 +75,22 @@ class Clock:
     @staticmethod
     def decode(raw: bytes) -> Clock:
         return Clock(*_CLOCK.unpack(raw))
+
+
+class SourceClock(NamedTuple):
+    """Hold the event time of a source partition of a rekeyed view, at a source offset. The rekey job tracks it."""
+
+    max_event_ms: int = NO_TIME_MS
+    ahead_count: int = 0
+    ahead_min_ms: int = 0
+
+    def encode(self) -> bytes:
+        return _SOURCE_CLOCK.pack(*self)
+
+    @staticmethod
+    def decode(raw: bytes, start: int = 0) -> SourceClock:
+        """Decode the clock at `start`. Raises struct.error if the bytes end before."""
+        return SourceClock._make(_SOURCE_CLOCK.unpack_from(raw, start))
+
+
+NO_SOURCE_CLOCK: Final = SourceClock()

@@ -1,7 +1,8 @@
 """Decide which windows a record belongs to, and when a window is final and when it expires.
 
 Strategy: everything follows from event times in offset order. The watermark is the partition's clock minus the grace. A window
-takes no record once it is final, and is readable until the watermark passes its end by the retention.
+takes no record once it is final, and is readable until the watermark passes its end by the retention. In a rekeyed view each
+record is taken or late by the clock of its source partition, and the watermark is the least one of all source partitions.
 
 A row stores when its window expires, in event time, because a session's end is not in its key. The field of the row header has no
 sign, so the time is stored with its sign bit flipped; no comparison with the machine's clock takes such a row for expired.
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from queryable_app.aggregates.clock import AHEAD_MS_MIN, TIME_MAX_MS, TIME_MIN_MS, Clock
+from queryable_app.aggregates.clock import AHEAD_MS_MIN, NO_TIME_MS, TIME_MAX_MS, TIME_MIN_MS, Clock
 from queryable_app.config.aggregate_spec import WindowSpec
 
 _SIGN: Final = 1 << 63
@@ -26,6 +27,11 @@ class Window(NamedTuple):
     final: bool
 
 
+def ahead_ms(spec: WindowSpec) -> int:
+    """Return how far ahead of the clock a time is far ahead."""
+    return max(AHEAD_MS_MIN, (spec.size_ms or spec.gap_ms) + spec.grace_ms)
+
+
 class Windows:
     """Assign records to windows as one view declares them."""
 
@@ -35,7 +41,7 @@ class Windows:
         self.size_ms = spec.size_ms
         self.slide_ms = spec.slide_ms or spec.size_ms
         self._grace_ms = spec.grace_ms
-        self._ahead_ms = max(AHEAD_MS_MIN, (spec.size_ms or spec.gap_ms) + spec.grace_ms)
+        self.ahead_ms = ahead_ms(spec)
         # A session may grow until its end is a gap in the past, so it stays at least as long.
         self._kept_ms = max(spec.retention_ms, spec.gap_ms)
 
@@ -49,13 +55,22 @@ class Windows:
         A session starts at its first record, so the record's own time is returned for it. Times outside of the years 1 to 9999
         move no clock and belong to no window.
         """
+        clock.advance(event_ms, self.ahead_ms)
+        return self.take_at(clock, event_ms, clock.max_event_ms)
+
+    def take_at(self, clock: Clock, event_ms: int, max_event_ms: int) -> Sequence[int]:
+        """Return the starts of the windows that take a record whose source partition shows `max_event_ms`. `clock` counts late
+        ones."""
         if TIME_MIN_MS <= event_ms <= TIME_MAX_MS:
-            clock.advance(event_ms, self._ahead_ms)
-            starts = self._open_starts(event_ms, clock.max_event_ms - self._grace_ms)
+            starts = self._open_starts(event_ms, max_event_ms - self._grace_ms)
             if starts:
                 return starts
         clock.late += 1
         return ()
+
+    def containing(self, time_ms: int) -> Sequence[int]:
+        """Return the starts of the windows of a fixed size that contain a time."""
+        return self._open_starts(time_ms, NO_TIME_MS)
 
     def _open_starts(self, event_ms: int, watermark: int) -> Sequence[int]:
         if self.gap_ms:

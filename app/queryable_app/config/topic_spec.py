@@ -141,11 +141,6 @@ def _check_groups(spec: TopicSpec, aggregate: AggregateSpec) -> None:
     """Refuse what a view that groups by other columns than the record key does not have in this version."""
     if len(set(aggregate.group_by)) < len(aggregate.group_by):
         raise SpecError("spec.view.aggregate.groupBy: a column is there twice; name each once")
-    if aggregate.window is not None:
-        raise SpecError(
-            "spec.view.aggregate.window: windows of groups by other columns than the record key are not in this version; "
-            "leave out window or groupBy"
-        )
     if spec.read.ingest:
         raise SpecError(
             "spec.read.ingest: a view that groups by other columns takes no writes, since its keys are not record keys; "

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from queryable_app.aggregates.windows import ahead_ms
 from queryable_app.config.rekey import INTERNAL_TOPIC_CONFIG, internal_topic
 from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.contract import NodeSettings, ObservedTopic
@@ -37,7 +38,7 @@ from queryable_app.ingest.supervisor import (
 from queryable_app.ingest.transform import check_view, project
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
-from queryable_app.policy.source_positions import least_offsets
+from queryable_app.policy.source_positions import SourceStart, least_starts
 
 _LOOK_SECONDS: Final = 0.2
 _REPORT_SECONDS: Final = 1.0
@@ -105,8 +106,8 @@ class RekeyJob:
             )
         internal = self._internal_topic(admin)
         reported = self._nodes.report("starting", "", self._run)
-        least = least_offsets(
-            [(each.partition, each.offsets, self._run in each.refused) for each in reported], self._partitions
+        least = least_starts(
+            [(each.partition, each.starts, self._run in each.refused) for each in reported], self._partitions
         )
         if least is None:
             raise _RunEnded(
@@ -146,13 +147,21 @@ class RekeyJob:
             )
         return found[0]
 
-    def _start_run(self, covered: Sequence[int], starts: Sequence[int]) -> None:
+    def _start_run(self, covered: Sequence[SourceStart], starts: Sequence[int]) -> None:
         settings = self._jvm.java.util.HashMap()
         for name, value in {**WITHOUT_METRICS, **self._spec.kafka_config}.items():
             settings.put(name, value)
         settings.put("bootstrap.servers", self._settings.bootstrap_servers)
+        window = None if self._spec.aggregate is None else self._spec.aggregate.window
         self._jvm.io.queryabletopics.RekeyRun.start(
-            self._run, self._topic, self._partitions, settings, self._longs(covered), self._longs(starts)
+            self._run,
+            self._topic,
+            self._partitions,
+            settings,
+            self._longs([each.offset for each in covered]),
+            self._longs(starts),
+            0 if window is None else ahead_ms(window),
+            self._longs([number for each in covered for number in (each.row, *each.clock)]),
         )
 
     def _start_query(self, starts: Sequence[int]) -> StreamingQuery:
@@ -241,10 +250,10 @@ def _detail(counts: str) -> str:
     return f"{rows} rows since its start; without one: {dropped} dropped, {no_group} in no group, {bad} bad"
 
 
-def _start_offsets(least: Sequence[int], source: ObservedTopic) -> list[int]:
+def _start_offsets(least: Sequence[SourceStart], source: ObservedTopic) -> list[int]:
     """Return where the query begins: at the nodes' positions, and for a partition without one at the earliest record."""
     starts = []
-    for partition, offset in enumerate(least):
+    for partition, (offset, _, _) in enumerate(least):
         earliest, latest = source.earliest[partition], source.latest[partition]
         if 0 < offset < earliest:
             raise _RunEnded(

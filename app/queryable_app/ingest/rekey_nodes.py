@@ -8,17 +8,19 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 
+from queryable_app.aggregates.clock import SourceClock
 from queryable_app.contract import NODE_HEADER, REKEY_PATH, NodeSettings
 from queryable_app.placement.assignment import Placement
+from queryable_app.policy.source_positions import SourceStart
 
 _REQUEST_SECONDS: Final = 2.0
 
 
 class ReplicaSources(NamedTuple):
-    """The source positions of a replica, and the runs that it refused last."""
+    """Where a run must begin for a replica, and the runs that it refused last."""
 
     partition: int
-    offsets: tuple[int, ...]
+    starts: tuple[SourceStart, ...]
     refused: frozenset[int]
 
 
@@ -46,5 +48,15 @@ class RekeyNodes:
 
 
 def _replica(raw: Any) -> ReplicaSources:
-    offsets = tuple([int(offset) for offset in raw["sources"]])
-    return ReplicaSources(int(raw["partition"]), offsets, frozenset(int(run) for run in raw["refused"]))
+    # Nodes of an earlier version know no starts, and no view with windows.
+    starts = raw.get("starts") or [(0, *SourceClock())] * len(raw["sources"])
+    return ReplicaSources(
+        int(raw["partition"]),
+        tuple(
+            [
+                SourceStart(int(offset), int(row), SourceClock(*map(int, clock)))
+                for offset, (row, *clock) in zip(raw["sources"], starts, strict=True)
+            ]
+        ),
+        frozenset(int(run) for run in raw["refused"]),
+    )

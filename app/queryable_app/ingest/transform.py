@@ -224,7 +224,9 @@ def _with_rows(session: SparkSession, kept: DataFrame, select: _Select | None) -
         exploded.select("*", column(session, element))
         .withColumn("_kept", f.col("_kept") & exists & f.col("_problem").isNull())
         .withColumn("_row", f.coalesce("_place", f.lit(0)))
-        .withColumn("_rows", f.greatest(f.coalesce(f.size("_array"), f.lit(1)), f.lit(1)))
+        .withColumn(
+            "_rows", f.greatest(f.coalesce(f.size(f.when(~too_many, f.col("_array"))), f.lit(1)), f.lit(1))
+        )
     )
 
 

@@ -10,14 +10,18 @@ A run that begins after the position, or that has a gap, is refused for good. It
 and starts a new run at the least positions.
 
 Every replica of a partition reads the same log, and so decides the same.
+
+In a view with windows the position has the clock of the source partition there. A new run begins with the clock of its start, so
+every run shows the same clock at the same source offset. The clock of a replica never goes back, whatever a run shows.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
+from queryable_app.aggregates.clock import NO_SOURCE_CLOCK, SOURCE_CLOCK_SIZE, SourceClock
 from queryable_app.wire.envelopes import Envelope
 
 RUNS_MAX: Final = 8
@@ -29,10 +33,19 @@ _RUN: Final = struct.Struct(">QQ")
 _REFUSED: Final = struct.Struct(">Q")
 
 
+class SourceStart(NamedTuple):
+    """Say where a run begins in a source partition. Starts compare by their place."""
+
+    offset: int
+    row: int = 0
+    """How many rows of this record are not needed. If there are any, the clock has the time of the record."""
+    clock: SourceClock = NO_SOURCE_CLOCK
+
+
 class SourcePosition:
     """Track one source partition."""
 
-    __slots__ = ("offset", "refused", "row", "runs")
+    __slots__ = ("clock", "offset", "refused", "row", "runs")
 
     def __init__(self) -> None:
         self.offset = 0
@@ -43,19 +56,26 @@ class SourcePosition:
         """The next sequence of each accepted run, in the order of acceptance."""
         self.refused: tuple[int, ...] = ()
         """The runs that were refused last."""
+        self.clock = NO_SOURCE_CLOCK
+        """The event time at this position, where the view has windows."""
+
+    @property
+    def start(self) -> SourceStart:
+        """Return where a run begins that brings what is missing here."""
+        return SourceStart(self.offset, self.row, self.clock)
 
     def copy(self) -> SourcePosition:
         copied = SourcePosition()
         copied.offset, copied.row, copied.refused = self.offset, self.row, self.refused
-        copied.runs = self.runs.copy()
+        copied.runs, copied.clock = self.runs.copy(), self.clock
         return copied
 
-    def take(self, envelope: Envelope) -> bool:
-        """Advance by one envelope. Return whether its row must be applied."""
+    def take(self, envelope: Envelope, clock: SourceClock = NO_SOURCE_CLOCK) -> bool:
+        """Advance by one envelope. Return whether its row must be applied. `clock` is what the envelope shows."""
         _, offset, row, rows, run, sequence, _ = envelope
         expected = self.runs.get(run)
         if expected is None:
-            if sequence == 0 and rows == 0 and offset <= self.offset:
+            if sequence == 0 and rows == 0 and (offset, row) <= (self.offset, self.row):
                 self._accept(run)
             else:
                 self._refuse(run)
@@ -69,6 +89,8 @@ class SourcePosition:
         if offset < self.offset or (offset == self.offset and row < self.row):
             return False
         self.offset, self.row = (offset, row + 1) if row + 1 < rows else (offset + bool(rows), 0)
+        if clock.max_event_ms >= self.clock.max_event_ms:
+            self.clock = clock
         return rows > 0
 
     def _accept(self, run: int) -> None:
@@ -96,12 +118,22 @@ class SourcePositions:
     def copy(self) -> SourcePositions:
         return SourcePositions([each.copy() for each in self.by_partition])
 
-    def take(self, envelope: Envelope) -> bool:
+    def take(self, envelope: Envelope, clock: SourceClock = NO_SOURCE_CLOCK) -> bool:
         """Advance by one envelope. Return whether its row must be applied. Source partitions beyond those of the view do not
         count."""
         if envelope.partition >= len(self.by_partition):
             return False
-        return self.by_partition[envelope.partition].take(envelope)
+        return self.by_partition[envelope.partition].take(envelope, clock)
+
+    @property
+    def starts(self) -> tuple[SourceStart, ...]:
+        """Return where a run begins that brings what is missing here."""
+        return tuple([each.start for each in self.by_partition])
+
+    @property
+    def event_times_ms(self) -> tuple[int, ...]:
+        """Return the event time that each source partition shows."""
+        return tuple([each.clock.max_event_ms for each in self.by_partition])
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -118,6 +150,8 @@ class SourcePositions:
             parts.append(_SOURCE.pack(each.offset, each.row, len(each.runs), len(each.refused)))
             parts += [_RUN.pack(*run) for run in each.runs.items()]
             parts += [_REFUSED.pack(run) for run in each.refused]
+        if any(each.clock != NO_SOURCE_CLOCK for each in self.by_partition):
+            parts += [each.clock.encode() for each in self.by_partition]
         return b"".join(parts)
 
     @staticmethod
@@ -135,24 +169,30 @@ class SourcePositions:
             )
             at += refused * _REFUSED.size
             decoded.append(each)
+        if at < len(raw):  # a view with windows
+            for each in decoded:
+                each.clock = SourceClock.decode(raw, at)
+                at += SOURCE_CLOCK_SIZE
         if at != len(raw):
             raise ValueError(f"{len(raw)} bytes of source positions that end at {at}")
         return SourcePositions(decoded)
 
 
-def least_offsets(replicas: Iterable[tuple[int, Sequence[int], bool]], partitions: int) -> list[int] | None:
-    """Return the source offsets at which a new run must begin, or None if an internal partition has no replica yet.
+def least_starts(
+    replicas: Iterable[tuple[int, Sequence[SourceStart], bool]], partitions: int
+) -> list[SourceStart] | None:
+    """Return where a new run must begin in each source partition, or None if an internal partition has no replica yet.
 
-    Each replica is its internal partition, its source offsets, and whether it has refused a run of the job. The replicas of
+    Each replica is its internal partition, the starts that it needs, and whether it has refused a run of the job. The replicas of
     a partition read one log, so the most advanced one says what the log has. A replica that refused a run cannot
-    use that log, and needs its own offsets.
+    use that log, and needs its own starts.
     """
-    furthest: dict[int, list[int]] = {}
-    needed: list[Sequence[int]] = []
-    for partition, offsets, refused in replicas:
-        furthest[partition] = [*map(max, furthest.get(partition, offsets), offsets)]
+    furthest: dict[int, list[SourceStart]] = {}
+    needed: list[Sequence[SourceStart]] = []
+    for partition, starts, refused in replicas:
+        furthest[partition] = [*map(max, furthest.get(partition, starts), starts)]
         if refused:
-            needed.append(offsets)
+            needed.append(starts)
     if len(furthest) < partitions:
         return None
-    return [min(offsets) for offsets in zip(*furthest.values(), *needed, strict=True)]
+    return [min(starts) for starts in zip(*furthest.values(), *needed, strict=True)]

@@ -152,7 +152,7 @@ class Node:
         if spec.aggregate is not None:
             view = aggregate_view(spec.aggregate, self.windows)
             if spec.source_topic:
-                view = RekeyedRows(view, replicas.source_partitions)
+                view = RekeyedRows(view, replicas.source_partitions, self.windows is not None)
         self.slices = Slices(replicas, self.codec, spec.on_bad_record, self.dead_letters, view)
         run_dir = Path(settings.run_dir)
         self._rows = RowSocket(run_dir / ROW_SOCKET, self.slices, lambda: self.last_read_ms)

@@ -92,7 +92,6 @@ def test_aggregate_view_stores_states() -> None:
     ("aggregate", "fields", "path"),
     [
         ({"groupBy": ["page", "page"]}, {}, "spec.view.aggregate.groupBy"),
-        ({"groupBy": ["page"], "window": {"size": "1m"}}, {}, "spec.view.aggregate.window"),
         ({"groupBy": ["page"]}, {"read": {"ingest": True}}, "spec.read.ingest"),
         ({"groupBy": ["page"]}, {"onBadRecord": "DeadLetter"}, "spec.onBadRecord"),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from queryable_app.config.aggregate_spec import AggregateColumn, AggregateSpec
+from queryable_app.config.aggregate_spec import AggregateColumn, AggregateSpec, WindowSpec
 from queryable_app.ingest.catalyst import SqlError
 from queryable_app.ingest.decoded_records import View
 from queryable_app.ingest.transform import Projection, check_view, project
@@ -107,6 +107,18 @@ def test_record_with_too_many_rows_is_bad(spark: SparkSession) -> None:
     of = view("n", sql="SELECT explode(sequence(1, value.shop)) AS n FROM records")
     (row,) = rows(spark, of, {"shop": 65_536})
     assert "65535 rows" in row.problem
+    assert (row.row, row.rows) == (0, 1)
+
+
+def test_row_without_a_time_is_bad_and_the_others_count(spark: SparkSession) -> None:
+    """Of a record with several rows, only those whose event time is null are bad. They keep their numbers."""
+    sql = "SELECT explode(value.tags) AS tag, try_to_timestamp(tag) AS at FROM records"
+    aggregate = AggregateSpec((AggregateColumn("n", "count"),), ("tag",), WindowSpec(1000, time_column="at"))
+    got = rows(spark, View("string", "json", SCHEMA, sql, aggregate), {"tags": ["2026-11-22", "x"]})
+    assert [(row.problem, row.event_ms, row.row, row.rows) for row in got] == [
+        (None, 1_795_305_600_000, 0, 2),
+        ("event time is null", 0, 1, 2),
+    ]
 
 
 def test_functions_that_make_several_rows_need_groups(spark: SparkSession) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryable_app.policy.source_positions import SourcePositions, least_offsets
+from queryable_app.policy.source_positions import SourcePositions, least_starts
 from queryable_app.wire.envelopes import Envelope
 
 SOURCES = 2
@@ -67,11 +67,11 @@ class _World:
 
     def start(self) -> None:
         last = self.runs[-1].id if self.runs else 0
-        starts = least_offsets(
-            [(i, each.offsets, last in each.refused_runs) for i, each in enumerate(self.positions)], INTERNAL
+        starts = least_starts(
+            [(i, each.starts, last in each.refused_runs) for i, each in enumerate(self.positions)], INTERNAL
         )
         assert starts is not None
-        run = _Run(last + 1, {source: (DRIVER, _Source(start)) for source, start in enumerate(starts)})
+        run = _Run(last + 1, {source: (DRIVER, _Source(start.offset)) for source, start in enumerate(starts)})
         for source in range(SOURCES):
             run.mark(source)
         self.runs.append(run)

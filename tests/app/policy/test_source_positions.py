@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queryable_app.aggregates.clock import NO_SOURCE_CLOCK, Clock, SourceClock
 from queryable_app.policy.source_positions import (
     RUNS_MAX,
     SourcePosition,
     SourcePositions,
-    least_offsets,
+    SourceStart,
+    least_starts,
 )
 from queryable_app.wire.envelopes import Envelope
 
@@ -139,8 +142,12 @@ def test_positions_survive_the_round_trip(records: list[list[bool]], actions: li
     positions = SourcePositions.none(3)
     for action, number in actions:
         envelope = Envelope(number % 4, number, 0, number % 2, number % 5, number % 3, 0)
-        positions.take(envelope if action == "write" else envelope._replace(sequence=0, rows=0, offset=0))
+        clock = SourceClock(number - 9, number % 10, -number) if number % 7 else NO_SOURCE_CLOCK
+        positions.take(
+            envelope if action == "write" else envelope._replace(sequence=0, rows=0, offset=0), clock
+        )
     decoded = SourcePositions.decode(positions.encode())
+    assert decoded.starts == positions.starts
     assert decoded.encode() == positions.encode()
     assert decoded.offsets == positions.offsets
     assert decoded.refused_runs == positions.refused_runs
@@ -156,27 +163,55 @@ def test_copy_leaves_the_original_unchanged() -> None:
     assert copied.offsets == (4,)
 
 
-def test_job_starts_at_the_least_offsets_of_all_partitions() -> None:
-    """The start of each source partition is the least over the internal partitions, each by its most advanced replica."""
-    replicas = [(0, (5, 9), False), (0, (7, 8), False), (1, (6, 20), False)]
-    assert least_offsets(replicas, 2) == [6, 9]
+def test_run_that_begins_within_a_record_needs_a_position_there() -> None:
+    """A run without the first rows of a record is refused by a replica that has not applied them."""
+    position = SourcePosition()
+    assert not position.take(Envelope(0, 0, 1, 0, 7, 0, 0))
+    assert position.refused == (7,)
+    position.take(Envelope(0, 0, 0, 0, 8, 0, 0))
+    assert position.take(Envelope(0, 0, 0, 2, 8, 1, 0))
+    position.take(Envelope(0, 0, 1, 0, 9, 0, 0))
+    assert position.take(Envelope(0, 0, 1, 2, 9, 1, 0))
+
+
+def test_clock_never_goes_back() -> None:
+    """A run that shows an earlier time, since the source has compacted records, leaves the clock as it is."""
+    position = SourcePosition()
+    position.take(Envelope(0, 0, 0, 0, 7, 0, 0))
+    position.take(Envelope(0, 3, 0, 0, 7, 1, 0), SourceClock(50))
+    position.take(Envelope(0, 4, 0, 0, 7, 2, 0), SourceClock(40))
+    assert position.start == SourceStart(4, 0, SourceClock(50))
+
+
+def starts(*offsets: int) -> list[SourceStart]:
+    return [SourceStart(offset, clock=SourceClock(10 * offset)) for offset in offsets]
+
+
+def test_job_starts_at_the_least_positions_of_all_partitions() -> None:
+    """The start of each source partition is the least over the internal partitions, each by its most advanced replica, with the
+    clock there."""
+    replicas = [(0, starts(5, 9), False), (0, starts(7, 8), False), (1, starts(6, 20), False)]
+    assert least_starts(replicas, 2) == starts(6, 9)
 
 
 def test_job_starts_early_enough_for_a_replica_that_refused_it() -> None:
     """A replica that cannot use the log gets all rows from its own position on."""
-    replicas = [(0, (5, 9), False), (0, (2, 0), True), (1, (6, 20), False)]
-    assert least_offsets(replicas, 2) == [2, 0]
+    replicas = [(0, starts(5, 9), False), (0, starts(2, 0), True), (1, starts(6, 20), False)]
+    assert least_starts(replicas, 2) == starts(2, 0)
 
 
-@pytest.mark.parametrize("replicas", [[], [(0, (5, 9), False)]])
-def test_job_waits_for_a_replica_of_each_partition(replicas: list[tuple[int, tuple[int, ...], bool]]) -> None:
+@pytest.mark.parametrize("replicas", [[], [(0, starts(5, 9), False)]])
+def test_job_waits_for_a_replica_of_each_partition(
+    replicas: list[tuple[int, list[SourceStart], bool]],
+) -> None:
     """Without a replica of some partition the job has no start."""
-    assert least_offsets(replicas, 2) is None
+    assert least_starts(replicas, 2) is None
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_jobs_and_replicas_converge(seed: int) -> None:
-    """Jobs, replicas and lost log tails at random: no replica ever has a wrong row, and one quiet job completes all of them."""
+    """Jobs, replicas and lost log tails at random: no replica ever has a wrong row or clock, and one quiet job completes all of
+    them."""
     world = _World(random.Random(seed))
     for _ in range(400):
         world.step()
@@ -187,6 +222,16 @@ def test_jobs_and_replicas_converge(seed: int) -> None:
     )
 
 
+_AHEAD_MS = 100
+
+
+@dataclass
+class _Record:
+    rows: list[int]
+    """The internal partition of each row."""
+    event_ms: int
+
+
 class _Replica:
     def __init__(self, partition: int, log_start: int) -> None:
         self.partition = partition
@@ -194,12 +239,41 @@ class _Replica:
         self.positions = SourcePositions.none(2)
         self.rows: list[tuple[int, int, int]] = []
 
-    def read(self, log: list[Envelope]) -> None:
+    def read(self, log: list[tuple[Envelope, SourceClock]]) -> None:
         if self.at < len(log):
-            envelope = log[self.at]
+            envelope, clock = log[self.at]
             self.at += 1
-            if self.positions.take(envelope):
+            if self.positions.take(envelope, clock):
                 self.rows.append((envelope.partition, envelope.offset, envelope.row))
+                assert self.positions.by_partition[envelope.partition].clock == clock
+
+
+@dataclass
+class _Job:
+    """One run, which tracks the clocks as RekeyRun does."""
+
+    run: int
+    starts: list[SourceStart]
+    offsets: list[int] = field(init=False)
+    clocks: list[Clock] = field(init=False)
+    timed: list[int] = field(init=False)
+    sequences: dict[tuple[int, int], int] = field(
+        default_factory=lambda: {(s, q): 0 for s in range(2) for q in range(2)}
+    )
+
+    def __post_init__(self) -> None:
+        self.offsets = [each.offset for each in self.starts]
+        self.clocks = [Clock(*each.clock) for each in self.starts]
+        self.timed = [each.offset if each.row else -1 for each in self.starts]
+
+    def move_clock(self, source: int, event_ms: int) -> None:
+        if self.offsets[source] > self.timed[source]:
+            self.timed[source] = self.offsets[source]
+            self.clocks[source].advance(event_ms, _AHEAD_MS)
+
+
+def _source_clock(clock: Clock) -> SourceClock:
+    return SourceClock(clock.max_event_ms, clock.ahead_count, clock.ahead_min_ms)
 
 
 class _World:
@@ -207,64 +281,62 @@ class _World:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.source: tuple[list[list[int]], list[list[int]]] = ([], [])  # rows: their internal partitions
-        self.logs: tuple[list[Envelope], list[Envelope]] = ([], [])
+        self.source: tuple[list[_Record], list[_Record]] = ([], [])
+        self.logs: tuple[list[tuple[Envelope, SourceClock]], list[tuple[Envelope, SourceClock]]] = ([], [])
         self.log_start = [0, 0]
         self.replicas = [_Replica(0, 0), _Replica(1, 0), _Replica(1, 0)]
-        self.jobs: list[tuple[int, dict[int, int], dict[tuple[int, int], int]]] = []
+        self.jobs: list[_Job] = []
         self.runs = 0
 
     def start_job(self) -> None:
-        refused_by = self.jobs[-1][0] if self.jobs else -1
-        start = least_offsets(
+        refused_by = self.jobs[-1].run if self.jobs else -1
+        least = least_starts(
             [
-                (r.partition, r.positions.offsets, refused_by in r.positions.refused_runs)
+                (r.partition, r.positions.starts, refused_by in r.positions.refused_runs)
                 for r in self.replicas
             ],
             2,
         )
-        assert start is not None
+        assert least is not None
         self.runs += 1
-        job = (self.runs, dict(enumerate(start)), {(s, q): 0 for s in range(2) for q in range(2)})
+        job = _Job(self.runs, least)
         self.jobs = [*self.jobs[-1:], job]
-        for source in range(2):
+        for source, start in enumerate(least):
             for internal in range(2):
-                self.write(job, internal, source, start[source], 0, 0)
+                self.write(job, internal, source, start.row, 0)
 
     def write(
-        self,
-        job: tuple[int, dict[int, int], dict[tuple[int, int], int]],
-        internal: int,
-        source: int,
-        offset: int,
-        index: int,
-        count: int,
-        lost: bool = False,
+        self, job: _Job, internal: int, source: int, index: int, count: int, lost: bool = False
     ) -> None:
-        run, _, sequences = job
-        sequence = sequences[source, internal]
-        sequences[source, internal] += 1
+        sequence = job.sequences[source, internal]
+        job.sequences[source, internal] += 1
         if not lost:
-            self.logs[internal].append(Envelope(source, offset, index, count, run, sequence, 0))
+            envelope = Envelope(source, job.offsets[source], index, count, job.run, sequence, 0)
+            self.logs[internal].append((envelope, _source_clock(job.clocks[source])))
 
-    def advance(self, job: tuple[int, dict[int, int], dict[tuple[int, int], int]], lossy: bool) -> None:
-        source = self.rng.randrange(2)
-        offset = job[1][source]
-        if offset < len(self.source[source]):
-            rows = self.source[source][offset]
-            for index, internal in enumerate(rows):
-                lost = lossy and self.rng.random() < 0.05
-                self.write(job, internal, source, offset, index, len(rows), lost)
-            job[1][source] = offset + 1
-        if self.rng.random() < 0.3:
+    def write_markers(self, job: _Job, source: int) -> None:
+        if job.timed[source] < job.offsets[source]:
             for internal in range(2):
-                self.write(job, internal, source, job[1][source], 0, 0)
+                self.write(job, internal, source, 0, 0)
+
+    def advance(self, job: _Job, lossy: bool) -> None:
+        source = self.rng.randrange(2)
+        if job.offsets[source] < len(self.source[source]):
+            record = self.source[source][job.offsets[source]]
+            for index, internal in enumerate(record.rows):
+                job.move_clock(source, record.event_ms)
+                lost = lossy and self.rng.random() < 0.05
+                self.write(job, internal, source, index, len(record.rows), lost)
+            job.offsets[source] += 1
+        if self.rng.random() < 0.3:
+            self.write_markers(job, source)
 
     def step(self) -> None:
         chance = self.rng.random()
         if chance < 0.3:
             rows = [self.rng.randrange(2) for _ in range(self.rng.randrange(4))]
-            self.source[self.rng.randrange(2)].append(rows)
+            at_ms = self.rng.randrange(300) if self.rng.random() < 0.7 else self.rng.randrange(10**6)
+            self.source[self.rng.randrange(2)].append(_Record(rows, at_ms))
         elif chance < 0.33 or not self.jobs:
             self.start_job()
         elif chance < 0.65:
@@ -286,10 +358,9 @@ class _World:
             self.start_job()
             job = self.jobs[-1]
             for source in range(2):
-                while job[1][source] < len(self.source[source]):
+                while job.offsets[source] < len(self.source[source]):
                     self.advance(job, lossy=False)
-                for internal in range(2):
-                    self.write(job, internal, source, job[1][source], 0, 0)
+                self.write_markers(job, source)
             for replica in self.replicas:
                 while replica.at < len(self.logs[replica.partition]):
                     replica.read(self.logs[replica.partition])
@@ -300,8 +371,13 @@ class _World:
             for source, position in enumerate(replica.positions.by_partition):
                 expected = [
                     (source, offset, index)
-                    for offset, rows in enumerate(self.source[source])
-                    for index, internal in enumerate(rows)
+                    for offset, record in enumerate(self.source[source])
+                    for index, internal in enumerate(record.rows)
                     if internal == replica.partition and (offset, index) < (position.offset, position.row)
                 ]
                 assert [row for row in replica.rows if row[0] == source] == expected
+                clock = Clock()
+                for record in self.source[source][: position.offset + bool(position.row)]:
+                    if record.rows:
+                        clock.advance(record.event_ms, _AHEAD_MS)
+                assert position.clock == _source_clock(clock)

@@ -24,6 +24,9 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * one writer at a time, and its numbers go on wherever Spark runs the next task. What an executor takes with it when it dies is
  * never lent again: the run ends.
  *
+ * In a view with windows every envelope has the clock of its source partition. The first row of a record moves it, before the row
+ * is written. A start within a record brings a clock that the record has moved already.
+ *
  * A thread writes markers when the run has advanced, at most every 50 ms. The language is what Janino compiles.
  */
 public final class RekeyRun {
@@ -53,10 +56,13 @@ public final class RekeyRun {
    *
    * @param covered by source partition: the offset from which the run covers it
    * @param starts  by source partition: the offset of the first record that the query reads
+   * @param aheadMs how far ahead of a clock is far; 0: the view has no windows
+   * @param clocks  by source partition four numbers: how many rows of the first record are not needed, and its clock
    */
-  public static void start(long run, String topic, int partitions, Map settings, long[] covered, long[] starts) {
+  public static void start(long run, String topic, int partitions, Map settings, long[] covered, long[] starts, long aheadMs,
+      long[] clocks) {
     RekeyRun started = new RekeyRun(run, topic, partitions, settings, covered.length, true);
-    started.begin(covered, starts);
+    started.begin(covered, starts, aheadMs, clocks);
     synchronized (RUNS) {
       RUNS.put(Long.valueOf(run), started);
     }
@@ -165,11 +171,16 @@ public final class RekeyRun {
     markers.setDaemon(true);
   }
 
-  private void begin(long[] covered, long[] starts) {
+  private void begin(long[] covered, long[] starts, long aheadMs, long[] clocks) {
     for (int from = 0; from < covered.length; from++) {
       RekeySource source = new RekeySource(partitions, covered[from], starts[from]);
+      int row = (int) clocks[4 * from];
+      if (aheadMs > 0) {
+        source.clock = new SourceClock(clocks[4 * from + 1], (int) clocks[4 * from + 2], clocks[4 * from + 3], aheadMs);
+        source.timed = row > 0 ? covered[from] : -1;
+      }
       for (int to = 0; to < partitions; to++) {
-        send(source, from, to, MARKER_KEY, covered[from], 0, 0, System.currentTimeMillis(), NO_ROW);
+        send(source, from, to, MARKER_KEY, covered[from], row, 0, System.currentTimeMillis(), NO_ROW);
       }
       sources.set(from, source);
     }
@@ -177,11 +188,12 @@ public final class RekeyRun {
   }
 
   /** Write a row: what it adds to its group. */
-  void row(int from, long offset, int row, int rows, long timestampMs, byte[] key, byte[] contribution) {
+  void row(int from, long offset, int row, int rows, long timestampMs, long eventMs, byte[] key, byte[] contribution) {
     check();
     RekeySource source = owned(from);
     synchronized (source) {
       require(source, from, offset);
+      source.moveClock(offset, eventMs);
       int to = Partitioners.murmur2(key, partitions);
       send(source, from, to, key, offset, row, rows, timestampMs, contribution);
       source.rows++;
@@ -195,7 +207,17 @@ public final class RekeyRun {
 
   static final int NULL_KEY = 0, BAD = 1, DROPPED = 2;
 
-  /** Note a row that is in no group, or a record without a row. */
+  /** Note a row that is in no group. Its record moves the clock as any other. */
+  void noGroup(int from, long offset, int row, int rows, long eventMs) {
+    RekeySource source = owned(from);
+    synchronized (source) {
+      require(source, from, offset);
+      source.moveClock(offset, eventMs);
+      none(from, offset, row, rows, NULL_KEY);
+    }
+  }
+
+  /** Note a row that adds nothing. */
   void none(int from, long offset, int row, int rows, int why) {
     check();
     RekeySource source = owned(from);
@@ -382,7 +404,8 @@ public final class RekeyRun {
       return;
     }
     synchronized (source) {
-      for (int to = 0; to < partitions; to++) {
+      boolean withinRecord = source.timed >= source.next; // then the clock is not the one before the next record
+      for (int to = 0; to < partitions && !withinRecord; to++) {
         if (source.marked[to] < source.next && sources.get(from) == source) {
           send(source, from, to, MARKER_KEY, source.next, 0, 0, System.currentTimeMillis(), NO_ROW);
           source.marked[to] = source.next;
@@ -415,9 +438,12 @@ public final class RekeyRun {
   /** The caller holds the monitor of the source, so that sequences are in the order of the sends. */
   private void send(RekeySource source, int from, int to, byte[] key, long offset, int row, int rows, long timestampMs,
       byte[] contribution) {
-    ByteBuffer value = ByteBuffer.allocate(HEADER + contribution.length);
+    ByteBuffer value = ByteBuffer.allocate(HEADER + (source.clock == null ? 0 : SourceClock.SIZE) + contribution.length);
     value.put(VERSION).putInt(from).putLong(offset).putShort((short) row).putShort((short) rows);
     value.putLong(run).putLong(source.sequence[to]++).putLong(timestampMs);
+    if (source.clock != null) {
+      source.clock.put(value);
+    }
     value.put(contribution);
     // The record's own time is now: brokers refuse times that are far ahead, which a source record may have.
     producer.send(new ProducerRecord(topic, Integer.valueOf(to), key, value.array()), callback);

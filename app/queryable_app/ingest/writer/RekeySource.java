@@ -13,6 +13,8 @@ final class RekeySource implements Serializable {
   final long[] marked; // the progress that each internal partition knows
   long next; // every record of an earlier offset is written
   long rows, nullKeys, bad, dropped;
+  SourceClock clock; // null: the view has no windows
+  long timed = -1; // the last record that has moved the clock
 
   RekeySource(int partitions, long covered, long next) {
     sequence = new long[partitions];
@@ -21,6 +23,14 @@ final class RekeySource implements Serializable {
       marked[i] = covered;
     }
     this.next = next;
+  }
+
+  /** Move the clock by the first row of a record that has a time. The caller holds the monitor. */
+  void moveClock(long offset, long eventMs) {
+    if (clock != null && offset > timed) {
+      clock.advance(eventMs);
+      timed = offset;
+    }
   }
 
   /** Return the counts, and then the next offset. */

@@ -49,14 +49,14 @@ public final class RekeyWriter extends ForeachWriter {
         throw new IllegalStateException("the record at offset " + offset + " of partition " + partition
             + " cannot be decoded (" + row.getString(6) + ") and onBadRecord is Fail");
       }
-      writes.none(partition, offset, 0, 1, RekeyRun.BAD);
+      writes.none(partition, offset, index, count, RekeyRun.BAD);
     } else if (row.getBoolean(5)) {
-      writes.none(partition, offset, 0, 1, RekeyRun.DROPPED);
+      writes.none(partition, offset, index, count, RekeyRun.DROPPED);
     } else if (row.isNullAt(3)) {
-      writes.none(partition, offset, index, count, RekeyRun.NULL_KEY);
+      writes.noGroup(partition, offset, index, count, row.getLong(CONTRIBUTION));
     } else {
       byte[] encoded = contribution.encoded(row, CONTRIBUTION);
-      writes.row(partition, offset, index, count, row.getLong(2), (byte[]) row.get(3), encoded);
+      writes.row(partition, offset, index, count, row.getLong(2), row.getLong(CONTRIBUTION), (byte[]) row.get(3), encoded);
     }
   }
 

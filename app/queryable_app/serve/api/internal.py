@@ -90,6 +90,7 @@ def rekey_positions(node: Node) -> list[dict[str, Any]]:
         {
             "partition": replica.partition,
             "sources": replica.sources.offsets,
+            "starts": [(row, *clock) for _, row, clock in replica.sources.starts],
             "refused": sorted(replica.sources.refused_runs),
         }
         for replica in node.replicas.by_partition.values()

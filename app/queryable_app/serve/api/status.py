@@ -137,6 +137,20 @@ def _event_time(windows: Windows, replica: Replica) -> dict[str, Any]:
     return {
         "watermark": to_iso(windows.watermark(replica.max_event_ms)) if shown else None,
         "lateRecords": replica.late_records,
+        **_source_times(windows, replica),
+    }
+
+
+def _source_times(windows: Windows, replica: Replica) -> dict[str, Any]:
+    """Return the watermark of each source partition of a rekeyed view, and which of them holds the windows back."""
+    if not isinstance(replica, RekeyedReplica):
+        return {}
+    times = replica.sources.event_times_ms
+    return {
+        "sourceWatermarks": [
+            to_iso(windows.watermark(each)) if each != NO_TIME_MS else None for each in times
+        ],
+        "watermarkSource": times.index(min(times)),
     }
 
 

@@ -6,14 +6,17 @@ Strategy: the windows of a key are neighbours on disk, in order of their starts,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from queryable_app.aggregates.clock import TIME_MAX_MS, TIME_MIN_MS
 from queryable_app.aggregates.window_keys import START_MAX_MS, START_MIN_MS, first_key, key_after, window_key
+from queryable_app.aggregates.windows import Windows
 from queryable_app.errors import Failure, Reason, invalid, shown
 from queryable_app.serve.api.openapi import (
     MANY_OPTIONS,
@@ -46,11 +49,12 @@ from queryable_app.serve.reads.scans import Bounds, Page, page
 from queryable_app.serve.reads.top_windows import TOP_MAX, check_column, top
 from queryable_app.serve.reads.window_rows import WindowRows
 from queryable_app.wire.http_text import JSON, body_answer, choice, negotiate, single, whole_number
-from queryable_app.wire.times import parse_time
+from queryable_app.wire.times import parse_time, to_iso
 
 _LIST: Final = ("from", "to", "limit", "order", "cursor", "key-encoding")
 _TOP: Final = ("by", "k", "order", "from", "to")
 _TOP_ROWS: Final = 10  # unless the request says
+_STARTS_SHOWN_MAX: Final = 3
 _TIME_ADVICE: Final = "write it like 2026-11-22T10:00:00Z, or as milliseconds since 1970"
 
 OTHER_PATHS: Final = ("/v1/keys", "/v1/multi-get", "/v1/scan", "/v1/range", "/v1/prefix", "/v1/count")
@@ -139,11 +143,19 @@ async def _one(
     node = reads.node
     options, deadline = multi_read_options(request, values, reads)
     reservation = answer_reservation(request)
-    disk_key = window_key(node.codec.to_disk(record_key), start_ms)
+    group = node.codec.to_disk(record_key)
+    disk_key = window_key(group, start_ms)
     bounds = Bounds(disk_key, disk_key + b"\0")
 
     async def read_window(covered: Coverage) -> Page:
         batches = covered_rows(reads, covered, bounds, deadline, reservation, 1)
+        return await page(
+            batches, windows.lines(covered.progress, reads.partitioning.scattered), 1, reservation
+        )
+
+    async def read_session_before(covered: Coverage) -> Page:
+        before = Bounds(first_key(group), disk_key, reverse=True)
+        batches = covered_rows(reads, covered, before, deadline, reservation, 1)
         return await page(
             batches, windows.lines(covered.progress, reads.partitioning.scattered), 1, reservation
         )
@@ -156,8 +168,42 @@ async def _one(
             break
         reservation.end()
     if not found.items:
-        return to_response(reads.answers.absent(covered.progress, covered.headers))
+        if windows.windows.gap_ms:
+            before, covered = await read_partitions(
+                reads, partitions, options, deadline, None, read_session_before
+            )
+            times = map(_times_of, before.items)
+            starts: Sequence[int] = [start for start, end in times if start_ms < end]
+        else:
+            starts = _other_starts(windows.windows, start_ms)
+        advice = (_advice(starts),) if starts else ()
+        return to_response(reads.answers.absent(covered.progress, covered.headers, *advice))
     return to_response(body_answer(found.items[0], JSON, covered.headers))
+
+
+def _other_starts(windows: Windows, time_ms: int) -> Sequence[int]:
+    """Return the starts of the windows that contain a time, if none starts there."""
+    if not TIME_MIN_MS <= time_ms <= TIME_MAX_MS:
+        return ()
+    starts = windows.containing(time_ms)
+    return () if time_ms in starts else [start for start in starts if start >= TIME_MIN_MS]
+
+
+def _times_of(line: bytes) -> tuple[int, int]:
+    """Return the start and the end of a window as it is answered."""
+    window = json.loads(line)["window"]
+    start_ms, end_ms = parse_time(window["start"]), parse_time(window["end"])
+    assert start_ms is not None
+    assert end_ms is not None
+    return start_ms, end_ms
+
+
+def _advice(starts: Sequence[int]) -> str:
+    if len(starts) == 1:
+        return f"the window that contains this time starts at {to_iso(starts[0])}"
+    shown = starts if len(starts) <= _STARTS_SHOWN_MAX else (starts[0], starts[-1])
+    joined = (" and " if shown is starts else " to ").join(map(to_iso, shown))
+    return f"the {len(starts)} windows that contain this time start at {joined}"
 
 
 def _bounds(group: bytes, first_ms: int, after_ms: int) -> Bounds:

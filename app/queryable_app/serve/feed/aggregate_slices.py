@@ -31,17 +31,21 @@ class Grouping(Protocol):
         """Return the event time of the partition after these records."""
 
 
-class AggregateRows:
-    """Turn the contributions of slices into states. `begin_grouping` makes the grouping of a slice from the replica's store."""
+BeginGrouping = Callable[[Store, Sequence[int] | None], Grouping]
+"""Make the grouping of a slice from the replica's store, and what the source partition of each row shows, in a rekeyed view."""
 
-    def __init__(
-        self, spec: AggregateSpec, begin_grouping: Callable[[Store], Grouping] | None = None
-    ) -> None:
+
+class AggregateRows:
+    """Turn the contributions of slices into states."""
+
+    def __init__(self, spec: AggregateSpec, begin_grouping: BeginGrouping | None = None) -> None:
         self._spec = spec
         self._begin_grouping = begin_grouping
         self._foldings: dict[bytes, Folding] = {}  # by the types of a contribution
 
-    def changes(self, store: Store, rows: Sequence[tuple[bytes, bytes]]) -> Changes:
+    def changes(
+        self, store: Store, rows: Sequence[tuple[bytes, bytes]], source_times: Sequence[int] | None = None
+    ) -> Changes:
         """Return the new states. Raises Failure if groups cannot be read, StateError if they are of another view."""
         records = [row for row in rows if row[1]]
         dropped = len(rows) - len(records)
@@ -52,7 +56,7 @@ class AggregateRows:
         contributions = folding.layout.decode_all(contents)
         if self._begin_grouping is None:
             return Changes(_folded(store, folding, keys, contributions), dropped)
-        grouping = self._begin_grouping(store)
+        grouping = self._begin_grouping(store, source_times)
         taken = [
             (place, *group)
             for place, key, time_ms in zip(count(), keys, contributions.event_times_ms)

@@ -76,14 +76,20 @@ class Changes(NamedTuple):
 class View(Protocol):
     """Decide what rows change in the store."""
 
-    def changes(self, store: Store, rows: Sequence[tuple[bytes, bytes]]) -> Changes:
-        """Return the changes for rows of kinds ROW and DROPPED, in offset order, that the store does not have yet."""
+    def changes(
+        self, store: Store, rows: Sequence[tuple[bytes, bytes]], source_times: Sequence[int] | None = None
+    ) -> Changes:
+        """Return the changes for rows of kinds ROW and DROPPED, in offset order, that the store does not have yet.
+
+        `source_times` is the event time that the source partition of each row shows, in a rekeyed view with windows."""
 
 
 class LatestRows:
     """Keep the latest row of each key."""
 
-    def changes(self, _store: Store, rows: Sequence[tuple[bytes, bytes]]) -> Changes:
+    def changes(
+        self, _store: Store, rows: Sequence[tuple[bytes, bytes]], _source_times: Sequence[int] | None = None
+    ) -> Changes:
         return Changes(rows, sum([stored[0] & TOMBSTONE for _, stored in rows]))
 
 

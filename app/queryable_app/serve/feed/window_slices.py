@@ -8,7 +8,7 @@ from the records before it alone, so it does not matter where a slice ends or wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from queryable_app.aggregates.clock import Clock
@@ -18,7 +18,7 @@ from queryable_app.aggregates.sessions import merged, touching
 from queryable_app.aggregates.window_keys import first_key, window_key, window_start
 from queryable_app.aggregates.windows import Windows
 from queryable_app.config.aggregate_spec import AggregateSpec
-from queryable_app.serve.feed.aggregate_slices import AggregateRows, Grouping
+from queryable_app.serve.feed.aggregate_slices import AggregateRows, BeginGrouping
 from queryable_app.serve.feed.slices import Changes, View
 from queryable_app.serve.store.store import Store
 from queryable_app.wire.contributions import Contribution, types_of
@@ -36,23 +36,29 @@ def aggregate_view(spec: AggregateSpec, windows: Windows | None) -> View:
     return AggregateRows(spec, begin_windows(windows))
 
 
-def begin_windows(windows: Windows) -> Callable[[Store], Grouping]:
+def begin_windows(windows: Windows) -> BeginGrouping:
     """Return the function that begins the grouping of a slice, at the clock of a store."""
-    return lambda store: _WindowGrouping(windows, store.clock.copy())
+    return lambda store, times: _WindowGrouping(windows, store.clock.copy(), times)
 
 
 class _WindowGrouping:
     """Group the records of one slice by tumbling or hopping windows."""
 
-    def __init__(self, windows: Windows, clock: Clock) -> None:
+    def __init__(self, windows: Windows, clock: Clock, source_times: Sequence[int] | None) -> None:
         self._windows = windows
         self.clock = clock
+        self._source_times: Iterator[int] | None = None if source_times is None else iter(source_times)
 
     def take(self, disk_key: bytes, event_time_ms: int) -> Sequence[tuple[bytes, int]]:
-        windows = self._windows
+        windows, times = self._windows, self._source_times
+        starts = (
+            windows.take(self.clock, event_time_ms)
+            if times is None
+            else windows.take_at(self.clock, event_time_ms, next(times))
+        )
         return [
             (window_key(disk_key, start_ms), windows.expiry(start_ms + windows.size_ms))
-            for start_ms in windows.take(self.clock, event_time_ms)
+            for start_ms in starts
         ]
 
 
@@ -65,7 +71,9 @@ class SessionRows:
         self._gap_ms = windows.gap_ms
         self._foldings: dict[bytes, tuple[Folding, SessionStates]] = {}  # by the types of a contribution
 
-    def changes(self, store: Store, rows: Sequence[tuple[bytes, bytes]]) -> Changes:
+    def changes(
+        self, store: Store, rows: Sequence[tuple[bytes, bytes]], source_times: Sequence[int] | None = None
+    ) -> Changes:
         """Return the new sessions, and the keys of those that became part of others."""
         records = [(key, stored) for key, stored in rows if stored]
         dropped = len(rows) - len(records)
@@ -74,7 +82,11 @@ class SessionRows:
         folding, states = self._folding(types_of(records[0][1]))
         contributions = [(key, folding.layout.decode(stored)) for key, stored in records]
         clock = store.clock.copy()
-        taken = [each for each in contributions if self._windows.take(clock, each[1][2])]
+        if source_times is None:
+            taken = [each for each in contributions if self._windows.take(clock, each[1][2])]
+        else:
+            pairs = zip(contributions, source_times, strict=True)
+            taken = [each for each, shown in pairs if self._windows.take_at(clock, each[1][2], shown)]
         sessions = self._load(store, states, taken)
         stored_keys = {window_key(key, each.start_ms) for key, found in sessions.items() for each in found}
         for key, (offset, timestamp_ms, event_ms, inputs) in taken:

@@ -27,6 +27,11 @@ FOUND_AT_ONCE: Final = (
     + b'\r\ncontent-length: %d\r\netag: "%b-%d-%d-%x"\r\nqt-partition: %d\r\nqt-offset: %d\r\nqt-timestamp: %d\r\n%b\r\n%b'
 )
 
+_ABSENT_ADVICE: Final = (
+    "it was never written, was deleted, was filtered out or has expired; "
+    "to wait for a write of your own, read with min-position=<the position that it answered>"
+)
+
 
 class PointAnswers:
     """Build the answers of one node."""
@@ -104,7 +109,9 @@ class PointAnswers:
         about = (form.encode(), len(body), *tag, partition, offset, timestamp_ms, headers)
         return Answer(200, _FOUND % about, body)
 
-    def absent(self, progress: Sequence[ReplicaProgress], headers: bytes) -> Answer:
+    def absent(
+        self, progress: Sequence[ReplicaProgress], headers: bytes, advice: str = _ABSENT_ADVICE
+    ) -> Answer:
         """Return 404 key_not_found. Raises Failure unless the replicas that were read are all of the topic, and complete."""
         for replica in progress:
             if not replica.complete:
@@ -128,8 +135,7 @@ class PointAnswers:
         failure = Failure(
             Reason.KEY_NOT_FOUND,
             f"the key is not in the view as of position {position}",
-            "it was never written, was deleted, was filtered out or has expired; "
-            "to wait for a write of your own, read with min-position=<the position that it answered>",
+            advice,
             partition=progress[0].partition if len(progress) == 1 else None,
             position=position,
         )

@@ -226,6 +226,49 @@ def test_absent_window_is_not_found(http: httpx.Client, path: str) -> None:
     assert answer.json()["position"]
 
 
+def test_time_within_a_window_names_its_start(http: httpx.Client) -> None:
+    """A time at which no window starts is key_not_found, and the advice names the window that contains it."""
+    within = http.get(f"/v1/windows/a/{STARTS[3] + 1}").json()
+    assert (within["reason"], within["advice"]) == (
+        "key_not_found",
+        "the window that contains this time starts at 2026-11-22T12:03:00.000Z",
+    )
+    assert "contain" not in http.get(f"/v1/windows/zzz/{STARTS[3]}").json()["advice"]
+    for far_ms in (1 << 62, -(1 << 62)):
+        assert "contain" not in http.get(f"/v1/windows/a/{far_ms}").json()["advice"]
+
+
+@pytest.mark.parametrize(
+    ("slide", "advice"),
+    [
+        (
+            "30s",
+            "the 2 windows that contain this time start at 2026-11-22T12:00:30.000Z and 2026-11-22T12:01:00.000Z",
+        ),
+        (
+            "1s",
+            "the 60 windows that contain this time start at 2026-11-22T12:00:11.000Z to 2026-11-22T12:01:10.000Z",
+        ),
+    ],
+)
+def test_time_within_hopping_windows_names_their_starts(tmp_path: Path, slide: str, advice: str) -> None:
+    """The advice names some overlapping windows, or the first and the last of many."""
+    with served(tmp_path, view=view(size="1m", slide=slide)) as running, running.client() as http:
+        assert http.get(f"/v1/windows/a/{NOON + 70_500}").json()["advice"] == advice
+
+
+def test_time_within_a_session_names_its_start(tmp_path: Path) -> None:
+    """The advice names the session of the key that contains a time, and none where there is none."""
+    with served(tmp_path, partitions=1, view=view(sessionGap="1m")) as running, running.client() as http:
+        running.put_slice(*(row_of(n, Record(b"a", NOON + n * 1000, n)) for n in range(12)))
+        advice = [
+            http.get(f"/v1/windows/{path}").json()["advice"]
+            for path in (f"a/{NOON + 70_999}", f"a/{NOON + 71_000}", f"a/{NOON - 1}", f"b/{NOON + 1}")
+        ]
+        assert advice[0] == "the window that contains this time starts at 2026-11-22T12:00:00.000Z"
+        assert not any("contains" in each for each in advice[1:])
+
+
 def test_key_without_windows_has_an_empty_page(http: httpx.Client) -> None:
     """A key without windows has an empty page, and no failure."""
     assert http.get("/v1/windows/zzz").json()["items"] == []
