@@ -67,6 +67,14 @@ async def get(url: str, *keys: str) -> None:
             say(key=key, status=answer[0], value=answer[1])
 
 
+async def ask(*urls: str) -> None:
+    """Print what each URL answers."""
+    async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as http:
+        for url in urls:
+            status, answer = await _answer(http, url, {})
+            say(status=status, answer=answer)
+
+
 class Reading:
     def __init__(self, url: str, topic: str) -> None:
         self._url, self._topic = url, topic
@@ -212,6 +220,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "topic": make_topic,
     "produce": produce,
     "get": get,
+    "ask": ask,
     "read": read,
     "read-with-client": read_with_client,
     "left": left,

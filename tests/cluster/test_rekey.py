@@ -81,11 +81,12 @@ def flood(view: ViewOnCluster, expected: Counter[str]) -> Iterator[None]:
         writing.result()
 
 
-def kill(view: ViewOnCluster, pod: str) -> None:
-    """Kill a pod without a grace period, and wait until its successor is ready."""
-    before = pods(view)[pod]["metadata"]["uid"]
-    view.namespace.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
-    view.platform.eventually(f"{pod} is replaced", partial(is_replaced, view, pod, before))
+def kill(view: ViewOnCluster, *killed: str) -> None:
+    """Kill pods at once without a grace period, and wait until their successors are ready."""
+    before = {pod: pods(view)[pod]["metadata"]["uid"] for pod in killed}
+    view.namespace.kubectl("delete", "pod", *killed, "--force", "--grace-period=0")
+    for pod in killed:
+        view.platform.eventually(f"{pod} is replaced", partial(is_replaced, view, pod, before[pod]))
 
 
 def is_replaced(view: ViewOnCluster, pod: str, before: str) -> bool:
@@ -106,8 +107,7 @@ def test_words_are_counted_exactly_while_pods_are_killed(view: ViewOnCluster) ->
     assert (there["status"], there["value"]) == (200, {"n": 2})
 
     with flood(view, expected):
-        kill(view, job(view))
-        kill(view, view.pod(1))
+        kill(view, job(view), view.pod(1))
     view.wait_until_settled()
     assert sum(expected.values()) > 1000
     assert_counts(view, expected)
@@ -140,3 +140,38 @@ def test_deleted_view_leaves_no_internal_topic(view: ViewOnCluster) -> None:
     view.delete()
     view.platform.eventually("its pods have ended", lambda: not pods(view))
     assert view.platform.in_kafka(prefix) == []
+
+
+def test_examples_of_orders_and_page_views_answer(platform: Platform) -> None:
+    """The examples of orders by customer and of page views per minute answer in a cluster as on one machine."""
+    orders = ViewOnCluster(platform, "customer-totals", "new-orders")
+    views = ViewOnCluster(platform, "page-views", "views-by-page")
+    for view in (orders, views):
+        platform.make_topic(view.topic)
+        view.apply(example(view.name))
+    amounts = {"o-1": ("ann", 12.5), "o-2": ("bob", 5), "o-3": ("ann", 99.99)}
+    platform.produce(
+        orders.topic,
+        {
+            order: json.dumps({"customer": customer, "amount": amount, "paid": order != "o-3"})
+            for order, (customer, amount) in amounts.items()
+        },
+    )
+    for n in range(3):
+        content = json.dumps({"user": f"u{n}", "bot": n == 0, "at": f"2026-11-22T10:00:0{n}Z"})
+        platform.produce(views.topic, {"/cart": content, **({"/docs": content} if n == 2 else {})})
+    for view in (orders, views):
+        view.wait_until_available()
+
+    totals = {"orders": 2, "paid": 12.5, "largest": 99.99}
+    platform.eventually("ann has her totals", lambda: orders.values("ann") == {"ann": (200, totals)})
+    minute = "from=2026-11-22T10:00:00Z&to=2026-11-22T10:01:00Z"
+
+    def top() -> list[tuple[str, Any]]:
+        (asked,) = platform.clients("ask", f"{views.url}/v1/top?by=views&k=1&{minute}")
+        return [(each["key"], each["value"]) for each in asked["answer"].get("items", ())]
+
+    value = {"views": 2, "bots": 1, "last_user": "u2"}
+    platform.eventually("the page that was viewed most", lambda: top() == [("/cart", value)])
+    for view in (orders, views):
+        view.delete()

@@ -42,6 +42,7 @@ RECORDS = st.builds(
     spec_hash=TEXTS,
     image=TEXTS,
     disk_format=st.integers(1, 99),
+    group_key_format=st.sampled_from(["", "string", "long", "json"]),
 )
 
 
