@@ -179,7 +179,7 @@ class Reading:
 async def _answer(http: httpx.AsyncClient, url: str, how: dict[str, str]) -> tuple[int, Any]:
     """Return the status and value of a key, or 0 and the reason if there is none."""
     try:
-        answer = await http.get(url, params=how)
+        answer = await http.get(url, params=how or None)  # no parameters would replace those of the URL
         return answer.status_code, answer.json()
     except (httpx.HTTPError, ValueError) as error:
         return 0, repr(error)
