@@ -226,20 +226,25 @@ def pods_of_nodes(history: History) -> list[str]:
     return [name for name in found if name not in jobs(history)]
 
 
-def test_nodes_start_when_the_check_has_reported() -> None:
-    """No pod of a node is created before Spark has accepted the view, and one check is enough for all pods and restarts."""
-    history = begun(view=WORDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_nodes_start_when_the_check_has_reported(seed: int) -> None:
+    """No pod of a node is created before Spark has accepted the view, and the message says what the operator waits for."""
+    history = begun(Cluster(random.Random(seed), {"host-0": SimulatedHost("zone-0")}), view=WORDS)
     messages = set()
     while not pods_of_nodes(history):
         history.run_pass()
         messages.add(status(history).get("message"))
         history.pass_time(1)
-    assert any("Spark checks the view before its nodes start." in message for message in messages)
     assert history.cluster.checks == 1
+    assert any("Spark checks the view before its nodes start." in message for message in messages)
 
+
+def test_one_check_is_enough() -> None:
+    """Further nodes, and restarts of all pods, need no other check."""
+    history = word_count()
+    change(history, podTemplate={"labels": {"team": "a"}}, replicas=4)
     history.settle()
-    change(history, podTemplate={"labels": {"team": "a"}}, replicas=2)
-    history.settle()
+
     assert_settled(history)
     assert history.cluster.checks == 1
 
