@@ -1,6 +1,7 @@
 """Measure what it costs serve to fold records into aggregates: CPU per record, over few and many groups.
 
-Slices of 1 000 records with random groups are applied to a store in which every group exists already. `loop` is the CPU time of
+Slices of 1 000 records with random groups are applied to a store in which every group exists already: one at a time, and four
+together, as a backlog arrives. `loop` is the CPU time of
 the event loop's thread, which reads wait for; `all` adds RocksDB's threads. `latest` applies slices with a value of 40 bytes
 to a view without aggregates.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.support.aggregates import contribution_row
 from tests.support.node import open_node, put, slice_payload
 
 SLICE_ROWS = 1000
+TOGETHER = 4
 ROUNDS = 5
 COLUMNS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "count": ("-", [{"name": "n", "op": "count"}]),
@@ -48,7 +51,7 @@ def payload(case: str, first: int, keys: Sequence[int]) -> bytes:
     return slice_payload(*rows)
 
 
-def run(directory: Path, case: str, groups: int, records: int) -> dict[str, float | int | str]:
+def run(directory: Path, case: str, groups: int, records: int, together: int) -> dict[str, float | int | str]:
     directory.mkdir(parents=True)
     spec: dict[str, Any] = {}
     if case != "latest":
@@ -69,8 +72,8 @@ def run(directory: Path, case: str, groups: int, records: int) -> dict[str, floa
             payloads.append(payload(case, offset, dice.choices(range(groups), k=SLICE_ROWS)))
             offset += SLICE_ROWS
         thread, process = time.thread_time(), time.process_time()
-        for each in payloads:
-            node.slices.apply(each)
+        for start in range(0, len(payloads), together):
+            node.slices.apply(*payloads[start : start + together])
         count = len(payloads) * SLICE_ROWS
         loop.append((time.thread_time() - thread) / count * 1e6)
         whole.append((time.process_time() - process) / count * 1e6)
@@ -85,7 +88,8 @@ def run(directory: Path, case: str, groups: int, records: int) -> dict[str, floa
 def measure(directory: Path, quick: bool) -> Iterator[Result]:
     records = 100_000 if quick else 500_000
     for groups in (10_000, 1_000_000):
-        for case in ("latest", *COLUMNS):
+        for case, together in product(("latest", *COLUMNS), (1, TOGETHER)):
             target = "<= 7" if case == "count" and groups == 1_000_000 else ""
-            figures = run(directory / f"{case}-{groups}", case, groups, records)
-            yield Result("fold", f"{case}, {groups:,} groups", figures, target)
+            figures = run(directory / f"{case}-{groups}-{together}", case, groups, records, together)
+            at_once = f"{together} slices at once" if together > 1 else "one slice"
+            yield Result("fold", f"{case}, {groups:,} groups, {at_once}", figures, target)
