@@ -19,7 +19,9 @@ WINDOWS_OF_A_RECORD_MAX: Final = 100
 """How many overlapping windows a record may be in. Each is a row that the record changes."""
 
 _DURATION_MAX_MS: Final = 3650 * 86_400_000  # a longer one could overflow a time
-_RECORD_KEY: Final = ("key",)
+RECORD_KEY: Final = ("key",)
+"""The columns of a group, or of a new key, that is the record key."""
+
 _WINDOW: Final = WindowSpec()  # for its defaults, like the next one
 _COLUMN: Final = AggregateColumn("", "count")
 
@@ -62,7 +64,7 @@ def _aggregate(aggregate: Mapping[str, Any]) -> AggregateSpec:
     window = aggregate.get("window")
     return AggregateSpec(
         tuple(columns),
-        () if group_by == _RECORD_KEY else group_by,
+        () if group_by == RECORD_KEY else group_by,
         None if window is None else _window(window),
     )
 

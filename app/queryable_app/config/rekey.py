@@ -1,4 +1,4 @@
-"""Describe a view that groups by other columns than the record key, as its nodes see it: a view of the internal topic."""
+"""Describe a view under another key than the record key, as its nodes see it: a view of the internal topic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Literal
 from queryable_app.config.topic_spec import KeyFormat, TopicSpec
 
 GroupKeyFormat = Literal["string", "long", "json"]
-"""The key format of a group: text, an integer, or a JSON array of several columns."""
+"""The key format of a group, or of a new key: text, an integer, or a JSON array of several columns."""
 
 PARTITIONER: Final = "murmur2"
 INTERNAL_TOPIC_CONFIG: Final = {
@@ -21,7 +21,7 @@ INTERNAL_TOPIC_CONFIG: Final = {
 
 
 def is_rekeyed(spec: TopicSpec) -> bool:
-    return spec.aggregate is not None and bool(spec.aggregate.group_by)
+    return bool(spec.key_by) or (spec.aggregate is not None and bool(spec.aggregate.group_by))
 
 
 def internal_topic(application_id: str) -> str:
@@ -36,7 +36,7 @@ def spec_of_nodes(spec: TopicSpec, application_id: str, key_format: KeyFormat) -
         topic=internal_topic(application_id),
         source_topic=spec.topic,
         key_format=key_format,
-        value_format="bytes",
+        value_format=spec.value_format if spec.sql is None else "json",
         value_schema=None,
         sql=None,
         partitioner=PARTITIONER,

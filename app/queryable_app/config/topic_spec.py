@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from queryable_app.config.aggregate_spec import AggregateSpec
-from queryable_app.config.aggregates import parse_view_aggregate
+from queryable_app.config.aggregates import RECORD_KEY, parse_view_aggregate
 from queryable_app.config.spec_fields import SpecError as SpecError
 from queryable_app.config.spec_fields import duration_ms as duration_ms
 from queryable_app.config.spec_fields import one_of, whole
@@ -32,7 +32,6 @@ _BATCH_MS_MIN: Final = 5000
 
 # In the schema, and not implemented yet.
 _LATER: Final = {
-    ("view", "keyBy"): "re-keying",
     ("view", "history"): "history",
     ("view", "indexes"): "secondary indexes",
     ("view", "changes"): "the change feed",
@@ -78,6 +77,8 @@ class TopicSpec:
     ttl_ms: int | None = None
     aggregate: AggregateSpec | None = None
     """What an aggregate view computes. None: the view has the latest value of each key."""
+    key_by: tuple[str, ...] = ()
+    """Columns of the transform that are the key of a latest-value view. Empty: the record key."""
     source_topic: str = ""
     """The topic whose records the rekey job writes to `topic`, in the spec of a rekeyed view's nodes. Empty: the view is not
     rekeyed."""
@@ -124,6 +125,7 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         sql=spec.get("transform", {}).get("sql"),
         ttl_ms=_ttl_ms(spec.get("view", {}).get("ttl")),
         aggregate=parse_view_aggregate(spec.get("view", {})),
+        key_by=_key_by(spec.get("view", {})),
         replicas=replicas,
         standby_replicas=standby_replicas,
         read=parse_read(spec.get("read", {})),
@@ -134,21 +136,47 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
     )
     if parsed.aggregate is not None and parsed.aggregate.group_by:
         _check_groups(parsed, parsed.aggregate)
+        _check_rekeyed(parsed, "groups by other columns")
+    if parsed.key_by:
+        _check_rekeyed(parsed, "has view.keyBy")
     return parsed
+
+
+def _key_by(view: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the columns of `spec.view.keyBy`; none if the key is that of the record."""
+    columns = tuple(view.get("keyBy", ()))
+    if not columns:
+        return ()
+    path = "spec.view.keyBy"
+    if view.get("kind", "latest") == "aggregate":
+        raise SpecError(f"{path}: an aggregate is keyed by its groups; write aggregate.groupBy instead")
+    if len(set(columns)) < len(columns):
+        raise SpecError(f"{path}: a column is there twice; name each once")
+    if columns == RECORD_KEY:
+        return ()
+    if view.get("ttl"):
+        raise SpecError(
+            f"spec.view.ttl: rows of a view with {path} do not expire in this version; leave it out"
+        )
+    return columns
 
 
 def _check_groups(spec: TopicSpec, aggregate: AggregateSpec) -> None:
     """Refuse what a view that groups by other columns than the record key does not have in this version."""
     if len(set(aggregate.group_by)) < len(aggregate.group_by):
         raise SpecError("spec.view.aggregate.groupBy: a column is there twice; name each once")
+
+
+def _check_rekeyed(spec: TopicSpec, it: str) -> None:
+    """Refuse what no view under another key than the record key has. `it` says what makes the view one."""
     if spec.read.ingest:
         raise SpecError(
-            "spec.read.ingest: a view that groups by other columns takes no writes, since its keys are not record keys; "
+            f"spec.read.ingest: a view that {it} takes no writes, since its keys are not record keys; "
             "leave the field out"
         )
     if spec.on_bad_record == "DeadLetter":
         raise SpecError(
-            "spec.onBadRecord: DeadLetter is not in this version for a view that groups by other columns; use Skip or Fail"
+            f"spec.onBadRecord: DeadLetter is not in this version for a view that {it}; use Skip or Fail"
         )
 
 

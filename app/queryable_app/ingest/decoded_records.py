@@ -32,6 +32,7 @@ class View:
     value_schema: str | None = None
     sql: str | None = None
     aggregate: AggregateSpec | None = None
+    key_by: tuple[str, ...] = ()
 
 
 def decode_records(session: SparkSession, source: DataFrame, view: View) -> DataFrame:

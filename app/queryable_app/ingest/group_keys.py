@@ -1,4 +1,4 @@
-"""Compile the key of a group from the columns of `groupBy`.
+"""Compile the key of a group from the columns of `groupBy`, and the new key of a record from those of `keyBy`.
 
 One column of text is a string key, one of integers is a long key, and anything else is a JSON array, which has a place for null.
 """
@@ -27,26 +27,23 @@ from pyspark.sql.types import (
 from queryable_app.config.rekey import GroupKeyFormat
 from queryable_app.ingest.catalyst import SqlError, column, output
 
-_PATH: Final = "spec.view.aggregate.groupBy"
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _OTHERS: Final = (BooleanType, DateType, DecimalType, TimestampType, TimestampNTZType)
 
 
 def group_key(
-    session: SparkSession, visible: DataFrame, names: Sequence[str]
+    session: SparkSession, visible: DataFrame, names: Sequence[str], path: str
 ) -> tuple[Column, GroupKeyFormat]:
-    """Return the key's bytes and their format. Null: the record is in no group."""
+    """Return the key's bytes and their format. Null: the record is in no group. `path` is that of the field with the names."""
     columns: list[tuple[Column, DataType]] = []
     for name in names:
         places = [place for place, known in enumerate(visible.columns) if known.lower() == name.lower()]
         if not places:
-            raise SqlError(
-                f"{_PATH}: there is no column {name}; group by one of {', '.join(visible.columns)}"
-            )
+            raise SqlError(f"{path}: there is no column {name}; name columns of {', '.join(visible.columns)}")
         kind = visible.schema[places[0]].dataType
         if not isinstance(kind, (StringType, *_INTEGERS, *_OTHERS)):
             raise SqlError(
-                f"{_PATH}: {name} is {kind.simpleString()}; group by text, integers, decimals, booleans, dates or "
+                f"{path}: {name} is {kind.simpleString()}; name columns of text, integers, decimals, booleans, dates or "
                 "timestamps"
             )
         columns.append((column(session, output(visible)[places[0]]), kind))

@@ -35,7 +35,7 @@ def main() -> int:
         spec = read_spec(settings)
         placement = Placement.from_json(Path(settings.placement_path).read_text())
         if not is_rekeyed(spec):
-            raise SettingsError("the view has no spec.view.aggregate.groupBy, so it needs no rekey job")
+            raise SettingsError("the view has the record key, so it needs no rekey job")
         process = IngestProcess(Path(settings.run_dir), 0)
     except (SettingsError, SpecError, OSError) as error:
         event("failed", reason=str(error))

@@ -1,4 +1,4 @@
-"""Keep one run of the rekey job alive: source topic → groups' keys → internal topic.
+"""Keep one run of the rekey job alive: source topic → the keys of rows → internal topic.
 
 Strategy: one loop without threads, and no state on disk. Each run begins at the least source positions that the nodes name.
 A run ends when its query or its producer fails, when a replica refuses it, or when a topic changes. Then the next one begins.
@@ -38,7 +38,7 @@ from queryable_app.ingest.supervisor import (
 from queryable_app.ingest.transform import check_view, project
 from queryable_app.platform.kafka_clients import KafkaUnavailable
 from queryable_app.platform.log import event
-from queryable_app.policy.source_positions import SourceStart, least_starts
+from queryable_app.policy.source_positions import SourceStart, least_starts, trusted_offsets
 
 _LOOK_SECONDS: Final = 0.2
 _REPORT_SECONDS: Final = 1.0
@@ -109,18 +109,25 @@ class RekeyJob:
         least = least_starts(
             [(each.partition, each.starts, self._run in each.refused) for each in reported], self._partitions
         )
+        refused = any(self._run in each.refused for each in reported)
         if least is None:
             raise _RunEnded(
                 "waiting-for-nodes", "some partition has no replica that answers and can be written"
             )
         starts = _start_offsets(least, source)
+        trusted = None
+        if self._spec.key_by:
+            ends = [source.latest[partition] for partition in range(self._partitions)]
+            trusted = trusted_offsets(
+                [[start.offset for start in each.starts] for each in reported], ends if refused else None
+            )
         self._run = secrets.randbits(62) + 1
         query = None
         gaps = SourceGaps(
             self._jvm, self._settings.bootstrap_servers, self._spec.kafka_config, self._spec.topic
         )
         try:
-            self._start_run(least, starts)
+            self._start_run(least, starts, trusted)
             query = self._start_query(starts)
             event("rekey-run", run=self._run, starts=starts, mode=self._mode)
             self._watch(admin, query, (source.id, internal), gaps)
@@ -147,7 +154,9 @@ class RekeyJob:
             )
         return found[0]
 
-    def _start_run(self, covered: Sequence[SourceStart], starts: Sequence[int]) -> None:
+    def _start_run(
+        self, covered: Sequence[SourceStart], starts: Sequence[int], trusted: Sequence[int] | None
+    ) -> None:
         settings = self._jvm.java.util.HashMap()
         for name, value in {**WITHOUT_METRICS, **self._spec.kafka_config}.items():
             settings.put(name, value)
@@ -162,6 +171,7 @@ class RekeyJob:
             self._longs(starts),
             0 if window is None else ahead_ms(window),
             self._longs([number for each in covered for number in (each.row, *each.clock)]),
+            None if trusted is None else self._longs(trusted),
         )
 
     def _start_query(self, starts: Sequence[int]) -> StreamingQuery:

@@ -51,7 +51,9 @@ class QueryStart:
 def view_of(spec: TopicSpec) -> View:
     if spec.source_topic:  # envelopes, which serve decodes
         return View(spec.key_format, "bytes")
-    return View(spec.key_format, spec.value_format, spec.value_schema, spec.sql or None, spec.aggregate)
+    return View(
+        spec.key_format, spec.value_format, spec.value_schema, spec.sql or None, spec.aggregate, spec.key_by
+    )
 
 
 def start_query(session: SparkSession, start: QueryStart, checkpoints: Path) -> StreamingQuery:
@@ -82,7 +84,7 @@ def row_writer(session: SparkSession, start: QueryStart, projection: Projection)
         start.generation,
         start.partitions,
         key_format,
-        spec.value_format,
+        "bytes" if spec.source_topic else spec.value_format,
         spec.ttl_ms or 0,
         bool(spec.sql or projection.inputs),
         contribution,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException, ParseException
@@ -118,6 +118,8 @@ def project(session: SparkSession, source: DataFrame, view: View) -> Projection:
     """Return the columns that RowWriter expects, computed from those of the Kafka source."""
     if view.aggregate is not None:
         return _aggregate_rows(session, source, view, view.aggregate)
+    if view.key_by:
+        return _keyed_rows(session, source, view)
     timestamp_ms = f.unix_millis("timestamp").alias("timestamp_ms")
     if view.sql is None:
         value_schema(view)  # it can be parsed without a query
@@ -151,13 +153,7 @@ def _aggregate_rows(
     decoded = decode_records(session, source, view)
     select = None if view.sql is None else _select(session, decoded, view.sql, bool(aggregate.group_by))
     own = ("partition", "offset", "timestamp", "_key", "_value", "_problem", "_kept", "_row", "_rows")
-    if select is None:
-        outputs = [f.col(name) for name in COLUMNS]
-    else:
-        outputs = [
-            f.when(f.col("_kept"), column(session, expression)).alias(name)
-            for name, expression in select.outputs
-        ]
+    outputs = _outputs(session, select)
     frame = _with_rows(session, _with_kept(session, decoded, select), select).select(*own, *outputs)
     attributes = output(frame)  # names that the user chose may equal names of our own
     columns = [column(session, attribute) for attribute in attributes]
@@ -165,7 +161,7 @@ def _aggregate_rows(
     visible = frame.select(*columns[len(own) :])
     key_format, makes_rows = "", select is not None and select.explode is not None
     if aggregate.group_by:
-        key, key_format = group_key(session, visible, aggregate.group_by)
+        key, key_format = group_key(session, visible, aggregate.group_by, "spec.view.aggregate.groupBy")
     timestamp_ms = f.unix_millis(timestamp)
     compiled = compile_inputs(session, visible, aggregate, kept, timestamp_ms)
     timeless = f.when(kept & compiled.event_ms.isNull(), "event time is null")
@@ -187,6 +183,45 @@ def _aggregate_rows(
     )
     readable = tuple((field.name, field.dataType.simpleString()) for field in visible.schema.fields)
     return Projection(rows, reads_headers, compiled.inputs, key_format, makes_rows, readable)
+
+
+def _keyed_rows(session: SparkSession, source: DataFrame, view: View) -> Projection:
+    """Return the columns of a latest-value view under another key: those of a transform, and then the record's key."""
+    decoded = decode_records(session, source, view)
+    select = None
+    if view.sql is not None:  # the record key is a column like any other here
+        select = replace(_select(session, decoded, view.sql), keys=frozenset())
+    stored = f.col("_value") if select is None else _json(session, select, view).cast("binary")
+    own = ("partition", "offset", "timestamp", "_key", "_problem", "_live", "_kept")
+    frame = _with_kept(session, decoded, select).select(
+        *own, f.when(f.col("_kept"), stored).alias("_stored"), *_outputs(session, select)
+    )
+    columns = [column(session, attribute) for attribute in output(frame)]
+    partition, offset, timestamp, record_key, problem, live, kept, stored = columns[: len(own) + 1]
+    visible = frame.select(*columns[len(own) + 1 :])
+    key, key_format = group_key(session, visible, view.key_by, "spec.view.keyBy")
+    rows = frame.select(
+        partition,
+        offset,
+        f.unix_millis(timestamp).alias("timestamp_ms"),
+        f.when(kept, key).alias("key"),
+        stored.alias("value"),
+        (live & ~kept).alias("dropped"),
+        problem.alias("problem"),
+        record_key.alias("record_key"),
+    )
+    readable = tuple((field.name, field.dataType.simpleString()) for field in visible.schema.fields)
+    reads_headers = select is not None and select.reads_headers
+    return Projection(rows, reads_headers, group_key_format=key_format, columns=readable)
+
+
+def _outputs(session: SparkSession, select: _Select | None) -> list[Column]:
+    """Return the columns that the user's expressions read, for the records that count."""
+    if select is None:
+        return [f.col(name) for name in COLUMNS]
+    return [
+        f.when(f.col("_kept"), column(session, expression)).alias(name) for name, expression in select.outputs
+    ]
 
 
 def _with_kept(session: SparkSession, decoded: DataFrame, select: _Select | None) -> DataFrame:
@@ -321,8 +356,8 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         if name.lower() == "key":
             raise SqlError(
-                "spec.transform.sql: the column key is not the record's key; a view with another key needs "
-                "view.keyBy, which is not in this version yet: give the column another name"
+                "spec.transform.sql: the column key is not the record's key; give it another name, and for a view "
+                "under another key list that name in view.keyBy"
             )
     seen: set[str] = set()
     for name in names:

@@ -47,8 +47,10 @@ def explanation(
         ]
         if aggregate.window is not None:
             known["window"] = _window(aggregate.window)
-        if is_rekeyed(spec):
-            known["internalTopics"] = [{"name": internal_topic("<applicationId>"), "partitions": partitions}]
+    if spec.key_by:
+        known["key"] = {"by": list(spec.key_by), "keyFormat": analysis["groupKeyFormat"]}
+    if is_rekeyed(spec):
+        known["internalTopics"] = [{"name": internal_topic("<applicationId>"), "partitions": partitions}]
     known["placement"] = _placement(spec, partitions)
     known["estimates"] = _estimates(spec, analysis, records, unknown)
     if records is None:
@@ -68,17 +70,22 @@ def _stages(spec: TopicSpec, analysis: Mapping[str, Any]) -> Iterator[dict[str, 
     if analysis["readsHeaders"]:
         what.append("reads headers")
     if is_rekeyed(spec):
-        yield {
-            "where": "rekey job",
-            "what": f"Spark, {mode}: {', '.join(what)}; writes under the group's key",
-        }
+        key = (
+            "the group's key"
+            if spec.aggregate is not None
+            else "the new key, and where a record has left a key"
+        )
+        yield {"where": "rekey job", "what": f"Spark, {mode}: {', '.join(what)}; writes under {key}"}
         yield {"where": "ingest of each node", "what": f"Spark, {mode}: reads the internal topic"}
     else:
         yield {
             "where": "ingest of each node",
             "what": f"Spark, {mode}: {', '.join(what)}; a projection without a shuffle",
         }
-    if spec.aggregate is None:
+    if spec.key_by:
+        what_serve = "stores the newest value of each key, and hides those of other records with the same key"
+        yield {"where": "serve of each node", "what": what_serve}
+    elif spec.aggregate is None:
         yield {"where": "serve of each node", "what": "stores the newest value of each key"}
     else:
         yield {"where": "serve of each node", "what": "folds the inputs of each group in offset order"}
@@ -188,6 +195,8 @@ def _lines(known: Mapping[str, Any]) -> Iterator[str]:
     yield f"{known['name']}: {known['kind']} view of the topic {topic['name']}{size}"
     yield from _section("Stages", [(s["where"], s["what"]) for s in known["stages"]])
     yield from _section("Columns of the transform", [(c["name"], c["type"]) for c in known["columns"]])
+    if "key" in known:
+        yield from _section("Key", [(", ".join(known["key"]["by"]), f"a {known['key']['keyFormat']} key")])
     if "inputs" in known:
         group = known["group"]
         yield from _section("Group", [(", ".join(group["by"]), f"a {group['keyFormat']} key")])

@@ -165,7 +165,7 @@ class _Run:
 
     def _check_sql(self) -> None:
         spec = self._resource.spec
-        if not spec.sql and not spec.value_schema and spec.aggregate is None:
+        if not spec.sql and not spec.value_schema and spec.aggregate is None and not is_rekeyed(spec):
             return
         front, application_id = self._urls[0], f"local.{self._resource.name}.check"
         settings = pod_settings("check", 0, self._spec(), application_id, front, [front], self._data)

@@ -41,7 +41,7 @@ def read_node_spec(settings: NodeSettings) -> TopicSpec:
     key_format: Any = settings.group_key_format
     if key_format not in get_args(GroupKeyFormat):
         raise SettingsError(
-            f"QT_GROUP_KEY_FORMAT is {key_format!r}; a view with spec.view.aggregate.groupBy needs "
+            f"QT_GROUP_KEY_FORMAT is {key_format!r}; a view with spec.view.aggregate.groupBy or spec.view.keyBy needs "
             f"{', '.join(get_args(GroupKeyFormat))}; `qtopic run` and the operator set it"
         )
     return spec_of_nodes(spec, settings.application_id, key_format)

@@ -13,6 +13,11 @@ Every replica of a partition reads the same log, and so decides the same.
 
 In a view with windows the position has the clock of the source partition there. A new run begins with the clock of its start, so
 every run shows the same clock at the same source offset. The clock of a replica never goes back, whatever a run shows.
+
+In a latest-value view under another key, a run leaves out messages that it knows to be needless: a record key whose earlier
+row it has itself written elsewhere has no row here. That is true for a replica which follows this run alone since that row, so
+each envelope names the source offset from which it relies on that (`alone_from`). A replica remembers the run that it follows
+alone and since when, and refuses an envelope that relies on more.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ _COUNT: Final = struct.Struct(">I")
 _SOURCE: Final = struct.Struct(">qHBB")  # offset, row, accepted runs, refused runs
 _RUN: Final = struct.Struct(">QQ")
 _REFUSED: Final = struct.Struct(">Q")
+_LEADER: Final = struct.Struct(">Qq")
 
 
 class SourceStart(NamedTuple):
@@ -45,7 +51,7 @@ class SourceStart(NamedTuple):
 class SourcePosition:
     """Track one source partition."""
 
-    __slots__ = ("clock", "offset", "refused", "row", "runs")
+    __slots__ = ("clock", "leader", "leads_from", "offset", "refused", "row", "runs")
 
     def __init__(self) -> None:
         self.offset = 0
@@ -56,6 +62,9 @@ class SourcePosition:
         """The next sequence of each accepted run, in the order of acceptance."""
         self.refused: tuple[int, ...] = ()
         """The runs that were refused last."""
+        self.leader = 0
+        """The run that alone has moved the offset since it was `leads_from`; 0: none is known."""
+        self.leads_from = 0
         self.clock = NO_SOURCE_CLOCK
         """The event time at this position, where the view has windows."""
 
@@ -68,10 +77,14 @@ class SourcePosition:
         copied = SourcePosition()
         copied.offset, copied.row, copied.refused = self.offset, self.row, self.refused
         copied.runs, copied.clock = self.runs.copy(), self.clock
+        copied.leader, copied.leads_from = self.leader, self.leads_from
         return copied
 
-    def take(self, envelope: Envelope, clock: SourceClock = NO_SOURCE_CLOCK) -> bool:
-        """Advance by one envelope. Return whether its row must be applied. `clock` is what the envelope shows."""
+    def take(
+        self, envelope: Envelope, clock: SourceClock = NO_SOURCE_CLOCK, alone_from: int | None = None
+    ) -> bool:
+        """Advance by one envelope. Return whether its row must be applied. `clock` is what the envelope shows, in a view with
+        windows; `alone_from` is given in a latest-value view."""
         _, offset, row, rows, run, sequence, _ = envelope
         expected = self.runs.get(run)
         if expected is None:
@@ -88,10 +101,24 @@ class SourcePosition:
         self.runs[run] = sequence + 1
         if offset < self.offset or (offset == self.offset and row < self.row):
             return False
+        moves = rows > 0 or offset > self.offset
+        if alone_from is not None and moves and not self._follows(run, alone_from, offset):
+            del self.runs[run]
+            self._refuse(run)
+            return False
         self.offset, self.row = (offset, row + 1) if row + 1 < rows else (offset + bool(rows), 0)
         if clock.max_event_ms >= self.clock.max_event_ms:
             self.clock = clock
         return rows > 0
+
+    def _follows(self, run: int, alone_from: int, offset: int) -> bool:
+        """Return whether an envelope at `offset`, at or after the position, may rely on `alone_from`. Then its run leads."""
+        leads = run == self.leader
+        if alone_from < self.offset < offset and not (leads and self.leads_from <= alone_from):
+            return False  # at the position itself, nothing that was left out concerns this replica
+        if not leads:
+            self.leader, self.leads_from = run, self.offset
+        return True
 
     def _accept(self, run: int) -> None:
         self.runs[run] = 1
@@ -118,12 +145,14 @@ class SourcePositions:
     def copy(self) -> SourcePositions:
         return SourcePositions([each.copy() for each in self.by_partition])
 
-    def take(self, envelope: Envelope, clock: SourceClock = NO_SOURCE_CLOCK) -> bool:
+    def take(
+        self, envelope: Envelope, clock: SourceClock = NO_SOURCE_CLOCK, alone_from: int | None = None
+    ) -> bool:
         """Advance by one envelope. Return whether its row must be applied. Source partitions beyond those of the view do not
         count."""
         if envelope.partition >= len(self.by_partition):
             return False
-        return self.by_partition[envelope.partition].take(envelope, clock)
+        return self.by_partition[envelope.partition].take(envelope, clock, alone_from)
 
     @property
     def starts(self) -> tuple[SourceStart, ...]:
@@ -152,6 +181,8 @@ class SourcePositions:
             parts += [_REFUSED.pack(run) for run in each.refused]
         if any(each.clock != NO_SOURCE_CLOCK for each in self.by_partition):
             parts += [each.clock.encode() for each in self.by_partition]
+        if any(each.leader for each in self.by_partition):  # in a latest-value view
+            parts += [_LEADER.pack(each.leader, each.leads_from) for each in self.by_partition]
         return b"".join(parts)
 
     @staticmethod
@@ -169,7 +200,11 @@ class SourcePositions:
             )
             at += refused * _REFUSED.size
             decoded.append(each)
-        if at < len(raw):  # a view with windows
+        if len(raw) - at == count * _LEADER.size:  # a latest-value view
+            for each, leader in zip(decoded, _LEADER.iter_unpack(raw[at:]), strict=True):
+                each.leader, each.leads_from = leader
+                at += _LEADER.size
+        elif at < len(raw):  # a view with windows
             for each in decoded:
                 each.clock = SourceClock.decode(raw, at)
                 at += SOURCE_CLOCK_SIZE
@@ -196,3 +231,14 @@ def least_starts(
     if len(furthest) < partitions:
         return None
     return [min(starts) for starts in zip(*furthest.values(), *needed, strict=True)]
+
+
+def trusted_offsets(replicas: Sequence[Sequence[int]], latest: Sequence[int] | None) -> list[int]:
+    """Return the source offsets from which a new run remembers where keys are, so that no replica refuses it for that.
+
+    That is where the most advanced replica stands; the runs before this one have ended. If one of them was refused, rows of it
+    may be ahead in the internal topic. Then it is `latest`, the source's end, which no earlier run has passed. A replica that
+    has nothing trusts a run from 0.
+    """
+    furthest = [max(offsets) for offsets in zip(*replicas, strict=True)]
+    return [*map(max, furthest, latest)] if latest is not None else furthest

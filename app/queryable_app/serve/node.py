@@ -45,6 +45,7 @@ from queryable_app.serve.base.counters import Counters
 from queryable_app.serve.feed.control_socket import ControlSocket
 from queryable_app.serve.feed.dead_letters import DeadLetterTopic
 from queryable_app.serve.feed.ingest_status import IngestStatus
+from queryable_app.serve.feed.keyed_rows import KeyedRows
 from queryable_app.serve.feed.rekey_job_status import RekeyJobStatus
 from queryable_app.serve.feed.rekeyed_rows import RekeyedRows
 from queryable_app.serve.feed.row_socket import RowSocket
@@ -153,6 +154,8 @@ class Node:
             view = aggregate_view(spec.aggregate, self.windows)
             if spec.source_topic:
                 view = RekeyedRows(view, replicas.source_partitions, self.windows is not None)
+        elif spec.source_topic:
+            view = KeyedRows(replicas.source_partitions)
         self.slices = Slices(replicas, self.codec, spec.on_bad_record, self.dead_letters, view)
         run_dir = Path(settings.run_dir)
         self._rows = RowSocket(run_dir / ROW_SOCKET, self.slices, lambda: self.last_read_ms)

@@ -9,9 +9,14 @@ _RECORD_KEY: Final = ["key"]
 
 
 def is_rekeyed(spec: Mapping[str, Any]) -> bool:
-    """Return whether the view groups by other columns than the record key. `spec` may be what a revision records, also one of
-    another release, so it is not parsed."""
+    """Return whether the view groups by other columns than the record key, or has them as its key. `spec` may be what a
+    revision records, also one of another release, so it is not parsed."""
     view = spec.get("view")
-    aggregate = view.get("aggregate") if isinstance(view, Mapping) else None
+    if not isinstance(view, Mapping):
+        return False
+    aggregate = view.get("aggregate")
     group_by = aggregate.get("groupBy") if isinstance(aggregate, Mapping) else None
-    return isinstance(group_by, list) and group_by not in ([], _RECORD_KEY)
+    return any(
+        isinstance(columns, list) and columns not in ([], _RECORD_KEY)
+        for columns in (group_by, view.get("keyBy"))
+    )

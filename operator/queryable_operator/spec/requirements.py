@@ -52,7 +52,9 @@ def check_requirements(spec: Mapping[str, Any]) -> None:
         path = f"spec.podTemplate.resources.{container}"
         given = _given(spec, container)
         if container == "rekey" and given and not is_rekeyed(spec):
-            raise SpecError(f"{path}: only a view with spec.view.aggregate.groupBy has a rekey job")
+            raise SpecError(
+                f"{path}: only a view with spec.view.aggregate.groupBy or spec.view.keyBy has a rekey job"
+            )
         limits = {n: _amount(v, f"{path}.limits.{n}") for n, v in given.get("limits", {}).items()}
         for name, requested in given.get("requests", {}).items():
             if _amount(requested, f"{path}.requests.{name}") > limits.get(name, math.inf):

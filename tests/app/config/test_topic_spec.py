@@ -19,6 +19,7 @@ from queryable_app.config.topic_spec import (
     parse_spec_json,
 )
 
+COUNT: dict[str, Any] = {"columns": [{"name": "n", "op": "count"}]}
 SMALL: dict[str, Any] = {"kafka": {"bootstrapServers": "kafka:9092"}, "topic": "users"}
 
 
@@ -86,7 +87,11 @@ def test_full_spec_sets_every_field() -> None:
         ({"onDataLoss": "Shrug"}, "spec.onDataLoss"),
         ({"view": {"kind": "history"}}, "spec.view.kind"),
         ({"view": {"kind": "aggregate"}}, "spec.view.aggregate"),
-        ({"view": {"keyBy": ["user"]}}, "spec.view.keyBy"),
+        ({"view": {"keyBy": ["user", "user"]}}, "spec.view.keyBy"),
+        ({"view": {"kind": "aggregate", "keyBy": ["user"], "aggregate": COUNT}}, "spec.view.keyBy"),
+        ({"view": {"keyBy": ["user"], "ttl": "1d"}}, "spec.view.ttl"),
+        ({"view": {"keyBy": ["user"]}, "read": {"ingest": True}}, "spec.read.ingest"),
+        ({"view": {"keyBy": ["user"]}, "onBadRecord": "DeadLetter"}, "spec.onBadRecord"),
         ({"view": {"history": {"retention": "7d"}}}, "spec.view.history"),
         ({"view": {"indexes": [{"name": "by-user"}]}}, "spec.view.indexes"),
         ({"view": {"changes": True}}, "spec.view.changes"),
@@ -116,6 +121,12 @@ def test_wrong_field_is_named(fields: dict[str, Any], path: str) -> None:
 def test_later_feature_may_be_turned_off(fields: dict[str, Any]) -> None:
     """A feature of a later version is accepted if it is turned off or empty."""
     assert parse_spec(SMALL | fields) == parse_spec(SMALL)
+
+
+def test_record_key_as_new_key_changes_nothing() -> None:
+    """A view keyed by the record key needs no rekey job."""
+    assert parse_spec(SMALL | {"view": {"keyBy": ["key"]}}) == parse_spec(SMALL)
+    assert parse_spec(SMALL | {"view": {"keyBy": ["key", "user"]}}).key_by == ("key", "user")
 
 
 @pytest.mark.parametrize(

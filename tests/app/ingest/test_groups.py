@@ -70,6 +70,52 @@ def test_columns_that_form_no_group_are_refused(spark: SparkSession, name: str, 
         check_view(spark, view(name))
 
 
+def keyed(
+    *key_by: str, sql: str | None = "SELECT key, value.page AS page FROM records WHERE value.shop > 0"
+) -> View:
+    return View("string", "json", SCHEMA, sql, key_by=key_by)
+
+
+def test_rows_of_a_view_under_another_key(spark: SparkSession) -> None:
+    """A row has its new key, its JSON with the record key among the columns, and the record key for moves; a tombstone, a
+    dropped record and one without the new key have no row."""
+    of = keyed("page")
+    assert check_view(spark, of).group_key_format == "string"
+    values = [{"page": "/a", "shop": 1}, None, {"page": "/a", "shop": 0}, {"shop": 1}]
+    records: list[Any] = [
+        (0, offset, AT, f"u{offset}".encode(), None if value is None else json.dumps(value).encode(), [])
+        for offset, value in enumerate(values)
+    ]
+    records.append((0, 4, AT, b"u4", b"no json", []))
+    frame = project(spark, spark.createDataFrame(records, SOURCE), of).frame
+    got = [(row.key, row.value, row.dropped, bytes(row.record_key)) for row in frame.collect()[:4]]
+    assert got == [
+        (b"/a", b'{"key":"u0","page":"/a"}', False, b"u0"),
+        (None, None, False, b"u1"),
+        (None, None, True, b"u2"),
+        (None, b'{"key":"u3","page":null}', False, b"u3"),
+    ]
+    assert frame.collect()[4].problem is not None
+
+
+def test_new_key_without_sql_keeps_the_value(spark: SparkSession) -> None:
+    """Without a transform the columns are those of the record, and the value is stored as it is."""
+    of = View("string", "long", key_by=("value",))
+    raw = struct.pack(">q", 7)
+    records: list[Any] = [(0, 0, AT, b"u", raw, [])]
+    projection = project(spark, spark.createDataFrame(records, SOURCE), of)
+    (row,) = projection.frame.collect()
+    assert (row.key, row.value, projection.group_key_format) == (raw, raw, "long")
+
+
+def test_unknown_column_of_a_new_key_is_refused(spark: SparkSession) -> None:
+    """The refusal has the field's path and the columns that there are."""
+    with pytest.raises(
+        SqlError, match=r"^spec.view.keyBy: there is no column nope; name columns of key, page$"
+    ):
+        check_view(spark, keyed("nope"))
+
+
 def tags(function: str = "explode", where: str = "") -> View:
     return view("tag", sql=f"SELECT {function}(value.tags) AS tag, value.shop AS shop FROM records {where}")
 

@@ -58,6 +58,16 @@ def test_group_of_other_columns_has_a_rekey_stage() -> None:
     assert known["group"] == {"by": ["page"], "keyFormat": "string"}
 
 
+def test_new_key_has_a_rekey_stage() -> None:
+    """A latest-value view under another key names it, and has the job and the internal topic of groups."""
+    known = explanation("v", spec(view={"keyBy": ["email"]}), analysis(group_key_format="string"), 6, 100)
+
+    assert known["key"] == {"by": ["email"], "keyFormat": "string"}
+    assert known["internalTopics"] == [{"name": "<applicationId>.rekey", "partitions": 6}]
+    assert known["stages"][0]["where"] == "rekey job"
+    assert "\n\nKey\n  email  a string key\n" in as_text(known)
+
+
 def test_estimates_follow_from_the_topic() -> None:
     """A node reads its share of all replicas; a row has the header and a place for each column."""
     view = spec({"columns": [COUNT]}, replicas=2, standbyReplicas=1)

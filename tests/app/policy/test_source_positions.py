@@ -126,6 +126,30 @@ def test_record_without_rows_here_advances_by_a_marker() -> None:
     assert position.offset == 9
 
 
+def test_run_that_relies_on_more_than_the_replica_followed_is_refused() -> None:
+    """A run may leave out messages only if the replica has followed that run alone since the offset that it names."""
+    position = SourcePosition()
+    for run in (7, 8):
+        position.take(Envelope(0, 0, 0, 0, run, 0, 0), alone_from=0)
+    assert position.take(Envelope(0, 3, 0, 1, 7, 1, 0), alone_from=0)
+    assert position.take(Envelope(0, 5, 0, 1, 7, 2, 0), alone_from=3)
+    assert position.take(Envelope(0, 7, 0, 1, 8, 1, 0), alone_from=6)
+    assert not position.take(Envelope(0, 9, 0, 1, 7, 3, 0), alone_from=6)
+    assert position.take(Envelope(0, 9, 0, 1, 8, 2, 0), alone_from=7)
+    assert not position.take(Envelope(0, 12, 0, 0, 8, 3, 0), alone_from=5)
+    assert (position.offset, position.refused) == (10, (7, 8))
+
+
+def test_marker_that_moves_nothing_takes_no_lead() -> None:
+    """A second job that only repeats progress leaves the first one in the lead."""
+    position = SourcePosition()
+    for run in (7, 8):
+        position.take(Envelope(0, 0, 0, 0, run, 0, 0), alone_from=0)
+    position.take(Envelope(0, 5, 0, 1, 7, 1, 0), alone_from=0)
+    position.take(Envelope(0, 6, 0, 0, 8, 1, 0), alone_from=6)
+    assert position.take(Envelope(0, 8, 0, 1, 7, 2, 0), alone_from=5)
+
+
 def test_memory_of_runs_is_bounded() -> None:
     """Many restarts leave a bounded number of runs, and a forgotten run is refused."""
     position = SourcePosition()
@@ -136,19 +160,20 @@ def test_memory_of_runs_is_bounded() -> None:
     assert position.refused == (0,)
 
 
-@given(_RECORDS, _ACTIONS)
-def test_positions_survive_the_round_trip(records: list[list[bool]], actions: list[tuple[str, int]]) -> None:
+@given(_ACTIONS, st.booleans())
+def test_positions_survive_the_round_trip(actions: list[tuple[str, int]], leads: bool) -> None:
     """Encoded positions decode to positions that decide alike."""
     positions = SourcePositions.none(3)
     for action, number in actions:
         envelope = Envelope(number % 4, number, 0, number % 2, number % 5, number % 3, 0)
         clock = SourceClock(number - 9, number % 10, -number) if number % 7 else NO_SOURCE_CLOCK
-        positions.take(
-            envelope if action == "write" else envelope._replace(sequence=0, rows=0, offset=0), clock
-        )
+        starts = envelope._replace(sequence=0, rows=0, offset=0)
+        taken = envelope if action == "write" else starts
+        positions.take(taken, alone_from=number) if leads else positions.take(taken, clock)
     decoded = SourcePositions.decode(positions.encode())
     assert decoded.starts == positions.starts
     assert decoded.encode() == positions.encode()
+    assert [each.leader for each in decoded.by_partition] == [each.leader for each in positions.by_partition]
     assert decoded.offsets == positions.offsets
     assert decoded.refused_runs == positions.refused_runs
 

@@ -24,6 +24,8 @@ COUNT: dict[str, Any] = {"columns": [{"name": "n", "op": "count"}]}
         {"view": {"kind": "aggregate", "aggregate": {**COUNT, "groupBy": ["key"]}}},
         {"view": WORDS},
         {"view": {"kind": "aggregate", "aggregate": {**COUNT, "groupBy": ["key", "word"]}}},
+        {"view": {"keyBy": ["key"]}},
+        {"view": {"keyBy": ["email"]}},
     ],
 )
 def test_operator_and_nodes_agree(of: dict[str, Any]) -> None:

@@ -58,11 +58,12 @@ public final class RekeyRun {
    * @param starts  by source partition: the offset of the first record that the query reads
    * @param aheadMs how far ahead of a clock is far; 0: the view has no windows
    * @param clocks  by source partition four numbers: how many rows of the first record are not needed, and its clock
+   * @param trusted by source partition: from where the places of keys are remembered (KeyPlaces); null: rows add to groups
    */
   public static void start(long run, String topic, int partitions, Map settings, long[] covered, long[] starts, long aheadMs,
-      long[] clocks) {
+      long[] clocks, long[] trusted) {
     RekeyRun started = new RekeyRun(run, topic, partitions, settings, covered.length, true);
-    started.begin(covered, starts, aheadMs, clocks);
+    started.begin(covered, starts, aheadMs, clocks, trusted);
     synchronized (RUNS) {
       RUNS.put(Long.valueOf(run), started);
     }
@@ -171,9 +172,10 @@ public final class RekeyRun {
     markers.setDaemon(true);
   }
 
-  private void begin(long[] covered, long[] starts, long aheadMs, long[] clocks) {
+  private void begin(long[] covered, long[] starts, long aheadMs, long[] clocks, long[] trusted) {
     for (int from = 0; from < covered.length; from++) {
-      RekeySource source = new RekeySource(partitions, covered[from], starts[from]);
+      KeyPlaces places = trusted == null ? null : new KeyPlaces(placesBytes(covered.length), trusted[from]);
+      RekeySource source = new RekeySource(partitions, covered[from], starts[from], places);
       int row = (int) clocks[4 * from];
       if (aheadMs > 0) {
         source.clock = new SourceClock(clocks[4 * from + 1], (int) clocks[4 * from + 2], clocks[4 * from + 3], aheadMs);
@@ -205,7 +207,52 @@ public final class RekeyRun {
     advance();
   }
 
-  static final int NULL_KEY = 0, BAD = 1, DROPPED = 2;
+  /**
+   * Write a record under its new key, and tell the partitions that may have an earlier row of its record key that it has left.
+   *
+   * @param key null: the record has no row any more
+   * @param recordKey null: the record replaces no other one
+   */
+  void latest(int from, long offset, long timestampMs, byte[] key, byte[] recordKey, byte[] value, int why) {
+    check();
+    RekeySource source = owned(from);
+    synchronized (source) {
+      require(source, from, offset);
+      int to = key == null ? KeyPlaces.NOWHERE : Partitioners.murmur2(key, partitions);
+      if (recordKey != null) {
+        tellLeft(source, from, to, offset, timestampMs, recordKey);
+      }
+      if (key != null) {
+        send(source, from, to, key, offset, 0, 1, timestampMs, KeyedContent.row(recordKey, value));
+        source.rows++;
+        source.marked[to] = offset + 1;
+      } else {
+        count(source, why);
+      }
+      source.next = offset + 1;
+    }
+    advance();
+  }
+
+  private void tellLeft(RekeySource source, int from, int to, long offset, long timestampMs, byte[] recordKey) {
+    KeyPlaces.Place known = source.places.of(recordKey);
+    byte[] left = null;
+    for (int other = 0; other < partitions; other++) {
+      if (other == to) {
+        continue;
+      }
+      if (known != null && known.partition != other) {
+        source.reliesFrom[other] = Math.min(source.reliesFrom[other], known.offset);
+        continue;
+      }
+      left = left == null ? KeyedContent.left(recordKey) : left;
+      send(source, from, other, MARKER_KEY, offset, 0, 1, timestampMs, left);
+      source.marked[other] = offset + 1;
+    }
+    source.places.put(recordKey, to, offset);
+  }
+
+  static final int NULL_KEY = 0, BAD = 1, DROPPED = 2, TOMBSTONE = 3;
 
   /** Note a row that is in no group. Its record moves the clock as any other. */
   void noGroup(int from, long offset, int row, int rows, long eventMs) {
@@ -224,11 +271,20 @@ public final class RekeyRun {
     synchronized (source) {
       require(source, from, offset);
       source.next = row + 1 == rows ? offset + 1 : source.next;
-      source.nullKeys += why == NULL_KEY ? 1 : 0;
-      source.bad += why == BAD ? 1 : 0;
-      source.dropped += why == DROPPED ? 1 : 0;
+      count(source, why);
     }
     advance();
+  }
+
+  private static void count(RekeySource source, int why) {
+    source.nullKeys += why == NULL_KEY ? 1 : 0;
+    source.bad += why == BAD ? 1 : 0;
+    source.dropped += why == DROPPED ? 1 : 0;
+  }
+
+  /** Return the bytes for the places of the keys of one source partition: together an eighth of the heap. */
+  private static long placesBytes(int sources) {
+    return Runtime.getRuntime().maxMemory() / 8 / sources;
   }
 
   /** Return when everything so far is written, or fail. */
@@ -438,11 +494,16 @@ public final class RekeyRun {
   /** The caller holds the monitor of the source, so that sequences are in the order of the sends. */
   private void send(RekeySource source, int from, int to, byte[] key, long offset, int row, int rows, long timestampMs,
       byte[] contribution) {
-    ByteBuffer value = ByteBuffer.allocate(HEADER + (source.clock == null ? 0 : SourceClock.SIZE) + contribution.length);
+    int extra = source.clock != null ? SourceClock.SIZE : source.places != null ? 8 : 0;
+    ByteBuffer value = ByteBuffer.allocate(HEADER + extra + contribution.length);
     value.put(VERSION).putInt(from).putLong(offset).putShort((short) row).putShort((short) rows);
     value.putLong(run).putLong(source.sequence[to]++).putLong(timestampMs);
     if (source.clock != null) {
       source.clock.put(value);
+    }
+    if (source.places != null) {
+      value.putLong(Math.min(offset, source.reliesFrom[to]));
+      source.reliesFrom[to] = RekeySource.NOTHING;
     }
     value.put(contribution);
     // The record's own time is now: brokers refuse times that are far ahead, which a source record may have.

@@ -1,6 +1,7 @@
 package io.queryabletopics;
 
 import java.io.Serializable;
+import java.util.Arrays;
 
 /**
  * Know what a run has written of one source partition. It has one owner at a time, which alone writes of the partition: the
@@ -15,8 +16,15 @@ final class RekeySource implements Serializable {
   long rows, nullKeys, bad, dropped;
   SourceClock clock; // null: the view has no windows
   long timed = -1; // the last record that has moved the clock
+  final KeyPlaces places; // null: rows add to groups, and never move
+  final long[] reliesFrom; // by internal partition: what is left out relies on this run alone since this source offset
 
-  RekeySource(int partitions, long covered, long next) {
+  static final long NOTHING = Long.MAX_VALUE;
+
+  RekeySource(int partitions, long covered, long next, KeyPlaces places) {
+    this.places = places;
+    reliesFrom = new long[partitions];
+    Arrays.fill(reliesFrom, NOTHING);
     sequence = new long[partitions];
     marked = new long[partitions];
     for (int i = 0; i < partitions; i++) {

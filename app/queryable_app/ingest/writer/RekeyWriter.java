@@ -5,13 +5,14 @@ import org.apache.spark.sql.ForeachWriter;
 import org.apache.spark.sql.Row;
 
 /**
- * Write the records of one Spark task under their groups' keys to the internal topic. `RekeyRun` numbers and sends them.
+ * Write the records of one Spark task under the keys of their rows to the internal topic. `RekeyRun` numbers and sends them.
  *
- * The columns are those of RowWriter for an aggregate view; the key is that of the group.
+ * The columns are those of RowWriter, and the key is that of the row. A latest-value view also has the record's key.
  */
 public final class RekeyWriter extends ForeachWriter {
   private static final long serialVersionUID = 1L;
   private static final int CONTRIBUTION = 7; // the column of the event time
+  private static final int RECORD_KEY = 7;
 
   private final long run;
   private final boolean failsOnBad;
@@ -22,6 +23,7 @@ public final class RekeyWriter extends ForeachWriter {
   private transient BitSet sources;
 
   /**
+   * @param contribution encodes what a record adds to its group; null: a view of latest values
    * @param rowColumn the column of the row's index in its record; the number of rows follows. -1: each record gives one row
    */
   public RekeyWriter(long run, boolean failsOnBad, Contribution contribution, int rowColumn) {
@@ -50,6 +52,12 @@ public final class RekeyWriter extends ForeachWriter {
             + " cannot be decoded (" + row.getString(6) + ") and onBadRecord is Fail");
       }
       writes.none(partition, offset, index, count, RekeyRun.BAD);
+    } else if (contribution == null) {
+      byte[] key = row.isNullAt(3) ? null : (byte[]) row.get(3);
+      byte[] value = row.isNullAt(4) ? null : (byte[]) row.get(4);
+      byte[] recordKey = row.isNullAt(RECORD_KEY) ? null : (byte[]) row.get(RECORD_KEY);
+      int why = row.getBoolean(5) ? RekeyRun.DROPPED : value == null ? RekeyRun.TOMBSTONE : RekeyRun.NULL_KEY;
+      writes.latest(partition, offset, row.getLong(2), key, recordKey, value, why);
     } else if (row.getBoolean(5)) {
       writes.none(partition, offset, index, count, RekeyRun.DROPPED);
     } else if (row.isNullAt(3)) {

@@ -71,6 +71,8 @@ class Changes(NamedTuple):
     """How far a rekeyed view then is in its source topic."""
     skipped: int = 0
     """How many of the rows change nothing: markers and duplicates of a rekeyed view."""
+    entries: Iterable[tuple[bytes, bytes | None]] = ()
+    """What changes behind the rows of a latest-value view under another key."""
 
 
 class View(Protocol):
@@ -189,6 +191,7 @@ class Slices:
             changes.deletes,
             changes.clock,
             changes.sources,
+            changes.entries,
         )
 
     def _apply_row_by_row(self, replica: Replica, header: SliceHeader, parts: Sequence[Part]) -> None:
@@ -226,6 +229,7 @@ class Slices:
             changes.deletes,
             changes.clock,
             changes.sources,
+            changes.entries,
         )
         if stopped and last_bad is not None and replica.writable:
             replica.fail(

@@ -33,6 +33,7 @@ from queryable_app.serve.store.store_errors import (
     is_damage,
     open_failure,
 )
+from queryable_app.wire import hidden_rows
 from queryable_app.wire.disk_format import (
     FORMAT_VERSION,
     META,
@@ -82,6 +83,7 @@ class Store:
         """The estimate of the number of keys. A store that opens with rows has none until the sweeper has walked them."""
         self._db = db
         self._meta = db.get_column_family_handle(META)
+        self._entries = db.get_column_family(META)
         self._closed = False
         self._iterators = 0
         self._unreadable_logged = False
@@ -122,48 +124,49 @@ class Store:
             raise self._unreadable(error) from error
         return stored
 
+    def multi_get_entries(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return the entries behind the rows of a latest-value view under another key (wire/hidden_rows.py)."""
+        try:
+            stored: list[bytes | None] = self._entries.get(keys)  # type: ignore[arg-type, assignment]
+        except Exception as error:
+            raise self._unreadable(error) from error
+        return stored
+
+    def entries(self, start: bytes, stop: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        """Iterate over such entries of `[start, stop)`."""
+        return self._walk(self._entries, start, stop, False)
+
     def rows(
         self, start: bytes | None = None, stop: bytes | None = None, reverse: bool = False
     ) -> Generator[tuple[bytes, bytes], None, None]:
-        """Iterate over the rows of `[start, stop)` in disk key order, as they were at the first step.
+        """Iterate over the rows of `[start, stop)` in disk key order, as they were at the first step."""
+        return self._walk(self._db, start, stop, reverse)
 
-        The loop compares the bounds itself: rocksdict encodes bounds in ReadOptions as if the store were not raw.
-        """
+    def _walk(
+        self, db: Rdict, start: bytes | None, stop: bytes | None, reverse: bool
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        """Iterate. The loop compares the bounds itself: rocksdict encodes bounds in ReadOptions as if the store were not raw."""
         self._iterators += 1
         try:
             if reverse:
                 last = stop
-                for last, stored in _raw(self._db.items(backwards=True, from_key=stop)):
+                for last, stored in _raw(db.items(backwards=True, from_key=stop)):
                     if start is not None and last < start:
                         return
                     if last != stop:
                         yield last, stored
             else:
                 last = start
-                for last, stored in _raw(self._db.items(from_key=start)):
+                for last, stored in _raw(db.items(from_key=start)):
                     if stop is not None and last >= stop:
                         return
                     yield last, stored
             try:
-                self._check_end(last, reverse)
+                _check_end(db, last, reverse)
             except Exception as error:
                 raise self._unreadable(error) from error
         finally:
             self._iterators -= 1
-
-    def _check_end(self, last: Any, reverse: bool) -> None:
-        """Raise if an unreadable block follows `last`: rocksdict's `items` ends there as if the rows had ended."""
-        steps = self._db.iter()
-        try:
-            if reverse:
-                steps.seek_to_last() if last is None else steps.seek_for_prev(last)
-            else:
-                steps.seek_to_first() if last is None else steps.seek(last)
-            if last is not None and steps.valid():
-                steps.prev() if reverse else steps.next()
-            steps.status()
-        finally:
-            del steps  # otherwise an error would keep the store open
 
     def _unreadable(self, error: Exception) -> Failure:
         """Log an unreadable block once, and return the Failure that makes the caller try another replica."""
@@ -184,25 +187,17 @@ class Store:
             self.damaged = str(error)
 
     def verify(self) -> None:
-        """Check every block of the rows against its checksum, or raise StoreDamaged. Blocks in the cache are not read.
+        """Check every block of the rows, and of the entries behind them, against its checksum, or raise StoreDamaged. Blocks in
+        the cache are not read.
 
         A million rows take 0.3 s of a core. The call holds the interpreter for half a millisecond at a time, so do not call it
         on the event loop.
         """
-        options = ReadOptions()
-        options.set_readahead_size(_VERIFY_AHEAD_BYTES)
-        keys, last = self._db.keys(read_opt=options), None
-        rest_at = time.perf_counter() + _VERIFY_STEP_SECONDS
-        while some := deque(islice(keys, _VERIFY_ROWS), maxlen=1):
-            last = some[0]
-            if time.perf_counter() > rest_at:
-                time.sleep(0)  # let other threads run
-                rest_at = time.perf_counter() + _VERIFY_STEP_SECONDS
-        del keys  # otherwise an error would keep the store open
-        try:
-            self._check_end(last, reverse=False)
-        except Exception as error:
-            raise StoreDamaged(f"{self.path} is damaged ({error})") from error
+        for db in (self._db, self._entries):
+            try:
+                _read_all(db)
+            except Exception as error:
+                raise StoreDamaged(f"{self.path} is damaged ({error})") from error
 
     def apply(
         self,
@@ -212,8 +207,11 @@ class Store:
         deletes: Iterable[bytes] = (),
         clock: Clock | None = None,
         sources: SourcePositions | None = None,
+        entries: Iterable[tuple[bytes, bytes | None]] = (),
     ) -> None:
-        """Write rows and the matching state in one batch: `deletes`, then `puts`, and what else of the state has changed."""
+        """Write rows and the matching state in one batch: `deletes`, then `puts`, and what else of the state has changed.
+
+        `entries` are those behind the rows of a latest-value view under another key; None deletes one."""
         batch = WriteBatch(raw_mode=True)
         for key in deletes:
             batch.delete(key)
@@ -223,6 +221,8 @@ class Store:
             put(key, stored)
             if not hash(key) & mask:
                 note(key, stored)
+        for key, entry in entries:
+            put(key, entry, self._meta) if entry is not None else batch.delete(key, self._meta)
         put(META_STATE_KEY, state.encode(), self._meta)
         if clock is not None:
             put(META_CLOCK_KEY, clock.encode(), self._meta)
@@ -253,6 +253,7 @@ class Store:
         last = next(self.rows(reverse=True), None)
         if last is not None:
             batch.delete_range(b"", last[0] + b"\0")
+        batch.delete_range(hidden_rows.FIRST, hidden_rows.END, self._meta)
         identity, state = replace(self.identity, topic_id=""), ReplicaState()
         batch.put(META_STATE_KEY, state.encode(), self._meta)
         batch.put(META_IDENTITY_KEY, _identity_json(identity), self._meta)
@@ -330,7 +331,7 @@ class Store:
         self._closed = True
         with suppress(Exception):  # then the next start reads the write-ahead log
             self._db.flush()
-        del self._meta
+        del self._meta, self._entries
         with suppress(Exception):  # RocksDB raises that it is shutting down, and closes
             self._db.close()
 
@@ -343,6 +344,36 @@ class Store:
                 raise StoreDamaged(f"{self.path} is damaged and cannot be written ({error})") from error
             # RocksDB refuses all later writes until the store is opened again. Reads continue.
             raise StoreUnavailable(f"{self.path} cannot be written ({error})") from error
+
+
+def _check_end(db: Rdict, last: Any, reverse: bool) -> None:
+    """Raise if an unreadable block follows `last`: rocksdict's `items` ends there as if the rows had ended."""
+    steps = db.iter()
+    try:
+        if reverse:
+            steps.seek_to_last() if last is None else steps.seek_for_prev(last)
+        else:
+            steps.seek_to_first() if last is None else steps.seek(last)
+        if last is not None and steps.valid():
+            steps.prev() if reverse else steps.next()
+        steps.status()
+    finally:
+        del steps  # otherwise an error would keep the store open
+
+
+def _read_all(db: Rdict) -> None:
+    """Read every block, and raise if one is unreadable. Other threads run meanwhile."""
+    options = ReadOptions()
+    options.set_readahead_size(_VERIFY_AHEAD_BYTES)
+    keys, last = db.keys(read_opt=options), None
+    rest_at = time.perf_counter() + _VERIFY_STEP_SECONDS
+    while some := deque(islice(keys, _VERIFY_ROWS), maxlen=1):
+        last = some[0]
+        if time.perf_counter() > rest_at:
+            time.sleep(0)
+            rest_at = time.perf_counter() + _VERIFY_STEP_SECONDS
+    del keys  # otherwise an error would keep the store open
+    _check_end(db, last, reverse=False)
 
 
 def _checked(path: Path, db: Rdict, identity: Identity) -> Store:

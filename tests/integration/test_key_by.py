@@ -1,0 +1,113 @@
+"""Test a latest-value view under another key than the record key, through the rekey job and its internal topic."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.integration import topics
+from tests.integration.system import System, running
+from tests.support.fold import LogRecord
+from tests.support.kafka import KafkaForTests
+from tests.support.rekeying_jobs import SourceRecord, latest_values
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+SEED = 20261123
+USERS = 60
+ADDRESSES = 40  # fewer than users, so that some share one
+
+
+def user(dice: random.Random) -> tuple[bytes | None, bytes | None]:
+    """Return the record of a user who has moved to another address, or is gone."""
+    key = None if dice.random() < 0.02 else f"u{dice.randrange(USERS)}".encode()
+    value: dict[str, Any] = {"email": f"User{dice.randrange(ADDRESSES)}@x", "name": str(dice.random())}
+    if dice.random() < 0.05:
+        value["deleted"] = True
+    if dice.random() < 0.05:
+        del value["email"]
+    return key, None if dice.random() < 0.1 else json.dumps(value).encode()
+
+
+def by_email(log: Iterable[LogRecord]) -> dict[str, Any]:
+    """Return the rows of the example's view, in the simplest way."""
+    records, values = [], {}
+    for each in log:
+        value = json.loads(each.value) if each.value is not None else {}
+        email = None if value.get("deleted") else value.get("email")
+        key = None if email is None else email.lower().encode()
+        record = SourceRecord(each.partition, each.offset, each.timestamp_ms, each.key, key)
+        records.append(record)
+        id = None if each.key is None else each.key.decode()
+        values[record.value] = {"id": id, "email": key and key.decode(), "name": value.get("name")}
+    return {key.decode(): values[shown] for key, shown in latest_values(records).items()}
+
+
+def rows(system: System, node: int) -> dict[str, Any]:
+    path = "/v1/scan?consistency=strong&deadline-ms=10000"
+    return {item["key"]: item["value"] for item in system.items(path, node)}
+
+
+def flood(bootstrap: str, topic: str, stop: threading.Event) -> None:
+    dice = random.Random(SEED)
+    client = topics.producer(bootstrap)
+    while not stop.is_set():
+        for _ in range(20):
+            key, value = user(dice)
+            client.produce(topic, key=key, value=value)
+        client.poll(0)
+        stop.wait(0.02)
+    assert client.flush(90) == 0
+
+
+def test_example_follows_users_through_kills(kafka: KafkaForTests, tmp_path: Path) -> None:
+    """Users are found by their addresses; with the job, serve and ingest killed while addresses change, both nodes show the
+    newest user of each address, and an address without a user is gone."""
+    document = yaml.safe_load((ROOT / "examples" / "users-by-email.yaml").read_text())
+    topic = document["spec"]["topic"] = "users-by-email"
+    document["spec"]["kafka"]["bootstrapServers"] = kafka.bootstrap
+    document["spec"] |= {"replicas": 2, "standbyReplicas": 1}
+    topics.create(kafka.bootstrap, topic, 3)
+    ann = [(b"u1", b'{"email": "Ann@x", "name": "Ann"}'), (b"u1", b'{"email": "ann@y", "name": "Ann"}')]
+    topics.produce(kafka.bootstrap, topic, ann)
+    stop, dice = threading.Event(), random.Random(SEED)
+    producing = threading.Thread(target=flood, args=(kafka.bootstrap, topic, stop))
+    with running(document, tmp_path, nodes=2, wait=False) as system:
+        eventually("the nodes run", (system.data / "run.json").exists, 180)
+        system.wait_ready(2, seconds=180)
+        assert rows(system, 0) == {"ann@y": {"id": "u1", "email": "ann@y", "name": "Ann"}}
+        producing.start()
+        try:
+            for victim in ("job", "serve", "ingest", "job"):
+                stop.wait(dice.uniform(0.5, 3.0))
+                if victim == "job":
+                    _kill_job(system)
+                else:
+                    system.kill(victim, node=dice.randrange(2))
+        finally:
+            stop.set()
+            producing.join(100)
+        system.wait_ready(2, seconds=180)
+        expected = by_email(topics.records(kafka.bootstrap, topic))
+        for node in range(2):
+            eventually(f"node {node} is fresh", lambda node=node: _is_fresh(system, node), 120)  # type: ignore[misc]
+            assert rows(system, node) == expected
+        assert [system.status(node)["rekey"]["state"] for node in range(2)] == ["streaming"] * 2
+
+
+def _kill_job(system: System) -> None:
+    old = int(system.described()["rekeyJob"])
+    os.kill(old, signal.SIGKILL)
+    eventually("the job is replaced", lambda: int(system.described()["rekeyJob"]) != old, 60)
+
+
+def _is_fresh(system: System, node: int) -> bool:
+    return system.get("/v1/scan?consistency=strong&deadline-ms=5000", node).status_code == 200

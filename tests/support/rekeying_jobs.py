@@ -1,0 +1,180 @@
+"""Model a compacted source topic, rekey jobs that write its records under new keys, and their internal topic."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from queryable_app.policy.source_positions import SourceStart, least_starts, trusted_offsets
+from queryable_app.wire.envelopes import MARKER_KEY, Envelope, encode_envelope
+from queryable_app.wire.keyed_contents import KEYLESS, LEFT, ROW, KeyedContent, encode_keyed
+
+NOWHERE = -1
+
+
+class SourceRecord(NamedTuple):
+    partition: int
+    offset: int
+    timestamp_ms: int
+    record_key: bytes | None
+    new_key: bytes | None
+    """None: a tombstone, or a record without a row."""
+
+    @property
+    def value(self) -> bytes:
+        return f"{self.partition}/{self.offset}".encode()
+
+
+Message = tuple[bytes, bytes]
+"""Key and value of a record of the internal topic."""
+
+
+def latest_values(records: Iterable[SourceRecord]) -> dict[bytes, bytes]:
+    """Return the rows of the view, in the simplest way."""
+    latest: dict[tuple[int, bytes | None, bytes], SourceRecord] = {}
+    for each in records:
+        keyless = b"" if each.record_key is not None else str(each.offset).encode()
+        latest[each.partition, each.record_key, keyless] = each
+    rows: dict[bytes, SourceRecord] = {}
+    for each in latest.values():
+        if each.new_key is None:
+            continue
+        shown = rows.get(each.new_key)
+        if shown is None or _version(shown) < _version(each):
+            rows[each.new_key] = each
+    return {key: each.value for key, each in rows.items()}
+
+
+def _version(record: SourceRecord) -> tuple[int, int, int]:
+    return record.timestamp_ms, record.partition, record.offset
+
+
+class Source:
+    """Hold the records of the source topic by partition. Compaction leaves gaps."""
+
+    def __init__(self, partitions: int) -> None:
+        self.by_partition: list[list[SourceRecord]] = [[] for _ in range(partitions)]
+        self.ends = [0] * partitions
+
+    def append(
+        self, partition: int, record_key: bytes | None, new_key: bytes | None, timestamp_ms: int
+    ) -> None:
+        record = SourceRecord(partition, self.ends[partition], timestamp_ms, record_key, new_key)
+        self.by_partition[partition].append(record)
+        self.ends[partition] += 1
+
+    def compact(self, partition: int) -> None:
+        records = self.by_partition[partition]
+        last = {each.record_key: each.offset for each in records}
+        self.by_partition[partition] = [
+            each for each in records if each.record_key is None or each.offset == last[each.record_key]
+        ]
+
+    @property
+    def records(self) -> list[SourceRecord]:
+        return [each for partition in self.by_partition for each in partition]
+
+
+class Run:
+    """Write as `RekeyRun` and `KeyPlaces` do. What was sent to a partition and is not written yet may be lost."""
+
+    def __init__(
+        self, run: int, partitions: int, covered: Sequence[int], trusted: Sequence[int], places_max: int
+    ) -> None:
+        self.run = run
+        self.pending: list[list[Message]] = [[] for _ in range(partitions)]
+        self._next = list(covered)
+        self._trusted = trusted
+        self._places_max = places_max
+        self._places: list[OrderedDict[bytes, tuple[int, int]]] = [OrderedDict() for _ in covered]
+        self._complete = [each == 0 for each in trusted]
+        self._sequence = [[0] * partitions for _ in covered]
+        self._relies_from: list[list[int | None]] = [[None] * partitions for _ in covered]
+        for source, offset in enumerate(covered):
+            for to in range(partitions):
+                self._send(source, to, MARKER_KEY, offset, 0, 0)
+
+    def read(self, source: Source, partition: int) -> None:
+        """Write the next record of a source partition, if there is one."""
+        found = [each for each in source.by_partition[partition] if each.offset >= self._next[partition]]
+        if found:
+            self._write(found[0])
+
+    def mark(self, partition: int, end: int | None = None) -> None:
+        """Write markers of a source partition: up to its `end`, where nothing is left before it."""
+        self._next[partition] = max(self._next[partition], end or 0)
+        for to in range(len(self.pending)):
+            self._send(partition, to, MARKER_KEY, self._next[partition], 0, 0)
+
+    def _write(self, record: SourceRecord) -> None:
+        partition, offset, timestamp_ms, record_key, new_key = record
+        to = NOWHERE if new_key is None else new_key[0] % len(self.pending)
+        if record_key is not None:
+            self._leave(record, record_key, to)
+        if new_key is not None:
+            content = KeyedContent(KEYLESS if record_key is None else ROW, record_key or b"", record.value)
+            self._send(partition, to, new_key, offset, 1, timestamp_ms, content)
+        self._next[partition] = offset + 1
+
+    def _leave(self, record: SourceRecord, record_key: bytes, to: int) -> None:
+        partition, places = record.partition, self._places[record.partition]
+        known = places.get(record_key)
+        if known is None and self._complete[partition]:
+            known = NOWHERE, 0
+        for other in range(len(self.pending)):
+            if other == to:
+                continue
+            if known is None or known[0] == other:
+                content = KeyedContent(LEFT, record_key, b"")
+                self._send(partition, other, MARKER_KEY, record.offset, 1, record.timestamp_ms, content)
+            else:
+                relies_from = self._relies_from[partition][other]
+                self._relies_from[partition][other] = (
+                    known[1] if relies_from is None else min(relies_from, known[1])
+                )
+        if record.offset >= self._trusted[partition]:
+            places[record_key] = to, record.offset
+            places.move_to_end(record_key)
+            if len(places) > self._places_max:
+                places.popitem(last=False)
+                self._complete[partition] = False
+
+    def _send(
+        self,
+        source: int,
+        to: int,
+        key: bytes,
+        offset: int,
+        rows: int,
+        timestamp_ms: int,
+        content: KeyedContent | None = None,
+    ) -> None:
+        relies_from = self._relies_from[source][to]
+        alone_from = offset if relies_from is None else min(offset, relies_from)
+        self._relies_from[source][to] = None
+        envelope = Envelope(source, offset, 0, rows, self.run, self._sequence[source][to], timestamp_ms)
+        self._sequence[source][to] += 1
+        self.pending[to].append((key, encode_envelope(envelope, encode_keyed(alone_from, content))))
+
+
+class ReplicaState(NamedTuple):
+    partition: int
+    offsets: tuple[int, ...]
+    refused: frozenset[int]
+
+
+def start_run(
+    run: int, before: int, replicas: Sequence[ReplicaState], ends: Sequence[int], places_max: int
+) -> Run:
+    """Start a run as the rekey job does after its run `before`."""
+    refused = any(before in each.refused for each in replicas)
+    partitions = 1 + max(each.partition for each in replicas)
+    starts = least_starts(
+        [(each.partition, [*map(SourceStart, each.offsets)], before in each.refused) for each in replicas],
+        partitions,
+    )
+    assert starts is not None
+    covered = [each.offset for each in starts]
+    trusted = trusted_offsets([each.offsets for each in replicas], ends if refused else None)
+    return Run(run, partitions, covered, trusted, places_max)
