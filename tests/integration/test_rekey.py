@@ -82,6 +82,24 @@ def job_pid(system: System) -> int:
     return int(system.described()["rekeyJob"])
 
 
+def executor_pids(system: System) -> set[int]:
+    """Return the processes of Spark's executors, which the job's JVM has started."""
+    job, found = job_pid(system), set()
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"CoarseGrainedExecutorBackend" in (directory / "cmdline").read_bytes():
+                pid = int(directory.name)
+                if _parent(_parent(pid)) == job:
+                    found.add(pid)
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 @contextmanager
 def another_job(system: System, directory: Path) -> Iterator[Process]:
     """Run a second job of the same view beside the first one."""
@@ -200,6 +218,43 @@ def test_every_number_is_the_fold_after_random_kills(broker: KafkaForTests, tmp_
     finally:
         stop.set()
         producing.join(100)
+
+
+def test_every_number_is_the_fold_after_an_executor_was_killed(kafka: KafkaForTests, tmp_path: Path) -> None:
+    """Executors hand source partitions on with each batch, and one is killed: every number is exact, and transaction markers
+    do not hold the position."""
+    topic, dice, stop = "executors", random.Random(SEED), threading.Event()
+    topics.create(kafka.bootstrap, topic, 4)
+    topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(500)])
+    records = iter(lambda: record(dice), None)
+    producing = threading.Thread(target=topics.flood, args=(kafka.bootstrap, topic, stop, records, 20))
+    document = view(topic, kafka.bootstrap, ["page"], ingest={"executors": 2, "batch": "5s"})
+    with running(document, tmp_path, wait=False) as system:
+        eventually("the view runs", (system.data / "run.json").exists, 120)
+        system.wait_ready(seconds=240)
+        producing.start()
+        try:
+            before = executor_pids(system)
+            assert len(before) == 2
+            os.kill(min(before), signal.SIGKILL)
+            eventually(
+                "another executor runs",
+                lambda: len(now := executor_pids(system)) == 2 and now != before,
+                60,
+            )
+            eventually("the view is fresh", lambda: _strong(system) is not None, 120)
+            stop.wait(6)  # the next batch begins
+        finally:
+            stop.set()
+            producing.join(100)
+        _write_in_transactions(kafka.bootstrap, topic)
+        ends = [end for _, end in sorted(topics.ends(kafka.bootstrap, topic).items())]
+        eventually(
+            "every replica is at the end, behind the transaction markers",
+            lambda: all(each["sources"] == ends for each in system.status()["partitions"]),
+            120,
+        )
+        assert served(system) == folded(topics.records(kafka.bootstrap, topic), ["page"])
 
 
 @pytest.mark.parametrize("on_data_loss", ["Fail", "Rebuild"])

@@ -36,7 +36,6 @@ _LATER: Final = {
     ("view", "indexes"): "secondary indexes",
     ("view", "changes"): "the change feed",
     ("value", "schemaFrom"): "schemas from a registry",
-    ("ingest", "executors"): "Spark on several machines",
     ("auth",): "authentication",
     ("tls",): "TLS",
 }
@@ -61,6 +60,8 @@ class Ingest:
     trigger_ms: int = 0
     offsets_per_trigger_max: int = 100_000
     driver_memory: str = "512m"
+    executors: int = 0
+    """The Spark executors of the rekey job. 0: it is one process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,11 @@ def parse_spec(spec: Mapping[str, Any]) -> TopicSpec:
         _check_rekeyed(parsed, "groups by other columns")
     if parsed.key_by:
         _check_rekeyed(parsed, "has view.keyBy")
+    if parsed.ingest.executors and (parsed.aggregate is None or not parsed.aggregate.group_by):
+        raise SpecError(
+            "spec.ingest.executors: only a view with spec.view.aggregate.groupBy has a stage that executors run; "
+            "leave the field out"
+        )
     return parsed
 
 
@@ -237,6 +243,7 @@ def _ingest(ingest: Mapping[str, Any]) -> Ingest:
         duration_ms(ingest.get("trigger", "0s"), "spec.ingest.trigger"),
         ingest.get("maxOffsetsPerTrigger", 100_000),
         ingest.get("driverMemory", "512m"),
+        ingest.get("executors", 0),
     )
 
 

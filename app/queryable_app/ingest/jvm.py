@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -68,19 +68,30 @@ _MODULE_OPTIONS: Final = (
 def class_path(cache: Path) -> list[Path]:
     """Return all jars of the JVM, always in the same order. Fetch or build what the cache lacks."""
     spark = [jar for jar in sorted(pyspark_jars().glob("*.jar")) if not jar.name.startswith(_UNUSED_JARS)]
+    return [*own_jars(cache), *spark]
+
+
+def own_jars(cache: Path) -> list[Path]:
+    """Return the jars that pyspark does not have."""
     connector = connector_jars(cache)
-    return [writer_jar(cache, connector), *connector, *spark]
+    return [writer_jar(cache, connector), *connector]
 
 
-def start_jvm(jars: Sequence[Path], heap: str, options: Sequence[str], scratch: Path) -> Any:
-    """Start the JVM, let PySpark use it, and return PySpark's gateway. `scratch` must exist."""
+def start_jvm(
+    jars: Sequence[Path],
+    heap: str,
+    options: Sequence[str],
+    scratch: Path,
+    environ: Mapping[str, str],
+) -> Any:
+    """Start the JVM, let PySpark use it, and return PySpark's gateway. `scratch` must exist. `environ` is for the JVM alone."""
     prepare_environment(os.environ, find_java())
     connection_file = scratch / f"gateway-{secrets.token_hex(8)}"
     command = [str(find_java()), "-cp", ":".join(map(str, jars)), f"-Xmx{heap}"]
     process = subprocess.Popen(
         [*command, *_MODULE_OPTIONS, *options, _GATEWAY],
         stdin=subprocess.PIPE,
-        env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file)},
+        env={**os.environ, **environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file)},
         preexec_fn=partial(_become_child, os.getpid(), ctypes.CDLL(None)),  # no thread runs yet
     )
     port, secret = _connection(process, connection_file)

@@ -52,15 +52,20 @@ def main() -> int:
 
 
 def _run(settings: NodeSettings, spec: TopicSpec, partitions: int, process: IngestProcess) -> NoReturn:
+    executors = min(spec.ingest.executors, partitions)  # each reads a partition at least
     profile = Profile(
-        partitions + 1, spec.ingest.driver_memory, process.scratch, cache_dir(settings.cache_dir)
+        partitions + 1,
+        spec.ingest.driver_memory,
+        process.scratch,
+        cache_dir(settings.cache_dir),
+        executors,
     )
     gateway = prepare_jvm(profile)
     process.watch(gateway.proc)
     warm_up(gateway.jvm, settings.bootstrap_servers, spec.kafka_config, spec.topic)
     session = start_session(profile)
     process.handle_end_signals()  # Spark has replaced the handlers with its own
-    event("spark", version=session.version, partitions=partitions)
+    event("spark", version=session.version, partitions=partitions, executors=executors)
     RekeyJob(session, spec, settings, partitions, process.scratch).run()
 
 

@@ -94,6 +94,11 @@ class RekeyJob:
             time.sleep(min(RETRY_SECONDS * 2 ** (min(self._failures, _FAILURES_MAX) - 1), RETRY_SECONDS_MAX))
 
     def _run_once(self) -> NoReturn:
+        context: Any = self._session.sparkContext
+        if (
+            context._jsc.sc().isStopped()
+        ):  # executors that fail one after the other end Spark, and this process with it
+            raise RuntimeError("Spark has ended, because no executor stays alive")
         if self._admin is None:
             self._admin = KafkaAdmin(self._jvm, self._settings.bootstrap_servers, self._spec.kafka_config)
         admin = self._admin

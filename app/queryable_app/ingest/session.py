@@ -8,7 +8,7 @@ its parent process empties, so the JVM may be killed at any time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -18,7 +18,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from queryable_app.ingest.class_archive import archive_options
-from queryable_app.ingest.jvm import class_path, start_jvm
+from queryable_app.ingest.executors import executor_settings, make_spark_home
+from queryable_app.ingest.jvm import class_path, own_jars, start_jvm
 
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
@@ -37,6 +38,9 @@ class Profile:
     cache: Path
     """The directory of jars and class archives."""
 
+    executors: int = 0
+    """The executors that run the tasks. 0: the JVM runs them itself."""
+
 
 def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSession:
     """Start a session, in the JVM that `prepare_jvm` has started, or else in a new one.
@@ -45,7 +49,8 @@ def start_session(profile: Profile, training: Sequence[str] = ()) -> SparkSessio
     """
     if SparkContext._gateway is None:
         prepare_jvm(profile, training)
-    conf = SparkConf(loadDefaults=False).setAll(list(_settings(profile).items()))
+    settings = {**_settings(profile), **(_executor_settings(profile) if profile.executors else {})}
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     # The caller of the check reports refused SQL.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return SparkSession.builder.config(conf=conf).getOrCreate()
@@ -55,7 +60,8 @@ def prepare_jvm(profile: Profile, training: Sequence[str] = ()) -> Any:
     """Start the JVM without a session, and return PySpark's gateway to it. Fetch or build what the cache lacks."""
     jars = class_path(profile.cache)
     archive = training or archive_options(profile.cache, jars)
-    return start_jvm(jars, profile.heap, [*_java_options(profile), *archive], profile.scratch)
+    home = make_spark_home(profile.scratch) if profile.executors else {}
+    return start_jvm(jars, profile.heap, [*_java_options(profile), *archive], profile.scratch, home)
 
 
 def _java_options(profile: Profile) -> list[str]:
@@ -71,6 +77,11 @@ def _java_options(profile: Profile) -> list[str]:
         f"-Djava.io.tmpdir={profile.scratch}",
         f"-Dlog4j2.configurationFile={log4j}",
     ]
+
+
+def _executor_settings(profile: Profile) -> Mapping[str, str]:
+    jars = own_jars(profile.cache)
+    return executor_settings(profile.executors, profile.threads, profile.heap, jars, _java_options(profile))
 
 
 def _settings(profile: Profile) -> dict[str, str]:

@@ -75,7 +75,11 @@ def _stages(spec: TopicSpec, analysis: Mapping[str, Any]) -> Iterator[dict[str, 
             if spec.aggregate is not None
             else "the new key, and where a record has left a key"
         )
-        yield {"where": "rekey job", "what": f"Spark, {mode}: {', '.join(what)}; writes under {key}"}
+        executors = spec.ingest.executors
+        yield {
+            "where": f"rekey job: a driver and {executors} executors" if executors else "rekey job",
+            "what": f"Spark, {mode}: {', '.join(what)}; writes under {key}",
+        }
         yield {"where": "ingest of each node", "what": f"Spark, {mode}: reads the internal topic"}
     else:
         yield {

@@ -92,6 +92,7 @@ def test_aggregate_view_stores_states() -> None:
     ("aggregate", "fields", "path"),
     [
         ({"groupBy": ["page", "page"]}, {}, "spec.view.aggregate.groupBy"),
+        ({}, {"ingest": {"executors": 2}}, "spec.ingest.executors"),
         ({"groupBy": ["page"]}, {"read": {"ingest": True}}, "spec.read.ingest"),
         ({"groupBy": ["page"]}, {"onBadRecord": "DeadLetter"}, "spec.onBadRecord"),
     ],

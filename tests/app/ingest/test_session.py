@@ -62,4 +62,4 @@ def test_compiler_jar_has_no_signature(spark: SparkSession) -> None:
 def test_jvm_that_does_not_start_is_named(tmp_path: Path) -> None:
     """A JVM that rejects an option ends with a code, which the message names."""
     with pytest.raises(JarsError, match="exit code 1"):
-        start_jvm([], "no-size", [], tmp_path)
+        start_jvm([], "no-size", [], tmp_path, {})

@@ -68,6 +68,14 @@ def test_new_key_has_a_rekey_stage() -> None:
     assert "\n\nKey\n  email  a string key\n" in as_text(known)
 
 
+def test_executors_are_named() -> None:
+    """The rekey stage says how many executors run it."""
+    regrouped = spec({"groupBy": ["page"], "columns": [COUNT]}, ingest={"executors": 2})
+    known = explanation("v", regrouped, analysis(RECORDS, group_key_format="string"), 6, 100)
+
+    assert known["stages"][0]["where"] == "rekey job: a driver and 2 executors"
+
+
 def test_estimates_follow_from_the_topic() -> None:
     """A node reads its share of all replicas; a row has the header and a place for each column."""
     view = spec({"columns": [COUNT]}, replicas=2, standbyReplicas=1)

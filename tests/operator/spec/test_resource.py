@@ -78,7 +78,7 @@ def test_view_can_follow_an_earlier_spec() -> None:
         ({"auth": {"jwt": {"jwksUrl": "https://a"}}}, "spec.auth: authentication is not in this version yet"),
         ({"tls": {"secretRef": {"name": "a"}}}, "spec.tls: TLS is not in this version yet"),
         ({"ingest": {"batch": "1s"}}, "spec.ingest.batch: Spark's Real-Time Mode takes no batch under 5s"),
-        ({"ingest": {"executors": 2}}, "spec.ingest.executors: Spark on several machines is not in this version yet"),
+        ({"ingest": {"executors": 2}}, "spec.ingest.executors: executors run with `qtopic run` only in this version"),
         ({"ingest": {"driverMemory": "256m"}}, "spec.ingest.driverMemory: Spark needs at least 512m"),
         ({"kafka": SASL}, "spec.kafka.config: sasl.mechanism is not set"),
         ({"kafka": PATH}, "spec.kafka.config: ssl.truststore.location names a file"),
