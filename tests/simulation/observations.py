@@ -53,9 +53,10 @@ class HedgeCounts:
         self._hedged: Counter[int] = Counter()
         self._budgets: dict[int, HedgeBudget] = {}  # retained, so that no other budget gets the same id
 
-    def note_request(self, budget: HedgeBudget) -> None:
+    def note_requests(self, budget: HedgeBudget, count: int) -> None:
+        """Count requests, also those that are answered before they need another attempt."""
         self._budgets[id(budget)] = budget
-        self._requests[id(budget)] += 1
+        self._requests[id(budget)] += count
 
     def note_step(self, budget: HedgeBudget, step: Step) -> None:
         if isinstance(step, SendTo) and step.hedge:

@@ -27,7 +27,7 @@ import queryable_app.serve.replication.replica_builder
 import queryable_app.serve.store.replica
 from queryable_app.platform import clock as platform_clock
 from queryable_app.policy import failure_detector
-from queryable_app.policy.attempts import Attempts, Step
+from queryable_app.policy.attempts import Attempts, HedgeBudget, Step
 from queryable_app.serve.store.store import Store
 from tests.simulation.topic import TopicConsumer
 from tests.simulation.world import World
@@ -91,18 +91,18 @@ def _replace_disks_and_kafka(patch: pytest.MonkeyPatch, world: World) -> None:
 
 
 def _count_hedges(patch: pytest.MonkeyPatch, world: World) -> None:
-    begin, step = Attempts.__init__, Attempts.step
+    note, step = HedgeBudget.note_requests, Attempts.step
 
-    def counted_begin(self: Attempts, *args: Any, **options: Any) -> None:
-        begin(self, *args, **options)
-        world.hedges.note_request(self._budget)
+    def counted_note(self: HedgeBudget, count: int) -> None:
+        note(self, count)
+        world.hedges.note_requests(self, count)
 
     def counted_step(self: Attempts, now: float) -> Step:
         taken = step(self, now)
         world.hedges.note_step(self._budget, taken)
         return taken
 
-    patch.setattr(Attempts, "__init__", counted_begin)
+    patch.setattr(HedgeBudget, "note_requests", counted_note)
     patch.setattr(Attempts, "step", counted_step)
 
 
