@@ -18,6 +18,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.cimpl import NewPartitions
 
 from queryable_app.platform.processes import Process
 from tests.integration import topics
@@ -283,6 +285,39 @@ def test_deleted_internal_topic_gives_no_wrong_number(
         else:
             eventually("the view is fresh", lambda: _strong(system) is not None, 180)
             assert served(system) == folded(topics.records(kafka.bootstrap, topic), ["page"])
+
+
+def test_job_follows_what_happens_to_the_source_topic(kafka: KafkaForTests, tmp_path: Path) -> None:
+    """Lag tools see the view's positions, status has added partitions, and a source that was made again, with more
+    records than before, fails the job: its numbers would be those of two topics."""
+    topic, dice = "source-changed", random.Random(SEED)
+    topics.create(kafka.bootstrap, topic, 2)
+    topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(100)])
+    with running(view(topic, kafka.bootstrap, ["page"]), tmp_path) as system:
+        before = served(system)
+        ends = topics.ends(kafka.bootstrap, topic)
+        eventually("they are committed", lambda: _committed(kafka.bootstrap, topic, system) == ends, 60)
+        client = topics.admin(kafka.bootstrap)
+        client.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+        eventually("status has them", lambda: system.status()["topicPartitions"] == 3, 60)
+        client.delete_topics([topic])[topic].result(20)
+        eventually("the job waits", lambda: system.status()["rekey"]["state"] == "waiting-for-topic", 60)
+        topics.create(kafka.bootstrap, topic, 2)
+        topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(300)])
+        eventually("the job fails", lambda: system.status()["rekey"]["state"] == "failed", 60)
+        assert "was deleted and made again" in system.status()["rekey"]["detail"]
+        assert {item["key"]: item["value"] for item in system.items("/v1/scan?consistency=any")} == before
+
+
+def _committed(bootstrap: str, topic: str, system: System) -> dict[int, int]:
+    """Return the positions that the group of the view has in its source topic."""
+    group = system.status()["applicationId"]
+    tool = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        places = tool.committed([TopicPartition(topic, partition) for partition in range(2)], 20)
+        return {place.partition: place.offset for place in places}
+    finally:
+        tool.close()
 
 
 def _write_in_transactions(bootstrap: str, topic: str) -> None:

@@ -38,6 +38,7 @@ _FLUSH_SECONDS: Final = (0.001, 0.03)
 _KAFKA_AWAY_SECONDS: Final = 2.0
 """A producer gives up after that long."""
 _LATE_SECONDS: Final = (0.01, 2.0)
+_SOURCE_ID: Final = b"source-1"
 _HEADERS: Final = f"{NODE_HEADER}: {TOKEN}\r\n".encode()
 
 
@@ -115,7 +116,8 @@ class RekeyJob:
 
     async def _report(self, state: str) -> Sequence[tuple[int, tuple[int, ...], frozenset[int]]]:
         """Report the state, and return the replicas of all nodes that answer."""
-        body = json.dumps({"state": state, "detail": "", "run": self._run}).encode()
+        report = {"state": state, "detail": "", "run": self._run, "sourcePartitions": self._world.partitions}
+        body = json.dumps(report).encode()
         replicas: list[tuple[int, tuple[int, ...], frozenset[int]]] = []
         for address in self._world.placement.addresses:
             client = self._clients.setdefault(address, PeerClient(address))
@@ -149,7 +151,7 @@ class _Run:
         self._queues: list[list[tuple[bytes, bytes]]] = [[] for _ in range(partitions)]
         for source, offset in enumerate(covered):
             for to in range(partitions):
-                self._send(source, to, MARKER_KEY, offset, 0, 0, b"")
+                self._send(source, to, MARKER_KEY, offset, 0, 0, _SOURCE_ID)
 
     def parts(self) -> list[Coroutine[Any, Any, None]]:
         partitions = range(self._world.partitions)

@@ -5,7 +5,7 @@ Every request has a deadline, so that an unreachable broker delays ingest for no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
@@ -80,6 +80,18 @@ class KafkaAdmin:
         except Py4JJavaError as error:
             if _cause(error).getClass().getSimpleName() != _EXISTS:
                 raise KafkaUnavailable(_reason(_cause(error))) from error
+
+    def commit(self, group: str, topic: str, offsets: Sequence[int]) -> None:
+        """Commit the next offset of each partition under a group without members."""
+        kafka = self._jvm.org.apache.kafka
+        positions = self._jvm.java.util.HashMap()
+        for partition, offset in enumerate(offsets):
+            where = kafka.common.TopicPartition(topic, partition)
+            positions.put(where, kafka.clients.consumer.OffsetAndMetadata(offset))
+        try:
+            self._get(self._client.alterConsumerGroupOffsets(group, positions).all())
+        except Py4JJavaError as error:
+            raise KafkaUnavailable(_reason(_cause(error))) from error
 
     def _spec(self, which: str) -> Any:
         return getattr(self._jvm.org.apache.kafka.clients.admin.OffsetSpec, which)()

@@ -59,6 +59,10 @@ class SourceGaps:
             self.close()
             return {}
 
+    def next_record(self, partition: int) -> int:
+        """Return the offset of a record that was seen where the partition stood still; -1: none was."""
+        return self._records.get(partition, -1)
+
     def close(self) -> None:
         if self._consumer is not None:
             self._consumer.close(self._jvm.java.time.Duration.ofMillis(0))

@@ -25,7 +25,8 @@ from queryable_app.config.topic_spec import TopicSpec
 from queryable_app.contract import NodeSettings, ObservedTopic
 from queryable_app.ingest.kafka_admin import WITHOUT_METRICS, KafkaAdmin
 from queryable_app.ingest.rekey_gaps import LOOK_SECONDS, SourceGaps
-from queryable_app.ingest.rekey_nodes import RekeyNodes
+from queryable_app.ingest.rekey_nodes import RekeyNodes, ReplicaSources
+from queryable_app.ingest.rekey_stalls import RunStalls
 from queryable_app.ingest.stream import QueryStart, contribution_of, kafka_source, refused_real_time, view_of
 from queryable_app.ingest.supervisor import (
     HEALTHY_SECONDS,
@@ -43,6 +44,8 @@ from queryable_app.policy.source_positions import SourceStart, least_starts, tru
 _LOOK_SECONDS: Final = 0.2
 _REPORT_SECONDS: Final = 1.0
 _FAILURES_MAX: Final = 5  # the doublings of the delay
+_COMMIT_SECONDS: Final = 5.0
+_RECREATED: Final = "was deleted and made again: make a new revision of the view"
 _COUNTS: Final = 4  # of a run, before its offsets
 
 
@@ -71,6 +74,9 @@ class RekeyJob:
         self._reads_headers = check_view(session, view_of(spec)).reads_headers
         self._mode = spec.ingest.mode
         self._run = 0
+        self._source_partitions = 0  # as last seen; 0: it has not been looked up
+        self._stalls = RunStalls()
+        self._commit_refused = False  # the last time
         self._failures = 0  # in a row
         self._state = ""
 
@@ -90,7 +96,7 @@ class RekeyJob:
             if state != self._state:
                 event("rekey-run-ended", state=state, reason=why)
             self._state = state
-            self._nodes.report(state, why, self._run)
+            self._report(state, why)
             time.sleep(min(RETRY_SECONDS * 2 ** (min(self._failures, _FAILURES_MAX) - 1), RETRY_SECONDS_MAX))
 
     def _run_once(self) -> NoReturn:
@@ -109,8 +115,11 @@ class RekeyJob:
             raise _RunEnded(
                 "failed", f"the topic {self._spec.topic} has lost partitions; make a new revision"
             )
+        self._source_partitions = source.partitions
         internal = self._internal_topic(admin)
-        reported = self._nodes.report("starting", "", self._run)
+        reported = self._report("starting", "")
+        if any(each.source_id not in ("", source.id) for each in reported):
+            raise _RunEnded("failed", f"the topic {self._spec.topic} {_RECREATED}")
         least = least_starts(
             [(each.partition, each.starts, self._run in each.refused) for each in reported], self._partitions
         )
@@ -132,7 +141,7 @@ class RekeyJob:
             self._jvm, self._settings.bootstrap_servers, self._spec.kafka_config, self._spec.topic
         )
         try:
-            self._start_run(least, starts, trusted)
+            self._start_run(source.id, least, starts, trusted)
             query = self._start_query(starts)
             event("rekey-run", run=self._run, starts=starts, mode=self._mode)
             self._watch(admin, query, (source.id, internal), gaps)
@@ -141,6 +150,9 @@ class RekeyJob:
                 query.stop()
             gaps.close()
             self._jvm.io.queryabletopics.RekeyRun.end(self._run)
+
+    def _report(self, state: str, detail: str) -> Sequence[ReplicaSources]:
+        return self._nodes.report(state, detail, self._run, self._source_partitions)
 
     def _internal_topic(self, admin: KafkaAdmin) -> str:
         """Return the id of the internal topic, which is created if it does not exist."""
@@ -160,7 +172,11 @@ class RekeyJob:
         return found[0]
 
     def _start_run(
-        self, covered: Sequence[SourceStart], starts: Sequence[int], trusted: Sequence[int] | None
+        self,
+        source_id: str,
+        covered: Sequence[SourceStart],
+        starts: Sequence[int],
+        trusted: Sequence[int] | None,
     ) -> None:
         settings = self._jvm.java.util.HashMap()
         for name, value in {**WITHOUT_METRICS, **self._spec.kafka_config}.items():
@@ -172,6 +188,7 @@ class RekeyJob:
             self._topic,
             self._partitions,
             settings,
+            source_id,
             self._longs([each.offset for each in covered]),
             self._longs(starts),
             0 if window is None else ahead_ms(window),
@@ -216,7 +233,7 @@ class RekeyJob:
     ) -> NoReturn:
         """Report the run, and move it over gaps, until it ends."""
         runs = self._jvm.io.queryabletopics.RekeyRun
-        report_at = check_at = look_at = time.monotonic()
+        report_at = check_at = look_at = commit_at = time.monotonic()
         while True:
             if not query.isActive:
                 error = query_error(query)
@@ -231,22 +248,44 @@ class RekeyJob:
                 offsets = [int(offset) for offset in runs.counts(self._run).split()[_COUNTS:]]
                 for partition, reached in gaps.look(offsets).items():
                     runs.skip(self._run, partition, offsets[partition], reached)
+                if (stalled := self._stalls.look(offsets, gaps.next_record, now)) is not None:
+                    raise _RunEnded("restarting", stalled)
             if now >= report_at:
                 report_at = now + _REPORT_SECONDS
                 self._state = "streaming"
-                replicas = self._nodes.report("streaming", _detail(runs.counts(self._run)), self._run)
+                replicas = self._report("streaming", _detail(runs.counts(self._run)))
                 if any(self._run in replica.refused for replica in replicas):
                     raise _RunEnded("restarting", "a replica needs earlier records than this run has")
+                if now >= commit_at:
+                    commit_at = now + _COMMIT_SECONDS
+                    self._commit(admin, replicas)
             if now >= check_at:
                 check_at = now + TOPIC_CHECK_SECONDS
                 self._check_topics(admin, topics)
             time.sleep(_LOOK_SECONDS)
+
+    def _commit(self, admin: KafkaAdmin, replicas: Sequence[ReplicaSources]) -> None:
+        """Commit how far the view is in the source topic, for lag tools. They are never read back."""
+        reached = least_starts([(each.partition, each.starts, False) for each in replicas], self._partitions)
+        if reached is None:
+            return
+        group = self._settings.application_id
+        try:
+            admin.commit(group, self._spec.topic, [each.offset for each in reached])
+        except KafkaUnavailable as error:
+            if not self._commit_refused:
+                event("group-not-committed", group=group, reason=str(error))
+            self._commit_refused = True
+        else:
+            self._commit_refused = False
 
     def _check_topics(self, admin: KafkaAdmin, topics: tuple[str, str]) -> None:
         try:
             seen = [admin.identity(self._spec.topic), admin.identity(self._topic)]
         except KafkaUnavailable:
             return  # the producer fails if that lasts
+        if seen[0] is not None:
+            self._source_partitions = seen[0][1]
         for found, id, name in zip(seen, topics, (self._spec.topic, self._topic), strict=True):
             if found is None or found[0] != id:
                 raise _RunEnded("restarting", f"the topic {name} was deleted")
@@ -280,7 +319,7 @@ def _start_offsets(least: Sequence[SourceStart], source: ObservedTopic) -> list[
             raise _RunEnded(
                 "failed",
                 f"the source topic ends at {latest} in partition {partition}, before the view's position {offset}; "
-                "it was deleted and made again: make a new revision of the view",
+                f"it {_RECREATED}",
             )
         starts.append(max(offset, earliest))
     return starts

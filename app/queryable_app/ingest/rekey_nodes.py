@@ -17,11 +17,12 @@ _REQUEST_SECONDS: Final = 2.0
 
 
 class ReplicaSources(NamedTuple):
-    """Where a run must begin for a replica, and the runs that it refused last."""
+    """Where a run must begin for a replica, the runs that it refused last, and the id of its source topic, if it has rows."""
 
     partition: int
     starts: tuple[SourceStart, ...]
     refused: frozenset[int]
+    source_id: str
 
 
 class RekeyNodes:
@@ -32,15 +33,16 @@ class RekeyNodes:
         token = Path(settings.internal_token_path).read_text().strip() if settings.internal_token_path else ""
         self._http = httpx.Client(timeout=_REQUEST_SECONDS, trust_env=False, headers={NODE_HEADER: token})
 
-    def report(self, state: str, detail: str, run: int) -> Sequence[ReplicaSources]:
-        """Report the state, and return the replicas of all nodes that answer."""
+    def report(
+        self, state: str, detail: str, run: int, source_partitions: int = 0
+    ) -> Sequence[ReplicaSources]:
+        """Report the state, and return the replicas of all nodes that answer. 0 partitions: they are not known."""
+        body = {"state": state, "detail": detail, "run": run, "sourcePartitions": source_partitions}
         placement = Placement.from_json(self._placement_path.read_text())
         replicas: list[ReplicaSources] = []
         for address in placement.addresses:
             try:
-                answer = self._http.put(
-                    f"{address}{REKEY_PATH}", json={"state": state, "detail": detail, "run": run}
-                )
+                answer = self._http.put(f"{address}{REKEY_PATH}", json=body)
                 replicas += [_replica(each) for each in answer.raise_for_status().json()["replicas"]]
             except (httpx.HTTPError, ValueError, KeyError, TypeError):
                 continue
@@ -59,4 +61,5 @@ def _replica(raw: Any) -> ReplicaSources:
             ]
         ),
         frozenset(int(run) for run in raw["refused"]),
+        str(raw.get("sourceId", "")),
     )

@@ -7,7 +7,8 @@ another. A row below the position is therefore a duplicate, and any other row is
 run, when they restart, or where they give up.
 
 A run that begins after the position, or that has a gap, is refused for good. Its rows change nothing. The job learns of it,
-and starts a new run at the least positions.
+and starts a new run at the least positions. So is a run that reads another topic than the first accepted one: a topic that was
+deleted and made again under the same name has other records at the same offsets.
 
 Every replica of a partition reads the same log, and so decides the same.
 
@@ -32,7 +33,7 @@ from queryable_app.wire.envelopes import Envelope
 RUNS_MAX: Final = 8
 """The accepted runs, and the refused ones, that a source partition remembers. A run that is forgotten is refused."""
 
-_COUNT: Final = struct.Struct(">I")
+_COUNT: Final = struct.Struct(">IB")  # source partitions, bytes of the topic's id
 _SOURCE: Final = struct.Struct(">qHBB")  # offset, row, accepted runs, refused runs
 _RUN: Final = struct.Struct(">QQ")
 _REFUSED: Final = struct.Struct(">Q")
@@ -91,12 +92,12 @@ class SourcePosition:
             if sequence == 0 and rows == 0 and (offset, row) <= (self.offset, self.row):
                 self._accept(run)
             else:
-                self._refuse(run)
+                self.refuse(run)
             return False
         if sequence != expected:
             if sequence > expected:
                 del self.runs[run]
-                self._refuse(run)
+                self.refuse(run)
             return False
         self.runs[run] = sequence + 1
         if offset < self.offset or (offset == self.offset and row < self.row):
@@ -125,7 +126,7 @@ class SourcePosition:
         if len(self.runs) > RUNS_MAX:
             del self.runs[next(iter(self.runs))]
 
-    def _refuse(self, run: int) -> None:
+    def refuse(self, run: int) -> None:
         if run not in self.refused:
             self.refused = (*self.refused, run)[-RUNS_MAX:]
 
@@ -133,17 +134,31 @@ class SourcePosition:
 class SourcePositions:
     """Track all source partitions of one internal replica. A slice changes a copy, which replaces this after the write."""
 
-    __slots__ = ("by_partition",)
+    __slots__ = ("by_partition", "topic_id")
 
-    def __init__(self, by_partition: Sequence[SourcePosition]) -> None:
+    def __init__(self, by_partition: Sequence[SourcePosition], topic_id: bytes = b"") -> None:
         self.by_partition = list(by_partition)
+        self.topic_id = topic_id
+        """Kafka's id of the source topic, from the first accepted run that names it; empty until then."""
 
     @staticmethod
     def none(partitions: int) -> SourcePositions:
         return SourcePositions([SourcePosition() for _ in range(partitions)])
 
     def copy(self) -> SourcePositions:
-        return SourcePositions([each.copy() for each in self.by_partition])
+        return SourcePositions([each.copy() for each in self.by_partition], self.topic_id)
+
+    def begin(self, envelope: Envelope, topic_id: bytes, clock: SourceClock = NO_SOURCE_CLOCK) -> None:
+        """Advance by the first envelope of a run, which names the topic that the run reads."""
+        if envelope.partition >= len(self.by_partition):
+            return
+        source = self.by_partition[envelope.partition]
+        if topic_id and self.topic_id not in (b"", topic_id):
+            source.refuse(envelope.run)
+            return
+        source.take(envelope, clock)
+        if envelope.run in source.runs:
+            self.topic_id = self.topic_id or topic_id
 
     def take(
         self, envelope: Envelope, clock: SourceClock = NO_SOURCE_CLOCK, alone_from: int | None = None
@@ -174,7 +189,7 @@ class SourcePositions:
         return frozenset(run for each in self.by_partition for run in each.refused)
 
     def encode(self) -> bytes:
-        parts = [_COUNT.pack(len(self.by_partition))]
+        parts = [_COUNT.pack(len(self.by_partition), len(self.topic_id)), self.topic_id]
         for each in self.by_partition:
             parts.append(_SOURCE.pack(each.offset, each.row, len(each.runs), len(each.refused)))
             parts += [_RUN.pack(*run) for run in each.runs.items()]
@@ -187,8 +202,9 @@ class SourcePositions:
 
     @staticmethod
     def decode(raw: bytes) -> SourcePositions:
-        (count,) = _COUNT.unpack_from(raw)
-        at, decoded = _COUNT.size, []
+        count, id_bytes = _COUNT.unpack_from(raw)
+        topic_id = raw[_COUNT.size : _COUNT.size + id_bytes]
+        at, decoded = _COUNT.size + id_bytes, []
         for _ in range(count):
             each = SourcePosition()
             each.offset, each.row, runs, refused = _SOURCE.unpack_from(raw, at)
@@ -210,7 +226,7 @@ class SourcePositions:
                 at += SOURCE_CLOCK_SIZE
         if at != len(raw):
             raise ValueError(f"{len(raw)} bytes of source positions that end at {at}")
-        return SourcePositions(decoded)
+        return SourcePositions(decoded, topic_id)
 
 
 def least_starts(

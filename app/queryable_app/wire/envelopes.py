@@ -3,8 +3,8 @@
 Strategy: an envelope says where its record stands in the source topic, and where it stands in its run. A *run* is one start of
 the job. It numbers all that it writes of a source partition to an internal partition, so a lost record shows. An envelope of 0
 rows is a *marker*: it carries no row. The first envelope of a run is a marker with the offset from which the run covers
-the source partition, and of the row that it needs of that record. A later marker says that all rows of earlier source offsets are
-written.
+the source partition, and of the row that it needs of that record. Its content is Kafka's id of the source topic. A later marker
+says that all rows of earlier source offsets are written.
 
 In a view with windows every envelope also has the clock of its source partition (`SourceClock`), between the header and the
 contribution: of a row the clock that its record has moved, of a marker the clock before the next record.

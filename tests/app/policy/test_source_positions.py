@@ -406,3 +406,23 @@ class _World:
                     if record.rows:
                         clock.advance(record.event_ms, _AHEAD_MS)
                 assert position.clock == _source_clock(clock)
+
+
+def test_run_of_a_recreated_topic_is_refused() -> None:
+    """A topic that was made again under the same name has other records at the same offsets: none of its rows counts."""
+    positions = SourcePositions.none(1)
+    positions.begin(Envelope(0, 0, 0, 0, 7, 0, 0), b"first")
+    assert positions.take(Envelope(0, 0, 0, 1, 7, 1, 0))
+    decoded = SourcePositions.decode(positions.copy().encode())
+    decoded.begin(Envelope(0, 0, 0, 0, 8, 0, 0), b"second")
+    assert not decoded.take(Envelope(0, 1, 0, 1, 8, 1, 0))
+    assert (decoded.topic_id, decoded.offsets) == (b"first", (1,))
+    assert decoded.refused_runs == {8}
+    assert decoded.take(Envelope(0, 1, 0, 1, 7, 2, 0))
+
+
+def test_refused_run_does_not_name_the_topic() -> None:
+    """A run that begins too late says nothing of the topic whose rows a replica has."""
+    positions = SourcePositions.none(1)
+    positions.begin(Envelope(0, 5, 0, 0, 7, 0, 0), b"first")
+    assert positions.topic_id == b""

@@ -1,6 +1,7 @@
 package io.queryabletopics;
 
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.Map;
@@ -54,16 +55,17 @@ public final class RekeyRun {
   /**
    * Start a run, before its query.
    *
+   * @param sourceId Kafka's id of the source topic, which the first markers carry
    * @param covered by source partition: the offset from which the run covers it
    * @param starts  by source partition: the offset of the first record that the query reads
    * @param aheadMs how far ahead of a clock is far; 0: the view has no windows
    * @param clocks  by source partition four numbers: how many rows of the first record are not needed, and its clock
    * @param trusted by source partition: from where the places of keys are remembered (KeyPlaces); null: rows add to groups
    */
-  public static void start(long run, String topic, int partitions, Map settings, long[] covered, long[] starts, long aheadMs,
-      long[] clocks, long[] trusted) {
+  public static void start(long run, String topic, int partitions, Map settings, String sourceId, long[] covered,
+      long[] starts, long aheadMs, long[] clocks, long[] trusted) {
     RekeyRun started = new RekeyRun(run, topic, partitions, settings, covered.length, true);
-    started.begin(covered, starts, aheadMs, clocks, trusted);
+    started.begin(sourceId.getBytes(StandardCharsets.UTF_8), covered, starts, aheadMs, clocks, trusted);
     synchronized (RUNS) {
       RUNS.put(Long.valueOf(run), started);
     }
@@ -172,7 +174,7 @@ public final class RekeyRun {
     markers.setDaemon(true);
   }
 
-  private void begin(long[] covered, long[] starts, long aheadMs, long[] clocks, long[] trusted) {
+  private void begin(byte[] sourceId, long[] covered, long[] starts, long aheadMs, long[] clocks, long[] trusted) {
     for (int from = 0; from < covered.length; from++) {
       KeyPlaces places = trusted == null ? null : new KeyPlaces(placesBytes(covered.length), trusted[from]);
       RekeySource source = new RekeySource(partitions, covered[from], starts[from], places);
@@ -182,7 +184,7 @@ public final class RekeyRun {
         source.timed = row > 0 ? covered[from] : -1;
       }
       for (int to = 0; to < partitions; to++) {
-        send(source, from, to, MARKER_KEY, covered[from], row, 0, System.currentTimeMillis(), NO_ROW);
+        send(source, from, to, MARKER_KEY, covered[from], row, 0, System.currentTimeMillis(), sourceId);
       }
       sources.set(from, source);
     }

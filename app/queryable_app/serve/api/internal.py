@@ -25,7 +25,7 @@ from queryable_app.serve.node import Node
 from queryable_app.serve.peers.peers import HEARTBEAT
 from queryable_app.serve.replication.assigned_replicas import PlacementRefused
 from queryable_app.serve.store.rekeyed_replica import RekeyedReplica
-from queryable_app.wire.checked import OFFSET_MAX, Malformed, field, text, whole
+from queryable_app.wire.checked import OFFSET_MAX, PARTITION_MAX, Malformed, field, text, whole
 from queryable_app.wire.http_text import JSON, body_answer, json_answer
 
 _STATE_CHARS_MAX: Final = 40
@@ -73,6 +73,8 @@ def routes(node: Node) -> APIRouter:
             node.rekey_job.detail = field(body, "detail", text)[:_DETAIL_CHARS_MAX]
             node.rekey_job.run = field(body, "run", whole(0, OFFSET_MAX))
             node.rekey_job.reported_at_ms = monotonic_ms()
+            if body.get("sourcePartitions"):  # a job of an earlier version does not report them
+                node.replicas.note_topic_partitions(field(body, "sourcePartitions", whole(1, PARTITION_MAX)))
         return to_response(json_answer({"replicas": rekey_positions(node)}))
 
     @router.get(HEARTBEAT)
@@ -92,6 +94,7 @@ def rekey_positions(node: Node) -> list[dict[str, Any]]:
             "sources": replica.sources.offsets,
             "starts": [(row, *clock) for _, row, clock in replica.sources.starts],
             "refused": sorted(replica.sources.refused_runs),
+            "sourceId": replica.sources.topic_id.decode(errors="replace"),
         }
         for replica in node.replicas.by_partition.values()
         if isinstance(replica, RekeyedReplica) and replica.writable

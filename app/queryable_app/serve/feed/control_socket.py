@@ -204,7 +204,8 @@ class ControlSocket:
         """Close all older row connections, then return the positions of the next start."""
         self._rows.generation = generation
         await self._rows.close_connections()
-        self._replicas.note_topic_partitions(topic.partitions)
+        if not self._replicas.source_partitions:  # the rekey job reports those of the source
+            self._replicas.note_topic_partitions(topic.partitions)
         positions = {}
         for partition in self._replicas.partitions_to_ingest():
             replica = self._replicas.by_partition[partition]

@@ -41,7 +41,9 @@ class RekeyedRows:
             envelope = decode_envelope(stored, ROW_HEADER_SIZE)
             if windowed:
                 clock = _clock(stored, start)
-            if take(envelope, clock):
+            if not envelope.sequence:
+                sources.begin(envelope, stored[content:], clock)
+            elif take(envelope, clock):
                 offset: int = ROW_HEADER.unpack_from(stored)[1]
                 new.append((key, pack(0, offset, envelope.timestamp_ms, 0) + stored[content:]))
                 times.append(positions[envelope.partition].clock.max_event_ms)
