@@ -3,8 +3,9 @@
 The run has the lowest priority. It ends at once if the archive exists or another process makes it; with `--wait` it waits for
 that process. Exit code 0: there is an archive now.
 
-The run needs no Kafka. A rate stream goes through an example of SQL and the writer into a sink. Kafka's clients are made but
-find no broker, and the classes that only a broker's response needs are loaded by name.
+The run needs no Kafka. A rate stream goes through an example of SQL and the writer into a sink, once as a view of latest values
+and once as an aggregate. Kafka's clients are made but find no broker, and the classes that only a broker's response needs are
+loaded by name.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +44,16 @@ _BATCHES: Final = 4
 _STREAM_SECONDS_MAX: Final = 300
 _EXIT_SECONDS_MAX: Final = 1800  # on a busy machine the run gets little CPU
 _SCHEMA: Final = "a STRING, b DOUBLE"
+_AGGREGATE: Final = {
+    "kind": "aggregate",
+    "aggregate": {
+        "columns": [
+            {"name": "n", "op": "count"},
+            {"name": "total", "op": "sum", "of": "CAST(b AS DECIMAL(9, 2))", "filter": "b > 1"},
+            {"name": "last", "op": "last", "of": "a"},
+        ]
+    },
+}
 _SQL: Final = "SELECT key, upper(value.a) AS a, value.b AS b FROM records WHERE value.b > 0"
 
 
@@ -98,7 +109,8 @@ def _train(archive: Path, scratch: Path, cache: Path) -> None:
     session = start_session(Profile(2, "512m", scratch, cache), [f"-XX:ArchiveClassesAtExit={archive}"])
     jvm = jvm_process()
     try:
-        _stream(session, scratch)
+        for view in ({}, _AGGREGATE):
+            _stream(session, scratch, view)
         _look_for_kafka(session)
         _load_classes(session, connector_jars(cache))
         _exit(session)
@@ -107,7 +119,7 @@ def _train(archive: Path, scratch: Path, cache: Path) -> None:
         jvm.wait()
 
 
-def _stream(session: SparkSession, scratch: Path) -> None:
+def _stream(session: SparkSession, scratch: Path, view: Mapping[str, Any]) -> None:
     received: list[int] = []
     records = (
         session.readStream.format("rate")
@@ -123,13 +135,16 @@ def _stream(session: SparkSession, scratch: Path) -> None:
     )
     kafka = {"bootstrapServers": _UNREACHABLE_BROKER}
     value = {"format": "json", "schema": _SCHEMA}
-    spec = parse_spec({"kafka": kafka, "topic": "none", "value": value, "transform": {"sql": _SQL}})
-    start = QueryStart(spec, _UNREACHABLE_BROKER, 1, {0: -2}, 1, scratch / "rows.sock", "microbatch")
+    resource = {"kafka": kafka, "topic": "none", "value": value, "transform": {"sql": _SQL}, "view": view}
+    spec = parse_spec(resource)
+    kind = view.get("kind", "latest")
+    rows, checkpoint = scratch / f"{kind}.sock", scratch / f"checkpoint-{kind}"
+    start = QueryStart(spec, _UNREACHABLE_BROKER, 1, {0: -2}, 1, rows, "microbatch")
     projection = project(session, records, view_of(spec))
     writer = projection.frame.writeStream.outputMode("update")
-    writer = writer.option("checkpointLocation", str(scratch / "checkpoint"))
+    writer = writer.option("checkpointLocation", str(checkpoint))
     writer._jwrite = writer._jwrite.foreach(row_writer(session, start, projection))
-    with Sink(scratch / "rows.sock", lambda payload: received.append(payload[0])):
+    with Sink(rows, lambda payload: received.append(payload[0])):
         query = writer.start()
         deadline = time.monotonic() + _STREAM_SECONDS_MAX
         while (

@@ -1,5 +1,6 @@
 package io.queryabletopics;
 
+import java.math.BigDecimal;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 
@@ -9,6 +10,15 @@ public final class SampleRow {
 
   public static Row of(int partition, long offset, long timestampMs, byte[] key, byte[] value) {
     Object[] columns = {Integer.valueOf(partition), Long.valueOf(offset), Long.valueOf(timestampMs), key, value};
+    return RowFactory.create(columns);
+  }
+
+  /** Build a row of an aggregate view with the inputs `-lsn`, of which the number has a filter. */
+  public static Row of(int partition, long offset, long timestampMs, byte[] key, long eventMs, boolean counts,
+      long number, byte[] text, String decimal) {
+    Object[] columns = {Integer.valueOf(partition), Long.valueOf(offset), Long.valueOf(timestampMs), key, null,
+        Boolean.FALSE, null, Long.valueOf(eventMs), Boolean.TRUE, Boolean.valueOf(counts), Long.valueOf(number), text,
+        new BigDecimal(decimal)};
     return RowFactory.create(columns);
   }
 }

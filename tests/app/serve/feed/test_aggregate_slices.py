@@ -91,6 +91,25 @@ def test_any_cut_and_any_replay_is_the_fold_of_the_log(node_of: OpenNode) -> Non
     check()
 
 
+def test_hot_key_is_written_once_in_a_slice(node_of: OpenNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key with nine of ten records costs one state in the batch, and its numbers are exact."""
+    node = node_of()
+    store = node.replicas.by_partition[0].store
+    written: list[bytes] = []
+
+    def apply(puts: list[tuple[bytes, bytes]], *rest: Any) -> None:
+        written.extend(key for key, _ in puts)
+        type(store).apply(store, puts, *rest)
+
+    monkeypatch.setattr(store, "apply", apply)
+    log = [(b"hot" if n % 10 else b"%d" % n, (2, n, None, None)) for n in range(1000)]
+    rows = [contribution_row(n, key, TYPES, values) for n, (key, values) in enumerate(log)]
+    node.slices.apply(slice_payload(*rows))
+    assert written.count(b"hot") == 1
+    assert rendered(node)[b"hot"]["n"] == 900
+    assert rendered(node)[b"hot"]["total"] == sum(n for n in range(1000) if n % 10)
+
+
 def test_row_names_the_last_record_of_its_group(node_of: OpenNode) -> None:
     """A state has the offset and the timestamp of the last record that was folded into it."""
     node = node_of()
