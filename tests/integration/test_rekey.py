@@ -286,30 +286,19 @@ def test_deleted_internal_topic_gives_no_wrong_number(
             assert served(system) == folded(topics.records(kafka.bootstrap, topic), ["page"])
 
 
-def test_job_follows_what_happens_to_the_source_topic(kafka: KafkaForTests, tmp_path: Path) -> None:
-    """Lag tools see the view's positions, status has partitions that the source gets, and those of the internal topic change
-    no number. A source that was made again, with more records than before, fails the job: its numbers would be those of two
-    topics."""
-    topic, dice = "source-changed", random.Random(SEED)
+def test_lag_tools_see_the_view_in_its_source_topic(kafka: KafkaForTests, tmp_path: Path) -> None:
+    """The group of the view has its positions in the source topic. Partitions that the internal topic gets from outside
+    change no number."""
+    topic, dice = "source-positions", random.Random(SEED)
     topics.create(kafka.bootstrap, topic, 2)
     topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(100)])
     with running(view(topic, kafka.bootstrap, ["page"]), tmp_path) as system:
         assert served(system) == folded(topics.records(kafka.bootstrap, topic), ["page"])
         topics.grow(kafka.bootstrap, f"local.{topic}.r1.rekey", 4)
         topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(100)])
-        before = served(system)
-        assert before == folded(topics.records(kafka.bootstrap, topic), ["page"])
+        assert served(system) == folded(topics.records(kafka.bootstrap, topic), ["page"])
         ends = topics.ends(kafka.bootstrap, topic)
         eventually("they are committed", lambda: _committed(kafka.bootstrap, topic, system) == ends, 60)
-        topics.grow(kafka.bootstrap, topic, 3)
-        eventually("status has them", lambda: system.status()["topicPartitions"] == 3, 60)
-        topics.admin(kafka.bootstrap).delete_topics([topic])[topic].result(20)
-        eventually("the job waits", lambda: system.status()["rekey"]["state"] == "waiting-for-topic", 60)
-        topics.create(kafka.bootstrap, topic, 2)
-        topics.produce(kafka.bootstrap, topic, [record(dice) for _ in range(300)])
-        eventually("the job fails", lambda: system.status()["rekey"]["state"] == "failed", 60)
-        assert "was deleted and made again" in system.status()["rekey"]["detail"]
-        assert {item["key"]: item["value"] for item in system.items("/v1/scan?consistency=any")} == before
 
 
 def _committed(bootstrap: str, topic: str, system: System) -> dict[int, int]:
