@@ -105,7 +105,7 @@ class SourcePosition:
         moves = rows > 0 or offset > self.offset
         if alone_from is not None and moves and not self._follows(run, alone_from, offset):
             del self.runs[run]
-            self._refuse(run)
+            self.refuse(run)
             return False
         self.offset, self.row = (offset, row + 1) if row + 1 < rows else (offset + bool(rows), 0)
         if clock.max_event_ms >= self.clock.max_event_ms:
@@ -148,7 +148,13 @@ class SourcePositions:
     def copy(self) -> SourcePositions:
         return SourcePositions([each.copy() for each in self.by_partition], self.topic_id)
 
-    def begin(self, envelope: Envelope, topic_id: bytes, clock: SourceClock = NO_SOURCE_CLOCK) -> None:
+    def begin(
+        self,
+        envelope: Envelope,
+        topic_id: bytes,
+        clock: SourceClock = NO_SOURCE_CLOCK,
+        alone_from: int | None = None,
+    ) -> None:
         """Advance by the first envelope of a run, which names the topic that the run reads."""
         if envelope.partition >= len(self.by_partition):
             return
@@ -156,7 +162,7 @@ class SourcePositions:
         if topic_id and self.topic_id not in (b"", topic_id):
             source.refuse(envelope.run)
             return
-        source.take(envelope, clock)
+        source.take(envelope, clock, alone_from)
         if envelope.run in source.runs:
             self.topic_id = self.topic_id or topic_id
 

@@ -19,6 +19,7 @@ ROW: Final = 1
 KEYLESS: Final = 2
 
 _ALONE_FROM: Final = struct.Struct(">q")
+ALONE_FROM_SIZE: Final = _ALONE_FROM.size
 _HEADER: Final = struct.Struct(">qBI")  # alone_from, kind, length of the record key
 _HEADER_SIZE: Final = _HEADER.size
 

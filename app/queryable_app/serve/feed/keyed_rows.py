@@ -33,7 +33,14 @@ from queryable_app.wire.hidden_rows import (
     prefix_end,
     shown_key,
 )
-from queryable_app.wire.keyed_contents import KEYLESS, LEFT, KeyedContent, decode_alone_from, decode_keyed
+from queryable_app.wire.keyed_contents import (
+    ALONE_FROM_SIZE,
+    KEYLESS,
+    LEFT,
+    KeyedContent,
+    decode_alone_from,
+    decode_keyed,
+)
 
 _CONTENT: Final = ROW_HEADER_SIZE + HEADER_SIZE
 
@@ -51,7 +58,10 @@ class KeyedRows:
         new: list[tuple[bytes, bytes, Envelope, KeyedContent]] = []
         for disk_key, stored in rows:
             envelope = decode_envelope(stored, ROW_HEADER_SIZE)
-            if sources.take(envelope, alone_from=decode_alone_from(stored, _CONTENT)):
+            alone_from = decode_alone_from(stored, _CONTENT)
+            if not envelope.sequence:
+                sources.begin(envelope, stored[_CONTENT + ALONE_FROM_SIZE :], alone_from=alone_from)
+            elif sources.take(envelope, alone_from=alone_from):
                 new.append((disk_key, stored, envelope, decode_keyed(stored, _CONTENT)))
         moves = _Moves(store)
         moves.load((_place_of(key, envelope, content), key) for key, _, envelope, content in new)
