@@ -177,6 +177,7 @@ class SimulatedStore:
         deletes: Iterable[bytes] = (),
         clock: Clock | None = None,
         sources: SourcePositions | None = None,
+        entries: object = None,
     ) -> None:
         disk = self.on_disk
         if state.position < disk.state.position:
