@@ -11,7 +11,7 @@ import org.apache.spark.api.plugin.SparkPlugin;
  * Connect the executors' parts of a run to the driver's, by Spark's messages for plugins.
  *
  * A message is an array: what is asked, the run, and what it is about. Spark never sends a message twice. If one fails, the
- * source partition belongs to nobody, and the run ends.
+ * source partition has no owner any more, and the run ends.
  */
 public final class RekeyExecutors implements SparkPlugin {
   private static final String JOIN = "join", BORROW = "borrow", GIVE_BACK = "give back", REPORT = "report";

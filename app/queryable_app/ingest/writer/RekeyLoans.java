@@ -71,7 +71,7 @@ final class RekeyLoans {
     return skips;
   }
 
-  /** Fail if an executor is silent that has a source partition: nobody else may write it. */
+  /** Fail if an executor is silent that has a source partition, which no other JVM may write. */
   synchronized void check() {
     for (int from = 0; from < loans.length; from++) {
       if (loans[from] != null && System.nanoTime() - loans[from].heardNanos > SILENCE_NANOS) {

@@ -160,7 +160,8 @@ class RowSocket:
         return self._needs_no_dead_letters(payload) and self._share.run_now(self._slices.apply, payload)
 
     def _apply_with_waiting(self, read: FrameReader, payload: bytes) -> None:
-        """Apply a slice, with those that wait behind it if no reads arrive: a read never waits for more than one slice."""
+        """Apply a slice, with those that wait behind it if no reads arrive. Only the first read after a pause may wait for all of
+        them, which are a buffer at most."""
         waiting = [] if self._share.reads_arrive else read.waiting(self._needs_no_dead_letters)
         self._slices.apply(payload, *waiting)
 
