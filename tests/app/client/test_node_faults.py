@@ -135,16 +135,15 @@ def test_session_never_goes_back(tmp_path: Path) -> None:
             assert mine.get(key).value == "new"  # type: ignore[union-attr]
             nodes.stop(nodes.nodes.index(first))
             assert users.get(key).value == "old"  # type: ignore[union-attr]
-            with pytest.raises(NotFreshEnough):
-                mine.get(key, deadline_ms=1000)
             for read in (
+                lambda: mine.get(key, deadline_ms=1000),
                 lambda: mine.multi_get([key], deadline_ms=1000),
                 lambda: list(mine.scan(deadline_ms=1000)),
+                lambda: users.session(mine.seen).get(key, deadline_ms=1000),
             ):
+                # On a busy machine the deadline may pass before the node has answered that it is not fresh enough.
                 with pytest.raises((NotFreshEnough, DeadlineExceeded)):
                     read()
-            with pytest.raises(NotFreshEnough):
-                users.session(mine.seen).get(key, deadline_ms=1000)
             partition = partition_for(key.encode(), "murmur2", PARTITIONS)
             second.put(key.encode(), b'"new"', partition=partition)
             assert mine.get(key).value == "new"  # type: ignore[union-attr]

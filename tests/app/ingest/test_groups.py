@@ -156,6 +156,23 @@ def test_record_with_too_many_rows_is_bad(spark: SparkSession) -> None:
     assert (row.row, row.rows) == (0, 1)
 
 
+def test_columns_are_of_the_rows_that_an_array_gives(spark: SparkSession) -> None:
+    """Columns and filters read each element; an explode of their own is refused."""
+    sql = "SELECT explode(value.tags) AS tag, value.shop AS shop FROM records"
+    longest = AggregateColumn("longest", "max", of="length(tag)", filter="tag <> 'x'")
+    got = rows(
+        spark,
+        View("string", "json", SCHEMA, sql, AggregateSpec((longest,), ("shop",))),
+        {"tags": ["abc", "x"]},
+    )
+    assert [(row[8], row[9]) for row in got] == [(True, 3), (False, None)]
+    again = AggregateColumn("n", "max", of="explode(array(shop))")
+    with pytest.raises(
+        SqlError, match="functions that make several rows, such as explode, cannot be used here"
+    ):
+        check_view(spark, View("string", "json", SCHEMA, sql, AggregateSpec((again,), ("shop",))))
+
+
 def test_row_without_a_time_is_bad_and_the_others_count(spark: SparkSession) -> None:
     """Of a record with several rows, only those whose event time is null are bad. They keep their numbers."""
     sql = "SELECT explode(value.tags) AS tag, try_to_timestamp(tag) AS at FROM records"

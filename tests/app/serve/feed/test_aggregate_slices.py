@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +97,10 @@ def test_hot_key_is_written_once_in_a_slice(node_of: OpenNode, monkeypatch: pyte
     store = node.replicas.by_partition[0].store
     written: list[bytes] = []
 
-    def apply(puts: list[tuple[bytes, bytes]], *rest: Any) -> None:
-        written.extend(key for key, _ in puts)
-        type(store).apply(store, puts, *rest)
+    def apply(puts: Iterable[tuple[bytes, bytes]], *rest: Any) -> None:
+        all_puts = list(puts)
+        written.extend(key for key, _ in all_puts)
+        type(store).apply(store, all_puts, *rest)
 
     monkeypatch.setattr(store, "apply", apply)
     log = [(b"hot" if n % 10 else b"%d" % n, (2, n, None, None)) for n in range(1000)]
