@@ -22,6 +22,7 @@ from queryable_app.placement.assignment import initial_placement
 from tests.support.fold import LogRecord, fold
 from tests.support.waiting import eventually
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 T = TypeVar("T")
 
 
@@ -33,6 +34,13 @@ def resource(topic: str, bootstrap: str, **spec: Any) -> dict[str, Any]:
         "metadata": {"name": topic.replace("_", "-").lower()},
         "spec": {"kafka": {"bootstrapServers": bootstrap}, "topic": topic, **spec},
     }
+
+
+def example(file: str, bootstrap: str) -> dict[str, Any]:
+    """Return a resource of the examples, over this Kafka."""
+    document: dict[str, Any] = yaml.safe_load((EXAMPLES / file).read_text())
+    document["spec"]["kafka"]["bootstrapServers"] = bootstrap
+    return document
 
 
 class System:

@@ -11,16 +11,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.integration import topics
-from tests.integration.system import System, running
+from tests.integration.system import System, example, running
 from tests.support.fold import LogRecord
 from tests.support.kafka import KafkaForTests
 from tests.support.rekeying_jobs import SourceRecord, latest_values
 from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
 SEED = 20261123
 USERS = 60
 ADDRESSES = 40  # fewer than users, so that some share one
@@ -71,9 +68,8 @@ def flood(bootstrap: str, topic: str, stop: threading.Event) -> None:
 def test_example_follows_users_through_kills(kafka: KafkaForTests, tmp_path: Path) -> None:
     """Users are found by their addresses; with the job, serve and ingest killed while addresses change, both nodes show the
     newest user of each address, and an address without a user is gone."""
-    document = yaml.safe_load((ROOT / "examples" / "users-by-email.yaml").read_text())
+    document = example("users-by-email.yaml", kafka.bootstrap)
     topic = document["spec"]["topic"] = "users-by-email"
-    document["spec"]["kafka"]["bootstrapServers"] = kafka.bootstrap
     document["spec"] |= {"replicas": 2, "standbyReplicas": 1}
     topics.create(kafka.bootstrap, topic, 3)
     ann = [(b"u1", b'{"email": "Ann@x", "name": "Ann"}'), (b"u1", b'{"email": "ann@y", "name": "Ann"}')]

@@ -17,17 +17,15 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from confluent_kafka import Consumer, TopicPartition
 
 from queryable_app.platform.processes import Process
 from tests.integration import topics
-from tests.integration.system import System, resource, running
+from tests.integration.system import System, example, resource, running
 from tests.support.fold import LogRecord
 from tests.support.kafka import KafkaForTests, embedded_kafka
 from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
 SEED = 20261122
 VIEW: dict[str, Any] = {
     "value": {"format": "json", "schema": "page STRING, shop INT, ms BIGINT"},
@@ -151,8 +149,7 @@ def test_groups_of_other_columns_are_the_fold_of_the_topic(
 
 def test_example_counts_pages(kafka: KafkaForTests, tmp_path: Path) -> None:
     """The example counts the page views that `qtopic run` produces for it."""
-    document = yaml.safe_load((ROOT / "examples" / "page-counts.yaml").read_text())
-    document["spec"]["kafka"]["bootstrapServers"] = kafka.bootstrap
+    document = example("page-counts.yaml", kafka.bootstrap)
     views = [("ann", "/docs", False), ("bob", "/docs", True), ("bob", "/", False), ("ann", "/docs", False)]
     topics.create(kafka.bootstrap, document["spec"]["topic"], 2)
     records = [
@@ -166,8 +163,7 @@ def test_example_counts_pages(kafka: KafkaForTests, tmp_path: Path) -> None:
 
 def test_example_counts_words(kafka: KafkaForTests, tmp_path: Path) -> None:
     """The example splits lines into words, and counts each occurrence once, also after the job was killed."""
-    document = yaml.safe_load((ROOT / "examples" / "word-count.yaml").read_text())
-    document["spec"]["kafka"]["bootstrapServers"] = kafka.bootstrap
+    document = example("word-count.yaml", kafka.bootstrap)
     dice = random.Random(SEED)
     words = ["To", "be,", "or", "not", "BE:", "that", "is", "the", "question"]
     lines = [" ".join(dice.choices(words, k=9)) for _ in range(400)]

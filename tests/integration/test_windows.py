@@ -16,11 +16,10 @@ import yaml
 
 from queryable_app.wire.times import parse_time, to_iso
 from tests.integration import topics
-from tests.integration.system import System, resource, running
+from tests.integration.system import EXAMPLES, System, example, resource, running
 from tests.support.waiting import eventually
 from tests.support.windows import COLUMNS, Record, Rules, expected, expected_of_sources
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SEED = 20261122
 PARTITIONS = 4
 START_MS = 1_795_348_800_000
@@ -217,9 +216,8 @@ def test_grouped_windows_equal_the_fold_after_random_kills(kafka: Any, tmp_path:
 
 def test_example_of_page_views(kafka: Any, tmp_path: Path) -> None:
     """The example counts views and bots per minute, and its windows become final as time passes."""
-    document = yaml.safe_load((EXAMPLES / "page-views.yaml").read_text())
+    document = example("page-views.yaml", kafka.bootstrap)
     topic = document["spec"]["topic"]
-    document["spec"]["kafka"]["bootstrapServers"] = kafka.bootstrap
     topics.create(kafka.bootstrap, topic, 1)
     views = [
         ("/cart", {"user": f"u{n}", "bot": n % 4 == 0, "at": to_iso(START_MS + n * 6_000)}) for n in range(40)
@@ -246,9 +244,8 @@ def test_example_of_page_views(kafka: Any, tmp_path: Path) -> None:
 
 def test_example_of_top_pages(kafka: Any, tmp_path: Path) -> None:
     """The example ranks the pages of each minute, where users are the record keys."""
-    document = yaml.safe_load((EXAMPLES / "top-pages.yaml").read_text())
+    document = example("top-pages.yaml", kafka.bootstrap)
     topic = document["spec"]["topic"]
-    document["spec"]["kafka"]["bootstrapServers"] = kafka.bootstrap
     topics.create(kafka.bootstrap, topic, 2)
     views = [
         (f"user-{n}", {"page": "/" if n % 3 else "/cart", "at": to_iso(START_MS + n * 1_000)})

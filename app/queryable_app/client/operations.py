@@ -159,15 +159,10 @@ class Operations:
         session: SessionPositions | None,
     ) -> Operation[list[Row]]:
         """Return the windows with the greatest or the least results of a column, the best one first."""
-        return parsed((yield from self._top(by, k, order, start, stop, settings, session)), top_rows)
+        response = yield from self.top_response(by, k, order, start, stop, settings, session)
+        return parsed(response, top_rows)
 
     def top_response(
-        self, by: str, k: int, order: Order, start: Time | None, stop: Time | None, settings: ReadSettings
-    ) -> Operation[Response]:
-        """Return a node's own response to a read of the best windows."""
-        return (yield from self._top(by, k, order, start, stop, settings, None))
-
-    def _top(
         self,
         by: str,
         k: int,
@@ -175,29 +170,22 @@ class Operations:
         start: Time | None,
         stop: Time | None,
         settings: ReadSettings,
-        session: SessionPositions | None,
+        session: SessionPositions | None = None,
     ) -> Operation[Response]:
+        """Return a node's own response to a read of the best windows."""
         deadline = self._deadline(settings, PAGE_DEADLINE_MS)
         path, parameters = top_target(by, k, order, start, stop)
-
-        def make(wanted: ReadSettings, left_ms: int) -> Request:
-            return Request("GET", _target(path, parameters + wanted.parameters(left_ms)))
-
-        targets = partial(self._placements.any_node, (), deadline)
-        return (yield from self._read(make, targets, deadline, settings, session, _MANY_PATIENCE))
+        return (yield from self._read_anywhere(path, parameters, deadline, settings, session))
 
     def count(
         self, approximate: bool, settings: ReadSettings, session: SessionPositions | None
     ) -> Operation[int]:
         """Return the number of keys."""
         deadline = self._deadline(settings, COUNT_DEADLINE_MS)
-
-        def make(wanted: ReadSettings, left_ms: int) -> Request:
-            parameters = ["approximate=true"] if approximate else []
-            return Request("GET", _target("/v1/count", parameters + wanted.parameters(left_ms)))
-
-        targets = partial(self._placements.any_node, (), deadline)
-        response = yield from self._read(make, targets, deadline, settings, session, _COUNT_PATIENCE)
+        parameters = ["approximate=true"] if approximate else []
+        response = yield from self._read_anywhere(
+            "/v1/count", parameters, deadline, settings, session, patience=_COUNT_PATIENCE
+        )
         return parsed(response, count_of)
 
     def status(self, settings: ReadSettings) -> Operation[dict[str, dict[str, Any] | None]]:
@@ -285,24 +273,14 @@ class Operations:
         """Return a node's own response: a window on each line, as the node writes it."""
         deadline = self._deadline(settings, PAGE_DEADLINE_MS)
         path, bounds = windows_target(key, start, stop)((yield from self._placements.placement(deadline)))
-
-        def make(wanted: ReadSettings, left_ms: int) -> Request:
-            return Request("GET", _target(path, [*bounds, *more, *wanted.parameters(left_ms)]), _NDJSON)
-
-        targets = partial(self._placements.any_node, (), deadline)
-        return (yield from self._read(make, targets, deadline, settings, None, _MANY_PATIENCE))
+        return (yield from self._read_anywhere(path, [*bounds, *more], deadline, settings, None, _NDJSON))
 
     def next_page(self, scan: Scan, session: SessionPositions | None) -> Operation[None]:
         """Read the scan's next page into `ready`. After a failure, another call reads the same page."""
         deadline = self._deadline(scan.settings, PAGE_DEADLINE_MS)
         path, bounds = scan.path((yield from self._placements.placement(deadline)))
         parameters = bounds + scan.parameters()
-
-        def make(wanted: ReadSettings, left_ms: int) -> Request:
-            return Request("GET", _target(path, parameters + wanted.parameters(left_ms)))
-
-        targets = partial(self._placements.any_node, (), deadline)
-        response = yield from self._read(make, targets, deadline, scan.settings, session, _MANY_PATIENCE)
+        response = yield from self._read_anywhere(path, parameters, deadline, scan.settings, session)
         scan.add(parsed(response, page_of))
 
     # Writes.
@@ -365,6 +343,24 @@ class Operations:
 
         targets = partial(self._placements.owners, record, deadline)
         patience = _WAITING_PATIENCE if settings.waits else 0.0
+        return (yield from self._read(make, targets, deadline, settings, session, patience))
+
+    def _read_anywhere(
+        self,
+        path: str,
+        parameters: Sequence[str],
+        deadline: float,
+        settings: ReadSettings,
+        session: SessionPositions | None,
+        accept: str = _JSON,
+        patience: float = _MANY_PATIENCE,
+    ) -> Operation[Response]:
+        """Read from any node, in turn."""
+
+        def make(wanted: ReadSettings, left_ms: int) -> Request:
+            return Request("GET", _target(path, [*parameters, *wanted.parameters(left_ms)]), accept)
+
+        targets = partial(self._placements.any_node, (), deadline)
         return (yield from self._read(make, targets, deadline, settings, session, patience))
 
     def _read(

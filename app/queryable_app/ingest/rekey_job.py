@@ -101,9 +101,8 @@ class RekeyJob:
 
     def _run_once(self) -> NoReturn:
         context: Any = self._session.sparkContext
-        if (
-            context._jsc.sc().isStopped()
-        ):  # executors that fail one after the other end Spark, and this process with it
+        # Executors that fail one after the other end Spark, and this process with it.
+        if context._jsc.sc().isStopped():
             raise RuntimeError("Spark has ended, because no executor stays alive")
         if self._admin is None:
             self._admin = KafkaAdmin(self._jvm, self._settings.bootstrap_servers, self._spec.kafka_config)

@@ -118,16 +118,15 @@ class Store:
         return stored
 
     def multi_get(self, disk_keys: list[bytes]) -> list[bytes | None]:
-        try:
-            stored: list[bytes | None] = self._db.get(disk_keys)  # type: ignore[arg-type, assignment]
-        except Exception as error:
-            raise self._unreadable(error) from error
-        return stored
+        return self._get_all(self._db, disk_keys)
 
     def multi_get_entries(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the entries behind the rows of a latest-value view under another key (wire/hidden_rows.py)."""
+        return self._get_all(self._entries, keys)
+
+    def _get_all(self, source: Rdict, keys: list[bytes]) -> list[bytes | None]:
         try:
-            stored: list[bytes | None] = self._entries.get(keys)  # type: ignore[arg-type, assignment]
+            stored: list[bytes | None] = source.get(keys)  # type: ignore[arg-type, assignment]
         except Exception as error:
             raise self._unreadable(error) from error
         return stored
